@@ -174,12 +174,13 @@ typedef struct ls_data_parallel_options {
  *
  * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
  * the loss: inside the model in its first 100 forward passes and in every 16th after them, which costs nothing in the
- * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the model if the samples come from further
- * inputs, from elements that the program reads and writes itself, or through ls_custom without `by_sample`; if the axis
- * of the samples was merged with another one and split again in a different way; or if the pass is not recorded
- * (ls_no_grad). Operations that pick or move samples by their positions along the first axis (ls_narrow,
- * ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by positions) use the positions in
- * this rank's share, and are not refused. If a program means positions in the global batch, it gathers the batch first.
+ * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the
+ * model if the samples come from further inputs, from elements that the program reads and writes itself, or through
+ * ls_custom without `by_sample`; if the axis of the samples was merged with another one and split again in a different
+ * way; or if the pass is not recorded (ls_no_grad). Operations that pick or move samples by their positions along the
+ * first axis (ls_narrow, ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by
+ * positions) use the positions in this rank's share, and are not refused. If a program means positions in the global
+ * batch, it gathers the batch first.
  *
  * Gradients of other leaves are such that those of
  * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
