@@ -59,7 +59,7 @@ static size_t bytes_of(const ls_tensor *tensor) {
 
 /* Both are contiguous, as all parameters and buffers are. */
 static bool share_memory(const ls_tensor *a, const ls_tensor *b) {
-    const char *begin_a = a->data, *begin_b = b->data;
+    const uintptr_t begin_a = (uintptr_t)a->data, begin_b = (uintptr_t)b->data;
     return a->storage->whole == b->storage->whole && begin_a < begin_b + bytes_of(b) && begin_b < begin_a + bytes_of(a);
 }
 
