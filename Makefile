@@ -32,8 +32,8 @@ test-all: test
 
 bench:
 	@scripts/install-deps --peers
-	@cmake --preset release -DLS_BUILD_BENCH=ON >/dev/null
-	@cmake --build $(BUILD) --target all
+	@cmake --preset bench >/dev/null
+	@cmake --build build-bench --target all
 	@bench/run $(ARGS)
 
 docs:

@@ -3,7 +3,7 @@
  * the slower rank. "ordinary" is malloc's memory, "shared" ls_comm_alloc's; "fresh" buffers were written by their rank
  * just before, as gradients are, "again" are left as the call before left them. For tuning the tables of backend shm.
  *
- *     build/bench/allreduce [RANKS]
+ *     build-bench/bench/allreduce [RANKS]
  */
 #include <stdio.h>
 #include <stdlib.h>

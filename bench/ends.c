@@ -2,8 +2,8 @@
  * What ranks hold and how they leave: the most descriptors of any rank after ls_data_parallel and a training step, the
  * longest ls_comm_free where ranks free communicators in different orders, and ls_finalize. Runs under a launcher:
  *
- *     LOCKSTEP_BACKEND=tcp build/bin/lockstep run -n 256 build/bench/ends
- *     LOCKSTEP_BACKEND=mpi mpirun.openmpi --oversubscribe -np 4 build/bench/ends
+ *     LOCKSTEP_BACKEND=tcp build-bench/bin/lockstep run -n 256 build-bench/bench/ends
+ *     LOCKSTEP_BACKEND=mpi mpirun.openmpi --oversubscribe -np 4 build-bench/bench/ends
  */
 #include <dirent.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * Gloo itself, over TCP on the loopback interface, measured as `lockstep bench` measures Lockstep. Its ranks are
  * started by `lockstep run` and meet in a folder of their own:
  *
- *     build/bin/lockstep run -n 2 build/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K] [--fresh]
+ *     build-bench/bin/lockstep run -n 2 build-bench/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K] [--fresh]
  *
  * ALGORITHM is `new` (the functions with options, which PyTorch calls), or for all-reduce one of the older classes:
  * ring, ring_chunked, halving_doubling, bcube; `classes` is the older ones for the other collectives, and for

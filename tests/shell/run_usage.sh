@@ -13,7 +13,7 @@ refuses() {
 }
 
 printf 'echo started >>started\n' >trainer && chmod +x trainer
-printf '#!/no/such/interpreter\n' >orphan && chmod +x orphan
+echo "#!$scratch/absent" >orphan && chmod +x orphan
 printf 'int main(void) { return 0; }\n' >plain.c
 mkdir folder
 

@@ -133,7 +133,7 @@ node 0 -n 1 --nnodes 2 --key-file key ./no-such-program
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 ends 0 1
 check "a program that is not there: its node does not come" is "$statuses" "127 1"
-printf '#!/no/such/interpreter\n' >orphan && chmod +x orphan
+echo "#!$scratch/absent" >orphan && chmod +x orphan
 node 0 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 node 1 -n 1 --nnodes 2 --key-file key ./orphan
 ends 0 1

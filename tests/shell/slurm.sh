@@ -1,7 +1,7 @@
 # The batch file of docs/TRAINING.md under a real Slurm: slurmctld and two nodes, which are network namespaces joined by a
 # cable. Before the time limit Slurm signals the ranks, which write a checkpoint and exit with status 75. The script has
 # the job queued again, and the job goes on from the checkpoint and ends with the bits of an undisturbed training. Needs
-# root, slurm-wlm and munge.
+# root, Slurm and munge.
 . "$LS_SOURCE/tests/support/checks.sh"
 PATH=$PATH:/usr/sbin:/sbin
 [ "$(id -u)" = 0 ] || {
@@ -10,7 +10,7 @@ PATH=$PATH:/usr/sbin:/sbin
 }
 for command in slurmctld slurmd srun sbatch munged; do
     command -v $command >/dev/null || {
-        echo "SKIPPED Slurm: there is no $command (Debian: slurm-wlm, munge)"
+        echo "SKIPPED Slurm: there is no $command (scripts/install-deps --slurm)"
         exit 77
     }
 done
