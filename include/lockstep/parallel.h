@@ -174,12 +174,13 @@ typedef struct ls_data_parallel_options {
  *
  * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
  * the loss: inside the model in its first 100 forward passes and in every 16th after them, which costs nothing in the
- * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the model if the samples come from further
- * inputs, from elements that the program reads and writes itself, or through ls_custom without `by_sample`; if the axis
- * of the samples was merged with another one and split again in a different way; or if the pass is not recorded
- * (ls_no_grad). Operations that pick or move samples by their positions along the first axis (ls_narrow,
- * ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by positions) use the positions in
- * this rank's share, and are not refused. If a program means positions in the global batch, it gathers the batch first.
+ * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the
+ * model if the samples come from further inputs, from elements that the program reads and writes itself, or through
+ * ls_custom without `by_sample`; if the axis of the samples was merged with another one and split again in a different
+ * way; or if the pass is not recorded (ls_no_grad). Operations that pick or move samples by their positions along the
+ * first axis (ls_narrow, ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by
+ * positions) use the positions in this rank's share, and are not refused. If a program means positions in the global
+ * batch, it gathers the batch first.
  *
  * Gradients of other leaves are such that those of
  * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
@@ -188,6 +189,10 @@ typedef struct ls_data_parallel_options {
  * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
  * ranks are fine. A backward pass that gives the model no gradient on any rank (a loss of its detached outputs) leaves
  * its gradients as they are, and the next pass averages them. `options` may be NULL. A collective call.
+ *
+ * A step that fails on one rank fails on all ranks, also on those that call ls_data_parallel_skip. All ranks then drop
+ * the gradients of the model, or keep those from before the step. So a program that goes on with the next step keeps
+ * equal models.
  *
  * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
  * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
@@ -218,9 +223,11 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
  * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
- * it counts the samples, and zeros where it does not. What cannot be skipped (LS_ERR_MISMATCH), so that every rank
- * needs samples: a loss of several data-parallel modules' outputs that is not one mean, several calls of such a model
- * before one backward pass, and a backward pass on detached outputs of such a model before its own.
+ * it counts the samples, and zeros where it does not.
+ *
+ * Every rank needs samples in three cases, which fail with LS_ERR_MISMATCH: a loss of several data-parallel modules'
+ * outputs that is not one mean; several calls of a model with batch normalisation or dropout before one backward pass;
+ * and a backward pass on detached outputs of the module, which gives it no gradient, before the pass that does.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

@@ -371,7 +371,7 @@ static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor *
 }
 
 /* Puts back the gradients that were kept. */
-static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor *const *kept) {
     for (int i = 0; i < state->flat_count; i++) {
         if (kept[i] != NULL) {
             const ls_flat *flat = &state->flats[i];
@@ -384,7 +384,6 @@ static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tenso
 
 /* With the tail first, which says whether there is anything to average and which gradients the ranks have. */
 static ls_status average_after_tail(ls_data_parallel_state *state, const tail *own, tail *mean) {
-    LS_TRY(zero_missing(state));
     write_tail(state, own);
     LS_TRY(average_tail(state));
     *mean = read_tail(state);
@@ -407,14 +406,18 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const tail *o
     return LS_OK;
 }
 
-/* With the tail after the gradients, in one call per dtype. `kept` becomes copies that the caller frees. */
-static ls_status average_with_tail(ls_data_parallel_state *state, const tail *own, ls_tensor **kept, tail *mean) {
-    const bool keeps = own->given < 1 && !(own->failed > 0);
-    LS_TRY(keeps ? keep_gradients(state, kept) : LS_OK);
-    if (own->weight != 1) {
-        LS_TRY(scale_gradients(state, own->weight));
+/* What this rank does to its gradients before they travel. `kept` becomes copies that the caller frees. */
+static ls_status prepare_gradients(const ls_data_parallel_state *state, const tail *own, bool tail_first,
+                                   ls_tensor **kept) {
+    if (!tail_first) {
+        LS_TRY(own->given < 1 ? keep_gradients(state, kept) : LS_OK);
+        LS_TRY(own->weight != 1 ? scale_gradients(state, own->weight) : LS_OK);
     }
-    LS_TRY(zero_missing(state));
+    return zero_missing(state);
+}
+
+/* With the tail after the gradients, in one call per dtype. */
+static ls_status average_with_tail(ls_data_parallel_state *state, const tail *own, ls_tensor *const *kept, tail *mean) {
     write_tail(state, own);
     for (int i = 0; i < state->flat_count; i++) {
         LS_TRY(average_on_host(state, i));
@@ -430,9 +433,9 @@ static ls_status average_with_tail(ls_data_parallel_state *state, const tail *ow
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }
 
-/* Averages the gradients over the ranks, each rank's scaled by own->weight; *mean becomes the mean of the tails. If the
+/* Averages the gradients over the ranks, each rank's scaled by own.weight; *mean becomes the mean of the tails. If the
  * pass gave the model a gradient on no rank, the gradients stay as they are. After a failure, the model has none. */
-static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
+static ls_status average(ls_data_parallel_state *state, tail own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
@@ -443,8 +446,9 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     ls_gradient_spans_list(state);
     ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
     const bool tail_first = state->in_place || state->reduce_dtype != LS_F32;
+    own.failed = own.failed > 0 || prepare_gradients(state, &own, tail_first, kept) != LS_OK;
     const ls_status status =
-        tail_first ? average_after_tail(state, own, mean) : average_with_tail(state, own, kept, mean);
+        tail_first ? average_after_tail(state, &own, mean) : average_with_tail(state, &own, kept, mean);
     for (int i = 0; i < state->flat_count; i++) {
         ls_tensor_drop(kept[i]);
     }
@@ -469,7 +473,7 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
     }
     const double weight = own.agree > 0 ? 1 : divisor / state->usual;
     own.weight = weight != 0 ? weight : NO_WEIGHT;
-    return average(state, &own, mean);
+    return average(state, own, mean);
 }
 
 /* ---- agreed weights ---------------------------------------------------------------------------------------------- */
@@ -674,7 +678,7 @@ static ls_status decide_pending(ls_data_parallel_state *state, const tail *mean)
 static ls_status average_agreed(ls_data_parallel_state *state, double samples, tail own) {
     tail mean;
     own.weight = 1;
-    LS_TRY(state->no_sync ? gather(state, &own, &mean) : average(state, &own, &mean));
+    LS_TRY(state->no_sync ? gather(state, &own, &mean) : average(state, own, &mean));
     LS_TRY(decide_pending(state, &mean));
     if (state->no_sync || state->pending) {
         state->gathering |= !state->pending;
