@@ -269,15 +269,11 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     return LS_OK;
 }
 
-/* Returns a callback that watches on to the scope from which the pass took it, or to the next outer scope that still
- * has nodes. */
+/* Returns a callback that watches the next pass, too, to the scope from which the pass took it. This does not depend on
+ * the nodes left on the tape, because ranks may hold different outputs. */
 static void leave_callback(ls_scope_callback *callback) {
-    ls_scope *scope = callback->origin;
-    while (scope != NULL && scope->tape.last == NULL) {
-        scope = scope->outer;
-    }
-    if (scope != NULL) {
-        ls_scope_give_callback(scope, callback);
+    if (callback->origin != NULL) {
+        ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
     }

@@ -97,6 +97,25 @@ static ls_status pass_without_gradient(ls_comm *world) {
     return LS_OK;
 }
 
+/* Rank 0 keeps an output that no loss reaches, and the other ranks release it: all ranks still make the same calls. */
+static ls_status output_of_one_rank(ls_comm *world) {
+    const ls_layer_options wide = {.dtype = LS_F64};
+    ls_module *first = ls_data_parallel(ls_nn_linear_with(INPUTS, OUTPUTS, &wide), world, NULL);
+    ls_module *last = ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &wide), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *output = ls_forward(first, ls_randn(LS_SHAPE(3, INPUTS), LS_F64)), *samples = ls_detach(output);
+    if (ls_comm_rank(world) > 0) {
+        ls_release(output);
+    }
+    for (int step = 0; step < 3; step++) {
+        LS_TRY(ls_backward(ls_mean(ls_forward(last, samples))));
+    }
+    LS_TRY(ls_scope_end(scope));
+    ls_module_free(first);
+    ls_module_free(last);
+    return LS_OK;
+}
+
 /* ---- what stands beside samples ---------------------------------------------------------------------------------- */
 
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
@@ -179,6 +198,7 @@ static ls_status samples_of_one_axis(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(passes_later(world));
     LS_TRY(pass_without_gradient(world));
+    LS_TRY(output_of_one_rank(world));
     LS_TRY(joined(world));
     LS_TRY(samples_of_one_axis(world));
     return ls_comm_barrier(world, NULL);
