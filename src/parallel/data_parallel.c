@@ -123,11 +123,12 @@ static void hold_part(ls_batch_part *part, bool hold) {
 
 /* The first input that is there, whose first axis counts the samples; or NULL. */
 static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
-    int i = 0;
-    while (i < count && inputs[i] == NULL) {
-        i++;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] != NULL) {
+            return inputs[i];
+        }
     }
-    return i < count ? inputs[i] : NULL;
+    return NULL;
 }
 
 static int64_t count_samples(const ls_tensor *input) {
