@@ -190,6 +190,10 @@ typedef struct ls_data_parallel_options {
  * ranks are fine. A backward pass that gives the model no gradient on any rank (a loss of its detached outputs) leaves
  * its gradients as they are, and the next pass averages them. `options` may be NULL. A collective call.
  *
+ * A step that fails on one rank fails on all ranks, also on those that call ls_data_parallel_skip. All ranks then drop
+ * the gradients of the model, or keep those from before the step. So a program that goes on with the next step keeps
+ * equal models.
+ *
  * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
  * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
  * first rank that has samples. A buffer that no rank has changed keeps its bits, and so does a buffer that all ranks
@@ -219,9 +223,11 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
  * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
- * it counts the samples, and zeros where it does not. What cannot be skipped (LS_ERR_MISMATCH), so that every rank
- * needs samples: a loss of several data-parallel modules' outputs that is not one mean, several calls of such a model
- * before one backward pass, and a backward pass on detached outputs of such a model before its own.
+ * it counts the samples, and zeros where it does not.
+ *
+ * Every rank needs samples in three cases, which fail with LS_ERR_MISMATCH: a loss of several data-parallel modules'
+ * outputs that is not one mean; several calls of a model with batch normalisation or dropout before one backward pass;
+ * and a backward pass on detached outputs of the module, which gives it no gradient, before the pass that does.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

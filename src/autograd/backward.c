@@ -269,15 +269,11 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     return LS_OK;
 }
 
-/* Returns a callback that watches on to the scope from which the pass took it, or to the next outer scope that still
- * has nodes. */
+/* Returns a callback that watches the next pass, too, to the scope from which the pass took it. This does not depend on
+ * the nodes left on the tape, because ranks may hold different outputs. */
 static void leave_callback(ls_scope_callback *callback) {
-    ls_scope *scope = callback->origin;
-    while (scope != NULL && scope->tape.last == NULL) {
-        scope = scope->outer;
-    }
-    if (scope != NULL) {
-        ls_scope_give_callback(scope, callback);
+    if (callback->origin != NULL) {
+        ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
     }
@@ -325,6 +321,43 @@ static void fail_at_end(const ls_pass *pass) {
     memcpy(message, ls_error_message(), sizeof message);
     (void)callback->watch->fail(callback->user, true);
     ls_error_restore(status, message);
+}
+
+/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
+ * have no loss either. */
+#define TRIES 16
+
+void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
+    ls_scope *scope = ls_thread_present->scope;
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    bool told = false;
+    for (int i = 0; i < TRIES && !told; i++) {
+        told = watch->fail(user, begun);
+        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
+        if (!told) {
+            ls_error_restore(status, message);
+        }
+        if (!later) {
+            break;
+        }
+    }
+    if (told && status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
+        snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
+    }
+}
+
+/* Tells the other ranks the thread's error, because of which this rank runs no pass. They wait for this rank before the
+ * pass, or at the last communication on the tape. */
+static void fail_before_pass(const ls_thread_state *thread) {
+    const ls_scope_callback *callback = find_telling(thread->scope);
+    ls_node *node = callback == NULL ? find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
+    if (callback != NULL) {
+        ls_watch_tell(callback->watch, callback->user, false);
+    } else if (node != NULL) {
+        fail_at_node(node);
+    }
 }
 
 /*
@@ -433,6 +466,15 @@ static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_s
     return told;
 }
 
+/* The other ranks may have a loss that is right. */
+static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *loss) {
+    const ls_status status = ls_batch_loss_check(loss);
+    if (status != LS_OK) {
+        fail_before_pass(thread);
+    }
+    return status;
+}
+
 /* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
 __attribute__((noinline)) static ls_status tell_watches(ls_pass *pass, const ls_tensor *output, bool seeded,
                                                         ls_pass_findings *room) {
@@ -449,6 +491,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_pass *pass, const ls_
                 }
                 if (!traced) {
                     ls_samples_trace(&loss, innermost, output, seeded);
+                    LS_TRY(check_loss(pass->thread, &loss));
                     traced = true;
                 }
                 if (telling == 0) {
@@ -500,17 +543,26 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     return status;
 }
 
+/* What can fail on this rank alone before the pass begins. */
+static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, const ls_tensor *gradient) {
+    if (!ls_tensor_is_here("ls_backward", output) ||
+        (gradient != NULL && !ls_tensor_is_here("ls_backward_with", gradient))) {
+        return ls_error_status();
+    }
+    LS_TRY(complete(thread));
+    return check_output(output, gradient);
+}
+
 /* Opens the pass, runs it, closes it. */
 static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_backward_options *options) {
     if (thread->walking != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
     }
-    if (!ls_tensor_is_here("ls_backward", output) ||
-        (options->gradient != NULL && !ls_tensor_is_here("ls_backward_with", options->gradient))) {
-        return ls_error_status();
+    const ls_status prepared = prepare_pass(thread, output, options->gradient);
+    if (prepared != LS_OK) {
+        fail_before_pass(thread);
+        return prepared;
     }
-    LS_TRY(complete(thread));
-    LS_TRY(check_output(output, options->gradient));
     ls_pass pass = {.thread = thread,
                     .scope = ls_scope_begin(),
                     .weight = 1,
@@ -531,40 +583,6 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     }
     const ls_status noted = ls_scope_close(pass.scope);
     return status != LS_OK ? status : noted;
-}
-
-/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
- * have no loss either. */
-#define TRIES 16
-
-/*
- * Tells the other ranks the thread's error, because of which this rank has no loss. They wait for this rank before the
- * pass, or at the last communication on the tape. If this rank's error is only the consequence of another rank's error,
- * it becomes that error.
- */
-static void fail_before_pass(ls_thread_state *thread) {
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
-    const ls_scope_callback *callback = find_telling(thread->scope);
-    ls_node *node = callback == NULL ? find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
-    bool told = callback == NULL;
-    if (node != NULL) {
-        fail_at_node(node);
-    }
-    for (int i = 0; i < TRIES && !told; i++) {
-        told = callback->watch->fail(callback->user, false);
-        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
-        if (!told) {
-            ls_error_restore(status, message);
-        }
-        if (!later) {
-            break;
-        }
-    }
-    if (told && status == LS_ERR_MISMATCH && thread->scope->status == LS_ERR_MISMATCH) {
-        snprintf(thread->scope->message, sizeof thread->scope->message, "%s", ls_error_message());
-    }
 }
 
 /* The loss is NULL: what should have made it failed, or the caller erred. */

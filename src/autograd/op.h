@@ -224,6 +224,12 @@ typedef struct ls_pass_watch {
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
 
+/*
+ * Tells the other ranks the thread's error, because of which this rank runs no pass: calls `fail` until all ranks are
+ * in the same call. If this rank's error is only the consequence of another rank's error, it becomes that error.
+ */
+void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun);
+
 /* What a leaf that wants a gradient carries. */
 typedef struct ls_leaf_hook {
     ls_grad_hook function;

@@ -107,13 +107,34 @@ typedef struct tail {
     double weight;
     double samples;
     double agree;  /* positive: the ranks go on to agree on weights, and come back */
-    double given;  /* positive: this pass gave the model a gradient */
+    double given;  /* 1: this pass gave the model a gradient; SKIPPED: this rank has skipped it */
     double failed; /* positive: the pass has failed on this rank */
 } tail;
+
+/* A rank that skips a pass does not know whether the pass gives the model a gradient. All ranks together add up to less
+ * than one half. */
+static const double SKIPPED = 0x1p-20;
+
+/* Whether the pass gave the model a gradient on any rank, or all ranks have skipped it: there is an average then. */
+static bool is_given(const ls_data_parallel_state *state, const tail *mean) {
+    const double ranks = ls_comm_size(state->comm);
+    return mean->given * ranks > 0.5 || mean->given * ranks > (ranks - 0.5) * SKIPPED;
+}
+
+void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
+    for (int i = 0; i < state->parameter_count && i < state->model->parameters.count; i++) {
+        ls_leaf *leaf = leaf_of(state, i);
+        if (leaf != NULL && leaf->has_gradient) {
+            leaf->has_gradient = false;
+            ls_leaf_changed(leaf, "ls_data_parallel");
+        }
+    }
+}
 
 /* Ends a call in which some rank has said that the pass failed there. */
 static ls_status share_cause(ls_data_parallel_state *state, bool failed) {
     state->told = true;
+    ls_data_parallel_forget_gradients(state);
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
@@ -350,7 +371,7 @@ static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor *
 }
 
 /* Puts back the gradients that were kept. */
-static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor *const *kept) {
     for (int i = 0; i < state->flat_count; i++) {
         if (kept[i] != NULL) {
             const ls_flat *flat = &state->flats[i];
@@ -363,14 +384,13 @@ static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tenso
 
 /* With the tail first, which says whether there is anything to average and which gradients the ranks have. */
 static ls_status average_after_tail(ls_data_parallel_state *state, const tail *own, tail *mean) {
-    LS_TRY(zero_missing(state));
     write_tail(state, own);
     LS_TRY(average_tail(state));
     *mean = read_tail(state);
     if (mean->failed > 0) {
         return share_cause(state, own->failed > 0);
     }
-    if (!(mean->given > 0)) {
+    if (!is_given(state, mean)) {
         return LS_OK;
     }
     LS_TRY(read_marks(state));
@@ -386,13 +406,18 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const tail *o
     return LS_OK;
 }
 
-/* With the tail after the gradients, in one call per dtype. `kept` becomes copies that the caller frees. */
-static ls_status average_with_tail(ls_data_parallel_state *state, const tail *own, ls_tensor **kept, tail *mean) {
-    LS_TRY(own->given > 0 ? LS_OK : keep_gradients(state, kept));
-    if (own->weight != 1) {
-        LS_TRY(scale_gradients(state, own->weight));
+/* What this rank does to its gradients before they travel. `kept` becomes copies that the caller frees. */
+static ls_status prepare_gradients(const ls_data_parallel_state *state, const tail *own, bool tail_first,
+                                   ls_tensor **kept) {
+    if (!tail_first) {
+        LS_TRY(own->given < 1 ? keep_gradients(state, kept) : LS_OK);
+        LS_TRY(own->weight != 1 ? scale_gradients(state, own->weight) : LS_OK);
     }
-    LS_TRY(zero_missing(state));
+    return zero_missing(state);
+}
+
+/* With the tail after the gradients, in one call per dtype. */
+static ls_status average_with_tail(ls_data_parallel_state *state, const tail *own, ls_tensor *const *kept, tail *mean) {
     write_tail(state, own);
     for (int i = 0; i < state->flat_count; i++) {
         LS_TRY(average_on_host(state, i));
@@ -401,16 +426,16 @@ static ls_status average_with_tail(ls_data_parallel_state *state, const tail *ow
     if (mean->failed > 0) {
         return share_cause(state, own->failed > 0);
     }
-    if (!(mean->given > 0)) {
+    if (!is_given(state, mean)) {
         return restore_gradients(state, kept);
     }
     LS_TRY(read_marks(state));
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }
 
-/* Averages the gradients over the ranks, each rank's scaled by own->weight; *mean becomes the mean of the tails. If the
- * pass gave the model a gradient on no rank, the gradients stay as they are. */
-static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
+/* Averages the gradients over the ranks, each rank's scaled by own.weight; *mean becomes the mean of the tails. If the
+ * pass gave the model a gradient on no rank, the gradients stay as they are. After a failure, the model has none. */
+static ls_status average(ls_data_parallel_state *state, tail own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
@@ -419,13 +444,16 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
         LS_TRY(reclaim_gradients(state));
     }
     ls_gradient_spans_list(state);
-    if (state->in_place || state->reduce_dtype != LS_F32) {
-        return average_after_tail(state, own, mean);
-    }
     ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
-    const ls_status status = average_with_tail(state, own, kept, mean);
+    const bool tail_first = state->in_place || state->reduce_dtype != LS_F32;
+    own.failed = own.failed > 0 || prepare_gradients(state, &own, tail_first, kept) != LS_OK;
+    const ls_status status =
+        tail_first ? average_after_tail(state, &own, mean) : average_with_tail(state, &own, kept, mean);
     for (int i = 0; i < state->flat_count; i++) {
         ls_tensor_drop(kept[i]);
+    }
+    if (status != LS_OK) {
+        ls_data_parallel_forget_gradients(state);
     }
     return status;
 }
@@ -445,7 +473,7 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
     }
     const double weight = own.agree > 0 ? 1 : divisor / state->usual;
     own.weight = weight != 0 ? weight : NO_WEIGHT;
-    return average(state, &own, mean);
+    return average(state, own, mean);
 }
 
 /* ---- agreed weights ---------------------------------------------------------------------------------------------- */
@@ -611,7 +639,6 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
 
 static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
-    LS_TRY(ls_batch_loss_check(loss));
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->looks > 0;
     state->agreed = false;
@@ -627,31 +654,34 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     return agree(state, loss, false);
 }
 
-/* The outcome of a pass on a rank; the greatest over the ranks counts. */
-enum { GAVE_NOTHING, GAVE_GRADIENT, HAS_FAILED };
-
 /* The end of a pass whose gradients stay on each rank, until a later pass averages them. */
-static ls_status gather(ls_data_parallel_state *state, int outcome) {
-    int32_t most = outcome;
-    LS_TRY(ls_comm_allreduce(state->comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
-    if (most == HAS_FAILED) {
-        return share_cause(state, outcome == HAS_FAILED);
+static ls_status gather(ls_data_parallel_state *state, const tail *own, tail *mean) {
+    double numbers[] = {own->given, own->failed};
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 2, LS_F64, LS_AVG, NULL));
+    *mean = (tail){.given = numbers[0], .failed = numbers[1]};
+    return mean->failed > 0 ? share_cause(state, own->failed > 0) : LS_OK;
+}
+
+/* If a pass gave the model no gradient on any rank, the module watches the next one. A rank that has skipped the pass
+ * cannot know this. */
+static ls_status decide_pending(ls_data_parallel_state *state, const tail *mean) {
+    state->pending = !is_given(state, mean);
+    if (!state->pending || !(mean->given > 0)) {
+        return LS_OK;
     }
-    state->pending = most == GAVE_NOTHING;
-    state->gathering |= !state->pending;
-    return LS_OK;
+    state->told = true;
+    return ls_fail(LS_ERR_MISMATCH, "ls_backward: a rank without samples has skipped (ls_data_parallel_skip) a pass "
+                                    "that gives the model no gradient: in such a program every rank needs samples");
 }
 
 /* The averaging at the end of a pass that the ranks have agreed on. */
-static ls_status average_agreed(ls_data_parallel_state *state, double samples, int outcome) {
-    if (state->no_sync) {
-        return gather(state, outcome);
-    }
-    const tail own = {.weight = 1, .given = outcome == GAVE_GRADIENT, .failed = outcome == HAS_FAILED};
+static ls_status average_agreed(ls_data_parallel_state *state, double samples, tail own) {
     tail mean;
-    LS_TRY(average(state, &own, &mean));
-    state->pending = !(mean.given > 0);
-    if (state->pending) {
+    own.weight = 1;
+    LS_TRY(state->no_sync ? gather(state, &own, &mean) : average(state, own, &mean));
+    LS_TRY(decide_pending(state, &mean));
+    if (state->no_sync || state->pending) {
+        state->gathering |= !state->pending;
         return LS_OK;
     }
     state->gathering = false;
@@ -667,13 +697,13 @@ static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const bool given = was_given(state);
+    const tail own = {.samples = samples, .given = was_given(state)};
     if (state->agreed) {
-        return average_agreed(state, samples, given ? GAVE_GRADIENT : GAVE_NOTHING);
+        return average_agreed(state, samples, own);
     }
     tail mean;
-    LS_TRY(average_by_divisor(state, state->divisor, (tail){.samples = samples, .given = given}, &mean));
-    state->pending = !(mean.given > 0);
+    LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
+    LS_TRY(decide_pending(state, &mean));
     return !state->pending && mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
 
@@ -682,7 +712,7 @@ static bool pass_fails(void *user, bool begun) {
     state->told = false;
     tail mean;
     if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
-        (void)(begun && state->agreed           ? average_agreed(state, 0, HAS_FAILED)
+        (void)(begun && state->agreed           ? average_agreed(state, 0, (tail){.failed = 1})
                : !begun && agrees_anyway(state) ? agree(state, NULL, true)
                                                 : average_by_divisor(state, 0, (tail){.failed = 1}, &mean));
     }
@@ -718,13 +748,14 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     state->samples = 0;
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, (tail){.given = 1}, &mean));
+        LS_TRY(average_by_divisor(state, 0, (tail){.given = SKIPPED}, &mean));
         if (!(mean.agree > 0)) {
+            LS_TRY(decide_pending(state, &mean));
             return mean.samples > 0 ? ls_buffers_average(state, 0) : LS_OK;
         }
         state->agrees = true;
     }
     LS_TRY(agree(state, NULL, false));
     LS_TRY(walk_empty(output));
-    return average_agreed(state, 0, GAVE_GRADIENT);
+    return average_agreed(state, 0, (tail){.given = SKIPPED});
 }

@@ -69,6 +69,7 @@ static ls_status exchange_shares(data_parallel_state *state) {
     LS_TRY(ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL));
     for (size_t i = 0; i < ranks; i++) {
         if (state->shares[i].samples == FAILED) {
+            state->told = true;
             return ls_cause_share(state->comm, "ls_forward", own.samples == FAILED);
         }
     }
@@ -100,7 +101,11 @@ static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
 }
 
 static ls_status share_cause(ls_batch_part *part, bool failed) {
-    const data_parallel_state *state = (const data_parallel_state *)(const void *)part;
+    data_parallel_state *state = (data_parallel_state *)(void *)part;
+    state->told = true;
+    if (ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
@@ -118,11 +123,12 @@ static void hold_part(ls_batch_part *part, bool hold) {
 
 /* The first input that is there, whose first axis counts the samples; or NULL. */
 static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
-    int i = 0;
-    while (i < count && inputs[i] == NULL) {
-        i++;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] != NULL) {
+            return inputs[i];
+        }
     }
-    return i < count ? inputs[i] : NULL;
+    return NULL;
 }
 
 static int64_t count_samples(const ls_tensor *input) {
@@ -186,11 +192,11 @@ static bool has_input(ls_tensor *const *inputs, int count) {
     return has;
 }
 
-/* Watches a forward pass that failed in a scope, too: ls_backward(NULL) then tells the other ranks. Returns `status`.
- */
+/* Watches a forward pass that failed in a scope, too: ls_backward(NULL) then tells the other ranks, unless they know
+ * the cause. Returns `status`. */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     const ls_thread_state *thread = ls_thread();
-    if (thread->no_grad || thread->scope->outer == NULL) {
+    if (state->told || thread->no_grad || thread->scope->outer == NULL) {
         return status;
     }
     char message[LS_ERROR_CAPACITY];
@@ -207,22 +213,23 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
+    state->told = false;
     if (has_input(inputs, input_count) || !ls_scope_explains_null(ls_thread())) {
         status = begin_forward(state, inputs, input_count, output_count);
         status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);
     } else {
         status = forward_without_input(state, inputs, input_count, outputs, output_count);
     }
-    if (status != LS_OK) {
-        return watch_failure(state, status);
-    }
     bool wanted = false;
-    for (int i = 0; i < output_count; i++) {
+    for (int i = 0; i < output_count && status == LS_OK; i++) {
         if (outputs[i]->needs_grad) {
-            LS_TRY(state->follows ? ls_mixing_check(outputs[i]) : LS_OK);
+            status = state->follows ? ls_mixing_check(outputs[i]) : LS_OK;
             ls_samples_begin(outputs[i]);
             wanted = true;
         }
+    }
+    if (status != LS_OK) {
+        return watch_failure(state, status);
     }
     return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
 }
@@ -535,7 +542,13 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_begin();
-    const ls_status status = run_without_samples(state);
+    state->told = state->agreed = false;
+    ls_status status = run_without_samples(state);
+    if (status != LS_OK && !state->told) {
+        (void)ls_scope_failed();
+        ls_watch_tell(&ls_data_parallel_watch, state, state->agreed);
+        status = ls_error_status();
+    }
     const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
 }

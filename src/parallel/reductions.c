@@ -244,7 +244,9 @@ ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach) {
         return ls_node_agree(node, reach);
     }
     small_gradient own = {.reach = *reach}, all[LS_FEW_RANKS];
-    LS_TRY(fill_small(node, &own));
+    if (fill_small(node, &own) != LS_OK) {
+        own.reach = *reach = LS_REACH_FAILED; /* the other ranks wait for this one */
+    }
     LS_TRY(ls_comm_allgather(comm, &own, all, sizeof own, LS_U8, NULL));
     int64_t most = own.reach;
     for (int rank = 0; rank < ranks; rank++) {

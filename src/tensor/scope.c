@@ -85,7 +85,9 @@ void ls_scope_drop_callback(ls_scope_callback *callback) {
 }
 
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
-    if (ls_scope_find_callback(scope, callback->watch, callback->user) != NULL) {
+    ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
+    if (kept != NULL) {
+        kept->origin = callback->origin; /* the outer scope of the two, where the callback lives longer */
         ls_scope_drop_callback(callback);
     } else {
         append_callback(scope, callback);

@@ -66,6 +66,56 @@ static ls_status passes_later(ls_comm *world) {
     return LS_OK;
 }
 
+/* The model runs in an outer and an inner scope, and a pass in the inner one gives it no gradient. The pass over the
+ * outer tape still averages. */
+static ls_status pass_without_gradient(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    ls_module *alone = NULL, *shared = NULL;
+    ls_module *model = ls_sequential(make_retained(false, &alone));
+    ls_module *parallel = ls_data_parallel(make_retained(false, &shared), world, NULL);
+    ls_module *other =
+        ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &(ls_layer_options){.dtype = LS_F64}), world, NULL);
+    ls_scope *outer = ls_scope_begin();
+    ls_tensor *input = ls_randn(LS_SHAPE(3 * size, INPUTS), LS_F64);
+    ls_tensor *own = ls_narrow(input, 0, 3 * rank, 3);
+    LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(model, input)))));
+    ls_tensor *output = ls_forward(parallel, own);
+    ls_scope *inner = ls_scope_begin();
+    LS_TRY(ls_backward(ls_mean(ls_forward(other, ls_detach(ls_forward(parallel, own))))));
+    LS_TRY(ls_scope_end(inner));
+    LS_TRY(ls_backward(ls_mean(ls_square(output))));
+    for (int i = 0; i < ls_module_parameter_count(alone); i++) {
+        LS_CHECK(
+            ls_allclose(ls_grad(ls_module_parameter(shared, i)), ls_grad(ls_module_parameter(alone, i)), 1e-9, 1e-12));
+    }
+    LS_TRY(ls_scope_end(outer));
+    ls_module_free(other);
+    ls_module_free(parallel);
+    ls_module_free(model);
+    ls_module_free(shared);
+    ls_module_free(alone);
+    return LS_OK;
+}
+
+/* Rank 0 keeps an output that no loss reaches, and the other ranks release it: all ranks still make the same calls. */
+static ls_status output_of_one_rank(ls_comm *world) {
+    const ls_layer_options wide = {.dtype = LS_F64};
+    ls_module *first = ls_data_parallel(ls_nn_linear_with(INPUTS, OUTPUTS, &wide), world, NULL);
+    ls_module *last = ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &wide), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *output = ls_forward(first, ls_randn(LS_SHAPE(3, INPUTS), LS_F64)), *samples = ls_detach(output);
+    if (ls_comm_rank(world) > 0) {
+        ls_release(output);
+    }
+    for (int step = 0; step < 3; step++) {
+        LS_TRY(ls_backward(ls_mean(ls_forward(last, samples))));
+    }
+    LS_TRY(ls_scope_end(scope));
+    ls_module_free(first);
+    ls_module_free(last);
+    return LS_OK;
+}
+
 /* ---- what stands beside samples ---------------------------------------------------------------------------------- */
 
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
@@ -147,6 +197,8 @@ static ls_status samples_of_one_axis(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(passes_later(world));
+    LS_TRY(pass_without_gradient(world));
+    LS_TRY(output_of_one_rank(world));
     LS_TRY(joined(world));
     LS_TRY(samples_of_one_axis(world));
     return ls_comm_barrier(world, NULL);

@@ -86,6 +86,105 @@ static ls_status steps(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- a rank without samples -------------------------------------------------------------------------------------- */
+
+/* How a step with an empty share fails: on the last rank, on all ranks with samples, or on the rank without samples. */
+typedef enum skipped { GOOD, NO_INPUT, INSIDE_MODEL, NO_LOSS, NO_HISTORY, WRONG_LOSS, MIXED, REFUSED, SKIPPED } skipped;
+
+static _Thread_local skipped present;
+
+static ls_tensor *change(ls_tensor *x, void *user) {
+    const bool here = *(const bool *)user;
+    if (present == REFUSED && ls_size(x, 0) == 0) {
+        return ls_add(x, ls_ones(LS_SHAPE(3, 3), LS_F32));
+    }
+    return present == MIXED ? ls_softmax(x, 0) : spoil(x, here && present == INSIDE_MODEL);
+}
+
+/* Rank 0 has no samples. */
+static ls_status skip_or_step(ls_comm *world, ls_module *model, skipped how) {
+    const bool here = fails_here(world);
+    present = how;
+    if (ls_comm_rank(world) == 0) {
+        return ls_data_parallel_skip(model);
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = spoil(ls_rand(LS_SHAPE(ROWS, WIDTH), LS_F32), here && how == NO_INPUT);
+    x = spoil(ls_forward(model, x), here && how == NO_LOSS);
+    x = here && how == WRONG_LOSS ? ls_softmax(x, 0) : x;
+    x = here && how == NO_HISTORY ? ls_detach(x) : x;
+    (void)!ls_backward(ls_mean(ls_square(x)));
+    return ls_scope_end(scope);
+}
+
+static ls_status expect_failure(ls_comm *world, ls_status status, skipped how) {
+    const int rank = ls_comm_rank(world), origin = how == REFUSED ? 0 : how == MIXED ? 1 : failing_rank(world);
+    const bool own = how == MIXED ? rank > 0 : rank == origin;
+    char expected[40];
+    snprintf(expected, sizeof expected, "rank %d failed: ", origin);
+    LS_CHECK(own ? status != LS_OK && status != LS_ERR_MISMATCH : status == LS_ERR_MISMATCH);
+    LS_CHECK(own || strstr(ls_error_message(), expected) != NULL);
+    LS_CHECK(strstr(ls_error_message(), "different things") == NULL);
+    return LS_OK;
+}
+
+static ls_status check_gradients(ls_module *model, bool has) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        LS_CHECK((ls_grad(ls_module_parameter(model, i)) != NULL) == has);
+    }
+    return LS_OK;
+}
+
+/* A model that communicates knows of the history of other ranks, and one that does not runs on no empty share. */
+static bool is_possible(skipped how, bool normalized) {
+    return !(how == NO_HISTORY && normalized) && !(how == REFUSED && !normalized);
+}
+
+static ls_status empty_shares(ls_comm *world, bool normalized) {
+    bool here = fails_here(world);
+    ls_module *middle = ls_nn_function("Change", change, &here);
+    ls_module *batch_norm = normalized ? ls_nn_batch_norm_1d(WIDTH, NULL) : ls_nn_tanh();
+    ls_module *again = normalized ? ls_nn_batch_norm_1d(WIDTH, NULL) : ls_nn_tanh();
+    ls_module *model = ls_data_parallel(
+        ls_sequential(ls_nn_linear(WIDTH, WIDTH), batch_norm, middle, again, ls_nn_linear(WIDTH, WIDTH)), world, NULL);
+    for (skipped how = NO_INPUT; how < SKIPPED; how++) {
+        if (!is_possible(how, normalized)) {
+            continue;
+        }
+        LS_TRY(skip_or_step(world, model, GOOD));
+        LS_TRY(check_gradients(model, true));
+        LS_TRY(expect_failure(world, skip_or_step(world, model, how), how));
+    }
+    LS_TRY(skip_or_step(world, model, GOOD));
+    LS_TRY(expect_failure(world, skip_or_step(world, model, NO_LOSS), NO_LOSS));
+    LS_TRY(check_gradients(model, false));
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A pass on detached outputs gives the model no gradient, which a rank that skips the pass cannot know. */
+static ls_status detached_outputs(ls_comm *world) {
+    ls_module *models[] = {make_model(world, false), make_model(world, false)};
+    ls_scope *scope = ls_scope_begin();
+    if (ls_comm_rank(world) == 0) {
+        LS_CHECK(ls_data_parallel_skip(models[0]) == LS_ERR_MISMATCH);
+    } else {
+        ls_tensor *x = ls_forward(models[0], ls_rand(LS_SHAPE(ROWS, WIDTH), LS_F32));
+        LS_CHECK(ls_backward(ls_mean(ls_forward(models[1], ls_detach(x)))) == LS_ERR_MISMATCH);
+    }
+    LS_CHECK(strstr(ls_error_message(), "every rank needs samples") != NULL);
+    (void)!ls_scope_end(scope);
+    ls_module_free(models[0]);
+    ls_module_free(models[1]);
+    return LS_OK;
+}
+
+static ls_status skipping(ls_comm *world) {
+    LS_TRY(empty_shares(world, false));
+    LS_TRY(empty_shares(world, true));
+    return detached_outputs(world);
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static ls_tensor *leaf(ls_shape shape) {
@@ -139,5 +238,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(call_with_nothing(world));
     LS_TRY(no_loss(world));
     LS_TRY(passes(world));
+    LS_TRY(ls_comm_size(world) > 1 ? skipping(world) : LS_OK);
     return ls_comm_barrier(world, NULL);
 }

@@ -307,9 +307,9 @@ static ls_status shared_norm_agree(ls_node *node, ls_reach *reach) {
     node->saved[ALL_SUMS] = node->saved[OWN_SUMS] != NULL ? new_sums(node, REACHES) : NULL;
     ls_status status = ls_made(node->saved[ALL_SUMS]);
     if (status == LS_OK) {
-        status = compute_sums(node, node->saved[OWN_SUMS]);
-    }
-    if (status == LS_OK) {
+        if (compute_sums(node, node->saved[OWN_SUMS]) != LS_OK) {
+            *reach = LS_REACH_FAILED; /* the other ranks wait for this one */
+        }
         status = add_sums_over_ranks(node, reach);
     }
     if (status != LS_OK || *reach != LS_REACH_NOW) {
