@@ -31,7 +31,6 @@
 #include <stdio.h>
 
 #include "autograd/tape.h"
-#include "base/log.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
@@ -495,69 +494,6 @@ static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first,
     }
 }
 
-/* ---- means made by hand ------------------------------------------------------------------------------------------ */
-
-/*
- * The gradient of a sum over samples is that of the sum of all ranks. A program that divides the sum by the count of
- * its own rank means the mean, but gets a gradient as many times too large as there are ranks. The gradient of the loss
- * with respect to the sum shows this: it is one over a count of this rank, or differs from rank to rank.
- */
-static void warn(ls_data_parallel_state *state, const char *constant) {
-    state->looks = 0;
-    if (ls_comm_rank(state->comm) != 0) {
-        return;
-    }
-    if (constant == NULL) {
-        ls_log_write(LS_LOG_WARNING,
-                     "ls_backward: this loss is a sum over samples, which data parallelism adds up over "
-                     "ranks; use ls_mean, or divide by the count of the global batch");
-    } else {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "ls_backward: this loss takes the result of %s over the samples of this rank for a constant, where "
-            "one process would take that of the global batch; reduce it over the ranks first (ls_allreduce)",
-            constant);
-    }
-}
-
-static bool is_one_over(double factor, double count) {
-    return fabs(fabs(factor) * count - 1) < 1e-5;
-}
-
-/* Whether a sum is divided by how many it sums over on this rank, and not by how many all ranks do. */
-static bool is_divided_by_own_count(const ls_data_parallel_state *state, double factor, const double *sizes) {
-    const double own = (double)state->samples;
-    const double share = own / state->all_samples;
-    bool by_own = is_one_over(factor, own);
-    bool by_all = is_one_over(factor, state->all_samples) || is_one_over(factor, 1) || own == state->all_samples;
-    for (int i = 0; i < LS_FOUND_SIZES; i++) {
-        by_own |= is_one_over(factor, sizes[i]);
-        by_all |= is_one_over(factor, sizes[i] / share);
-    }
-    return by_own && !by_all;
-}
-
-static void look_at(ls_data_parallel_state *state, const ls_pass_findings *findings) {
-    state->looks--;
-    state->factor = 0;
-    bool divided = false;
-    for (int i = 0; i < findings->sums && state->agreed; i++) {
-        state->factor += findings->sum[i].factor;
-        divided |= is_divided_by_own_count(state, findings->sum[i].factor, findings->sum[i].sizes);
-    }
-    if (divided || findings->constant != NULL) {
-        warn(state, divided || findings->divides ? NULL : findings->constant);
-    }
-}
-
-/* The factors of the last pass, which are equal in a program that divides by what all ranks have alike. */
-static void compare_factors(ls_data_parallel_state *state, const agreement *all) {
-    const double square = all->factor * all->factor;
-    if (state->looks > 0 && all->factors * all->factor_square - square > 1e-8 * square) {
-        warn(state, NULL);
-    }
-}
-
 /* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it, or on which it has failed. */
 static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double most = 0;
@@ -586,7 +522,7 @@ static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool 
         if (loss != NULL && !loss->weighed) {
             weigh(state, loss, first, &own, &all);
         }
-        compare_factors(state, &all);
+        ls_means_compare(state, all.factors, all.factor, all.factor_square);
         most = all.ranks > 0 ? all.sums / all.ranks : 0;
         state->all_samples = all.samples;
         first += DIVISORS;
@@ -613,7 +549,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
     LS_TRY(ls_batch_loss_check(loss));
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
-    loss->watched |= state->looks > 0;
+    loss->watched |= state->mean_checks > 0;
     state->agreed = false;
     state->divisor = loss->by_samples ? (double)state->samples : loss->divisor;
     if (!agreed) {
@@ -660,8 +596,8 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, i
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     ls_data_parallel_state *state = user;
-    if (findings != NULL && state->looks > 0) {
-        look_at(state, findings);
+    if (findings != NULL && state->mean_checks > 0) {
+        ls_means_check(state, findings);
     }
     const double samples = (double)state->samples;
     if (!ls_module_list(state->model)) {
