@@ -163,9 +163,11 @@ typedef struct ls_muon_options {
  * without an error. Leave it NULL if every rank has all parameters (replicas).
  *
  * With `comm`, steps are collective over it, the closure must give every rank the same loss (ls_allreduce), and every
- * rank must have at least one parameter, which may be empty. LS_ERR_MISMATCH if the losses differ. A parameter that
- * tensor parallelism shards is refused with LS_ERR_UNSUPPORTED, because the model also has parameters that are
- * replicas. The stages of a pipeline need `comm`: LS_ERR_UNSUPPORTED without it.
+ * rank must have at least one parameter, which may be empty. LS_ERR_MISMATCH if the losses differ. If a rank has no
+ * parameters, or if the closure fails on it, the step fails on all ranks: this rank gets its own error, and the others
+ * get LS_ERR_MISMATCH, which names the rank. A parameter that tensor parallelism shards is refused with
+ * LS_ERR_UNSUPPORTED, because the model also has parameters that are replicas. The stages of a pipeline need `comm`:
+ * LS_ERR_UNSUPPORTED without it.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate;      /**< length of a fixed step, and what a search tries first; 0: 1 */
