@@ -1,31 +1,35 @@
 /*
- * How the gradients of a data-parallel module become those of one process with the whole batch.
+ * Averages the gradients of a data-parallel module over the ranks, so that they become those of one process with the
+ * global batch.
  *
- * In the usual case the loss is one mean over samples (samples.h), whose divisor d_r is this rank's part of what one
- * process would divide by: samples, elements, the weights of targets that count. The gradient wanted is then
- * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d for one d that all ranks agreed on (their
- * largest first one; mostly w_r is 1 and there is nothing to do) and puts w_r behind the gradients. The average over
- * ranks of w_r g_r, divided by that of w_r, is the gradient wanted. What the loss has beside, of parameters alone, is
- * equal on all ranks and stays so. After w_r follow the number of samples, a mark per parameter, 1 where this
- * rank has a gradient, and a mark per buffer, 1 where this rank has changed it (averaged_buffers.c). So all ranks learn
- * which parameters were used anywhere, and which buffers are no longer equal.
+ * Usually the loss is one mean over samples (samples.h). Its divisor d_r is this rank's part of the divisor in one
+ * process: samples, elements, or the weights of the targets that count. The gradient of one process is
+ * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d, where d is one number on which all ranks
+ * agree: the largest divisor of the first pass. w_r is mostly 1, and then there is nothing to do. The numbers after the
+ * gradients, the tail, begin with w_r. The average over ranks of w_r g_r, divided by the average of w_r, is the
+ * gradient of one process. Terms of the loss that depend on parameters alone are equal on all ranks, and stay so.
  *
- * In the other cases (sums; several sums or means; ranks that communicate inside of the model; passes gathered under
- * no_sync) the ranks agree before the backward pass on the sums D of the divisors. With P ranks, a loss that is one
- * mean is weighed by P d_r / D. Any other is weighed by P / R, with R ranks that have samples, so that what it has of
- * parameters alone counts once, and in it the gradient of each sum by R d_r / D where it divides, by R where it does
- * not. The plain average over ranks is then right.
- * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
- * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
+ * The tail also has the number of samples, a mark per parameter, which is 1 if this rank has a gradient of it, and a
+ * mark per buffer, which is 1 if this rank has changed it (averaged_buffers.c). All ranks thus learn which parameters
+ * any rank has used, and which buffers are no longer equal.
  *
- * A pass may give no parameter of the model a gradient on any rank: ls_detach cut the model off, or the pass is of
- * another loss. Then the gradients stay as they are, and the module watches the next pass. The ranks learn this from
- * the tail, or from a small call under no_sync. If the tail travels with the gradients, a rank whose model got no
- * gradient keeps a copy of its older gradients until then.
+ * Otherwise the ranks agree before the backward pass on the sums D of the divisors. These cases are: sums; several sums
+ * or means; communication inside of the model; gradients accumulated under no_sync. With P ranks, a loss that is one
+ * mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is the number of ranks that have samples: its
+ * terms of parameters alone then count once. In such a loss the gradient of each mean is scaled by R d_r / D, and that
+ * of each sum by R. The plain average over ranks is then the gradient of one process.
  *
- * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
- * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
- * then on all ranks agree before every pass.
+ * If gradients are exchanged as 16-bit floats (reduce_dtype), the tail is sent first, by itself, in f32. The average of
+ * the w_r is then known before the gradients are rounded, and each rank scales its own by w_r over this average.
+ *
+ * A pass may give no parameter of the model a gradient on any rank, because ls_detach has cut the model off or the loss
+ * does not depend on it. Then the gradients stay as they are, and the module watches the next pass. The ranks learn
+ * this from the tail, or under no_sync from a small call. If the tail is sent with the gradients, a rank whose model
+ * got no gradient keeps a copy of its older gradients until then.
+ *
+ * The program, which is the same on all ranks, decides whether the ranks agree before a pass. But a rank without
+ * samples does not run the program. So the ranks first average once with a tail that only marks this case. They agree
+ * before every later pass.
  */
 #include <math.h>
 #include <stdio.h>
