@@ -201,9 +201,9 @@ typedef struct ls_conjugate_gradient_options {
 } ls_conjugate_gradient_options;
 
 /**
- * An optimizer of all parameters that `model` (lent) has by now, in one group: add all layers first. With `model` NULL
- * it begins without groups: ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option
- * is out of range.
+ * Returns an optimizer of all parameters that `model` has at this time, in one group: add all layers first. Borrows the
+ * model: free the optimizer first. With `model` NULL it begins without groups: ls_optimizer_add_group gives them.
+ * `options` may be NULL. NULL and an error when an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
 /** As ls_sgd, by ls_adam_options. */

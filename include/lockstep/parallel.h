@@ -27,8 +27,8 @@ extern "C" {
  * some rank refers to its result.
  *
  * The calls are collective. If a rank's tensor is NULL because an earlier operation failed, the other ranks get
- * LS_ERR_MISMATCH with that rank and its message instead of waiting. So they do if a rank calls ls_backward with a loss
- * that is NULL, or its backward pass fails.
+ * LS_ERR_MISMATCH with that rank and its message instead of waiting. The same happens if a rank calls ls_backward with
+ * a loss that is NULL, or if its backward pass fails.
  */
 
 /**
@@ -173,21 +173,25 @@ typedef struct ls_data_parallel_options {
  * responsible for what it makes of the exchanged values.
  *
  * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
- * the loss: inside the model in its first 100 forward passes and in every 16th after them, which costs nothing in the
- * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the model if the samples come from further
- * inputs, from elements that the program reads and writes itself, or through ls_custom without `by_sample`; if the axis
- * of the samples was merged with another one and split again in a different way; or if the pass is not recorded
- * (ls_no_grad). Operations that pick or move samples by their positions along the first axis (ls_narrow,
+ * the loss. It does so inside the model in its first 100 forward passes and in every 16th pass after them, and from the
+ * output to the loss in every pass. It does not see, and does not refuse, an operation inside the model
+ *
+ *   - if the samples come from further inputs, or from elements that the program reads and writes itself;
+ *   - if the samples pass through ls_custom without `by_sample`;
+ *   - if the axis of the samples was merged with another one and split again in a different way;
+ *   - if the pass is not recorded (ls_no_grad).
+ *
+ * Operations that pick or move samples by their positions along the first axis (ls_narrow,
  * ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by positions) use the positions in
  * this rank's share, and are not refused. If a program means positions in the global batch, it gathers the batch first.
  *
- * Gradients of other leaves are such that those of
- * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
- * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
- * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training
- * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
- * ranks are fine. A backward pass that gives the model no gradient on any rank (a loss of its detached outputs) leaves
- * its gradients as they are, and the next pass averages them. `options` may be NULL. A collective call.
+ * The gradients of other leaves stay on each rank; their average over the ranks is the gradient of one process. While
+ * the model trains, batch normalisation is over the samples of all ranks, and dropout draws for each sample the numbers
+ * of its place in the whole batch (that of rank 0 comes first), if the ranks are seeded alike: for a model with either
+ * (or with a module that says whole_batch) every forward pass in training mode is a collective call. Other random
+ * numbers are each rank's own. Parameters that no sample used on some or all ranks are fine. A backward pass that gives
+ * the model no gradient on any rank (a loss of its detached outputs) leaves its gradients as they are, and the next
+ * pass averages them. `options` may be NULL. A collective call.
  *
  * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
  * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
@@ -209,8 +213,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
 /**
  * While `on`, backward passes through the data-parallel module only add to this rank's own gradients. Gradients
  * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
- * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. The
- * ranks exchange a few numbers before every such pass. Every rank must call this alike.
+ * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. Each
+ * such pass has two small all-reduces: one before it, of the losses' divisors, and one after it, through which all
+ * ranks learn whether it gave the model a gradient. Every rank must call this alike.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -218,9 +223,12 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
  * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
- * it counts the samples, and zeros where it does not. What cannot be skipped (LS_ERR_MISMATCH), so that every rank
- * needs samples: a loss of several data-parallel modules' outputs that is not one mean, several calls of such a model
- * before one backward pass, and a backward pass on detached outputs of such a model before its own.
+ * it counts the samples, and zeros where it does not. Every rank needs samples, and skipping is LS_ERR_MISMATCH, in
+ * these cases:
+ *
+ *   - a loss of the outputs of several data-parallel modules that is not one mean;
+ *   - several calls of a model with batch normalisation or dropout before one backward pass;
+ *   - a backward pass on detached outputs of a model with batch normalisation or dropout before its own.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
@@ -228,8 +236,8 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  * Compares the parameters of a data-parallel module over the ranks of its communicator, bit by bit, through a hash.
  * Returns LS_ERR_MISMATCH on every rank if they differ; the message names the first parameter that differs, with both
  * values and ranks. For training loops without a trial, after an epoch or before a checkpoint: ls_trial_run does so by
- * itself. Costs one pass over the parameters and one small all-reduce. Returns LS_ERR_ARGUMENT for another module. A
- * collective call.
+ * itself. Does not compare buffers. Costs one pass over the parameters and one small all-reduce. Returns
+ * LS_ERR_ARGUMENT for another module. A collective call.
  */
 LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
