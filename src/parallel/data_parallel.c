@@ -150,7 +150,7 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     state->follows =
         input != NULL && (state->runs < LS_DATA_PARALLEL_CHECKS || state->runs % LS_DATA_PARALLEL_EVERY == 0);
     state->runs++;
-    const uint8_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
+    const uint32_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     if (state->follows) {
         ls_mixing_end(input, noted);
