@@ -173,17 +173,14 @@ typedef struct ls_data_parallel_options {
  * responsible for what it makes of the exchanged values.
  *
  * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
- * the loss. It does so inside the model in its first 100 forward passes and in every 16th pass after them, and from the
- * output to the loss in every pass. It does not see, and does not refuse, an operation inside the model
- *
- *   - if the samples come from further inputs, or from elements that the program reads and writes itself;
- *   - if the samples pass through ls_custom without `by_sample`;
- *   - if the axis of the samples was merged with another one and split again in a different way;
- *   - if the pass is not recorded (ls_no_grad).
- *
- * Operations that pick or move samples by their positions along the first axis (ls_narrow,
- * ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by positions) use the positions in
- * this rank's share, and are not refused. If a program means positions in the global batch, it gathers the batch first.
+ * the loss: inside the model in its first 100 forward passes and in every 16th after them, which costs nothing in the
+ * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the
+ * model if the samples come from further inputs, from elements that the program reads and writes itself, or through
+ * ls_custom without `by_sample`; if the axis of the samples was merged with another one and split again in a different
+ * way; or if the pass is not recorded (ls_no_grad). Operations that pick or move samples by their positions along the
+ * first axis (ls_narrow, ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by
+ * positions) use the positions in this rank's share, and are not refused. If a program means positions in the global
+ * batch, it gathers the batch first.
  *
  * The gradients of other leaves stay on each rank; their average over the ranks is the gradient of one process. While
  * the model trains, batch normalisation is over the samples of all ranks, and dropout draws for each sample the numbers
@@ -223,12 +220,11 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
  * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
- * it counts the samples, and zeros where it does not. Every rank needs samples, and skipping is LS_ERR_MISMATCH, in
- * these cases:
+ * it counts the samples, and zeros where it does not.
  *
- *   - a loss of the outputs of several data-parallel modules that is not one mean;
- *   - several calls of a model with batch normalisation or dropout before one backward pass;
- *   - a backward pass on detached outputs of a model with batch normalisation or dropout before its own.
+ * Every rank needs samples in three cases, which fail with LS_ERR_MISMATCH: a loss of several data-parallel modules'
+ * outputs that is not one mean; several calls of a model with batch normalisation or dropout before one backward pass;
+ * and a backward pass on detached outputs of the module, which gives it no gradient, before the pass that does.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
