@@ -42,6 +42,12 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * backwards once; the part of the tape that was walked is then used up. LS_ERR_SHAPE for a loss of more elements,
  * LS_ERR_STATE for one that depends on no leaf, whose tape is used up, or whose operations saved what was changed in
  * place since.
+ *
+ * If a data-parallel module (ls_data_parallel) or a communication of parallel.h is on the tape, the call is collective.
+ * Every rank then calls ls_backward, even if its `loss` is NULL because an earlier operation failed: the call gives the
+ * other ranks the cause. They get LS_ERR_MISMATCH, which names the failed rank and has its message. After a
+ * data-parallel module, LS_ERR_MISMATCH also means that the losses or the frozen parameters of the ranks differ, and
+ * LS_ERR_UNSUPPORTED that the loss combines the samples of one rank in a way that is wrong on several ranks.
  */
 LS_API ls_status ls_backward(ls_tensor *loss);
 

@@ -163,9 +163,11 @@ typedef struct ls_muon_options {
  * without an error. Leave it NULL if every rank has all parameters (replicas).
  *
  * With `comm`, steps are collective over it, the closure must give every rank the same loss (ls_allreduce), and every
- * rank must have at least one parameter, which may be empty. LS_ERR_MISMATCH if the losses differ. A parameter that
- * tensor parallelism shards is refused with LS_ERR_UNSUPPORTED, because the model also has parameters that are
- * replicas. The stages of a pipeline need `comm`: LS_ERR_UNSUPPORTED without it.
+ * rank must have at least one parameter, which may be empty. LS_ERR_MISMATCH if the losses differ. If a rank has no
+ * parameters, or if the closure fails on it, the step fails on all ranks: this rank gets its own error, and the others
+ * get LS_ERR_MISMATCH, which names the rank. A parameter that tensor parallelism shards is refused with
+ * LS_ERR_UNSUPPORTED, because the model also has parameters that are replicas. The stages of a pipeline need `comm`:
+ * LS_ERR_UNSUPPORTED without it.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate;      /**< length of a fixed step, and what a search tries first; 0: 1 */
@@ -199,9 +201,9 @@ typedef struct ls_conjugate_gradient_options {
 } ls_conjugate_gradient_options;
 
 /**
- * An optimizer of all parameters that `model` (lent) has by now, in one group: add all layers first. With `model` NULL
- * it begins without groups: ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option
- * is out of range.
+ * Returns an optimizer of all parameters that `model` has at this time, in one group: add all layers first. Borrows the
+ * model: free the optimizer first. With `model` NULL it begins without groups: ls_optimizer_add_group gives them.
+ * `options` may be NULL. NULL and an error when an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
 /** As ls_sgd, by ls_adam_options. */

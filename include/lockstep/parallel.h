@@ -27,8 +27,8 @@ extern "C" {
  * some rank refers to its result.
  *
  * The calls are collective. If a rank's tensor is NULL because an earlier operation failed, the other ranks get
- * LS_ERR_MISMATCH with that rank and its message instead of waiting. So they do if a rank calls ls_backward with a loss
- * that is NULL, or its backward pass fails.
+ * LS_ERR_MISMATCH with that rank and its message instead of waiting. The same happens if a rank calls ls_backward with
+ * a loss that is NULL, or if its backward pass fails.
  */
 
 /**
@@ -182,13 +182,13 @@ typedef struct ls_data_parallel_options {
  * positions) use the positions in this rank's share, and are not refused. If a program means positions in the global
  * batch, it gathers the batch first.
  *
- * Gradients of other leaves are such that those of
- * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
- * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
- * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training
- * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
- * ranks are fine. A backward pass that gives the model no gradient on any rank (a loss of its detached outputs) leaves
- * its gradients as they are, and the next pass averages them. `options` may be NULL. A collective call.
+ * The gradients of other leaves stay on each rank; their average over the ranks is the gradient of one process. While
+ * the model trains, batch normalisation is over the samples of all ranks, and dropout draws for each sample the numbers
+ * of its place in the whole batch (that of rank 0 comes first), if the ranks are seeded alike: for a model with either
+ * (or with a module that says whole_batch) every forward pass in training mode is a collective call. Other random
+ * numbers are each rank's own. Parameters that no sample used on some or all ranks are fine. A backward pass that gives
+ * the model no gradient on any rank (a loss of its detached outputs) leaves its gradients as they are, and the next
+ * pass averages them. `options` may be NULL. A collective call.
  *
  * A step that fails on one rank fails on all ranks, also on those that call ls_data_parallel_skip. All ranks then drop
  * the gradients of the model, or keep those from before the step. So a program that goes on with the next step keeps
@@ -214,8 +214,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
 /**
  * While `on`, backward passes through the data-parallel module only add to this rank's own gradients. Gradients
  * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
- * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. The
- * ranks exchange a few numbers before every such pass. Every rank must call this alike.
+ * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. Each
+ * such pass has two small all-reduces: one before it, of the losses' divisors, and one after it, through which all
+ * ranks learn whether it gave the model a gradient. Every rank must call this alike.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -235,8 +236,8 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  * Compares the parameters of a data-parallel module over the ranks of its communicator, bit by bit, through a hash.
  * Returns LS_ERR_MISMATCH on every rank if they differ; the message names the first parameter that differs, with both
  * values and ranks. For training loops without a trial, after an epoch or before a checkpoint: ls_trial_run does so by
- * itself. Costs one pass over the parameters and one small all-reduce. Returns LS_ERR_ARGUMENT for another module. A
- * collective call.
+ * itself. Does not compare buffers. Costs one pass over the parameters and one small all-reduce. Returns
+ * LS_ERR_ARGUMENT for another module. A collective call.
  */
 LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 

@@ -178,7 +178,11 @@ LS_API int64_t ls_numel(const ls_tensor *tensor);
 LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
 /** Whether the elements are dense in row-major order. */
 LS_API bool ls_is_contiguous(const ls_tensor *tensor);
-/** The elements of a contiguous tensor, lent; NULL and an error otherwise (ls_contiguous first). */
+/**
+ * Returns a borrowed pointer to the elements of a contiguous tensor; NULL and an error otherwise (ls_contiguous first).
+ * The program may exchange the elements over ranks through this pointer. So if the elements combine samples of a
+ * data-parallel module, the library stops following them: it no longer warns if the tensor is a constant in a loss.
+ */
 LS_API void *ls_data(const ls_tensor *tensor);
 /** The single element of a tensor as a double; NAN and an error when it does not have exactly one. */
 LS_API double ls_item(const ls_tensor *tensor);

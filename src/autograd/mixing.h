@@ -14,10 +14,10 @@
 
 /* Begins a run of the model on `samples` samples, which the first axis of `input` counts. Returns what was noted of the
  * input before. */
-uint8_t ls_mixing_begin(ls_tensor *input, int64_t samples);
+uint32_t ls_mixing_begin(ls_tensor *input, int64_t samples);
 
 /* Ends the run: the input has its earlier note again. */
-void ls_mixing_end(ls_tensor *input, uint8_t before);
+void ls_mixing_end(ls_tensor *input, uint32_t before);
 
 /* Notes where the samples are in the output of a finished call, which has inputs with notes. */
 void ls_mixing_follow(const ls_op_call *call);
@@ -26,7 +26,8 @@ void ls_mixing_follow(const ls_op_call *call);
  * number that is their sum or mean is allowed. The first axis of other outputs counts the samples. */
 ls_status ls_mixing_check(ls_tensor *output);
 
-/* The name of the operation that has combined samples of this rank into the tensor; NULL: none has. */
+/* The name of the operation that has combined samples of this rank into the tensor, a string constant; NULL: none has.
+ */
 const char *ls_mixing_operation(const ls_tensor *tensor);
 
 #endif

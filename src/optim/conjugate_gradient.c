@@ -30,15 +30,16 @@ static ls_status conjugate(ls_descent *descent, double beta, double *slope) {
 }
 
 /* After how many directions to restart: by default, after as many as there are elements in all parameters. */
-static ls_status find_restart(const ls_descent *descent, double *directions) {
-    *directions = descent->optimizer->options.conjugate_gradient.restart_every;
-    if (*directions != 0) {
-        return LS_OK;
+static ls_status find_restart(ls_descent *descent) {
+    double directions = descent->optimizer->options.conjugate_gradient.restart_every;
+    if (directions == 0) {
+        for (int i = 0; i < descent->group->count; i++) {
+            directions += (double)descent->group->slots[i].parameter->count;
+        }
+        LS_TRY(ls_descent_combine(descent, &directions, LS_SUM));
     }
-    for (int i = 0; i < descent->group->count; i++) {
-        *directions += (double)descent->group->slots[i].parameter->count;
-    }
-    return ls_descent_combine(descent, directions, LS_SUM);
+    descent->restart_every = directions;
+    return LS_OK;
 }
 
 static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
@@ -46,9 +47,9 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
         descent->restarted = descent->iterations;
         return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);
     }
-    double beta = 0, slope = 0, directions = 0;
-    LS_TRY(find_restart(descent, &directions));
-    if ((double)(descent->iterations - descent->restarted) < directions) {
+    double beta = 0, slope = 0;
+    LS_TRY(descent->restart_every == 0 ? find_restart(descent) : LS_OK);
+    if ((double)(descent->iterations - descent->restarted) < descent->restart_every) {
         LS_TRY(weigh(descent, optimizer->options.conjugate_gradient.formula, &beta));
     }
     LS_TRY(conjugate(descent, beta, &slope));

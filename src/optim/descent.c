@@ -1,6 +1,7 @@
 #include "optim/descent.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/memory.h"
 #include "nn/module.h"
@@ -187,6 +188,10 @@ static ls_status allocate_vectors(ls_descent *descent, bool searches) {
     return LS_OK;
 }
 
+static bool has_parameters(const ls_optimizer *optimizer) {
+    return optimizer->group_count > 0 && optimizer->groups[0].count > 0;
+}
+
 /* Makes optimizer->descent on the first step. */
 static ls_status begin(ls_optimizer *optimizer, bool searches) {
     if (optimizer->descent != NULL) {
@@ -239,8 +244,7 @@ ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list) {
 }
 
 ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count) {
-    const bool has_parameters = optimizer->group_count > 0 && optimizer->groups[0].count > 0;
-    if (!has_parameters || ls_state_find(given, count, "n_iter") == NULL) {
+    if (!has_parameters(optimizer) || ls_state_find(given, count, "n_iter") == NULL) {
         return LS_OK;
     }
     LS_TRY(begin(optimizer, searches));
@@ -250,39 +254,81 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-/*
- * Fails if ranks that hold parts of the parameters have different losses. A loss that is not finite on one rank becomes
- * NaN on all, so that all ranks decide alike.
- */
-static ls_status compare_losses(const ls_descent *descent, double *loss) {
-    if (descent->optimizer->comm == NULL) {
-        return LS_OK;
+/* After a rank has failed, calls of the other ranks' closures do not match its own. Closures make fewer calls. */
+enum { UNMATCHED_CALLS = 1000 };
+
+/* What the ranks compare, by its maximum; the first rank that failed has the largest -order. */
+enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
+
+/* Ranks that failed by themselves come before ranks that failed after another rank, and these before the others. */
+static int order_of(const ls_comm *comm, ls_status status) {
+    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
+    return status == LS_OK ? 2 * size : status != LS_ERR_MISMATCH ? rank : size + rank;
+}
+
+/* A failed rank repeats the call until the closures of the other ranks, which may wait for it elsewhere, have ended. */
+static ls_status exchange(ls_comm *comm, ls_status status, const double *own, double *all) {
+    ls_status exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
+    for (int i = 0; status != LS_OK && exchanged == LS_ERR_MISMATCH && i < UNMATCHED_CALLS; i++) {
+        exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
     }
-    double range[] = {*loss, -*loss};
-    if (!isfinite(*loss)) {
-        range[0] = range[1] = INFINITY;
-    }
-    LS_TRY(ls_comm_allreduce(descent->optimizer->comm, range, range, 2, LS_F64, LS_MAX, NULL));
-    if (!isfinite(range[0])) {
+    return exchanged;
+}
+
+static ls_status compare_losses(const char *call, const double *all, double *loss) {
+    if (!isfinite(all[LOSS])) {
         *loss = NAN;
         return LS_OK;
     }
-    if (range[0] != -range[1]) {
+    if (all[LOSS] != -all[MINUS_LOSS]) {
         return ls_fail(
             LS_ERR_MISMATCH,
             "%s: the closure's loss is %.9g on this rank and from %.9g to %.9g on the ranks of .comm; add it "
             "up over these ranks (ls_allreduce)",
-            descent->optimizer->type->name, *loss, -range[1], range[0]);
+            call, *loss, -all[MINUS_LOSS], all[LOSS]);
     }
     return LS_OK;
 }
 
-ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
-    descent->evaluations++;
+/*
+ * Ends an evaluation, which has the given status on this rank. If it has failed on a rank that holds a part of the
+ * parameters, it fails on all of them. It also fails if their losses differ. A loss that is not finite on one rank
+ * becomes NaN on all, so that all ranks decide alike.
+ */
+static ls_status agree(const ls_optimizer *optimizer, ls_status status, double *loss) {
+    ls_comm *comm = optimizer->comm;
+    if (comm == NULL) {
+        return status;
+    }
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", status != LS_OK ? ls_error_message() : "");
+    const int size = ls_comm_size(comm), order = order_of(comm, status);
+    const bool finite = status == LS_OK && isfinite(*loss);
+    const double own[COMPARED] = {finite ? *loss : INFINITY, finite ? -*loss : INFINITY, -order};
+    double all[COMPARED] = {0};
+    const ls_status exchanged = exchange(comm, status, own, all);
+    const int first = (int)-all[MINUS_ORDER];
+    if (status != LS_OK && (exchanged != LS_OK || order < size || order == first)) {
+        ls_error_restore(status, message);
+        return status;
+    }
+    LS_TRY(exchanged);
+    if (first < 2 * size) {
+        return ls_fail(LS_ERR_MISMATCH, "%s: the step failed on rank %d of .comm; the error on that rank says why",
+                       optimizer->type->name, first % size);
+    }
+    return compare_losses(optimizer->type->name, all, loss);
+}
+
+static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {
     LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
-    LS_TRY(compare_losses(descent, loss));
     LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
     return gather_gradient(descent, gradient);
+}
+
+ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
+    descent->evaluations++;
+    return agree(descent->optimizer, evaluate_part(descent, gradient, loss), loss);
 }
 
 /* Evaluates where the parameters are, which must be a place to go on from. */
@@ -343,16 +389,23 @@ static ls_status descend(ls_descent *descent, const ls_descent_options *options,
     return LS_OK;
 }
 
+static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
+    if (!has_parameters(optimizer)) {
+        return ls_fail(LS_ERR_STATE, "%s: rank %d of .comm has no parameters; add its part, even if it is empty",
+                       optimizer->type->name, ls_comm_rank(optimizer->comm));
+    }
+    return begin(optimizer, searches);
+}
+
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
                      ls_closure closure, void *argument, double *first_loss) {
-    if (optimizer->group_count == 0 || optimizer->groups[0].count == 0) {
-        if (optimizer->comm != NULL) {
-            return ls_fail(LS_ERR_STATE, "%s: rank %d of .comm has no parameters; add its part, even if it is empty",
-                           optimizer->type->name, ls_comm_rank(optimizer->comm));
-        }
+    if (!has_parameters(optimizer) && optimizer->comm == NULL) {
         return ls_optimizer_evaluate(optimizer, closure, argument, first_loss);
     }
-    LS_TRY(begin(optimizer, options->searches));
+    const ls_status begun = begin_part(optimizer, options->searches);
+    if (begun != LS_OK) { /* in the first evaluation of the other ranks */
+        return agree(optimizer, begun, first_loss);
+    }
     ls_descent *descent = optimizer->descent;
     descent->closure = closure;
     descent->argument = argument;

@@ -44,6 +44,7 @@ struct ls_descent {
     double loss;                          /* at the parameters */
     int64_t iterations;                   /* directions chosen, over all steps */
     int64_t restarted;                    /* conjugate gradients: the last of them along steepest descent */
+    double restart_every;                 /* conjugate gradients: directions between restarts; 0: not yet known */
     double *number;                       /* on the device: what a kernel measured last */
     void *memory;                         /* the method's own */
 

@@ -38,6 +38,7 @@ struct ls_schedule {
         } powers; /* step, exponential */
         struct {
             int64_t *milestones; /* owned */
+            uint64_t milestones_hash;
             int count;
             double gamma;
         } multi_step;

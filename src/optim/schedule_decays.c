@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "optim/schedule.h"
 
@@ -16,6 +17,7 @@ static ls_status check_gamma(const char *call, double *gamma) {
 static const ls_field powers_fields[] = {
     LS_FIELD_IN(ls_schedule, options.powers., steps), LS_FIELD_IN(ls_schedule, options.powers., gamma), {.name = NULL}};
 static const ls_field multi_step_fields[] = {LS_FIELD_IN(ls_schedule, options.multi_step., count),
+                                             LS_FIELD_IN(ls_schedule, options.multi_step., milestones_hash),
                                              LS_FIELD_IN(ls_schedule, options.multi_step., gamma),
                                              {.name = NULL}};
 static const ls_field cosine_fields[] = {LS_FIELD_IN(ls_schedule, options.cosine., steps),
@@ -96,7 +98,9 @@ ls_schedule *ls_schedule_multi_step(ls_optimizer *optimizer, const int64_t *mile
     if (bytes > 0) {
         memcpy(copied, milestones, bytes);
     }
-    return ls_schedule_new(&(ls_schedule){.type = &type, .options.multi_step = {copied, count, gamma}}, optimizer);
+    const uint64_t hash = ls_hash(LS_HASH_START, copied, bytes);
+    return ls_schedule_new(&(ls_schedule){.type = &type, .options.multi_step = {copied, hash, count, gamma}},
+                           optimizer);
 }
 
 /* ---- cosine ------------------------------------------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
  * The mean over samples is computed in f64. A rank with n samples adds n x, and the sum is divided by the sum of n. A
  * buffer that is equal on all ranks keeps its bits: for x of f32, n x and its sums are exact in f64, and for x of f64,
  * the upper and the lower half of the digits of x are added separately. n is scaled by a power of two so that no finite
- * x overflows.
+ * x overflows. Elements of f64 below 1e-297 lose digits, because n x is then subnormal.
  */
 #include <math.h>
 #include <string.h>
@@ -17,6 +17,7 @@
 
 static const char call[] = "ls_data_parallel";
 static const double SAMPLE = 0x1p-32; /* what one sample counts for */
+static const double NOTHING = -0.0;   /* x + NOTHING is x, also for x = -0.0 */
 
 static ls_tensor *buffer_at(const ls_data_parallel_state *state, int i) {
     return state->model->buffers.items[i].tensor;
@@ -84,9 +85,9 @@ static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
     const bool split = buffer->dtype == LS_F64;
     for (int64_t i = 0; i < buffer->count; i++) {
         const double upper = split && isfinite(x[i]) ? upper_half(x[i]) : x[i];
-        to[i] = weight != 0 ? weight * upper : 0;
+        to[i] = weight != 0 ? weight * upper : NOTHING;
         if (split) {
-            to[buffer->count + i] = weight != 0 && isfinite(x[i]) ? weight * (x[i] - upper) : 0;
+            to[buffer->count + i] = weight != 0 && x[i] != upper ? weight * (x[i] - upper) : NOTHING;
         }
     }
     ls_tensor_drop(numbers);
@@ -114,7 +115,7 @@ static ls_status store(ls_tensor *buffer, double *numbers) {
 
 static ls_status store_mean(ls_tensor *buffer, double weight, double *sums) {
     for (int64_t i = 0; i < buffer->count; i++) {
-        sums[i] = sums[i] / weight + (buffer->dtype == LS_F64 ? sums[buffer->count + i] / weight : 0);
+        sums[i] = sums[i] / weight + (buffer->dtype == LS_F64 ? sums[buffer->count + i] / weight : NOTHING);
     }
     ls_tensor_changed(buffer, call);
     return store(buffer, sums);

@@ -1,37 +1,40 @@
 /*
- * How the gradients of a data-parallel module become those of one process with the whole batch.
+ * Averages the gradients of a data-parallel module over the ranks, so that they become those of one process with the
+ * global batch.
  *
- * In the usual case the loss is one mean over samples (samples.h), whose divisor d_r is this rank's part of what one
- * process would divide by: samples, elements, the weights of targets that count. The gradient wanted is then
- * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d for one d that all ranks agreed on (their
- * largest first one; mostly w_r is 1 and there is nothing to do) and puts w_r behind the gradients. The average over
- * ranks of w_r g_r, divided by that of w_r, is the gradient wanted. What the loss has beside, of parameters alone, is
- * equal on all ranks and stays so. After w_r follow the number of samples, a mark per parameter, 1 where this
- * rank has a gradient, and a mark per buffer, 1 where this rank has changed it (averaged_buffers.c). So all ranks learn
- * which parameters were used anywhere, and which buffers are no longer equal.
+ * Usually the loss is one mean over samples (samples.h). Its divisor d_r is this rank's part of the divisor in one
+ * process: samples, elements, or the weights of the targets that count. The gradient of one process is
+ * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d, where d is one number on which all ranks
+ * agree: the largest divisor of the first pass. w_r is mostly 1, and then there is nothing to do. The numbers after the
+ * gradients, the tail, begin with w_r. The average over ranks of w_r g_r, divided by the average of w_r, is the
+ * gradient of one process. Terms of the loss that depend on parameters alone are equal on all ranks, and stay so.
  *
- * In the other cases (sums; several sums or means; ranks that communicate inside of the model; passes gathered under
- * no_sync) the ranks agree before the backward pass on the sums D of the divisors. With P ranks, a loss that is one
- * mean is weighed by P d_r / D. Any other is weighed by P / R, with R ranks that have samples, so that what it has of
- * parameters alone counts once, and in it the gradient of each sum by R d_r / D where it divides, by R where it does
- * not. The plain average over ranks is then right.
- * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
- * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
+ * The tail also has the number of samples, a mark per parameter, which is 1 if this rank has a gradient of it, and a
+ * mark per buffer, which is 1 if this rank has changed it (averaged_buffers.c). All ranks thus learn which parameters
+ * any rank has used, and which buffers are no longer equal.
  *
- * A pass may give no parameter of the model a gradient on any rank: ls_detach cut the model off, or the pass is of
- * another loss. Then the gradients stay as they are, and the module watches the next pass. The ranks learn this from
- * the tail, or from a small call under no_sync. If the tail travels with the gradients, a rank whose model got no
- * gradient keeps a copy of its older gradients until then.
+ * Otherwise the ranks agree before the backward pass on the sums D of the divisors. These cases are: sums; several sums
+ * or means; communication inside of the model; gradients accumulated under no_sync. With P ranks, a loss that is one
+ * mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is the number of ranks that have samples: its
+ * terms of parameters alone then count once. In such a loss the gradient of each mean is scaled by R d_r / D, and that
+ * of each sum by R. The plain average over ranks is then the gradient of one process.
  *
- * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
- * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
- * then on all ranks agree before every pass.
+ * If gradients are exchanged as 16-bit floats (reduce_dtype), the tail is sent first, by itself, in f32. The average of
+ * the w_r is then known before the gradients are rounded, and each rank scales its own by w_r over this average.
+ *
+ * A pass may give no parameter of the model a gradient on any rank, because ls_detach has cut the model off or the loss
+ * does not depend on it. Then the gradients stay as they are, and the module watches the next pass. The ranks learn
+ * this from the tail, or under no_sync from a small call. If the tail is sent with the gradients, a rank whose model
+ * got no gradient keeps a copy of its older gradients until then.
+ *
+ * The program, which is the same on all ranks, decides whether the ranks agree before a pass. But a rank without
+ * samples does not run the program. So the ranks first average once with a tail that only marks this case. They agree
+ * before every later pass.
  */
 #include <math.h>
 #include <stdio.h>
 
 #include "autograd/tape.h"
-#include "base/log.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
@@ -523,69 +526,6 @@ static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first,
     }
 }
 
-/* ---- means made by hand ------------------------------------------------------------------------------------------ */
-
-/*
- * The gradient of a sum over samples is that of the sum of all ranks. A program that divides the sum by the count of
- * its own rank means the mean, but gets a gradient as many times too large as there are ranks. The gradient of the loss
- * with respect to the sum shows this: it is one over a count of this rank, or differs from rank to rank.
- */
-static void warn(ls_data_parallel_state *state, const char *constant) {
-    state->looks = 0;
-    if (ls_comm_rank(state->comm) != 0) {
-        return;
-    }
-    if (constant == NULL) {
-        ls_log_write(LS_LOG_WARNING,
-                     "ls_backward: this loss is a sum over samples, which data parallelism adds up over "
-                     "ranks; use ls_mean, or divide by the count of the global batch");
-    } else {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "ls_backward: this loss takes the result of %s over the samples of this rank for a constant, where "
-            "one process would take that of the global batch; reduce it over the ranks first (ls_allreduce)",
-            constant);
-    }
-}
-
-static bool is_one_over(double factor, double count) {
-    return fabs(fabs(factor) * count - 1) < 1e-5;
-}
-
-/* Whether a sum is divided by how many it sums over on this rank, and not by how many all ranks do. */
-static bool is_divided_by_own_count(const ls_data_parallel_state *state, double factor, const double *sizes) {
-    const double own = (double)state->samples;
-    const double share = own / state->all_samples;
-    bool by_own = is_one_over(factor, own);
-    bool by_all = is_one_over(factor, state->all_samples) || is_one_over(factor, 1) || own == state->all_samples;
-    for (int i = 0; i < LS_FOUND_SIZES; i++) {
-        by_own |= is_one_over(factor, sizes[i]);
-        by_all |= is_one_over(factor, sizes[i] / share);
-    }
-    return by_own && !by_all;
-}
-
-static void look_at(ls_data_parallel_state *state, const ls_pass_findings *findings) {
-    state->looks--;
-    state->factor = 0;
-    bool divided = false;
-    for (int i = 0; i < findings->sums && state->agreed; i++) {
-        state->factor += findings->sum[i].factor;
-        divided |= is_divided_by_own_count(state, findings->sum[i].factor, findings->sum[i].sizes);
-    }
-    if (divided || findings->constant != NULL) {
-        warn(state, divided || findings->divides ? NULL : findings->constant);
-    }
-}
-
-/* The factors of the last pass, which are equal in a program that divides by what all ranks have alike. */
-static void compare_factors(ls_data_parallel_state *state, const agreement *all) {
-    const double square = all->factor * all->factor;
-    if (state->looks > 0 && all->factors * all->factor_square - square > 1e-8 * square) {
-        warn(state, NULL);
-    }
-}
-
 /* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it, or on which it has failed. */
 static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double most = 0;
@@ -614,7 +554,7 @@ static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool 
         if (loss != NULL && !loss->weighed) {
             weigh(state, loss, first, &own, &all);
         }
-        compare_factors(state, &all);
+        ls_means_compare(state, all.factors, all.factor, all.factor_square);
         most = all.ranks > 0 ? all.sums / all.ranks : 0;
         state->all_samples = all.samples;
         first += DIVISORS;
@@ -640,7 +580,7 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
 static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
-    loss->watched |= state->looks > 0;
+    loss->watched |= state->mean_checks > 0;
     state->agreed = false;
     state->divisor = loss->by_samples ? (double)state->samples : loss->divisor;
     if (!agreed) {
@@ -690,8 +630,8 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, t
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     ls_data_parallel_state *state = user;
-    if (findings != NULL && state->looks > 0) {
-        look_at(state, findings);
+    if (findings != NULL && state->mean_checks > 0) {
+        ls_means_check(state, findings);
     }
     const double samples = (double)state->samples;
     if (!ls_module_list(state->model)) {

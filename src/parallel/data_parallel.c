@@ -154,9 +154,9 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
     state->follows =
-        input != NULL && (state->runs < LS_DATA_PARALLEL_LOOKS || state->runs % LS_DATA_PARALLEL_EVERY == 0);
+        input != NULL && (state->runs < LS_DATA_PARALLEL_CHECKS || state->runs % LS_DATA_PARALLEL_EVERY == 0);
     state->runs++;
-    const uint8_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
+    const uint32_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     if (state->follows) {
         ls_mixing_end(input, noted);
@@ -503,7 +503,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
-    state->looks = LS_DATA_PARALLEL_LOOKS;
+    state->mean_checks = LS_DATA_PARALLEL_CHECKS;
     state->part = (ls_batch_part){.locate = locate,
                                   .add = add_over_batch,
                                   .keep_equal = keep_equal,

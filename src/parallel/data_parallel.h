@@ -24,11 +24,13 @@ typedef struct ls_rank_inputs {
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_rank_inputs;
 
-/* In so many passes a mean that a program makes by hand is noticed. In so many forward passes, and in one of
- * LS_DATA_PARALLEL_EVERY after them, operations that mix samples are: following the samples takes a twentieth of a
- * small step. */
-#define LS_DATA_PARALLEL_LOOKS 100
-#define LS_DATA_PARALLEL_EVERY 16
+/*
+ * The first LS_DATA_PARALLEL_CHECKS backward passes look for a mean that divides by the count of one rank (means.c).
+ * As many forward passes look for operations that mix samples. After these, one forward pass in LS_DATA_PARALLEL_EVERY
+ * does, because following the samples costs about 5 % of a small step.
+ */
+#define LS_DATA_PARALLEL_CHECKS 100
+#define LS_DATA_PARALLEL_EVERY  16
 
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
@@ -90,8 +92,8 @@ typedef struct ls_data_parallel_state {
     double all_samples; /* of the present pass that has agreed, of all ranks */
     uint64_t runs;      /* forward passes of the model */
     bool follows;       /* the present one follows the samples (mixing.h) */
-    int looks;          /* passes whose findings it still looks at, to warn of a mean made by hand */
-    double factor;      /* of the sums over samples in the loss of the last pass; 0: it had none */
+    int mean_checks;    /* backward passes that means.c still checks */
+    double factor;      /* sum of the gradients of the loss with respect to its sums over samples, in the last pass */
 } ls_data_parallel_state;
 
 /* What a data-parallel module goes by from its first pass on, for checkpoints: with it, another takes the same bits. */
@@ -117,6 +119,14 @@ void ls_gradient_spans_list(ls_data_parallel_state *state);
 void *ls_gradient_spans_begin(const ls_data_parallel_state *state, int flat);
 ls_status ls_gradient_spans_pack(const ls_data_parallel_state *state, int flat);
 ls_status ls_gradient_spans_unpack(const ls_data_parallel_state *state, int flat);
+
+/*
+ * means.c: warns if a loss divides a sum over samples by the count of one rank. ls_means_check checks the sums that a
+ * backward pass has found on this rank. ls_means_compare compares state->factor over the ranks that have one: it gets
+ * the number of these ranks, the sum of the factors and the sum of their squares.
+ */
+void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
+void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares);
 
 /* averaged_buffers.c: notes that the model's buffers, which are listed, are equal on all ranks. */
 ls_status ls_buffers_watch(ls_data_parallel_state *state);

@@ -309,7 +309,7 @@ static bool has_failed(const ls_meeting *meeting) {
     return failed;
 }
 
-/* Exchanges the offers. `status` is what became of this rank's own. */
+/* Exchanges the offers. `status` is that of making this rank's offer. */
 static ls_status meet_others(ls_meeting *meeting, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     if (status != LS_OK) {

@@ -81,7 +81,7 @@ static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tens
     return ls_comm_broadcast(comm, found, sizeof *found / sizeof(double), LS_F64, *rank, NULL);
 }
 
-static ls_status tell_difference(ls_module *model, ls_comm *comm, int i) {
+static ls_status report_difference(ls_module *model, ls_comm *comm, int i) {
     const ls_tensor *parameter = ls_module_parameter(model, i);
     const ls_dtype dtype = (ls_dtype)parameter->dtype;
     ls_tensor *own = ls_tensor_dense_on_host("ls_data_parallel", parameter, dtype);
@@ -110,7 +110,7 @@ static ls_status find_difference(ls_module *model, ls_comm *comm) {
         LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
         LS_TRY(agree(comm, hash, &equal));
         if (!equal) {
-            return tell_difference(model, comm, i);
+            return report_difference(model, comm, i);
         }
     }
     return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the ranks have different numbers of parameters");

@@ -33,7 +33,7 @@ struct ls_storage {
     const char *changed_by; /* who changed it last, for messages; nothing when the version is 0 */
 };
 
-/* ls_tensor.spread from here on: the elements combine samples of this rank. */
+/* ls_tensor.spread from here on: the elements combine samples of this rank (autograd/mixing.c). */
 #define LS_SPREAD_COMBINED 64
 
 struct ls_tensor {
@@ -45,7 +45,7 @@ struct ls_tensor {
     int8_t ndim;
     bool contiguous;
     bool needs_grad;    /* a leaf that wants a gradient, or made from something that does */
-    uint8_t spread;     /* autograd's: how the samples of a data-parallel module are spread over the elements */
+    uint32_t spread;    /* autograd's: how the samples of a data-parallel module are spread over the elements */
     ls_tape_link *node; /* what made it, weak: the tape owns nodes; NULL for leaves and where nothing is recorded */
     ls_leaf *leaf;      /* NULL for all but leaves that want a gradient */
     void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */

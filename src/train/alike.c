@@ -138,7 +138,7 @@ static char *next_line(char **rest) {
     return line;
 }
 
-static ls_status tell_difference(char *first, char *second, int rank) {
+static ls_status report_difference(char *first, char *second, int rank) {
     char *lines[2];
     do {
         lines[0] = next_line(&first);
@@ -158,7 +158,7 @@ static ls_status find_difference(ls_comm *comm, const text *own, int64_t hash) {
     ls_status status = find_rank(comm, hash, &rank);
     status = status == LS_OK ? fetch(comm, own, 0, &texts[0]) : status;
     status = status == LS_OK ? fetch(comm, own, rank, &texts[1]) : status;
-    status = status == LS_OK ? tell_difference(texts[0], texts[1], rank) : status;
+    status = status == LS_OK ? report_difference(texts[0], texts[1], rank) : status;
     ls_free(texts[0]);
     ls_free(texts[1]);
     return status;

@@ -14,12 +14,12 @@
 #include "base/trace.h"
 #include "tests/support/numbers.h"
 
-enum { INPUTS = 4, CONSTANTS = 4 };
+enum { INPUTS = 4, CONSTANTS = 5 };
 
 /* ---- a model with buffers ---------------------------------------------------------------------------------------- */
 
-static const double constants[2][CONSTANTS] = {{-(double)FLT_MAX, 0.1F, 1e-3F, -INFINITY},
-                                               {-DBL_MAX, 0.1, 1.0 / 3, -INFINITY}};
+static const double constants[2][CONSTANTS] = {{-(double)FLT_MAX, 0.1F, 1e-3F, -INFINITY, -0.0},
+                                               {-DBL_MAX, 0.1, 1.0 / 3, -INFINITY, -0.0}};
 
 typedef struct observer {
     ls_module *linear;
@@ -105,7 +105,8 @@ static bool is_constant(const ls_module *model, const char *name, ls_dtype dtype
     const ls_tensor *buffer = ls_module_find(model, name);
     bool same = true;
     for (int i = 0; i < CONSTANTS; i++) {
-        same = same && numbers_get(buffer, i) == constants[dtype == LS_F64][i];
+        const double element = numbers_get(buffer, i);
+        same = same && memcmp(&element, &constants[dtype == LS_F64][i], sizeof element) == 0;
     }
     return same;
 }

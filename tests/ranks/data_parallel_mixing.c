@@ -5,6 +5,7 @@
  */
 #include "tests/support/ranks.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,6 +94,31 @@ static ls_tensor *attended(ls_tensor *x, void *user) {
     return ls_attention(x, x, x, NULL);
 }
 
+static ls_tensor *stacked(ls_tensor *x, void *user) {
+    (void)user;
+    ls_tensor *square = ls_slice(x, 1, 0, ls_size(x, 0), 1); /* [samples, samples] by accident */
+    ls_tensor *both = ls_stack((ls_tensor *[]){square, ls_transpose(square, 0, 1)}, 2, 0);
+    return ls_add(x, ls_mean_axes(ls_select(both, 0, 1), LS_AXES(1), true));
+}
+
+/* Accumulates without a gradient. Runs on another thread, while this thread waits. */
+static void *accumulate(void *x) {
+    (void)ls_no_grad(true);
+    return ls_cumsum(x, 0);
+}
+
+static ls_tensor *accumulated_elsewhere(ls_tensor *x, void *user) {
+    pthread_t thread;
+    void *sums = NULL;
+    (void)user;
+    if (pthread_create(&thread, NULL, accumulate, x) != 0 || pthread_join(thread, &sums) != 0) {
+        return NULL;
+    }
+    ls_tensor *result = ls_add(x, sums);
+    ls_release(sums);
+    return result;
+}
+
 static ls_tensor *class_loss(ls_tensor *x, void *user) {
     (void)user;
     return ls_cross_entropy(ls_transpose(x, 0, 1), indices(WIDTH, 2), NULL);
@@ -119,9 +145,12 @@ static const mixing_case refused_inside[] = {{"ls_softmax", softmax},
                                              {"ls_softmax", transposed_softmax},
                                              {"ls_layer_norm", normalized},
                                              {"ls_cumsum", accumulated},
-                                             {"ls_attention", attended}};
+                                             {"ls_attention", attended},
+                                             {"ls_cumsum", accumulated_elsewhere},
+                                             {"ls_stack", stacked}};
 
 static const mixing_case refused_after[] = {{"ls_softmax", softmax},
+                                            {"ls_stack", stacked},
                                             {"ls_embedding", rows},
                                             {"ls_cross_entropy", class_loss},
                                             {"ls_nll_loss", nll},

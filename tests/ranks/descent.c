@@ -5,6 +5,7 @@
 #include "tests/support/ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/optim.h>
@@ -87,19 +88,33 @@ typedef struct field {
     int64_t first, count;
     ls_tensor *x;
     bool local_loss; /* the mistake: the loss is not summed over the ranks */
+    int fails;       /* the last rank fails in this evaluation; 0: in none */
+    bool early;      /* before it communicates */
+    int evaluations;
 } field;
 
+/* The all-reduces of an evaluation. Every rank makes all of them, even if one fails. */
+static ls_status add_up(const field *self, double *value) {
+    double again = *value;
+    const ls_status status = ls_comm_allreduce(self->comm, value, value, 1, LS_F64, LS_SUM, NULL);
+    const ls_status second = ls_comm_allreduce(self->comm, &again, &again, 1, LS_F64, LS_SUM, NULL);
+    return status != LS_OK ? status : second;
+}
+
 static ls_status evaluate_field(void *user, double *value) {
-    const field *self = user;
+    field *self = user;
+    const bool fails = ++self->evaluations == self->fails && ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1;
+    if (fails && self->early) {
+        return ls_error_set(LS_ERR_ARGUMENT, "the field is rough");
+    }
     ls_tensor *k = ls_div(ls_add(ls_arange(LS_SHAPE(self->count), LS_F64), (double)(self->first + 1)), 4.0);
     ls_tensor *scaled = ls_mul(k, ls_sub(self->x, 1));
     ls_tensor *cosh2 = ls_add(ls_exp(scaled), ls_exp(ls_neg(scaled)));
     ls_tensor *loss = ls_sum(ls_add(ls_mul(cosh2, 0.5), ls_mul(ls_square(self->x), 0.5)));
     LS_TRY(ls_backward(loss));
     *value = ls_item(loss);
-    return self->comm == NULL || self->local_loss
-               ? LS_OK
-               : ls_comm_allreduce(self->comm, value, value, 1, LS_F64, LS_SUM, NULL);
+    LS_TRY(self->comm == NULL || self->local_loss ? LS_OK : add_up(self, value));
+    return fails ? ls_error_set(LS_ERR_ARGUMENT, "the field is rough") : LS_OK;
 }
 
 static ls_status fit_field(field *self, ls_optimizer *optimizer, double *loss) {
@@ -159,13 +174,53 @@ static ls_status refuse_local_losses(ls_comm *world) {
     return LS_OK;
 }
 
+/* One rank fails: it keeps its error, and the error of the others names it. They can go on together. */
+static ls_status check_failure(ls_comm *world, ls_status status, ls_status expected, const char *says) {
+    char names[32];
+    const int last = ls_comm_size(world) - 1;
+    snprintf(names, sizeof names, "rank %d of .comm", last);
+    LS_CHECK(status == (ls_comm_rank(world) == last ? expected : LS_ERR_MISMATCH));
+    LS_CHECK(strstr(ls_error_message(), ls_comm_rank(world) == last ? says : names) != NULL);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status fail_on_last_rank(ls_comm *world, method make) {
+    for (int fails = 1; fails <= 3; fails++) {
+        for (int early = 0; early <= 1; early++) {
+            field part = {.comm = world, .first = ls_comm_rank(world), .count = 1, .fails = fails, .early = early != 0};
+            double loss = 0;
+            const ls_status status = fit_field(&part, make(world), &loss);
+            LS_TRY(check_failure(world, status, LS_ERR_ARGUMENT, "the field is rough"));
+            ls_release(part.x);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status leave_out_last_rank(ls_comm *world, method make) {
+    field part = {.comm = world, .first = ls_comm_rank(world), .count = 1};
+    double loss = 0;
+    ls_status status = LS_OK;
+    if (ls_comm_rank(world) < ls_comm_size(world) - 1) {
+        status = fit_field(&part, make(world), &loss);
+        ls_release(part.x);
+    } else {
+        ls_optimizer *optimizer = make(world);
+        status = ls_optimizer_step_closure(optimizer, evaluate_field, &part, &loss);
+        ls_optimizer_free(optimizer);
+    }
+    return check_failure(world, status, LS_ERR_STATE, "has no parameters");
+}
+
 static ls_status test_sharded(ls_comm *world) {
     const method methods[] = {fixed_steps, searches, conjugate};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         LS_TRY(fit_sharded(world, methods[i], 24));
         LS_TRY(fit_sharded(world, methods[i], 2));
+        LS_TRY(fail_on_last_rank(world, methods[i]));
     }
-    return refuse_local_losses(world);
+    LS_TRY(refuse_local_losses(world));
+    return leave_out_last_rank(world, searches);
 }
 
 ls_status rank_test(ls_comm *world) {

@@ -23,6 +23,7 @@ typedef struct setting {
     double clipping;
     bool adam;
     int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less there */
+    int64_t milestone;      /* of ls_schedule_multi_step on rank 0, after another one; one less there */
     bool own_callback;
     const char *const *metrics;
     int64_t change_at; /* step behind which a parameter changes there; 0: never */
@@ -71,6 +72,10 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     }
     if (s.schedule_steps > 0) {
         callbacks[count++] = ls_scheduler(ls_schedule_step(optimizer, s.schedule_steps - differs, 0.5), NULL);
+    }
+    if (s.milestone > 0) {
+        const int64_t milestones[] = {1, s.milestone - differs};
+        callbacks[count++] = ls_scheduler(ls_schedule_multi_step(optimizer, milestones, 2, 0.5), NULL);
     }
     if (s.own_callback && differs) {
         callbacks[count++] = (ls_callback){.on_forward = do_nothing};
@@ -125,6 +130,9 @@ static ls_status settings_differ(ls_comm *world) {
     LS_TRY(expect(world, (setting){.schedule_steps = 3}, 1,
                   "rank 0 has ls_scheduler: ls_schedule_step (steps 3, gamma 0.5), rank %d has ls_scheduler: "
                   "ls_schedule_step (steps 2, gamma 0.5)"));
+    LS_TRY(expect(world, (setting){.milestone = 30}, 1,
+                  "the ranks' callbacks differ: rank 0 has ls_scheduler: ls_schedule_multi_step (count 2, "
+                  "milestones_hash "));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
                   "the ranks' metrics differ: rank 0 has none, rank %d has mae");
 }

@@ -106,7 +106,14 @@ static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
+/* Samples along different axes: one process would have tensors of different shapes. */
 static ls_samples_use stack_samples(ls_samples_call *call) {
+    for (int i = 0; i < call->input_count; i++) {
+        const int axis = ls_sample_axis(call, i);
+        if (axis >= 0 && axis != call->axis) {
+            return LS_SAMPLES_MIXED;
+        }
+    }
     call->axis += call->parameters->integer[0] <= call->axis;
     return LS_SAMPLES_MOVED;
 }

@@ -32,6 +32,9 @@ extern const ls_op *const ls_loss_ops[];
 extern const ls_op *const ls_class_loss_ops[];
 extern const ls_op *const ls_random_ops[];
 
+/* All of these families, NULL at the end. */
+extern const ls_op *const *const ls_op_families[];
+
 /* Sets the error, notes it in the scope and gives NULL: how a public function refuses its arguments. */
 #define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
 

@@ -62,7 +62,7 @@ static ls_samples_use reduce_samples(ls_samples_call *call, ls_samples_use reduc
     if (ls_reduces(call->parameters, call->axis)) {
         return reduced;
     }
-    int before = 0; /* axes that are gone */
+    int before = 0; /* reduced axes before that of the samples */
     for (int i = 0; i < call->axis && !call->parameters->integer[LS_REDUCE_KEEPDIM]; i++) {
         before += ls_reduces(call->parameters, i);
     }

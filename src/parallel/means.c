@@ -1,0 +1,72 @@
+/*
+ * A loss that divides a sum over samples by the count of one rank.
+ *
+ * ls_backward adds the gradients of such sums up over the ranks. sum(l) / n is therefore right if n is the count of the
+ * global batch. With the count of this rank, the program means the mean, but the gradient is P times too large on P
+ * ranks. Two signs of this mistake are visible in the gradient of the loss with respect to the sum: it is one over a
+ * count of this rank, or it differs between ranks. Rank 0 warns once.
+ */
+#include <math.h>
+
+#include "base/log.h"
+#include "parallel/data_parallel.h"
+
+/* `constant` is the operation that computed a constant from the samples of this rank; NULL: the loss is a sum. */
+static void warn(ls_data_parallel_state *state, const char *constant) {
+    state->mean_checks = 0;
+    if (ls_comm_rank(state->comm) != 0) {
+        return;
+    }
+    if (constant == NULL) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_backward: this loss is a sum over samples, which data parallelism adds up over "
+                     "ranks; use ls_mean, or divide by the count of the global batch");
+    } else {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "ls_backward: this loss takes the result of %s over the samples of this rank for a constant, where "
+            "one process would take that of the global batch; reduce it over the ranks first (ls_allreduce)",
+            constant);
+    }
+}
+
+static bool is_one_over(double factor, double count) {
+    return fabs(fabs(factor) * count - 1) < 1e-5;
+}
+
+/*
+ * Whether the factor of a sum is one over a count of this rank, and not one over a count of the global batch. `sizes`
+ * are the element counts of the tensors that are summed, on this rank; a size over `share` is that in one process.
+ */
+static bool is_divided_by_own_count(const ls_data_parallel_state *state, double factor, const double *sizes) {
+    const double own = (double)state->samples;
+    const double share = own / state->all_samples;
+    bool by_own = is_one_over(factor, own);
+    bool by_all = is_one_over(factor, state->all_samples) || is_one_over(factor, 1) || own == state->all_samples;
+    for (int i = 0; i < LS_FOUND_SIZES; i++) {
+        by_own |= is_one_over(factor, sizes[i]);
+        by_all |= is_one_over(factor, sizes[i] / share);
+    }
+    return by_own && !by_all;
+}
+
+void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings) {
+    state->mean_checks--;
+    state->factor = 0;
+    bool divided = false;
+    for (int i = 0; i < findings->sums && state->agreed; i++) {
+        state->factor += findings->sum[i].factor;
+        divided |= is_divided_by_own_count(state, findings->sum[i].factor, findings->sum[i].sizes);
+    }
+    if (divided || findings->constant != NULL) {
+        warn(state, divided || findings->divides ? NULL : findings->constant);
+    }
+}
+
+/* If every rank divides by the same number, the factors are equal and their variance is zero. */
+void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares) {
+    const double square = sum * sum;
+    if (state->mean_checks > 0 && ranks * sum_of_squares - square > 1e-8 * square) {
+        warn(state, NULL);
+    }
+}
