@@ -77,9 +77,11 @@ typedef struct ls_checkpointer ls_checkpointer;
 /* setup.c: whether ranks train apart. */
 typedef struct ls_watch {
     bool own_hooks; /* some rank has callbacks of the program's own */
+    bool own_step;  /* some rank has a step of the program's own */
     bool begun;
-    bool ended;             /* the checks are done */
-    uint64_t communication; /* what the thread's meter showed at the beginning */
+    bool model_communicates; /* this rank's forward or backward pass, criterion or own step does */
+    bool ended;              /* the checks are done */
+    uint64_t communication;  /* what the thread's meter showed at the beginning */
 } ls_watch;
 
 struct ls_trial {
@@ -169,6 +171,8 @@ ls_status ls_trial_check_setup(const ls_trial *trial);
  * collective. ls_trial_watch_end ends the watch with the run. */
 void ls_trial_watch_begin(ls_trial *trial);
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
+/* Notes whether this thread has communicated since its meter (comm/meter.h) showed `before`. */
+void ls_trial_watch_model(ls_trial *trial, uint64_t before);
 ls_status ls_trial_watch_epoch(ls_trial *trial);
 void ls_trial_watch_end(ls_trial *trial);
 
