@@ -98,6 +98,7 @@ static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
     model = s->parallel ? ls_data_parallel(model, world, NULL) : model;
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
     ls_callback callback = s->callback;
+    const bool called = callback.on_backward != NULL || callback.on_end_epoch != NULL;
     callback.user = world;
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
@@ -109,7 +110,7 @@ static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
                                                                : s->comm ? world
                                                                          : NULL,
                                                        .callbacks = &callback,
-                                                       .callback_count = 1,
+                                                       .callback_count = called,
                                                        .quiet = true});
     LS_CHECK(trial != NULL);
     LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_OK);
