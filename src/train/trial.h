@@ -222,10 +222,11 @@ void ls_metrics_pop(ls_trial *trial);
 bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size);
 /* Whether a metric has this name. */
 bool ls_metrics_has(const ls_trial *trial, const char *name);
-/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss". */
-ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name);
-/* The same before the first epoch, where a run will have no result of that name, unless hooks of the program's own may
- * add it (ls_trial_evaluate). */
+/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss".
+ * With `several`, also those of several numbers. */
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name, bool several);
+/* The same before the first epoch, where a run will have no result of that name, unless hooks or a step of the
+ * program's own may add it (ls_trial_evaluate). */
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);

@@ -60,7 +60,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);
     if (counts == NULL) {
-        return ls_metrics_refuse(trial, maker, name);
+        return ls_metrics_refuse(trial, maker, name, true);
     }
     return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }

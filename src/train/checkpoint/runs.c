@@ -128,7 +128,7 @@ static ls_status find_metric(const ls_trial *trial, const char *name, double *va
             return LS_OK;
         }
     }
-    return ls_metrics_refuse(trial, maker, name);
+    return ls_metrics_refuse(trial, maker, name, false);
 }
 
 /* At the end of an epoch, after which its metrics are the same on all ranks. */
