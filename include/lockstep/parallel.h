@@ -210,7 +210,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * While `on`, backward passes through the data-parallel module only add to this rank's own gradients. Gradients
  * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
  * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. The
- * ranks exchange a few numbers before every such pass. Every rank must call this alike.
+ * ranks exchange a few numbers before every such pass. Every rank must call this alike. For local SGD, leave it on and
+ * let each rank step its optimizer; ls_sync_parameters gives all ranks the same parameters again. ls_trial_run does not
+ * compare the replicas then.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 

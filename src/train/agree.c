@@ -144,7 +144,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 static bool has_own_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
-        has = has || trial->own_callbacks[i].describe == NULL;
+        has = has || !trial->own_callbacks[i].built_in;
     }
     return has;
 }

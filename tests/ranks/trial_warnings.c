@@ -7,6 +7,7 @@
 #include "tests/support/ranks.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
@@ -46,6 +47,12 @@ static ls_status average_gradients(ls_trial_state *state, void *user) {
 
 static ls_status take_first_model(ls_trial_state *state, void *user) {
     return ls_sync_parameters(state->model, user, 0);
+}
+
+/* Callbacks of the program's own may have a text that ranks compare. */
+static void describe(void *user, char *text, size_t size) {
+    (void)user;
+    snprintf(text, size, "take the first model");
 }
 
 static ls_status do_nothing(ls_trial_state *state, void *user) {
@@ -159,6 +166,7 @@ ls_status rank_test(ls_comm *world) {
         {.divides = true, .comm = true, .callback = {.on_backward = average_gradients}},
         {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model}},
         {.divides = true, .callback = {.on_end_epoch = take_first_model}},
+        {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model, .describe = describe}},
         {.alone = true},
     };
     ls_comm *part = NULL;

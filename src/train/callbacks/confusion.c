@@ -76,5 +76,6 @@ ls_callback ls_confusion_printer(const char *metric, bool shares) {
                          .on_end_validation = on_end_validation,
                          .name = "confusion_printer",
                          .describe = ls_callback_describe_nothing,
+                         .built_in = true,
                          .release = ls_free};
 }
