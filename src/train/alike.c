@@ -26,6 +26,7 @@ static const char *const differ[] = {
     [OPTIMIZER - 'a'] = "the ranks' optimizers differ",
     [METRIC - 'a'] = "the ranks' metrics differ",
     [CALLBACK - 'a'] = "the ranks' callbacks differ",
+    [NOTHING - 'a'] = "the ranks' setups differ",
 };
 
 typedef struct text {

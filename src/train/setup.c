@@ -168,10 +168,6 @@ void ls_trial_watch_begin(ls_trial *trial) {
     }
 }
 
-void ls_trial_watch_model(ls_trial *trial, uint64_t before) {
-    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before;
-}
-
 void ls_trial_watch_end(ls_trial *trial) {
     ls_comm_metered.users -= trial->watch.begun;
     trial->watch.begun = false;

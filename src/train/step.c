@@ -49,6 +49,11 @@ static ls_loss_divisor *note_divisors(ls_loss_divisor *where) {
     return before;
 }
 
+/* For setup.c: notes whether this thread has communicated since its meter showed `before`. */
+static void note_communication(ls_trial *trial, uint64_t before) {
+    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before;
+}
+
 /* From sample to output, with the hooks of training or of validation. */
 static ls_status compute_output(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
@@ -57,7 +62,7 @@ static ls_status compute_output(ls_trial *trial, bool training) {
     const ls_dtype before = autocast_begin(trial);
     const uint64_t communication = ls_comm_metered.nanoseconds;
     state->output = ls_forward(state->model, state->input);
-    ls_trial_watch_model(trial, communication);
+    note_communication(trial, communication);
     (void)ls_autocast(before);
     if (state->output == NULL) {
         return nothing_made("the model", errors);
@@ -74,7 +79,7 @@ static ls_status compute_loss(ls_trial *trial, bool training) {
     ls_loss_divisor *divisor = note_divisors(&trial->divisor);
     const uint64_t communication = ls_comm_metered.nanoseconds;
     state->loss = state->criterion(state->output, state->target, state->criterion_user);
-    ls_trial_watch_model(trial, communication);
+    note_communication(trial, communication);
     (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (state->loss == NULL) {
@@ -92,7 +97,7 @@ static ls_status backward(ls_trial *trial) {
         const ls_grad_scaler *scaler = trial->options.grad_scaler;
         const uint64_t communication = ls_comm_metered.nanoseconds;
         const ls_status status = ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, state->loss) : state->loss);
-        ls_trial_watch_model(trial, communication);
+        note_communication(trial, communication);
         return status;
     }
     return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
@@ -139,7 +144,7 @@ static ls_status own_step(ls_trial *trial) {
     ls_loss_divisor *divisor = note_divisors(&trial->divisor);
     const uint64_t communication = ls_comm_metered.nanoseconds;
     const ls_status status = trial->options.step(state, trial->options.step_user);
-    ls_trial_watch_model(trial, communication);
+    note_communication(trial, communication);
     (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (status != LS_OK) {

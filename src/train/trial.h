@@ -171,8 +171,6 @@ ls_status ls_trial_check_setup(const ls_trial *trial);
  * collective. ls_trial_watch_end ends the watch with the run. */
 void ls_trial_watch_begin(ls_trial *trial);
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
-/* Notes whether this thread has communicated since its meter (comm/meter.h) showed `before`. */
-void ls_trial_watch_model(ls_trial *trial, uint64_t before);
 ls_status ls_trial_watch_epoch(ls_trial *trial);
 void ls_trial_watch_end(ls_trial *trial);
 
