@@ -222,16 +222,17 @@ static void test_metric_that_is_not_there(void **unused) {
     setting s = make_setting();
     const ls_callback callbacks[] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"}),
+        ls_once(ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"})),
         ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), &(ls_scheduler_options){.monitor = "test_loss"})};
     ls_trial_options options = options_of(&s);
     options.callback_count = 1;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         options.callbacks = &callbacks[i];
         ls_trial *trial = ls_trial_new(&options);
         assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
         assert_int_equal(ls_trial_history_count(trial), 0); /* before the first epoch */
-        expect_message(i == 0 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
-                              : "ls_scheduler: there is no metric \"test_loss\"; available: ");
+        expect_message(i < 2 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
+                             : "ls_scheduler: there is no metric \"test_loss\"; available: ");
         ls_trial_free(trial);
     }
     free_setting(&s);
