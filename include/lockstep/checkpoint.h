@@ -58,8 +58,8 @@ LS_API ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options);
 /**
  * Writes a checkpoint to the folder of this name, which is replaced as a whole if it is one already (LS_ERR_IO where it
  * is something else: a link to one, or a folder whose manifest.json is not Lockstep's), and returns when it is whole.
- * Outside of runs (LS_ERR_STATE in a hook: set `state->save` there). A collective call where the trial has a
- * communicator.
+ * Outside of runs (LS_ERR_STATE in a hook: set `state->save` there). LS_ERR_MISMATCH if the ranks of a data-parallel
+ * model have different parameters, as in ls_trial_run. A collective call where the trial has a communicator.
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 

@@ -216,7 +216,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
  * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. Each
  * such pass has two small all-reduces: one before it, of the losses' divisors, and one after it, through which all
- * ranks learn whether it gave the model a gradient. Every rank must call this alike.
+ * ranks learn whether it gave the model a gradient. Every rank must call this alike. For local SGD, leave it
+ * on and let each rank step its optimizer; ls_sync_parameters gives all ranks the same parameters again. ls_trial_run
+ * does not compare the replicas then.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 

@@ -104,6 +104,7 @@ typedef struct ls_callback {
     /** Writes its kind and options into `text` of `size` bytes, ended by NUL: ls_trial_run fails with LS_ERR_MISMATCH
      * if the ranks' texts differ. NULL, or an empty text: ranks may have different callbacks here. */
     void (*describe)(void *user, char *text, size_t size);
+    bool built_in; /**< true in callbacks that the library's constructors return; leave it false in yours */
 } ls_callback;
 
 /**
@@ -185,15 +186,16 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * LS_ERR_STOPPED where a signal has ended it behind a checkpoint (ls_checkpoint_callback): a further call goes on.
  *
  * The ranks must have the same setup: loaders that divide batches over the ranks (samples, batch size, seed, order),
- * optimizers (kind, options, rates), metrics, the library's callbacks and their options. The parameters of a
- * data-parallel model are compared after on_start, after each epoch and before each checkpoint
- * (ls_data_parallel_check). A difference is LS_ERR_MISMATCH, with both values and ranks. Callbacks of the program's own
- * may be on some ranks only.
+ * optimizers (kind, options, rates), metrics, the library's callbacks and their options. The optimizers may differ if a
+ * rank has a step of its own. The parameters of a data-parallel model are compared after on_start, after each epoch and
+ * before each checkpoint (ls_data_parallel_check). They are not compared while ls_data_parallel_no_sync is on, or
+ * gradients of passes under it are not averaged yet: replicas may differ then, as in local SGD. A difference is
+ * LS_ERR_MISMATCH, with both values and ranks. Callbacks of the program's own may be on some ranks only.
  *
  * Returns LS_ERR_ARGUMENT or LS_ERR_STATE for a trial that would train nothing: negative `epochs`, a training loader
  * without batches, an optimizer without parameters of the model, or a model that got layers after the optimizer. Logs
- * one warning if the ranks train separate models, or if each rank trains on all samples. For separate models on
- * purpose, give each trial a `.comm` of one rank.
+ * one warning if the ranks train separate models that do not communicate, or if each rank trains on all samples. For
+ * separate models on purpose, give each trial a `.comm` of one rank.
  *
  * The model is put into training mode before on_start, unless it is in training mode already. Modes of layers
  * (ls_module_train) last: those that hooks set, and those of layers when the run begins. Validation, with its hooks,

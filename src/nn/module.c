@@ -389,17 +389,19 @@ static bool gather(ls_module *into, bool buffers, const ls_module *from, const c
     return true;
 }
 
-static int count_tensors(const ls_module *module) {
-    int count = module->own_parameters.count + module->own_buffers.count;
-    for (int i = 0; i < module->child_count; i++) {
-        count += count_tensors(module->children[i].module);
+static bool has_all_parameters(const ls_named_list *list, const ls_module *module) {
+    bool all = true;
+    for (int i = 0; all && i < module->own_parameters.count; i++) {
+        all = list_has(list, module->own_parameters.items[i].tensor);
     }
-    return count;
+    for (int i = 0; all && i < module->child_count; i++) {
+        all = has_all_parameters(list, module->children[i].module);
+    }
+    return all;
 }
 
 bool ls_module_has_grown(const ls_module *module) {
-    const int known = module->parameters.count + module->buffers.count + module->aliases.count;
-    return module->listed && count_tensors(module) != known;
+    return module->listed && !has_all_parameters(&module->parameters, module);
 }
 
 bool ls_module_list(ls_module *module) {

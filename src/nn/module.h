@@ -126,7 +126,8 @@ ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
 void ls_modes_put(ls_modes *modes, ls_module *module);
 void ls_modes_free(ls_modes *modes);
 
-/* Whether a module below has got parameters or buffers since the lists were gathered, which do not have them. */
+/* Whether a module below has parameters that the lists lack, since it got them after the lists were gathered. Buffers
+ * do not count: a layer may register a cache in its first forward pass. */
 bool ls_module_has_grown(const ls_module *module);
 
 /* Gathers the lists if need be. False with an error when there is no memory. */

@@ -532,6 +532,11 @@ ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
     return LS_OK;
 }
 
+bool ls_data_parallel_averages(const ls_module *module) {
+    const data_parallel_state *state = module->type == &data_parallel_type ? module->state : NULL;
+    return state == NULL || (!state->no_sync && !state->gathering);
+}
+
 ls_status ls_data_parallel_skip(ls_module *module) {
     data_parallel_state *state = state_of("ls_data_parallel_skip", module);
     if (state == NULL) {

@@ -102,6 +102,10 @@ typedef struct ls_averaging_memory {
     bool agrees;
 } ls_averaging_memory;
 
+/* Returns false while gradients are not averaged: no_sync is on, or gradients from a pass under no_sync are left.
+ * Returns true for any other module. */
+bool ls_data_parallel_averages(const ls_module *module);
+
 /* False for any other module. */
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);

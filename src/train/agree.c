@@ -144,23 +144,27 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 static bool has_own_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
-        has = has || trial->own_callbacks[i].describe == NULL;
+        has = has || !trial->own_callbacks[i].built_in;
     }
     return has;
 }
 
+/* What the ranks tell each other of their setups. */
+enum { CALLED, OWN_HOOKS, OWN_STEP, SETUPS };
+
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
-    int64_t some[2] = {trial->options.callback_count + (trial->options.step != NULL), has_own_hooks(trial)};
+    const bool has_step = trial->options.step != NULL;
+    int64_t some[SETUPS] = {
+        [CALLED] = trial->options.callback_count + has_step, [OWN_HOOKS] = has_own_hooks(trial), [OWN_STEP] = has_step};
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';
     trial->ballot = (ls_ballot){0};
-    if (is_alone(trial)) {
-        trial->watch.own_hooks = some[1] != 0;
-        return LS_OK;
+    if (!is_alone(trial)) {
+        LS_TRY(ls_comm_allreduce(trial->state.comm, some, some, SETUPS, LS_I64, LS_MAX, NULL));
+        trial->agrees = some[CALLED] > 0;
     }
-    LS_TRY(ls_comm_allreduce(trial->state.comm, some, some, 2, LS_I64, LS_MAX, NULL));
-    trial->agrees = some[0] > 0;
-    trial->watch.own_hooks = some[1] > 0;
-    return ls_trial_check_alike(trial);
+    trial->watch.own_hooks = some[OWN_HOOKS] > 0;
+    trial->watch.own_step = some[OWN_STEP] > 0;
+    return LS_OK;
 }

@@ -26,6 +26,7 @@ static const char *const differ[] = {
     [OPTIMIZER - 'a'] = "the ranks' optimizers differ",
     [METRIC - 'a'] = "the ranks' metrics differ",
     [CALLBACK - 'a'] = "the ranks' callbacks differ",
+    [NOTHING - 'a'] = "the ranks' setups differ",
 };
 
 typedef struct text {
@@ -55,9 +56,9 @@ static ls_status add_loaders(const ls_trial *trial, text *own) {
     return add_line(own, VALIDATION, line);
 }
 
-/* The stages of a pipeline may have different ones. */
+/* The stages of a pipeline may have different optimizers, and so may ranks with a step of the program's own. */
 static ls_status add_optimizer(const ls_trial *trial, text *own) {
-    const bool alike = trial->state.model->type != &ls_pipeline_type;
+    const bool alike = trial->state.model->type != &ls_pipeline_type && !trial->watch.own_step;
     for (int g = 0; alike && g < ls_optimizer_group_count(trial->options.optimizer); g++) {
         char line[LINE_LIMIT];
         ls_optimizer_describe(trial->options.optimizer, g, line, sizeof line);
@@ -173,6 +174,9 @@ static ls_status compare(ls_comm *comm, const text *own) {
 
 ls_status ls_trial_check_alike(const ls_trial *trial) {
     text own = {.length = 0};
+    if (ls_comm_size(trial->state.comm) <= 1) {
+        return LS_OK;
+    }
     ls_status status = write_all(trial, &own);
     status = status == LS_OK ? compare(trial->state.comm, &own) : status;
     ls_free(own.bytes);

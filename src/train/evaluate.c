@@ -15,6 +15,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
     ls_trial_enter(trial, pass->phase, pass->loader);
+    ls_module_train(trial->state.model, false); /* hooks that freeze layers may have put it into training mode */
     LS_TRY(LS_CALL(trial, on_start_validation));
     LS_TRY(ls_trial_measure_pass(trial, pass));
     LS_TRY(LS_CALL(trial, on_end_validation));

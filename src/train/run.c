@@ -4,6 +4,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/data_parallel.h"
 #include "train/trial.h"
 
 bool ls_trial_has_ended(const ls_trial *trial) {
@@ -84,7 +85,8 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
 
 ls_status ls_trial_check_replicas(const ls_trial *trial) {
     ls_module *model = trial->state.model;
-    return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_check(model) : LS_OK;
+    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
+                                                                                    : LS_OK;
 }
 
 /* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */
@@ -116,8 +118,9 @@ static ls_status check_borrowed(const ls_trial *trial) {
 }
 
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
-    LS_TRY(check_borrowed(trial));
     LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(check_borrowed(trial));
+    LS_TRY(ls_trial_check_alike(trial));
     LS_TRY(ls_trial_check_setup(trial));
     LS_TRY(ls_checkpoints_begin(trial));
     if (!ls_module_is_training(trial->state.model)) { /* else layers that are not keep their mode */

@@ -99,10 +99,12 @@ static void look_alone(const ls_trial *trial) {
     }
 }
 
-/* For a trial of several ranks without ls_data_parallel: hooks or the model may synchronize the ranks. */
+/* For a trial of several ranks without ls_data_parallel. Hooks may synchronize the ranks. A model that communicates may
+ * have other parameters on each rank, as parts of one domain have. */
 static ls_status look_at_models(ls_trial *trial) {
     ls_comm *comm = trial->state.comm;
-    uint8_t divided = trial->state.model->type == &ls_pipeline_type || ls_model_is_divided(trial->state.model);
+    uint8_t divided = trial->watch.model_communicates || trial->state.model->type == &ls_pipeline_type ||
+                      ls_model_is_divided(trial->state.model);
     bool equal = true;
     LS_TRY(ls_comm_allreduce(comm, &divided, &divided, 1, LS_U8, LS_MAX, NULL));
     LS_TRY(divided ? LS_OK : ls_replicas_are_equal(trial->state.model, comm, &equal));
@@ -115,19 +117,29 @@ static ls_status look_at_models(ls_trial *trial) {
     return LS_OK;
 }
 
-/* A hash of the batch's samples if each rank's loader gives whole batches; 0 if the ranks share batches. */
+static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
+    if (tensor == NULL) {
+        return LS_OK;
+    }
+    ls_tensor *host = ls_tensor_dense_on_host("ls_trial_run", tensor, ls_dtype_of(tensor));
+    if (host == NULL) {
+        return ls_error_status();
+    }
+    *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
+    ls_tensor_drop(host);
+    return LS_OK;
+}
+
+/* A hash of inputs and targets if each rank's loader gives whole batches; 0 if the ranks share batches. */
 static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int64_t *hash) {
+    uint64_t all = LS_HASH_START;
     *hash = 0;
     if (!ls_loader_divides(trial->options.train, 1)) {
         return LS_OK;
     }
-    ls_tensor *input = ls_tensor_dense_on_host("ls_trial_run", batch->input, ls_dtype_of(batch->input));
-    if (input == NULL) {
-        return ls_error_status();
-    }
-    const size_t bytes = (size_t)input->count * ls_dtype_size((ls_dtype)input->dtype);
-    *hash = (int64_t)(ls_hash_long(LS_HASH_START, ls_host_data(input), bytes) >> 1 | 1);
-    ls_tensor_drop(input);
+    LS_TRY(add_hash(batch->input, &all));
+    LS_TRY(add_hash(batch->target, &all));
+    *hash = (int64_t)(all >> 1 | 1);
     return LS_OK;
 }
 
@@ -150,6 +162,7 @@ static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_
 void ls_trial_watch_begin(ls_trial *trial) {
     if (!trial->watch.ended && !trial->watch.begun) {
         trial->watch.begun = true;
+        trial->watch.model_communicates = false;
         ls_comm_metered.users++;
         trial->watch.communication = ls_comm_metered.nanoseconds;
     }
@@ -162,7 +175,7 @@ void ls_trial_watch_end(ls_trial *trial) {
 
 /* Whether the program's own step or hooks may synchronize the ranks later. */
 static bool may_follow(const ls_trial *trial) {
-    return trial->watch.own_hooks || trial->options.step != NULL;
+    return trial->watch.own_hooks || trial->watch.own_step;
 }
 
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch) {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/meter.h"
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
@@ -48,13 +49,20 @@ static ls_loss_divisor *note_divisors(ls_loss_divisor *where) {
     return before;
 }
 
+/* For setup.c: notes whether this thread has communicated since its meter showed `before`. */
+static void note_communication(ls_trial *trial, uint64_t before) {
+    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before;
+}
+
 /* From sample to output, with the hooks of training or of validation. */
 static ls_status compute_output(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
     const uint32_t errors = ls_error_count;
     LS_TRY(training ? LS_CALL(trial, on_sample) : LS_CALL(trial, on_sample_validation));
     const ls_dtype before = autocast_begin(trial);
+    const uint64_t communication = ls_comm_metered.nanoseconds;
     state->output = ls_forward(state->model, state->input);
+    note_communication(trial, communication);
     (void)ls_autocast(before);
     if (state->output == NULL) {
         return nothing_made("the model", errors);
@@ -69,7 +77,9 @@ static ls_status compute_loss(ls_trial *trial, bool training) {
     const uint32_t errors = ls_error_count;
     const ls_dtype before = autocast_begin(trial);
     ls_loss_divisor *divisor = note_divisors(&trial->divisor);
+    const uint64_t communication = ls_comm_metered.nanoseconds;
     state->loss = state->criterion(state->output, state->target, state->criterion_user);
+    note_communication(trial, communication);
     (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (state->loss == NULL) {
@@ -85,7 +95,10 @@ static ls_status backward(ls_trial *trial) {
     if (state->count > 0) {
         LS_TRY(compute_loss(trial, true));
         const ls_grad_scaler *scaler = trial->options.grad_scaler;
-        return ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, state->loss) : state->loss);
+        const uint64_t communication = ls_comm_metered.nanoseconds;
+        const ls_status status = ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, state->loss) : state->loss);
+        note_communication(trial, communication);
+        return status;
     }
     return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
 }
@@ -129,7 +142,9 @@ static ls_status own_step(ls_trial *trial) {
     const uint32_t errors = ls_error_count;
     const ls_dtype before = autocast_begin(trial);
     ls_loss_divisor *divisor = note_divisors(&trial->divisor);
+    const uint64_t communication = ls_comm_metered.nanoseconds;
     const ls_status status = trial->options.step(state, trial->options.step_user);
+    note_communication(trial, communication);
     (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (status != LS_OK) {

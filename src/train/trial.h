@@ -77,9 +77,11 @@ typedef struct ls_checkpointer ls_checkpointer;
 /* setup.c: whether ranks train apart. */
 typedef struct ls_watch {
     bool own_hooks; /* some rank has callbacks of the program's own */
+    bool own_step;  /* some rank has a step of the program's own */
     bool begun;
-    bool ended;             /* the checks are done */
-    uint64_t communication; /* what the thread's meter showed at the beginning */
+    bool model_communicates; /* this rank's forward or backward pass, criterion or own step does */
+    bool ended;              /* the checks are done */
+    uint64_t communication;  /* what the thread's meter showed at the beginning */
 } ls_watch;
 
 struct ls_trial {
@@ -218,10 +220,11 @@ void ls_metrics_pop(ls_trial *trial);
 bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size);
 /* Whether a metric has this name. */
 bool ls_metrics_has(const ls_trial *trial, const char *name);
-/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss". */
-ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name);
-/* The same before the first epoch, where a run will have no result of that name, unless hooks of the program's own may
- * add it (ls_trial_evaluate). */
+/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss".
+ * With `several`, also those of several numbers. */
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name, bool several);
+/* The same before the first epoch, where a run will have no result of that name, unless hooks or a step of the
+ * program's own may add it (ls_trial_evaluate). */
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);

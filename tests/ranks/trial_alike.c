@@ -1,7 +1,8 @@
 /*
  * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step; in
  * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one sentence
- * that has both values, and the communicator is as it was.
+ * that has both values, and the communicator is as it was. Differences that a program may intend are none: replicas
+ * that no call averages, optimizers of ranks with a step of their own, and setups in an evaluation.
  */
 #include "tests/support/ranks.h"
 
@@ -28,18 +29,37 @@ typedef struct setting {
     const char *const *metrics;
     int64_t change_at; /* step behind which a parameter changes there; 0: never */
     const char *folder;
+    bool no_sync;
+    bool own_step;  /* on all ranks; the last one has no optimizer */
+    bool evaluates; /* instead of a run */
+    bool saves;     /* instead of a run, after a parameter has changed there */
 } setting;
+
+static ls_status change_weight(ls_module *model) {
+    ls_tensor *weight = ls_module_find(model, "weight");
+    const bool before = ls_no_grad(true);
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_copy_into(ls_select(weight, 1, 2), ls_full(LS_SHAPE(1), LS_F64, 0.125));
+    ls_no_grad(before);
+    LS_TRY(status);
+    return ls_scope_end(scope);
+}
 
 static ls_status change(ls_trial_state *state, void *user) {
     const setting *s = user;
     if (s->change_at == 0 || state->step != s->change_at || ls_comm_rank(state->comm) < ls_comm_size(state->comm) - 1) {
         return LS_OK;
     }
-    ls_tensor *weight = ls_module_find(state->model, "weight");
-    const bool before = ls_no_grad(true);
-    const ls_status status = ls_copy_into(ls_select(weight, 1, 2), ls_full(LS_SHAPE(1), LS_F64, 0.125));
-    ls_no_grad(before);
-    return status;
+    return change_weight(state->model);
+}
+
+static ls_status step(ls_trial_state *state, void *user) {
+    (void)user;
+    if (state->count == 0) {
+        return ls_data_parallel_skip(state->model);
+    }
+    state->loss = ls_criterion_mse(ls_forward(state->model, state->input), state->target, NULL);
+    return ls_backward(state->loss);
 }
 
 static ls_status do_nothing(ls_trial_state *state, void *user) {
@@ -50,6 +70,19 @@ static ls_status do_nothing(ls_trial_state *state, void *user) {
 
 static ls_dataset *make_dataset(void) {
     return ls_tensor_dataset(ls_full(LS_SHAPE(SAMPLES, INPUTS), LS_F64, 0.5), ls_zeros(LS_SHAPE(SAMPLES, 1), LS_F64));
+}
+
+static ls_status carry_out(ls_trial *trial, ls_module *model, ls_loader *loader, setting s, int64_t epochs) {
+    ls_comm *comm = ls_data_parallel_comm(model);
+    LS_TRY(ls_data_parallel_no_sync(model, s.no_sync));
+    if (s.evaluates) {
+        return ls_trial_evaluate(trial, loader, "test");
+    }
+    if (s.saves) {
+        LS_TRY(ls_comm_rank(comm) == ls_comm_size(comm) - 1 ? change_weight(model) : LS_OK);
+        return ls_trial_save(trial, s.folder);
+    }
+    return ls_trial_run(trial, epochs);
 }
 
 static ls_status run(ls_comm *world, setting s, int64_t epochs) {
@@ -85,14 +118,15 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     }
     ls_trial *trial =
         ls_trial_new(&(ls_trial_options){.model = model,
-                                         .optimizer = optimizer,
+                                         .optimizer = differs && s.own_step ? NULL : optimizer,
+                                         .step = s.own_step ? step : NULL,
                                          .criterion = ls_criterion_mse,
                                          .train = loader,
                                          .metrics = differs && s.metrics != NULL ? s.metrics : LS_METRICS("loss"),
                                          .callbacks = callbacks,
                                          .callback_count = count,
                                          .quiet = true});
-    const ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
+    const ls_status status = trial != NULL ? carry_out(trial, model, loader, s, epochs) : ls_error_status();
     char message[1024];
     snprintf(message, sizeof message, "%s", ls_error_message());
     ls_trial_free(trial);
@@ -148,6 +182,7 @@ static ls_status parameters_differ(ls_comm *world) {
     LS_TRY(expect(world, (setting){.change_at = 4}, 2, says));
     LS_TRY(expect(world, (setting){.change_at = 1}, 1, says));
     LS_TRY(expect(world, (setting){.change_at = 2, .folder = folder}, 1, " on rank 0 and 0.125 on rank %d; change"));
+    LS_TRY(expect(world, (setting){.saves = true, .folder = folder}, 0, says));
     LS_CHECK(ls_comm_rank(world) > 0 || rmdir(folder) == 0); /* no checkpoint was written */
     return LS_OK;
 }
@@ -175,6 +210,9 @@ static ls_status in_a_loop(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(run(world, (setting){.own_callback = true}, 2));
+    LS_TRY(run(world, (setting){.no_sync = true, .change_at = 4}, 2));
+    LS_TRY(run(world, (setting){.own_step = true}, 1));
+    LS_TRY(run(world, (setting){.evaluates = true, .learning_rate = 0.25}, 0));
     LS_TRY(in_a_loop(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(settings_differ(world));

@@ -1,6 +1,7 @@
 /*
  * Modes of layers in a trial, with and without data parallelism: training mode is set before the hooks of a run, and a
- * mode that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation.
+ * mode that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation. A hook
+ * that sets modes does not change those of an evaluation.
  */
 #include "tests/support/ranks.h"
 
@@ -8,10 +9,11 @@
 
 enum { SAMPLES = 12, EPOCHS = 3, HOOKS = 3 };
 
-/* A hook that puts a layer into evaluation mode, once. */
+/* A hook that puts a layer into evaluation mode, once, or all layers but this one into training mode each time. */
 typedef struct freezer {
     ls_module *layer;
     int hook; /* that acts; HOOKS: none */
+    bool always;
     int calls[HOOKS];
     int64_t steps, wrong;
 } freezer;
@@ -21,6 +23,9 @@ static ls_status act(ls_trial_state *state, freezer *self, int hook) {
         self->wrong++;
     }
     if (hook == self->hook && self->calls[hook]++ == 0) {
+        ls_module_train(self->layer, false);
+    } else if (hook == self->hook && self->always) {
+        ls_module_train(state->model, true);
         ls_module_train(self->layer, false);
     }
     return LS_OK;
@@ -57,14 +62,14 @@ static ls_loader *make_loader(ls_comm *world) {
         &(ls_loader_options){.global_batch_size = 6, .comm = world});
 }
 
-static ls_status check(ls_comm *world, int hook, bool parallel) {
+static ls_status check(ls_comm *world, int hook, bool always, bool parallel) {
     ls_module *norm = ls_nn_batch_norm_1d(4, NULL);
     ls_module *model = ls_sequential(norm, ls_nn_linear(4, 2));
     model = parallel ? ls_data_parallel(model, world, NULL) : model;
     ls_optimizer *optimizer = ls_sgd(model, NULL);
     ls_loader *train = make_loader(parallel ? world : NULL);
     ls_loader *validate = make_loader(parallel ? world : NULL);
-    freezer self = {.layer = norm, .hook = hook};
+    freezer self = {.layer = norm, .hook = hook, .always = always};
     const ls_callback hooks = {.user = &self,
                                .on_start = on_start,
                                .on_start_epoch = on_start_epoch,
@@ -91,7 +96,8 @@ static ls_status check(ls_comm *world, int hook, bool parallel) {
     LS_CHECK(ls_trial_evaluate(trial, validate, "test") == LS_OK);
     LS_CHECK(ls_module_is_training(model) && !ls_module_is_training(norm));
     LS_CHECK(self.steps == (int64_t)EPOCHS * 2);
-    LS_CHECK(self.wrong == 2); /* on_start and on_start_epoch of the evaluation */
+    const int first = always && hook == 0; /* puts the model into training mode in the evaluation */
+    LS_CHECK(self.wrong == 2 - first);     /* on_start and on_start_epoch of the evaluation */
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
     ls_loader_free(train);
@@ -102,8 +108,10 @@ static ls_status check(ls_comm *world, int hook, bool parallel) {
 
 ls_status rank_test(ls_comm *world) {
     for (int hook = 0; hook <= HOOKS; hook++) {
-        LS_TRY(check(world, hook, true));
-        LS_TRY(check(world, hook, false));
+        LS_TRY(check(world, hook, false, true));
+        LS_TRY(check(world, hook, false, false));
+        LS_TRY(check(world, hook, true, true));
+        LS_TRY(check(world, hook, true, false));
     }
     return LS_OK;
 }

@@ -1,11 +1,13 @@
 /*
  * Warnings of trials whose ranks train apart, on any number of ranks, and no warning of trials that are right: with
  * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with ranks that have data
- * sets of their own, and with a communicator of one rank. Rank 0 warns once.
+ * sets or targets of their own, with ranks that each have a part of a model, and with a communicator of one rank. Rank
+ * 0 warns once.
  */
 #include "tests/support/ranks.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
@@ -47,46 +49,75 @@ static ls_status take_first_model(ls_trial_state *state, void *user) {
     return ls_sync_parameters(state->model, user, 0);
 }
 
+/* Callbacks of the program's own may have a text that ranks compare. */
+static void describe(void *user, char *text, size_t size) {
+    (void)user;
+    snprintf(text, size, "take the first model");
+}
+
 static ls_status do_nothing(ls_trial_state *state, void *user) {
     (void)state;
     (void)user;
     return LS_OK;
 }
 
+/* The model of each rank is one term of a sum. */
+static ls_tensor *compare_sum(ls_tensor *output, ls_tensor *target, void *user) {
+    return ls_criterion_mse(ls_allreduce(user, output, LS_SUM), target, NULL);
+}
+
+static ls_status train_alone(ls_trial_state *state, void *user) {
+    (void)user;
+    ls_optimizer_zero_grad(state->optimizer);
+    if (state->count > 0) {
+        state->output = ls_forward(state->model, state->input);
+        state->loss = ls_criterion_mse(state->output, state->target, NULL);
+        LS_TRY(ls_backward(state->loss));
+    }
+    return ls_optimizer_step(state->optimizer);
+}
+
 typedef struct setup {
     bool parallel;        /* ls_data_parallel */
     bool divides;         /* the loader has .comm */
     bool own_samples;     /* of each rank */
+    bool own_targets;     /* of each rank */
+    bool sums;            /* the model is a sum over the ranks */
+    bool first_steps;     /* rank 0 has a step of its own */
     bool comm;            /* the trial has .comm */
     bool alone;           /* a .comm of one rank */
     ls_callback callback; /* its user is the world */
     const char *says;     /* NULL: nothing */
 } setup;
 
-static ls_dataset *make_dataset(int rank) {
-    ls_seed(7 + (uint64_t)rank);
+static ls_dataset *make_dataset(int rank, const setup *s) {
+    ls_seed(7 + (uint64_t)(s->own_samples ? rank : 0));
     ls_tensor *input = ls_randn(LS_SHAPE(SAMPLES, 4), LS_F32);
-    return ls_tensor_dataset(input, ls_zeros(LS_SHAPE(SAMPLES, 2), LS_F32));
+    return ls_tensor_dataset(input, ls_full(LS_SHAPE(SAMPLES, 2), LS_F32, s->own_targets ? rank : 0));
 }
 
 static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
     const ls_loader_options loading = {.batch_size = 4, .comm = s->divides ? world : NULL};
-    ls_loader *loader = ls_loader_new(make_dataset(s->own_samples ? ls_comm_rank(world) : 0), &loading);
-    ls_seed(1);
+    const int rank = ls_comm_rank(world);
+    ls_loader *loader = ls_loader_new(make_dataset(rank, s), &loading);
+    ls_seed(s->sums ? 1 + (uint64_t)rank : 1);
     ls_module *model = ls_nn_linear(4, 2);
     model = s->parallel ? ls_data_parallel(model, world, NULL) : model;
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
     ls_callback callback = s->callback;
+    const bool called = callback.on_backward != NULL || callback.on_end_epoch != NULL;
     callback.user = world;
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
-                                                       .criterion = ls_criterion_mse,
+                                                       .criterion = s->sums ? compare_sum : ls_criterion_mse,
+                                                       .criterion_user = s->sums ? world : NULL,
+                                                       .step = s->first_steps && rank == 0 ? train_alone : NULL,
                                                        .train = loader,
                                                        .comm = s->alone  ? part
                                                                : s->comm ? world
                                                                          : NULL,
                                                        .callbacks = &callback,
-                                                       .callback_count = 1,
+                                                       .callback_count = called,
                                                        .quiet = true});
     LS_CHECK(trial != NULL);
     LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_OK);
@@ -127,10 +158,15 @@ ls_status rank_test(ls_comm *world) {
         {.parallel = true, .says = "trains on all samples"},
         {.parallel = true, .divides = true},
         {.parallel = true, .own_samples = true},
+        {.parallel = true, .own_targets = true},
+        {.sums = true, .comm = true},
+        {.sums = true, .comm = true, .callback = nothing},
+        {.divides = true, .comm = true, .first_steps = true, .says = "nothing averages their gradients"},
         {.divides = true, .callback = {.on_backward = average_gradients}},
         {.divides = true, .comm = true, .callback = {.on_backward = average_gradients}},
         {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model}},
         {.divides = true, .callback = {.on_end_epoch = take_first_model}},
+        {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model, .describe = describe}},
         {.alone = true},
     };
     ls_comm *part = NULL;

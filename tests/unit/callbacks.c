@@ -222,16 +222,38 @@ static void test_metric_that_is_not_there(void **unused) {
     setting s = make_setting();
     const ls_callback callbacks[] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"}),
+        ls_once(ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"})),
         ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), &(ls_scheduler_options){.monitor = "test_loss"})};
     ls_trial_options options = options_of(&s);
     options.callback_count = 1;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         options.callbacks = &callbacks[i];
         ls_trial *trial = ls_trial_new(&options);
         assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
         assert_int_equal(ls_trial_history_count(trial), 0); /* before the first epoch */
-        expect_message(i == 0 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
-                              : "ls_scheduler: there is no metric \"test_loss\"; available: ");
+        expect_message(i < 2 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
+                             : "ls_scheduler: there is no metric \"test_loss\"; available: ");
+        ls_trial_free(trial);
+    }
+    free_setting(&s);
+}
+
+/* A running loss is measured in training only, and a confusion matrix is no single number. */
+static void test_metric_without_a_result(void **unused) {
+    (void)unused;
+    static const char *const monitors[] = {"val_running_loss", "val_confusion"};
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("running_loss", "acc", "confusion");
+    options.callback_count = 1;
+    for (int i = 0; i < 2; i++) {
+        const ls_callback callback = ls_early_stopping(&(ls_early_stopping_options){.monitor = monitors[i]});
+        options.callbacks = &callback;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+        assert_int_equal(ls_trial_history_count(trial), 0);
+        expect_message(i == 0 ? "no metric \"val_running_loss\"; available: running_loss, acc, val_acc"
+                              : "no metric \"val_confusion\"; available: running_loss, acc, val_acc");
         ls_trial_free(trial);
     }
     free_setting(&s);
@@ -577,6 +599,7 @@ int main(void) {
         cmocka_unit_test(test_refused_options),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
+        cmocka_unit_test(test_metric_without_a_result),
         cmocka_unit_test(test_samples_that_do_not_fit),
         cmocka_unit_test(test_when_it_stops),
         cmocka_unit_test(test_weight_decay),

@@ -397,13 +397,44 @@ static void test_steps_that_fail(void **state) {
     free_setting(&s);
 }
 
+/* A layer registers its cache in its first forward pass. */
+static ls_tensor *forward_with_cache(ls_module *self, ls_tensor *x) {
+    if (ls_module_buffer_count(self) == 0) {
+        ls_module_add_buffer(self, "cache", ls_zeros(LS_SHAPE(2), LS_F64));
+    }
+    return x;
+}
+
+static void test_caches_and_frozen_parameters(void **state) {
+    (void)state;
+    static const ls_module_type cached = {.name = "Cached", .forward = forward_with_cache};
+    setting s = make_setting();
+    ls_module *model =
+        ls_sequential(ls_module_new(&cached), ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+    ls_tensor *bias = ls_module_find(model, "1.bias");
+    ls_set_requires_grad(bias, false);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.optimizer = optimizer;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    ls_set_requires_grad(bias, true);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* the optimizer has frozen parameters, too */
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_hooks_in_order), cmocka_unit_test(test_callbacks_in_their_order),
         cmocka_unit_test(test_what_hooks_see),     cmocka_unit_test(test_stop),
         cmocka_unit_test(test_max_steps),          cmocka_unit_test(test_failing_hooks_end_the_run),
         cmocka_unit_test(test_failing_init),       cmocka_unit_test(test_wrong_options),
-        cmocka_unit_test(test_steps_that_fail),
+        cmocka_unit_test(test_steps_that_fail),    cmocka_unit_test(test_caches_and_frozen_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

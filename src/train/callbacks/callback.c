@@ -52,7 +52,7 @@ void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name) {
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value) {
     const double *last = ls_history_find(&state->trial->latest, name);
     *value = last != NULL ? *last : NAN;
-    return last != NULL ? LS_OK : ls_metrics_refuse(state->trial, call, name);
+    return last != NULL ? LS_OK : ls_metrics_refuse(state->trial, call, name, false);
 }
 
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {

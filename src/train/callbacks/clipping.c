@@ -48,6 +48,7 @@ static ls_callback make(limit kind, const char *name) {
                          .on_backward = on_backward,
                          .name = name,
                          .describe = describe,
+                         .built_in = true,
                          .release = ls_free};
 }
 

@@ -60,7 +60,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);
     if (counts == NULL) {
-        return ls_metrics_refuse(trial, maker, name);
+        return ls_metrics_refuse(trial, maker, name, true);
     }
     return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }
@@ -76,5 +76,6 @@ ls_callback ls_confusion_printer(const char *metric, bool shares) {
                          .on_end_validation = on_end_validation,
                          .name = "confusion_printer",
                          .describe = ls_callback_describe_nothing,
+                         .built_in = true,
                          .release = ls_free};
 }

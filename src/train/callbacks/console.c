@@ -111,5 +111,6 @@ ls_callback ls_console(const ls_console_options *options) {
                          .on_end_validation = on_end_validation,
                          .name = "console",
                          .describe = ls_callback_describe_nothing,
+                         .built_in = true,
                          .release = ls_free};
 }

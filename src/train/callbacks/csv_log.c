@@ -229,6 +229,7 @@ ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
                          .on_end_epoch = on_end_epoch,
                          .name = "csv_log",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -84,6 +84,10 @@ ls_callback ls_cutmix(const ls_cutmix_options *options) {
         return ls_callback_failed();
     }
     self->options = o;
-    return (ls_callback){
-        .user = self, .on_sample = on_sample, .name = "cutmix", .describe = describe, .release = release};
+    return (ls_callback){.user = self,
+                         .on_sample = on_sample,
+                         .name = "cutmix",
+                         .describe = describe,
+                         .built_in = true,
+                         .release = release};
 }

@@ -97,6 +97,10 @@ ls_callback ls_cutout(const ls_cutout_options *options) {
         return ls_callback_failed();
     }
     *self = o;
-    return (ls_callback){
-        .user = self, .on_sample = on_sample, .name = "cutout", .describe = describe, .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_sample = on_sample,
+                         .name = "cutout",
+                         .describe = describe,
+                         .built_in = true,
+                         .release = ls_free};
 }

@@ -135,6 +135,7 @@ ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
                          .on_end = on_end,
                          .name = "early_stopping",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -216,6 +216,14 @@ static bool remembers(const group *self) {
     return does;
 }
 
+static bool is_built_in(const group *self) {
+    bool all = true;
+    for (int i = 0; i < self->count; i++) {
+        all = all && self->callbacks[i].built_in;
+    }
+    return all;
+}
+
 static ls_callback finish(group *self) {
     if (self == NULL) {
         return ls_callback_failed();
@@ -225,6 +233,7 @@ static ls_callback finish(group *self) {
                             .state = remembers(self) ? state : NULL,
                             .set_state = remembers(self) ? set_state : NULL,
                             .describe = is_described(self) ? describe : NULL,
+                            .built_in = is_built_in(self),
                             .release = release};
 #define GIVE_HOOK(hook) callback.hook = has_hook(self, offsetof(ls_callback, hook)) ? call_##hook : NULL;
     LS_HOOKS(GIVE_HOOK)

@@ -104,6 +104,10 @@ ls_callback ls_initialize(const ls_initialize_options *options) {
         return ls_callback_failed();
     }
     *self = o;
-    return (ls_callback){
-        .user = self, .on_init = on_init, .name = "initialize", .describe = describe, .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .name = "initialize",
+                         .describe = describe,
+                         .built_in = true,
+                         .release = ls_free};
 }

@@ -39,6 +39,10 @@ ls_callback ls_label_smoothing(double epsilon, int64_t classes) {
         return ls_callback_failed();
     }
     *self = (smoothing){.epsilon = epsilon, .classes = classes};
-    return (ls_callback){
-        .user = self, .on_sample = on_sample, .name = "label_smoothing", .describe = describe, .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_sample = on_sample,
+                         .name = "label_smoothing",
+                         .describe = describe,
+                         .built_in = true,
+                         .release = ls_free};
 }

@@ -168,6 +168,7 @@ ls_callback ls_lsuv(const ls_lsuv_options *options) {
                          .on_start = on_start,
                          .name = "lsuv",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -171,5 +171,6 @@ ls_callback ls_manifold_mixup(const ls_manifold_mixup_options *options) {
                          .on_forward = on_forward,
                          .name = "manifold_mixup",
                          .describe = describe,
+                         .built_in = true,
                          .release = release};
 }

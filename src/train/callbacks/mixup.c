@@ -62,6 +62,10 @@ ls_callback ls_mixup(const ls_mixup_options *options) {
     }
     self->maker = maker;
     self->options = o;
-    return (ls_callback){
-        .user = self, .on_sample = on_sample, .name = "mixup", .describe = describe, .release = release};
+    return (ls_callback){.user = self,
+                         .on_sample = on_sample,
+                         .name = "mixup",
+                         .describe = describe,
+                         .built_in = true,
+                         .release = release};
 }

@@ -274,6 +274,7 @@ ls_callback ls_rate_finder(const ls_rate_finder_options *options) {
                          .on_start = on_start,
                          .name = "rate_finder",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -92,6 +92,7 @@ ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *opti
                          .on_end_epoch = on_end_epoch,
                          .name = "scheduler",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -203,5 +203,6 @@ ls_callback ls_tensorboard(const char *folder, const ls_tensorboard_options *opt
                          .on_end = on_end,
                          .name = "tensorboard",
                          .describe = describe,
+                         .built_in = true,
                          .release = release};
 }

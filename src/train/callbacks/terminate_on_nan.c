@@ -281,5 +281,6 @@ ls_callback ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
                          .on_end_validation = on_end_validation,
                          .name = "terminate_on_nan",
                          .describe = describe,
+                         .built_in = true,
                          .release = release};
 }

@@ -191,6 +191,7 @@ ls_callback ls_timer(const ls_timer_options *options) {
                          .on_end = on_end,
                          .name = "timer",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -97,6 +97,7 @@ ls_callback ls_weight_averaging(const ls_weight_averaging_options *options) {
                          .on_end = on_end,
                          .name = "weight_averaging",
                          .describe = describe,
+                         .built_in = true,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -48,5 +48,6 @@ ls_callback ls_weight_decay(double rate, double p) {
                          .on_criterion = on_criterion,
                          .name = "weight_decay",
                          .describe = describe,
+                         .built_in = true,
                          .release = ls_free};
 }

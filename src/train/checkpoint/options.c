@@ -97,6 +97,7 @@ ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options) {
                          .state = get_state,
                          .set_state = set_state,
                          .describe = describe_nothing,
+                         .built_in = true,
                          .release = release};
 }
 

@@ -128,7 +128,7 @@ static ls_status find_metric(const ls_trial *trial, const char *name, double *va
             return LS_OK;
         }
     }
-    return ls_metrics_refuse(trial, maker, name);
+    return ls_metrics_refuse(trial, maker, name, false);
 }
 
 /* At the end of an epoch, after which its metrics are the same on all ranks. */
@@ -499,6 +499,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
                        "ls_checkpoint_callback");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(ls_trial_check_replicas(trial));
     LS_TRY(meet(trial, &nonce, &divided));
     ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
     const ls_status status = write_now(trial, snapshot, folder, nonce);

@@ -237,28 +237,45 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 
 static const char validation[] = "val_";
 
-ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name) {
-    const char *const prefixes[] = {"", validation};
+/* Whether a pass of training, or of validation, has a result of the metric: one number, or also several numbers. */
+static bool has_result(const ls_measure *measure, bool validates, bool several) {
+    const ls_aggregate *aggregate = measure->rule->aggregate;
+    return (several || aggregate->value != NULL) && !(validates && aggregate->training_only);
+}
+
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name, bool several) {
     const int passes = trial->options.validate != NULL ? 2 : 1;
     char list[600] = "";
     size_t length = 0;
     for (int k = 0; k < passes * trial->metrics->count && length < sizeof list; k++) {
-        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s%s", k > 0 ? ", " : "",
-                                   prefixes[k / trial->metrics->count],
-                                   trial->metrics->measures[k % trial->metrics->count].rule->name);
+        const bool validates = k >= trial->metrics->count;
+        const ls_measure *measure = &trial->metrics->measures[k % trial->metrics->count];
+        if (has_result(measure, validates, several)) {
+            length += (size_t)snprintf(list + length, sizeof list - length, "%s%s%s", length > 0 ? ", " : "",
+                                       validates ? validation : "", measure->rule->name);
+        }
     }
     const bool of_validation = passes == 1 && strncmp(name, validation, sizeof validation - 1) == 0;
     return ls_fail(LS_ERR_ARGUMENT, "%s: there is no metric \"%s\"; available: %s%s", call, name, list,
                    of_validation ? ". Was .validate set?" : "");
 }
 
+static bool find_result(const ls_trial *trial, const char *name, bool validates) {
+    bool found = false;
+    for (int i = 0; i < trial->metrics->count && !found; i++) {
+        const ls_measure *measure = &trial->metrics->measures[i];
+        found = has_result(measure, validates, false) && strcmp(measure->rule->name, name) == 0;
+    }
+    return found;
+}
+
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name) {
     const size_t length = sizeof validation - 1;
     const bool validated = trial->options.validate != NULL && strncmp(name, validation, length) == 0;
-    return ls_metrics_has(trial, name) || (validated && ls_metrics_has(trial, name + length)) ||
-                   ls_history_find(&trial->latest, name) != NULL || trial->watch.own_hooks
+    return find_result(trial, name, false) || (validated && find_result(trial, name + length, true)) ||
+                   ls_history_find(&trial->latest, name) != NULL || trial->watch.own_hooks || trial->watch.own_step
                ? LS_OK
-               : ls_metrics_refuse(trial, call, name);
+               : ls_metrics_refuse(trial, call, name, false);
 }
 
 size_t ls_metrics_longest(const ls_trial *trial) {
