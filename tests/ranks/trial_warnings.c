@@ -35,8 +35,8 @@ static void seek(const char *text) {
     pthread_mutex_lock(&lock);
     lines = fitting = 0;
     sought = text;
-    ls_log_set_sink(note, NULL);
     pthread_mutex_unlock(&lock);
+    ls_log_set_sink(note, NULL); /* not under the lock, which the sink takes under the log's own */
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
