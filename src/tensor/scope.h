@@ -65,17 +65,28 @@ extern ls_scope ls_nowhere;
 /* What ls_tensor.scope says of the record of a batch that its loader has taken back. A mark, too. */
 extern ls_scope ls_past_batch;
 
-/* Records of tensors that users released, and of batches, are used again after so many more. */
-#define LS_RELEASED_RECORDS 32
+/* How many records of released tensors wait at most, and how many of earlier batches. Records of batches wait 126
+ * batches. A batch's record is then the record of every 127th batch, a prime number, so that a program which reads kept
+ * batches at regular intervals still gets the error. */
+#define LS_RELEASED_RECORDS   32
+#define LS_PAST_BATCH_RECORDS 252
 /* Data sets, modules, loaders and optimizers that have gone likewise. */
 #define LS_RETIRED_OBJECTS 64
+
+/* Records that wait before they are used again. The record that has waited longest is used first. */
+typedef struct ls_record_ring {
+    ls_tensor **records; /* NULL where none waits yet */
+    unsigned size;
+    unsigned next; /* the position of the record that has waited longest */
+} ls_record_ring;
 
 /*
  * What a thread keeps.
  *
  * A program may hold a pointer to a tensor that has gone. So that it is told, the record of such a tensor is not used
  * again at once (its memory is): records of a scope that a user ended wait until the next one has ended at the same
- * place, those of ls_release until some more were released.
+ * place, those of ls_release until some more were released. Records of batches wait apart from those of ls_release, so
+ * that many calls of ls_release between two batches do not shorten the wait.
  */
 typedef struct ls_thread_state {
     ls_scope *scope;         /* the innermost; never NULL */
@@ -91,8 +102,10 @@ typedef struct ls_thread_state {
     bool freeing;      /* the free queue is being emptied */
     ls_scope *ended;   /* the last that a user ended: its record is used again when another has ended */
     ls_tensor **gone;  /* the list for records of tensors that are freed; NULL: they can be used again at once */
-    ls_tensor *released[LS_RELEASED_RECORDS];
-    unsigned next_released;
+    ls_record_ring released;
+    ls_record_ring past_batches;
+    ls_tensor *released_records[LS_RELEASED_RECORDS];
+    ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
     void *retired[LS_RETIRED_OBJECTS]; /* of ls_retire */
     unsigned next_retired;
     ls_loss_divisor *divisor; /* autograd's: where class losses note what they divide by; or NULL */

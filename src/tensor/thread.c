@@ -32,6 +32,8 @@ ls_thread_state *ls_thread_make(void) {
     }
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;
+    thread->released = (ls_record_ring){.records = thread->released_records, .size = LS_RELEASED_RECORDS};
+    thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};
     ls_thread_present = thread;
     return thread;
 }
@@ -42,6 +44,14 @@ void ls_retire(void *object) {
     ls_free(place != NULL ? *place : object);
     if (place != NULL) {
         *place = object;
+    }
+}
+
+static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
+    for (unsigned i = 0; i < ring->size; i++) {
+        if (ring->records[i] != NULL) {
+            ls_cache_release(&thread->cache, ring->records[i], sizeof(ls_tensor));
+        }
     }
 }
 
@@ -61,11 +71,8 @@ void ls_thread_end(void) {
     if (thread->ended != NULL) {
         ls_cache_release(&thread->cache, thread->ended, sizeof *thread->ended);
     }
-    for (int i = 0; i < LS_RELEASED_RECORDS; i++) {
-        if (thread->released[i] != NULL) {
-            ls_cache_release(&thread->cache, thread->released[i], sizeof(ls_tensor));
-        }
-    }
+    empty_ring(thread, &thread->released);
+    empty_ring(thread, &thread->past_batches);
     for (int i = 0; i < LS_RETIRED_OBJECTS; i++) {
         ls_free(thread->retired[i]);
     }
