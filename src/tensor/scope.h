@@ -70,8 +70,18 @@ extern ls_scope ls_past_batch;
  * batches at regular intervals still gets the error. */
 #define LS_RELEASED_RECORDS   32
 #define LS_PAST_BATCH_RECORDS 252
-/* Data sets, modules, loaders and optimizers that have gone likewise. */
+/* How many freed objects of each kind wait at most before their memory is freed. */
 #define LS_RETIRED_OBJECTS 64
+
+/* A model is many modules. So that freeing a model does not end the wait of loaders and optimizers, which trials
+ * borrow, these wait apart. */
+typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
+
+/* The memory of freed objects. */
+typedef struct ls_retired_ring {
+    void *objects[LS_RETIRED_OBJECTS];
+    unsigned next; /* the position of the object that has waited longest */
+} ls_retired_ring;
 
 /* Records that wait before they are used again. The record that has waited longest is used first. */
 typedef struct ls_record_ring {
@@ -106,8 +116,7 @@ typedef struct ls_thread_state {
     ls_record_ring past_batches;
     ls_tensor *released_records[LS_RELEASED_RECORDS];
     ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
-    void *retired[LS_RETIRED_OBJECTS]; /* of ls_retire */
-    unsigned next_retired;
+    ls_retired_ring retired[LS_RETIRED_KINDS];
     ls_loss_divisor *divisor; /* autograd's: where class losses note what they divide by; or NULL */
     ls_cache cache;
     ls_scope root;
@@ -166,9 +175,10 @@ void ls_tensor_withdraw(ls_tensor *tensor);
 /* Withdraws the tensor, and returns another record of its elements; NULL if something else refers to the tensor. */
 ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
-/* Keeps the memory (of ls_allocate) of an object that has gone, cleared but for what says so, for who still has the
- * pointer: it is freed when so many more have gone, and with the thread. */
-void ls_retire(void *object);
+/* Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
+ * is cleared, except for the mark that it was freed. The memory is freed after LS_RETIRED_OBJECTS more objects of the
+ * kind, or with the thread. */
+void ls_retire(void *object, ls_retired_kind kind);
 
 /* The callbacks of a scope: each pair of watch and user is there once. */
 ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);

@@ -38,13 +38,16 @@ ls_thread_state *ls_thread_make(void) {
     return thread;
 }
 
-void ls_retire(void *object) {
+void ls_retire(void *object, ls_retired_kind kind) {
     ls_thread_state *thread = ls_thread();
-    void **place = thread != NULL ? &thread->retired[thread->next_retired++ % LS_RETIRED_OBJECTS] : NULL;
-    ls_free(place != NULL ? *place : object);
-    if (place != NULL) {
+    void *oldest = object;
+    if (thread != NULL) {
+        ls_retired_ring *ring = &thread->retired[kind];
+        void **place = &ring->objects[ring->next++ % LS_RETIRED_OBJECTS];
+        oldest = *place;
         *place = object;
     }
+    ls_free(oldest);
 }
 
 static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
@@ -73,8 +76,8 @@ void ls_thread_end(void) {
     }
     empty_ring(thread, &thread->released);
     empty_ring(thread, &thread->past_batches);
-    for (int i = 0; i < LS_RETIRED_OBJECTS; i++) {
-        ls_free(thread->retired[i]);
+    for (int i = 0; i < LS_RETIRED_KINDS * LS_RETIRED_OBJECTS; i++) {
+        ls_free(thread->retired[i / LS_RETIRED_OBJECTS].objects[i % LS_RETIRED_OBJECTS]);
     }
     ls_cache_empty(&thread->cache);
     ls_trace_free(ls_trace_take());

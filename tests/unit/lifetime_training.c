@@ -61,6 +61,15 @@ static void test_calls_on_a_freed_optimizer(void **state) {
 /* Which of what a trial borrows is freed before it runs. */
 enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, MODEL, BORROWED };
 
+/* Frees more modules than wait for programs that still have their pointers. */
+static void free_modules(void) {
+    ls_module *layers[100];
+    for (int i = 0; i < 100; i++) {
+        layers[i] = ls_nn_relu();
+    }
+    ls_module_free(ls_sequential_of(layers, 100));
+}
+
 static void test_a_trial_of_what_was_freed(void **state) {
     (void)state;
     for (int which = 0; which < BORROWED; which++) {
@@ -74,6 +83,9 @@ static void test_a_trial_of_what_was_freed(void **state) {
             ls_module_free(s.model);
         } else {
             ls_loader_free(which == TRAIN_LOADER ? s.train : s.validate);
+        }
+        if (which != MODEL) {
+            free_modules();
         }
         expect_state(ls_trial_run(trial, 1), which == OPTIMIZER ? optimizer_freed
                                              : which == MODEL   ? "a module is given that was freed"
