@@ -74,7 +74,7 @@ typedef struct ls_early_stopping_options {
  * Ends a run when a metric has stopped to become better (torchbearer's EarlyStopping): after each epoch, by values that
  * all ranks have alike. A value that is not finite is not better. A run that goes on from the checkpoint behind the
  * epoch that ended another one ends at once. Fails with LS_ERR_ARGUMENT if the trial has no such metric: in on_start,
- * or after the first epoch if callbacks of the program's own may measure it.
+ * or after the first epoch if the program's own callbacks may measure it.
  */
 LS_API ls_callback ls_early_stopping(const ls_early_stopping_options *options);
 /** The best value so far; NAN before the first epoch, and for another callback. */

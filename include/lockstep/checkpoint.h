@@ -40,8 +40,9 @@ typedef struct ls_checkpoint_options {
  * What is written behind a step or an epoch at which a hook has stopped the run is of a run that has ended: the first
  * ls_trial_run of a trial that goes on from there ends as that did, the next one goes on.
  *
- * Modes of layers (ls_module_train) are part of a checkpoint. Each checkpoint of a data-parallel model is written only
- * if all ranks have the same parameters (LS_ERR_MISMATCH).
+ * Modes of layers (ls_module_train) are part of a checkpoint. Before a checkpoint of a data-parallel model is
+ * written, the ranks compare their parameters. If they differ, nothing is written and the run fails with
+ * LS_ERR_MISMATCH.
  *
  * All ranks need the same folder: ls_trial_run is LS_ERR_IO, before the first step, if a rank does not see what rank 0
  * makes there. The folder may hold other files: the callback removes only what it has made itself, by names such as

@@ -66,10 +66,10 @@ typedef enum ls_outputs {
 
 /**
  * Metrics by name. Of all samples of a pass:
- *   - "loss": the criterion's, a mean over samples. If a class loss ignores targets or weighs classes, the losses
- *     of the ranks' shares are averaged by what this class loss divides by, so the loss of a global batch is that of
- *     one process. Otherwise they are averaged by the number of samples. A batch in which no target counts is left
- *     out;
+ *   - "loss": the criterion's, a mean over samples. If a class loss ignores targets or has weights for classes,
+ *     the losses of the ranks are weighted by the divisor of the class loss. The result equals the loss of one
+ *     process. Otherwise the losses are weighted by the number of samples. A batch in which every target is
+ *     ignored is left out;
  *   - "acc": the share of targets that are met. Outputs [n, classes, ...] say the class with the largest number; the
  *     targets are class numbers [n, ...] or one-hot rows of the outputs' shape. (Where only that fits, the classes are
  *     the last axis: [n, ..., classes].) With ls_criterion_bce it is "binary_acc", with ls_criterion_bce_with_logits

@@ -101,8 +101,9 @@ typedef struct ls_callback {
      * callback that has this is taken over by the trial. */
     void (*release)(void *user);
     bool invalid; /**< its constructor failed: ls_trial_new fails with that error */
-    /** Writes its kind and options into `text` of `size` bytes, ended by NUL: ls_trial_run fails with LS_ERR_MISMATCH
-     * if the ranks' texts differ. NULL, or an empty text: ranks may have different callbacks here. */
+    /** Writes the kind and the options of the callback into `text` of `size` bytes, ended by NUL. Texts over 511 bytes
+     * are cut. ls_trial_run fails with LS_ERR_MISMATCH if the texts of the ranks differ. If this is NULL, or if it
+     * writes an empty text, the callback is not compared. */
     void (*describe)(void *user, char *text, size_t size);
     bool built_in; /**< true in callbacks that the library's constructors return; leave it false in yours */
 } ls_callback;
@@ -190,16 +191,16 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * rank has a step of its own. The parameters of a data-parallel model are compared after on_start, after each epoch and
  * before each checkpoint (ls_data_parallel_check). They are not compared while ls_data_parallel_no_sync is on, or
  * gradients of passes under it are not averaged yet: replicas may differ then, as in local SGD. A difference is
- * LS_ERR_MISMATCH, with both values and ranks. Callbacks of the program's own may be on some ranks only.
+ * LS_ERR_MISMATCH, with both values and ranks. The program's own callbacks may be on some ranks only.
  *
  * Returns LS_ERR_ARGUMENT or LS_ERR_STATE for a trial that would train nothing: negative `epochs`, a training loader
  * without batches, an optimizer without parameters of the model, or a model that got layers after the optimizer. Logs
  * one warning if the ranks train separate models that do not communicate, or if each rank trains on all samples. For
  * separate models on purpose, give each trial a `.comm` of one rank.
  *
- * The model is put into training mode before on_start, unless it is in training mode already. Modes of layers
- * (ls_module_train) last: those that hooks set, and those of layers when the run begins. Validation, with its hooks,
- * runs in evaluation mode, and restores all modes afterwards.
+ * The model is put into training mode before on_start, unless it is in training mode already. Modes set by hooks
+ * (ls_module_train), and modes that layers have when the run begins, are kept. Validation, with its hooks, runs in
+ * evaluation mode, and restores all modes afterwards.
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

@@ -1,20 +1,21 @@
 #include "base/describe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "base/locale.h"
 
 enum { VALUE_LIMIT = 256 };
 
-/* With as few digits as tell it from every other number. */
+/* Writes the fewest digits, but at least six, that are read back as the same number: the same in every locale, because
+ * the ranks compare the text. */
 static void write_real(char value[VALUE_LIMIT], double number) {
     int digits = 6;
     do {
-        snprintf(value, VALUE_LIMIT, "%.*g", digits, number);
-    } while (strtod(value, NULL) != number && ++digits <= 17);
+        (void)ls_snprintf(value, VALUE_LIMIT, "%.*g", digits, number);
+    } while (ls_strtod(value, NULL) != number && ++digits <= 17);
 }
 
-/* False for zero and NULL. */
+/* Writes the value of a field. Returns false if it is zero or NULL. */
 static bool write_value(char value[VALUE_LIMIT], ls_field_kind kind, const void *at) {
     const char *text;
     switch (kind) {
@@ -36,9 +37,6 @@ static bool write_value(char value[VALUE_LIMIT], ls_field_kind kind, const void 
     case LS_FIELD_BOOL:
         snprintf(value, VALUE_LIMIT, "%d", *(const bool *)at);
         return *(const bool *)at;
-    case LS_FIELD_CHAR:
-        snprintf(value, VALUE_LIMIT, "'%c'", *(const char *)at);
-        return *(const char *)at != 0;
     case LS_FIELD_TEXT:
         text = *(const char *const *)at;
         snprintf(value, VALUE_LIMIT, "\"%s\"", text != NULL ? text : "");

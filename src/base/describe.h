@@ -1,4 +1,5 @@
-/* Text of options, "ls_sgd (momentum 0.9, nesterov 1)": for the comparison of ranks, and for its message. */
+/* Describes options as text, such as "ls_sgd (momentum 0.9, nesterov 1)". Ranks compare these texts, and messages about
+ * differences quote them. */
 #ifndef LS_BASE_DESCRIBE_H
 #define LS_BASE_DESCRIBE_H
 
@@ -13,11 +14,10 @@ typedef enum ls_field_kind {
     LS_FIELD_INT,
     LS_FIELD_UINT, /* most enumerations */
     LS_FIELD_BOOL,
-    LS_FIELD_CHAR,
     LS_FIELD_TEXT
 } ls_field_kind;
 
-/* One field of a struct of options. A list of fields ends with one that has no name. */
+/* One field of a struct of options. The last entry of a list of fields has the name NULL. */
 typedef struct ls_field {
     const char *name;
     size_t offset;
@@ -32,17 +32,16 @@ typedef struct ls_field {
         int: LS_FIELD_INT,                                                                                             \
         unsigned: LS_FIELD_UINT,                                                                                       \
         bool: LS_FIELD_BOOL,                                                                                           \
-        char: LS_FIELD_CHAR,                                                                                           \
         const char *: LS_FIELD_TEXT)
 
 #define LS_FIELD(struct_type, field) LS_FIELD_IN(struct_type, , field)
 
-/* A field of `part`, a struct inside of the struct, written with a dot at its end. */
+/* A field of a struct inside the struct. `part` is the path to the inner struct, with a dot at its end. */
 #define LS_FIELD_IN(struct_type, part, field)                                                                          \
     { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type){0}).part field) }
 
-/* Writes the name, and those fields of `options` that are not zero, into `text` of `size` bytes. `fields` NULL: there
- * are none. */
+/* Writes the name, and the fields of `options` that are not zero, into `text` of `size` bytes. If `fields` is NULL,
+ * writes only the name. */
 void ls_describe(char *text, size_t size, const char *name, const ls_field *fields, const void *options);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Numbers in files, messages and lines of the library have a decimal point, whatever the program's locale is. So what
- * prints or reads them does it in the "C" locale, for the calling thread only.
+ * Numbers in the library's files, messages and printed lines have a decimal point in every locale. These functions
+ * print and read numbers in the "C" locale, and switch the locale of the calling thread only.
  */
 #ifndef LS_BASE_LOCALE_H
 #define LS_BASE_LOCALE_H

@@ -47,7 +47,7 @@ static void destroy(ls_dataset *dataset) {
     ls_free(dataset->state);
     pthread_mutex_destroy(&dataset->lock);
     *dataset = (ls_dataset){.count = 0};
-    ls_retire(dataset);
+    ls_retire(dataset, LS_RETIRED_SHARED);
 }
 
 static bool is_here(const ls_dataset *dataset) {

@@ -161,7 +161,7 @@ static ls_status order_epoch(loader_state *state, int64_t epoch) {
     return LS_OK;
 }
 
-/* Of what is lent, on its device. */
+/* Withdraws the copies of the batch on the device of the loader. */
 static void withdraw_copies(loader_state *state) {
     for (int i = 0; i < 2; i++) {
         ls_tensor_withdraw(state->lent[i]);
@@ -369,7 +369,7 @@ bool ls_loader_divides(const ls_loader *loader, int ranks) {
            ((const loader_state *)loader->state)->world_size == ranks;
 }
 
-/* What ranks have alike. */
+/* The options and counts that must be equal on all ranks. */
 typedef struct description {
     int64_t samples, epoch_samples, global_batch_size;
     uint64_t seed, weights;

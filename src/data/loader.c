@@ -58,7 +58,7 @@ void ls_loader_free(ls_loader *loader) {
     }
     ls_free(loader->state);
     *loader = (ls_loader){.type = NULL};
-    ls_retire(loader);
+    ls_retire(loader, LS_RETIRED_BORROWED);
 }
 
 void *ls_loader_state(const ls_loader *loader) {

@@ -31,11 +31,11 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
 /* The samples of a global batch that is full; 0 of a loader of another kind. */
 int64_t ls_loader_global_batch(const ls_loader *loader);
 
-/* Whether the loader is one of a data set that divides its batches over so many ranks. */
+/* Returns whether this is a loader of a data set and divides its batches over `ranks` ranks. */
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 
-/* Writes what the ranks that divide its batches must have alike into `text`: samples, their order, batches. The same of
- * every loader that does not divide them over `ranks` ranks. */
+/* Writes the properties of the loader that must be equal on all ranks into `text`: samples, order and batch size. If
+ * the loader does not divide its batches over `ranks` ranks, the text is the same for all such loaders. */
 void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t size);
 
 #endif

@@ -209,7 +209,7 @@ static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
     self->end = count;
 }
 
-/* What something else refers to is given up: the thread that makes the next batch must not touch it. */
+/* Returns NULL if the tensor has other references: the thread that makes the next batch must not write to it. */
 static ls_tensor *renew(ls_tensor *tensor) {
     ls_tensor *renewed = ls_tensor_renew(tensor);
     if (renewed != NULL && !ls_tensor_is_alone(renewed)) {

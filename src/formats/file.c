@@ -215,12 +215,8 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes) {
     return true;
 }
 
-/* Syncs the folder that holds the path: only then is a new name on disk. Some file systems cannot sync folders, and say
- * EINVAL or EROFS; nor can this process if it may not read the folder. */
-static bool sync_folder(const char *path) {
-    char copy[PATH_MAX]; /* no file has a longer name */
-    snprintf(copy, sizeof copy, "%s", path);
-    const int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+bool ls_sync_folder(const char *path) {
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) {
         return errno == EACCES;
     }
@@ -229,6 +225,13 @@ static bool sync_folder(const char *path) {
     close(folder);
     errno = reason;
     return synced;
+}
+
+/* Syncs the folder that holds the path: only then is a new name on disk. */
+static bool sync_parent(const char *path) {
+    char copy[PATH_MAX]; /* no file has a longer name */
+    snprintf(copy, sizeof copy, "%s", path);
+    return ls_sync_folder(dirname(copy));
 }
 
 /* ---- past the page cache ----------------------------------------------------------------------------------------- */
@@ -311,7 +314,7 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
     if (status != LS_OK) {
         (void)unlink(file->temporary);
     } else if (!file->in_new_folder) {
-        (void)sync_folder(file->path);
+        (void)sync_parent(file->path);
     }
     ls_free(file->temporary);
     return status;
@@ -337,7 +340,7 @@ static int make_one_folder(const char *path, bool sync) {
     if (!made && (stat(path, &about) != 0 || !S_ISDIR(about.st_mode))) {
         return reason;
     }
-    return (made || sync) && !sync_folder(path) ? errno : 0;
+    return (made || sync) && !sync_parent(path) ? errno : 0;
 }
 
 ls_status ls_folder_make(const char *call, const char *path) {

@@ -77,6 +77,10 @@ ls_status ls_file_pass_cache(const char *call, ls_new_file *file);
 /* LS_ERR_IO where not all of it can be written. */
 ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, size_t size);
 
+/* Syncs the folder, so that the names in it are on disk. Returns false, with errno set, on failure. File systems that
+ * cannot sync folders (EINVAL, EROFS), and folders that this process may not read (EACCES), are not failures. */
+bool ls_sync_folder(const char *path);
+
 /* Makes the folder, and those it lies in, where they are missing, and syncs its parent, so that its name is on disk
  * even if another program has just made it. */
 ls_status ls_folder_make(const char *call, const char *path);

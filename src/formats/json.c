@@ -45,7 +45,7 @@ static bool accept_word(ls_json *json, const char *word) {
 
 bool ls_json_end(ls_json *json, size_t size) {
     skip_space(json);
-    return ls_json_position(json) == size || fail(json, "nothing but space behind its end");
+    return ls_json_position(json) == size || fail(json, "nothing but space after its end");
 }
 
 /* Whether entry `*count` follows, of an object or an array with those marks; false at its end, and on failure. */
@@ -243,7 +243,7 @@ static bool skip_value(ls_json *json, int depth) {
     int64_t count = 0;
     skip_space(json);
     if (depth == DEEPEST) {
-        return fail(json, "a value that is not so deep within others");
+        return fail(json, "at most 32 levels of nesting");
     }
     switch (*json->at) {
     case '{':

@@ -1,9 +1,9 @@
 /*
- * JSON (RFC 8259), read and written value by value, without a tree. So the memory that a reader takes is what it keeps,
- * whatever the text says.
+ * Reads and writes JSON (RFC 8259) value by value, without a tree. A tree, as jansson builds it, takes many times the
+ * memory of its text: too much for text from outside, and for the manifest of a training run with many epochs.
  *
- * A reader changes the text: texts are decoded in place. Every function returns false if something else stands there,
- * and `expected` then says what had to. A loop over an object, or likewise over an array with ls_json_item:
+ * Reading decodes strings in place, so it changes the text. Every function returns false if the text has another kind
+ * of value, and sets `expected` to the kind that was expected. A loop over an object (over an array: ls_json_item):
  *
  *     const char *key;
  *     for (int64_t n = 0; ls_json_key(json, &n, &key);) {

@@ -80,7 +80,7 @@ static void destroy(ls_module *module) {
     ls_free(module->children);
     ls_free(module->state);
     *module = (ls_module){.type = NULL};
-    ls_retire(module);
+    ls_retire(module, LS_RETIRED_SHARED);
 }
 
 bool ls_module_is_here(const ls_module *module) {

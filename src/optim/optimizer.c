@@ -254,7 +254,7 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     ls_state_forget(&optimizer->lent);
     ls_free(optimizer->groups);
     *optimizer = (ls_optimizer){.type = NULL};
-    ls_retire(optimizer);
+    ls_retire(optimizer, LS_RETIRED_BORROWED);
 }
 
 int ls_optimizer_group_count(const ls_optimizer *optimizer) {

@@ -251,12 +251,18 @@ ls_tensor *ls_keep(ls_tensor *tensor) {
     return tensor;
 }
 
-/* Records of what was released: each takes the place of the one that has waited longest. */
-static void keep_released(ls_thread_state *thread, ls_tensor *records) {
+/* The place of the record that has waited longest. The caller puts another record there. */
+static ls_tensor **oldest_place(ls_record_ring *ring) {
+    ls_tensor **place = &ring->records[ring->next];
+    ring->next = ring->next + 1 < ring->size ? ring->next + 1 : 0;
+    return place;
+}
+
+static void keep_in_ring(ls_thread_state *thread, ls_record_ring *ring, ls_tensor *records) {
     while (records != NULL) {
         ls_tensor *record = records;
         records = record->scope_older;
-        ls_tensor **place = &thread->released[thread->next_released++ % LS_RELEASED_RECORDS];
+        ls_tensor **place = oldest_place(ring);
         if (*place != NULL) {
             ls_cache_release(&thread->cache, *place, sizeof **place);
         }
@@ -264,8 +270,9 @@ static void keep_released(ls_thread_state *thread, ls_tensor *records) {
     }
 }
 
-/* Gives up the reference of the user, who may not know that. `mark` says why to ls_tensor_refuse_gone. */
-static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *mark) {
+/* Drops the reference of the user, who may not know that. `mark` tells ls_tensor_refuse_gone the reason; the record
+ * waits in `ring`. */
+static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *mark, ls_record_ring *ring) {
     ls_tensor **before = thread->gone;
     ls_tensor *gone = NULL;
     thread->gone = &gone;
@@ -274,7 +281,7 @@ static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *
     if (gone != NULL && ls_tensor_is_gone(tensor)) {
         tensor->scope = mark;
     }
-    keep_released(thread, gone);
+    keep_in_ring(thread, ring, gone);
 }
 
 void ls_release(ls_tensor *tensor) {
@@ -303,7 +310,7 @@ ls_tensor *ls_tensor_own(ls_tensor *tensor) {
 void ls_tensor_disown(ls_tensor *tensor) {
     ls_thread_state *thread = tensor != NULL ? ls_thread() : NULL;
     if (thread != NULL) {
-        drop_released(thread, tensor, NULL);
+        drop_released(thread, tensor, NULL, &thread->released);
     } else {
         ls_tensor_drop(tensor);
     }
@@ -312,7 +319,7 @@ void ls_tensor_disown(ls_tensor *tensor) {
 void ls_tensor_withdraw(ls_tensor *tensor) {
     ls_thread_state *thread = tensor != NULL && tensor->references == 1 ? ls_thread() : NULL;
     if (thread != NULL) {
-        drop_released(thread, tensor, &ls_past_batch);
+        drop_released(thread, tensor, &ls_past_batch, &thread->past_batches);
     } else {
         ls_tensor_drop(tensor);
     }
@@ -321,7 +328,7 @@ void ls_tensor_withdraw(ls_tensor *tensor) {
 ls_tensor *ls_tensor_renew(ls_tensor *tensor) {
     const bool alone = tensor != NULL && tensor->references == 1 && tensor->node == NULL && tensor->leaf == NULL;
     ls_thread_state *thread = alone ? ls_thread() : NULL;
-    ls_tensor **place = thread != NULL ? &thread->released[thread->next_released % LS_RELEASED_RECORDS] : NULL;
+    ls_tensor **place = thread != NULL ? oldest_place(&thread->past_batches) : NULL;
     if (place != NULL && *place == NULL) {
         *place = ls_cache_allocate(&thread->cache, sizeof **place);
     }
@@ -334,7 +341,6 @@ ls_tensor *ls_tensor_renew(ls_tensor *tensor) {
     tensor->references = 0;
     tensor->scope = &ls_past_batch;
     *place = tensor;
-    thread->next_released++;
     return renewed;
 }
 

@@ -65,17 +65,38 @@ extern ls_scope ls_nowhere;
 /* What ls_tensor.scope says of the record of a batch that its loader has taken back. A mark, too. */
 extern ls_scope ls_past_batch;
 
-/* Records of tensors that users released, and of batches, are used again after so many more. */
-#define LS_RELEASED_RECORDS 32
-/* Data sets, modules, loaders and optimizers that have gone likewise. */
+/* How many records of released tensors wait at most, and how many of earlier batches. Records of batches wait 126
+ * batches. A batch's record is then the record of every 127th batch, a prime number, so that a program which reads kept
+ * batches at regular intervals still gets the error. */
+#define LS_RELEASED_RECORDS   32
+#define LS_PAST_BATCH_RECORDS 252
+/* How many freed objects of each kind wait at most before their memory is freed. */
 #define LS_RETIRED_OBJECTS 64
+
+/* A model is many modules. So that freeing a model does not end the wait of loaders and optimizers, which trials
+ * borrow, these wait apart. */
+typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
+
+/* The memory of freed objects. */
+typedef struct ls_retired_ring {
+    void *objects[LS_RETIRED_OBJECTS];
+    unsigned next; /* the position of the object that has waited longest */
+} ls_retired_ring;
+
+/* Records that wait before they are used again. The record that has waited longest is used first. */
+typedef struct ls_record_ring {
+    ls_tensor **records; /* NULL where none waits yet */
+    unsigned size;
+    unsigned next; /* the position of the record that has waited longest */
+} ls_record_ring;
 
 /*
  * What a thread keeps.
  *
  * A program may hold a pointer to a tensor that has gone. So that it is told, the record of such a tensor is not used
  * again at once (its memory is): records of a scope that a user ended wait until the next one has ended at the same
- * place, those of ls_release until some more were released.
+ * place, those of ls_release until some more were released. Records of batches wait apart from those of ls_release, so
+ * that many calls of ls_release between two batches do not shorten the wait.
  */
 typedef struct ls_thread_state {
     ls_scope *scope;         /* the innermost; never NULL */
@@ -91,10 +112,11 @@ typedef struct ls_thread_state {
     bool freeing;      /* the free queue is being emptied */
     ls_scope *ended;   /* the last that a user ended: its record is used again when another has ended */
     ls_tensor **gone;  /* the list for records of tensors that are freed; NULL: they can be used again at once */
-    ls_tensor *released[LS_RELEASED_RECORDS];
-    unsigned next_released;
-    void *retired[LS_RETIRED_OBJECTS]; /* of ls_retire */
-    unsigned next_retired;
+    ls_record_ring released;
+    ls_record_ring past_batches;
+    ls_tensor *released_records[LS_RELEASED_RECORDS];
+    ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
+    ls_retired_ring retired[LS_RETIRED_KINDS];
     ls_loss_divisor *divisor; /* autograd's: where class losses note what they divide by; or NULL */
     ls_cache cache;
     ls_scope root;
@@ -153,9 +175,10 @@ void ls_tensor_withdraw(ls_tensor *tensor);
 /* Withdraws the tensor, and returns another record of its elements; NULL if something else refers to the tensor. */
 ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
-/* Keeps the memory (of ls_allocate) of an object that has gone, cleared but for what says so, for who still has the
- * pointer: it is freed when so many more have gone, and with the thread. */
-void ls_retire(void *object);
+/* Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
+ * is cleared, except for the mark that it was freed. The memory is freed after LS_RETIRED_OBJECTS more objects of the
+ * kind, or with the thread. */
+void ls_retire(void *object, ls_retired_kind kind);
 
 /* The callbacks of a scope: each pair of watch and user is there once. */
 ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);

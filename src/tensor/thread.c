@@ -32,16 +32,29 @@ ls_thread_state *ls_thread_make(void) {
     }
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;
+    thread->released = (ls_record_ring){.records = thread->released_records, .size = LS_RELEASED_RECORDS};
+    thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};
     ls_thread_present = thread;
     return thread;
 }
 
-void ls_retire(void *object) {
+void ls_retire(void *object, ls_retired_kind kind) {
     ls_thread_state *thread = ls_thread();
-    void **place = thread != NULL ? &thread->retired[thread->next_retired++ % LS_RETIRED_OBJECTS] : NULL;
-    ls_free(place != NULL ? *place : object);
-    if (place != NULL) {
+    void *oldest = object;
+    if (thread != NULL) {
+        ls_retired_ring *ring = &thread->retired[kind];
+        void **place = &ring->objects[ring->next++ % LS_RETIRED_OBJECTS];
+        oldest = *place;
         *place = object;
+    }
+    ls_free(oldest);
+}
+
+static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
+    for (unsigned i = 0; i < ring->size; i++) {
+        if (ring->records[i] != NULL) {
+            ls_cache_release(&thread->cache, ring->records[i], sizeof(ls_tensor));
+        }
     }
 }
 
@@ -61,13 +74,10 @@ void ls_thread_end(void) {
     if (thread->ended != NULL) {
         ls_cache_release(&thread->cache, thread->ended, sizeof *thread->ended);
     }
-    for (int i = 0; i < LS_RELEASED_RECORDS; i++) {
-        if (thread->released[i] != NULL) {
-            ls_cache_release(&thread->cache, thread->released[i], sizeof(ls_tensor));
-        }
-    }
-    for (int i = 0; i < LS_RETIRED_OBJECTS; i++) {
-        ls_free(thread->retired[i]);
+    empty_ring(thread, &thread->released);
+    empty_ring(thread, &thread->past_batches);
+    for (int i = 0; i < LS_RETIRED_KINDS * LS_RETIRED_OBJECTS; i++) {
+        ls_free(thread->retired[i / LS_RETIRED_OBJECTS].objects[i % LS_RETIRED_OBJECTS]);
     }
     ls_cache_empty(&thread->cache);
     ls_trace_free(ls_trace_take());

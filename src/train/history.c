@@ -43,8 +43,8 @@ double ls_history_get(const ls_history_entry *entry, const char *name) {
 
 /* ---- all epochs -------------------------------------------------------------------------------------------------- */
 
-/* Makes room for `wanted` items, of which `used` are there: at least twice what there was, unless it is enough. Returns
- * the items; NULL if it fails, or nothing is wanted. */
+/* Grows an array with `used` items to room for at least `wanted` items, at least doubling it. Returns the array, or
+ * NULL if there is no memory or if `wanted` is 0. */
 static void *make_room(void *items, size_t *room, size_t used, size_t wanted, size_t width) {
     if (wanted <= *room) {
         return items;

@@ -2,8 +2,7 @@
  * Rank 1 calls another collective.
  *
  * ranks: 2 3
- * says: (ls_comm_allreduce|ls_comm_broadcast) #1:
- * .*ls_comm_allreduce.*ls_comm_broadcast|ls_comm_broadcast.*ls_comm_allreduce
+ * says: ls_comm_(allreduce|broadcast) #1: .*: (rank 0|ranks 0, 2) called allreduce .*; rank 1 called broadcast
  */
 #include "tests/mistakes/mistake.h"
 

@@ -68,6 +68,18 @@ static ls_status do_nothing(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+static void write_empty_text(void *user, char *text, size_t size) {
+    (void)user;
+    (void)size;
+    text[0] = '\0';
+}
+
+/* Callbacks that one rank alone may have, in a callback that is made of them. */
+static ls_callback make_group(int rank) {
+    const ls_callback own = {.on_forward = do_nothing, .describe = write_empty_text};
+    return ls_on_rank(ls_callbacks_of((const ls_callback[]){own, own}, 2), rank);
+}
+
 static ls_dataset *make_dataset(void) {
     return ls_tensor_dataset(ls_full(LS_SHAPE(SAMPLES, INPUTS), LS_F64, 0.5), ls_zeros(LS_SHAPE(SAMPLES, 1), LS_F64));
 }
@@ -112,6 +124,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     }
     if (s.own_callback && differs) {
         callbacks[count++] = (ls_callback){.on_forward = do_nothing};
+        callbacks[count++] = make_group(ls_comm_rank(world));
     }
     if (s.folder != NULL) {
         callbacks[count++] = ls_checkpoint_callback(&(ls_checkpoint_options){.folder = s.folder, .every_steps = 2});

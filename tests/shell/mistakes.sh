@@ -6,9 +6,19 @@ unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_LAUNCH
 export LOCKSTEP_TIMEOUT=300 # far beyond what any of them may take
 limit=${LS_LIMIT:-60}
 
-# told KEY FILE: what its first comment says under this key, a line each.
+# told KEY FILE: the values that the file's first comment gives for this key, one a line. A value may take several lines
+# there; they are joined by spaces.
 told() {
-    sed -n '/\*\//q; s/^ \* '"$1"': *//p' "$2"
+    awk -v key="$1" '
+        function finish() { if (value != "") print value; value = "" }
+        /\*\// { exit }
+        /^ \* [a-z]+:/ {
+            finish()
+            if (index($0, " * " key ":") == 1) { value = $0; sub(/^ \* [a-z]+: */, "", value) }
+            next
+        }
+        value != "" { sub(/^ \*/, ""); value = value $0 }
+        END { finish() }' "$2"
 }
 
 # carriers: the backends that are here, mpi once for each library.

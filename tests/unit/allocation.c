@@ -158,18 +158,18 @@ static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_load
     return status != LS_OK ? status : ended;
 }
 
-/* The loop of the perceptron: one sample at a time. */
+/* The loop of the perceptron: one sample at a time. Records of its first batches wait before they are used again. */
 static ls_status train_by_hand(ls_comm *world, void *argument) {
     test_allocator *allocator = argument;
     ls_module *model = make_model(world, 16, 1);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 1e-6, .momentum = 0.9});
-    ls_loader *loader = ls_loader_new(make_samples(500, false), &(ls_loader_options){.comm = world});
+    ls_loader *loader = ls_loader_new(make_samples(1000, false), &(ls_loader_options){.comm = world});
     ls_status status = loader != NULL && optimizer != NULL ? LS_OK : ls_error_status();
     const ls_trial_state here = {.comm = world};
     long before = 0;
-    for (int i = 0; status == LS_OK && i < 120; i++) {
+    for (int i = 0; status == LS_OK && i < 300; i++) {
         status = step_by_hand(model, optimizer, loader);
-        if (status == LS_OK && i == 19) {
+        if (status == LS_OK && i == 199) {
             LS_TRY(all_here(&here));
             before = atomic_load(&allocator->calls);
         }

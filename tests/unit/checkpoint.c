@@ -266,11 +266,24 @@ static void expect_kept(const training *t) {
         assert_true(file >= 0);
         close(file);
         expect_failure(ls_trial_save(t->trial, in_root(i == 0 ? "link" : "file")), LS_ERR_IO,
-                       "is there already, and is no checkpoint");
+                       "exists already and is not a checkpoint");
     }
     assert_int_equal(test_folder_count(in_root("full")), 2);
     assert_true(lstat(in_root("link"), &about) == 0 && S_ISLNK(about.st_mode));
     assert_true(lstat(in_root("file"), &about) == 0 && S_ISREG(about.st_mode));
+}
+
+/* Manifests of other programs: the folder is not a checkpoint, whatever its format is. */
+static void expect_other_manifests_kept(const training *t) {
+    static const char *const texts[] = {"{\"format\": 2, \"name\": \"site\"}", "{\"format\": 1}", "[]", ""};
+    assert_int_equal(mkdir(in_root("site"), 0777), 0);
+    write_bytes(in_root("site/index.html"), (const unsigned char *)"page", 4);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_bytes(in_root("site/manifest.json"), (const unsigned char *)texts[i], strlen(texts[i]));
+        expect_failure(ls_trial_save(t->trial, in_root("site")), LS_ERR_IO, "exists already and is not a checkpoint");
+        expect_failure(ls_trial_load(t->trial, in_root("site")), LS_ERR_FORMAT, "is not a manifest of a checkpoint");
+        assert_int_equal(test_folder_count(in_root("site")), 2);
+    }
 }
 
 static void test_wrong_use(void **state) {
@@ -284,9 +297,10 @@ static void test_wrong_use(void **state) {
     expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
     assert_int_equal(mkdir(in_root("full"), 0777), 0);
     assert_int_equal(mkdir(in_root("full/of-something"), 0777), 0);
-    expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "is there already, and is no checkpoint");
+    expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "exists already and is not a checkpoint");
     assert_int_equal(test_folder_count(in_root("full")), 1);
     expect_kept(&t);
+    expect_other_manifests_kept(&t);
     assert_true(ls_checkpoint_callback(NULL).invalid);
     assert_true(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = ""}).invalid);
     expect_message("ls_checkpoint_callback: a folder is needed");
@@ -427,7 +441,7 @@ static void test_files_of_the_user_are_kept(void **state) {
     t = begin(NULL, NULL);
     make_entry(in_root(""), "page", true);
     write_bytes(in_root("page/manifest.json"), (const uint8_t *)"{\"name\": \"app\"}", 15);
-    expect_failure(ls_trial_save(t.trial, in_root("page")), LS_ERR_IO, "is there already, and is no checkpoint");
+    expect_failure(ls_trial_save(t.trial, in_root("page")), LS_ERR_IO, "exists already and is not a checkpoint");
     assert_int_equal(test_folder_count(in_root("page")), 2);
     end(&t);
 }

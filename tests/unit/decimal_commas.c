@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/describe.h"
 #include "base/status.h"
 #include "tests/support/commas.h"
 #include "tests/support/trials.h"
@@ -176,6 +177,19 @@ static void test_messages(void **state) {
     assert_true(commas_are_used()); /* the program's own locale is as it was */
 }
 
+/* Ranks compare these texts, and the locale may differ from machine to machine. */
+static void test_descriptions_of_options(void **state) {
+    (void)state;
+    NEEDS_COMMAS();
+    static const ls_field fields[] = {
+        LS_FIELD(ls_sgd_options, momentum), LS_FIELD(ls_sgd_options, nesterov), {.name = NULL}};
+    char text[64];
+    ls_describe(text, sizeof text, "ls_sgd", fields, &(ls_sgd_options){.momentum = 0.9, .nesterov = true});
+    assert_string_equal(text, "ls_sgd (momentum 0.9, nesterov 1)");
+    ls_describe(text, sizeof text, "ls_sgd", fields, &(ls_sgd_options){.momentum = 1.0 / 3});
+    assert_string_equal(text, "ls_sgd (momentum 0.3333333333333333)");
+}
+
 /* Of the environment. */
 static void test_a_timeout(void **state) {
     (void)state;
@@ -189,8 +203,13 @@ static void test_a_timeout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logs_and_histories), cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_traces),
-        cmocka_unit_test(test_standard_output),    cmocka_unit_test(test_messages),    cmocka_unit_test(test_a_timeout),
+        cmocka_unit_test(test_logs_and_histories),
+        cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_traces),
+        cmocka_unit_test(test_standard_output),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_a_timeout),
+        cmocka_unit_test(test_descriptions_of_options),
     };
     return cmocka_run_group_tests(tests, begin_commas, test_files_teardown);
 }

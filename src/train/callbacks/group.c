@@ -147,17 +147,24 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* Of callbacks that all have a description. */
+/* Writes the texts of the callbacks, which all have `describe`, after the name of the constructor. Writes an empty text
+ * if all of them are empty. */
 static void describe(void *user, char *text, size_t size) {
     const group *self = user;
-    size_t length = (size_t)snprintf(text, size, "%s of", self->maker);
-    for (int i = 0; i < self->count && length + 1 < size; i++) {
+    const size_t start = (size_t)snprintf(text, size, "%s of", self->maker);
+    size_t length = start;
+    for (int i = 0; i < self->count && length + 2 < size; i++) {
         const ls_callback *callback = &self->callbacks[i];
-        text[length++] = ' ';
-        text[length] = '\0';
-        callback->describe(callback->user, text + length, size - length);
-        length += strlen(text + length);
+        char *own = text + length + 1;
+        own[0] = '\0';
+        callback->describe(callback->user, own, size - length - 1);
+        text[size - 1] = '\0';
+        if (own[0] != '\0') {
+            own[-1] = ' ';
+            length += 1 + strlen(own);
+        }
     }
+    text[length > start ? length : 0] = '\0';
 }
 
 static bool is_described(const group *self) {

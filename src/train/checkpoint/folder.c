@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
 static ls_status fail_io(const char *what, const char *path) {
@@ -26,17 +27,8 @@ ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name
                                        folder, name, PATH_MAX - 1);
 }
 
-/* Some file systems cannot sync folders, and say EINVAL. */
 ls_status ls_folder_sync(const char *path) {
-    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) {
-        return fail_io("open the folder", path);
-    }
-    const bool synced = fsync(folder) == 0 || errno == EINVAL;
-    const int reason = errno;
-    close(folder);
-    errno = reason;
-    return synced ? LS_OK : fail_io("sync the folder", path);
+    return ls_sync_folder(path) ? LS_OK : fail_io("sync the folder", path);
 }
 
 /* Where the two cannot change places at once, there is a moment without `to`, and the older checkpoints count. */

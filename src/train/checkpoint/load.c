@@ -170,7 +170,7 @@ static ls_status set_metrics(const loading *load) {
     return LS_OK;
 }
 
-/* Checkpoints of older versions have none. */
+/* Restores the training modes of the layers. Checkpoints of older versions do not have these. */
 static ls_status set_modes(const loading *load) {
     const ls_tensor *tensor = ls_safetensors_find(load->own, "modes");
     ls_module *model = load->trial->state.model;

@@ -223,7 +223,7 @@ static bool read_word(reading *r, const field *how, void *to) {
 /* A file of a newer format may have anything after this, and another checksum. */
 static bool read_format(reading *r, const field *how, void *to) {
     if (!read_count(r, how, to)) {
-        r->status = fail_format(r->path, "it is no manifest of a checkpoint");
+        r->status = fail_format(r->path, "it is not a manifest of a checkpoint");
         return false;
     }
     if (r->format > LS_CHECKPOINT_FORMAT) {
@@ -379,19 +379,20 @@ static ls_status read_whole(reading *r, size_t size, int64_t most_files) {
                        ls_json_position(&r->json), r->json.expected);
     }
     if (!good || r->world_size > INT_MAX) {
-        return fail_here(r, r->format == 0 ? "it is no manifest of a checkpoint"
-                                           : "what it says of where training stands is not what can be");
+        return fail_here(r,
+                         r->format == 0 ? "it is not a manifest of a checkpoint" : "its training position is invalid");
     }
     manifest->world_size = (int)r->world_size;
     return manifest->file_count > 0 ? LS_OK : fail_format(r->path, "it lists no files");
 }
 
-/* Whether the text is as it was written. */
+static bool begins_as_manifest(const char *text, size_t size) {
+    return size >= AT + DIGITS && memcmp(text, beginning, AT) == 0;
+}
+
+/* Returns whether the text, which begins as a manifest, has the checksum that it states. */
 static bool check_sum(char *text, size_t size) {
     char stored[LS_CHECKSUM_TEXT] = "", checksum[LS_CHECKSUM_TEXT];
-    if (size < AT + DIGITS || memcmp(text, beginning, AT) != 0) {
-        return false;
-    }
     memcpy(stored, text + AT, DIGITS);
     sum_up(text, size, checksum);
     return strcmp(checksum, stored) == 0;
@@ -415,6 +416,9 @@ static ls_status read_text(const char *path, char **text, size_t *size) {
 
 static ls_status parse(char *text, size_t size, const char *path, ls_manifest *manifest) {
     int64_t files = 0;
+    if (!begins_as_manifest(text, size)) { /* also not a manifest of a newer format */
+        return fail_format(path, "it is not a manifest of a checkpoint");
+    }
     text[size] = '\0';
     reading r = {.path = path, .manifest = manifest, .sum_is_good = check_sum(text, size), .json = ls_json_of(text)};
     LS_TRY(make_room(text, size, manifest, &files));

@@ -6,6 +6,7 @@
 #include "base/describe.h"
 #include "base/memory.h"
 #include "tensor/device.h"
+#include "train/callbacks/callback.h"
 #include "train/checkpoint/checkpoint.h"
 
 enum { KEEP = 3, BEST_NUMBERS = 2 };
@@ -34,12 +35,6 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     }
     memcpy(self->best, ls_host_data(tensors->tensor), sizeof self->best);
     return LS_OK;
-}
-
-/* The trial describes its checkpointer, whichever callback it comes from. */
-static void describe_nothing(void *user, char *text, size_t size) {
-    (void)user;
-    snprintf(text, size, "%s", "");
 }
 
 static void release(void *user) {
@@ -96,7 +91,7 @@ ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options) {
                          .on_init = on_init,
                          .state = get_state,
                          .set_state = set_state,
-                         .describe = describe_nothing,
+                         .describe = ls_callback_describe_nothing, /* the trial describes its checkpointer */
                          .built_in = true,
                          .release = release};
 }

@@ -121,29 +121,21 @@ static ls_status pause_run(ls_trial *trial, int signal, bool best) {
 
 /* ---- what is due ------------------------------------------------------------------------------------------------- */
 
-static ls_status find_metric(const ls_trial *trial, const char *name, double *value) {
-    for (int i = 0; i < trial->latest.count; i++) {
-        if (strcmp(trial->latest.values[i].name, name) == 0) {
-            *value = trial->latest.values[i].value;
-            return LS_OK;
-        }
-    }
-    return ls_metrics_refuse(trial, maker, name, false);
-}
-
 /* At the end of an epoch, after which its metrics are the same on all ranks. */
 static ls_status note_best(const ls_trial *trial, bool *best) {
     ls_checkpointer *self = trial->checkpointer;
-    double value = 0;
     *best = false;
     if (self->options.best == NULL) {
         return LS_OK;
     }
-    LS_TRY(find_metric(trial, self->options.best, &value));
-    *best = !isnan(value) &&
-            (self->best[1] == 0 || (self->options.highest ? value > self->best[0] : value < self->best[0]));
+    const double *value = ls_history_find(&trial->latest, self->options.best);
+    if (value == NULL) {
+        return ls_metrics_refuse(trial, maker, self->options.best, false);
+    }
+    *best = !isnan(*value) &&
+            (self->best[1] == 0 || (self->options.highest ? *value > self->best[0] : *value < self->best[0]));
     if (*best) {
-        self->best[0] = value;
+        self->best[0] = *value;
         self->best[1] = 1;
     }
     return LS_OK;

@@ -127,7 +127,7 @@ static ls_status copy_scaler(ls_grad_scaler *scaler, ls_copies *copies) {
     return add_copies(copies, "grad_scaler/", tensors, count);
 }
 
-/* Those that hooks have set. */
+/* Copies the training modes of all layers, which hooks may have changed. */
 static ls_status copy_modes(const ls_module *model, ls_copies *copies) {
     ls_modes modes;
     LS_TRY(ls_modes_take(&modes, model));

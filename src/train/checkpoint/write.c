@@ -165,7 +165,8 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     return status;
 }
 
-/* A folder that holds a checkpoint, be it a damaged one, or nothing. */
+/* Returns whether the folder is empty or holds a checkpoint: a whole one, one of a newer format, or a damaged one under
+ * a name that checkpoints have. */
 static bool may_replace(const char *folder) {
     ls_manifest manifest;
     const bool is_one = ls_is_checkpoint_name(strrchr(folder, '/') + 1) && ls_checkpoint_is_one(folder);
@@ -183,7 +184,7 @@ static ls_status put_in_place(const ls_checkpoint *snapshot) {
     const bool there = lstat(snapshot->folder, &about) == 0;
     if (there && !(S_ISDIR(about.st_mode) && may_replace(snapshot->folder))) {
         return ls_fail(LS_ERR_IO,
-                       "checkpoint: %s is there already, and is no checkpoint: remove it, or choose another name",
+                       "checkpoint: %s exists already and is not a checkpoint; remove it, or choose another name",
                        snapshot->folder);
     }
     LS_TRY(ls_folder_sync(snapshot->temporary));
