@@ -305,12 +305,16 @@ LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 LS_API void ls_comm_release(ls_comm *comm, void *memory);
 
 /**
- * Waits for the work, frees it and returns what became of it. NULL is LS_OK. On failure ls_error_message() tells why.
+ * Waits for the work, frees it and returns the status of its call. NULL is LS_OK. On failure ls_error_message() tells
+ * why. A refused call does not free the work: LS_ERR_STATE if another thread is using the communicator, or if MPI allows
+ * this thread no call (another thread may wait, or ls_work_wait is called again after ls_comm_free).
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
-/** Whether ls_work_wait would return at once; moves the work forward where it can. The timeout counts from the first
- * look at the work: by this, by ls_work_wait, or by a call that waits on another communicator. */
+/**
+ * Returns whether ls_work_wait would return at once, also with an error; advances the work without waiting. The timeout
+ * counts from the first call of this, of ls_work_wait, or of a call that waits on another communicator.
+ */
 LS_API bool ls_work_done(ls_work *work);
 
 /* ---- stores --------------------------------------------------------------------------------------------------- */
