@@ -179,7 +179,7 @@ check_flavour() {
     fi
     beside check_no_module "$flavour"
     for ranks in 1 2 3 4; do
-        for choice in "" mpi; do
+        for choice in "" mpi tcp; do
             beside check_own_communicators "$flavour" $ranks "$choice"
         done
     done
