@@ -9,10 +9,10 @@
  * may have any size, zero included, and any alignment. A call that has waited 10 s logs for whom, once and then every
  * minute.
  *
- * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, which revokes it; give
- * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others
- * that its thread used last moves on, so that ranks may wait for each other on several communicators in any order that
- * MPI allows.
+ * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, and the communicator
+ * is revoked; give each thread a communicator of its own (ls_comm_split). While a rank waits on one communicator, what
+ * it has begun on the others that its thread used last moves on, so that ranks may wait for each other on several
+ * communicators in any order that MPI allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -36,9 +36,9 @@ typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
      * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see, where rank 0 says at which
-     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any
-     * number of them). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a
-     * step under Slurm's srun, else a world of one.
+     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any number of them).
+     * NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a step under Slurm's
+     * srun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for
@@ -134,8 +134,8 @@ LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UN
 
 /**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Work that has not finished ends with
- * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again: only where a library still
- * uses them (backend mpi) this waits, at most the timeout, until it does not. What still holds the communicator (a
+ * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again. On backend mpi this waits, at
+ * most the timeout, until MPI has finished with these buffers. What still holds the communicator (a
  * data-parallel module, the tape) can be freed afterwards; calls that would communicate over it are LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);

@@ -87,9 +87,9 @@ static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation ope
 /* ---- threads.c: which thread may call ----------------------------------------------------------------------------
  *
  * Every call that moves data begins and ends with these two. One thread at a time uses a communicator. Two threads that
- * call at once get LS_ERR_STATE, which the first of them makes the failure of the communicator when its call ends:
- * neither the ranks that wait for the refused call nor this rank shall blame another one. Plain loads and stores are
- * enough, because such calls overlap for long.
+ * call at once get LS_ERR_STATE. When the call of the first thread ends, that error also becomes the failure of the
+ * communicator: neither the ranks that wait for the refused call nor this rank shall blame another rank. Plain loads
+ * and stores are enough, because such calls overlap for long.
  */
 ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation);
 ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name before this thread's error */
