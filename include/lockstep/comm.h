@@ -306,8 +306,8 @@ LS_API void ls_comm_release(ls_comm *comm, void *memory);
 
 /**
  * Waits for the work, frees it and returns the status of its call. NULL is LS_OK. On failure ls_error_message() tells
- * why. A refused call does not free the work: LS_ERR_STATE if another thread is using the communicator, or if MPI allows
- * this thread no call (another thread may wait, or ls_work_wait is called again after ls_comm_free).
+ * why. A refused call does not free the work: LS_ERR_STATE if another thread is using the communicator, or if MPI
+ * allows this thread no call (another thread may wait, or ls_work_wait is called again after ls_comm_free).
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
