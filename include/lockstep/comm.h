@@ -9,10 +9,10 @@
  * may have any size, zero included, and any alignment. A call that has waited 10 s logs for whom, once and then every
  * minute.
  *
- * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, which revokes it; give
- * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others
- * that its thread used last moves on, so that ranks may wait for each other on several communicators in any order that
- * MPI allows.
+ * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, and the communicator
+ * is revoked; give each thread a communicator of its own (ls_comm_split). While a rank waits on one communicator, what
+ * it has begun on the others that its thread used last moves on, so that ranks may wait for each other on several
+ * communicators in any order that MPI allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -36,9 +36,9 @@ typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
      * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see, where rank 0 says at which
-     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any
-     * number of them). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a
-     * step under Slurm's srun, else a world of one.
+     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any number of them).
+     * NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a step under Slurm's
+     * srun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for
@@ -134,8 +134,8 @@ LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UN
 
 /**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Work that has not finished ends with
- * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again: only where a library still
- * uses them (backend mpi) this waits, at most the timeout, until it does not. What still holds the communicator (a
+ * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again. On backend mpi this waits, at
+ * most the timeout, until MPI has finished with these buffers. What still holds the communicator (a
  * data-parallel module, the tape) can be freed afterwards; calls that would communicate over it are LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);
@@ -305,12 +305,16 @@ LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 LS_API void ls_comm_release(ls_comm *comm, void *memory);
 
 /**
- * Waits for the work, frees it and returns what became of it. NULL is LS_OK. On failure ls_error_message() tells why.
+ * Waits for the work, frees it and returns the status of its call. NULL is LS_OK. On failure ls_error_message() tells
+ * why. A refused call does not free the work: LS_ERR_STATE if another thread is using the communicator, or if MPI
+ * allows this thread no call (another thread may wait, or ls_work_wait is called again after ls_comm_free).
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
-/** Whether ls_work_wait would return at once; moves the work forward where it can. The timeout counts from the first
- * look at the work: by this, by ls_work_wait, or by a call that waits on another communicator. */
+/**
+ * Returns whether ls_work_wait would return at once, also with an error; advances the work without waiting. The timeout
+ * counts from the first call of this, of ls_work_wait, or of a call that waits on another communicator.
+ */
 LS_API bool ls_work_done(ls_work *work);
 
 /* ---- stores --------------------------------------------------------------------------------------------------- */

@@ -33,13 +33,12 @@ LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle,
  *
  * Backend: ranks that all share one machine use shared memory ("shm"; one rank alone: "self"), other ranks use MPI
  * ("mpi"). `.backend = "mpi"`, or LOCKSTEP_BACKEND=mpi in the environment, selects MPI on one machine too. All ranks
- * must select the same.
+ * must select the same. Other values of LOCKSTEP_BACKEND concern ls_init only.
  *
  * Of `options`, which may be NULL, only `backend` ("mpi", "shm" or NULL) and `timeout` have a meaning here; all other
  * fields must be zero. On backend "mpi", MPI must allow calls from the threads that use the result: if other threads
  * than the main thread do, start MPI with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE. Calls that MPI's thread level
- * forbids are LS_ERR_STATE. While the ranks meet, a warning
- * names the missing ranks every 5 s.
+ * forbids are LS_ERR_STATE. While the ranks meet, a warning names the missing ranks every 5 s.
  *
  * Returns NULL on failure: LS_ERR_ARGUMENT for MPI_COMM_NULL, for another backend, or if Lockstep has no module for
  * this MPI library (the message says how to make it); LS_ERR_STATE if MPI is not running; LS_ERR_UNSUPPORTED for an

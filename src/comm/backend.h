@@ -139,8 +139,8 @@ typedef struct ls_backend {
     int (*culprit)(const void *state);
 
     /*
-     * Asked before every call begins: LS_ERR_STATE if the library beneath allows this thread no call now. The
-     * communicator goes on then. May be asked by any thread. NULL: every call is allowed.
+     * Queried before every call: LS_ERR_STATE if the backend's library does not allow this thread to make a call now.
+     * The communicator stays usable. Any thread may call this. NULL: every call is allowed.
      */
     ls_status (*check)(const void *state);
 

@@ -87,23 +87,32 @@ static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation ope
 /* ---- threads.c: which thread may call ----------------------------------------------------------------------------
  *
  * Every call that moves data begins and ends with these two. One thread at a time uses a communicator. Two threads that
- * call at once get LS_ERR_STATE, which the first of them makes the failure of the communicator when its call ends:
- * neither the ranks that wait for the refused call nor this rank shall blame another one. Plain loads and stores are
- * enough, because such calls overlap for long.
+ * call at once get LS_ERR_STATE. When the call of the first thread ends, that error also becomes the failure of the
+ * communicator: neither the ranks that wait for the refused call nor this rank shall blame another rank. Plain loads
+ * and stores are enough, because such calls overlap for long.
  */
 ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation);
 ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name before this thread's error */
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
 
-static inline ls_status ls_comm_begin_call(ls_comm *comm, ls_operation operation) {
-    if (__builtin_expect(atomic_load_explicit(&comm->busy, memory_order_relaxed), 0)) {
+static inline bool ls_comm_is_busy(const ls_comm *comm) {
+    return __builtin_expect(atomic_load_explicit(&comm->busy, memory_order_relaxed), 0);
+}
+
+/* Begins a call that the backend's library cannot refuse: one that does not use the library, or the rest of one. */
+static inline ls_status ls_comm_enter(ls_comm *comm, ls_operation operation) {
+    if (ls_comm_is_busy(comm)) {
         return ls_comm_refuse_thread(comm, operation);
-    }
-    if (comm->backend->check != NULL && ls_comm_check_allowed(comm) != LS_OK) {
-        return ls_comm_name_refusal(operation);
     }
     atomic_store_explicit(&comm->busy, true, memory_order_relaxed);
     return LS_OK;
+}
+
+static inline ls_status ls_comm_begin_call(ls_comm *comm, ls_operation operation) {
+    if (comm->backend->check != NULL && !ls_comm_is_busy(comm) && ls_comm_check_allowed(comm) != LS_OK) {
+        return ls_comm_name_refusal(operation);
+    }
+    return ls_comm_enter(comm, operation);
 }
 
 /* Returns the status of the call, which was `status` so far. */

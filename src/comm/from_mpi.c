@@ -4,6 +4,7 @@
 #include <lockstep/comm.h>
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "comm/frame.h"
@@ -22,6 +23,13 @@ static ls_status check_options(const ls_init_options *options) {
     return given == NULL ? LS_OK
                          : ls_fail(LS_ERR_ARGUMENT,
                                    "%s is set, but the MPI communicator says it: set backend and timeout only", given);
+}
+
+/* LOCKSTEP_BACKEND may name a backend that only ls_init has. "shm" is what ranks of one machine get anyway. */
+static const char *wanted_backend(const ls_init_options *options) {
+    const char *named = ls_environment_text("LOCKSTEP_BACKEND");
+    const bool mpi = named != NULL && strcmp(named, "mpi") == 0;
+    return options->backend != NULL ? options->backend : mpi ? "mpi" : NULL;
 }
 
 /* A communicator on backend mpi. NULL and an error. */
@@ -66,9 +74,8 @@ static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
 }
 
 static ls_status open_best(const char *library, const void *handle, const ls_init_options *options, ls_comm **result) {
-    ls_job job = {.local_rank = -1, .listener = -1, .by_mpi = true, .backend = options->backend};
+    ls_job job = {.local_rank = -1, .listener = -1, .by_mpi = true, .backend = wanted_backend(options)};
     ls_meeting meeting;
-    job.backend = job.backend != NULL ? job.backend : ls_environment_text("LOCKSTEP_BACKEND");
     LS_TRY(check_options(options));
     LS_TRY(ls_job_check_mpi_backend(job.backend, "for that, call ls_init"));
     LS_TRY(ls_timeout_read(options, &job.timeout));

@@ -24,6 +24,11 @@ typedef struct ls_flow {
 
 extern const ls_flow ls_flows[LS_OP_COUNT];
 
+/* Whether the call reduces, and every rank gets the whole result. */
+static inline bool ls_reduces_to_all(ls_operation operation) {
+    return operation == LS_OP_ALLREDUCE || operation == LS_OP_ALLOC;
+}
+
 static inline ls_piece ls_piece_part(const size_t *counts, const size_t *displacements, size_t count, int rank) {
     return counts != NULL ? (ls_piece){counts[rank], displacements[rank]} : (ls_piece){count, count * (size_t)rank};
 }
@@ -31,8 +36,7 @@ static inline ls_piece ls_piece_part(const size_t *counts, const size_t *displac
 /* What `rank` sends to `to`: the place is in its `send`. Known for this rank itself; for others where counts are equal.
  */
 static inline ls_piece ls_piece_sent(const ls_call *call, int rank, int to) {
-    const ls_flow *flow =
-        &ls_flows[call->send_counts != NULL && call->receive_counts != NULL ? LS_OP_ALLTOALLV : call->operation];
+    const ls_flow *flow = &ls_flows[call->operation];
     if ((flow->to_root && to != call->root) || (flow->from_root && rank != call->root) ||
         (flow->keeps_self && rank == to)) {
         return (ls_piece){0, 0};
@@ -43,8 +47,7 @@ static inline ls_piece ls_piece_sent(const ls_call *call, int rank, int to) {
 
 /* What `rank` receives from `from`: the place is in its `receive`. */
 static inline ls_piece ls_piece_received(const ls_call *call, int rank, int from) {
-    const ls_flow *flow =
-        &ls_flows[call->send_counts != NULL && call->receive_counts != NULL ? LS_OP_ALLTOALLV : call->operation];
+    const ls_flow *flow = &ls_flows[call->operation];
     if ((flow->to_root && rank != call->root) || (flow->from_root && from != call->root) ||
         (flow->keeps_self && rank == from)) {
         return (ls_piece){0, 0};

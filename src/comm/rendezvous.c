@@ -52,6 +52,10 @@ static int find_elsewhere(const ls_roster *world, int rank) {
     return -1;
 }
 
+bool ls_roster_can_share(const ls_roster *world) {
+    return find_elsewhere(world, 0) < 0 && world->size <= LS_RANKS_MAX;
+}
+
 /* A number for the machine: that of another comes out equal once in 2^64. */
 static uint64_t number_machine(const char *name) {
     return ls_hash(LS_HASH_START, name, strlen(name));
@@ -80,8 +84,7 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
 static const char *name_best(const ls_job *job, const ls_roster *world) {
-    const bool share = find_elsewhere(world, job->rank) < 0 && job->size <= LS_RANKS_MAX;
-    return job->size == 1 ? "self" : share ? "shm" : job->by_mpi ? "mpi" : "tcp";
+    return job->size == 1 ? "self" : ls_roster_can_share(world) ? "shm" : job->by_mpi ? "mpi" : "tcp";
 }
 
 /* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */

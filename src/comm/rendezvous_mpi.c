@@ -50,15 +50,6 @@ static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world
                : ls_fail(LS_ERR_IO, "rank 0 could not listen on loopback for backend \"shm\"; its message says why");
 }
 
-static bool on_one_machine(const ls_roster *world) {
-    for (int rank = 1; rank < world->size; rank++) {
-        if (strcmp(world->cards[rank].machine, world->cards[0].machine) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
 static ls_status check_builds(const ls_roster *world) {
     for (int rank = 1; rank < world->size; rank++) {
@@ -95,6 +86,5 @@ ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meetin
     meeting->launcher = mpi;
     LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
     LS_TRY(check_builds(world));
-    const bool share = on_one_machine(world) && !want_mpi(world) && job->size <= LS_RANKS_MAX;
-    return share ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
+    return ls_roster_can_share(world) && !want_mpi(world) ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
 }

@@ -151,9 +151,11 @@ ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
     }
     const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
     ls_status status = exchange_wishes(comm, &own, all);
-    if (status == LS_OK) {
+    status = status == LS_OK ? ls_comm_enter(comm, LS_OP_SPLIT) : status;
+    if (status == LS_OK) { /* as all ranks have come, they meet in the second half, too */
         const int members = color < 0 ? 0 : choose(comm, color, all);
         status = divide(comm, all, members, (int *)(void *)(all + size), result);
+        status = ls_comm_end_call(comm, LS_OP_SPLIT, status);
     }
     ls_free(all);
     return status;

@@ -206,11 +206,12 @@ static ls_status read_card(int rank, ls_bytes given, ls_card *card) {
     if (given.size != sizeof *card) {
         char own[LS_BUILD_CAPACITY];
         ls_build_write(own);
-        const int length = given.size < sizeof own ? (int)given.size : (int)sizeof own;
+        const size_t length = given.size < sizeof own ? given.size : sizeof own;
+        const bool names_build = memmem(given.data, length, " (layout ", strlen(" (layout ")) != NULL;
         return ls_fail(LS_ERR_MISMATCH,
-                       "rank %d runs Lockstep %.*s, but rank 0 runs Lockstep %s: run the same build of Lockstep on all "
-                       "ranks",
-                       rank, length, (const char *)given.data, own);
+                       "rank %d runs %s%.*s, but rank 0 runs Lockstep %s: run the same build of Lockstep on all ranks",
+                       rank, names_build ? "Lockstep " : "another version of Lockstep", names_build ? (int)length : 0,
+                       (const char *)given.data, own);
     }
     memcpy(card, given.data, sizeof *card);
     card->build[sizeof card->build - 1] = card->backend[sizeof card->backend - 1] = '\0';

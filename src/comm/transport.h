@@ -30,6 +30,7 @@ typedef struct ls_transfer {
     int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
     void *data;    /* not written to by a send */
     size_t bytes;  /* of a receive: the room there is, then what came */
+    bool of_user;  /* data may be the program's own buffer, not memory of the endpoint's owner */
     bool ended;    /* set by the transport */
     bool receives; /* the same */
     size_t moved;  /* the transport's, as all that follows */

@@ -111,8 +111,8 @@ static ls_status share_in_tmp(ls_key *key) {
     return status;
 }
 
-/* A folder that the environment names; NULL for a relative path, which the XDG Base Directory Specification has
- * ignored: it would lead elsewhere from each working folder. */
+/* Returns the folder that an environment variable names; NULL for a relative path, because the XDG Base Directory
+ * Specification says to ignore it: it would name another folder for each working folder. */
 static const char *folder_of(const char *variable) {
     const char *path = getenv(variable);
     return path != NULL && path[0] == '/' ? path : NULL;

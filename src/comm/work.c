@@ -239,6 +239,12 @@ static void finish_work(ls_work *work) {
     }
 }
 
+/* Begins ls_work_wait or ls_work_done. MPI may refuse this thread's calls, but finished work does not use MPI. */
+static ls_status begin_call(const ls_work *work) {
+    const ls_operation operation = work->call.operation;
+    return work->finished ? ls_comm_enter(work->comm, operation) : ls_comm_begin_call(work->comm, operation);
+}
+
 ls_status ls_work_wait(ls_work *work) {
     if (work == NULL) {
         return LS_OK;
@@ -248,7 +254,7 @@ ls_status ls_work_wait(ls_work *work) {
         return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
     }
     if (comm != NULL) {
-        LS_TRY(ls_comm_begin_call(comm, work->call.operation));
+        LS_TRY(begin_call(work));
         finish_work(work);
     }
     const ls_status status = work->status;
@@ -283,12 +289,11 @@ bool ls_work_done(ls_work *work) {
     if (work == NULL || work->comm == NULL) { /* what is freed has ended all work */
         return true;
     }
-    const ls_operation operation = work->call.operation;
-    if (ls_comm_begin_call(work->comm, operation) != LS_OK) {
-        return false;
+    if (begin_call(work) != LS_OK) { /* ls_work_wait would return this error at once */
+        return true;
     }
     move_work(work);
-    (void)ls_comm_end_call(work->comm, operation, LS_OK);
+    (void)ls_comm_end_call(work->comm, work->call.operation, LS_OK);
     return work->finished;
 }
 

@@ -2,18 +2,20 @@
 #include <ctype.h>
 #include <lockstep/mpi.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int rank;
 
-/* What the environment asks for, else the best for ranks of one machine. */
+/* Backend mpi if the environment asks for it, else the best for ranks of one machine. */
 static const char *expected_backend(int size) {
     const char *wanted = getenv("LOCKSTEP_BACKEND");
-    return wanted != NULL && wanted[0] != '\0' ? wanted : size == 1 ? "self" : "shm";
+    return wanted != NULL && strcmp(wanted, "mpi") == 0 ? wanted : size == 1 ? "self" : "shm";
 }
 
 #define CHECK(condition)                                                                                               \
@@ -113,13 +115,21 @@ static void use_world(void) {
 /* MPI ends before what uses it. */
 static int finalize_early(void) {
     static const char said[] = "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it";
-    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
+    float number = 1, other = 1;
+    ls_work *finished, *unfinished;
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     CHECK(comm != NULL && ls_init(&(ls_init_options){.backend = "mpi"}) != NULL);
+    CHECK(ls_comm_allreduce(comm, &number, &number, 1, LS_F32, LS_SUM, &finished) == LS_OK);
+    while (!ls_work_done(finished)) {
+    }
+    CHECK(ls_comm_recv(comm, &other, 1, LS_F32, 1 - rank, 9, &unfinished) == LS_OK);
     MPI_Finalize();
+    CHECK(ls_work_done(finished) && ls_work_wait(finished) == LS_OK);
+    CHECK(ls_work_done(unfinished) && ls_work_wait(unfinished) == LS_ERR_STATE);
     const bool call = ls_comm_barrier(comm, NULL) == LS_ERR_STATE && strstr(ls_error_message(), said) != NULL;
     const bool end = ls_finalize() == LS_ERR_STATE && strstr(ls_error_message(), said) != NULL;
     ls_comm_free(comm);
-    return call && end ? 0 : 1;
+    return call && end && ls_work_wait(unfinished) == LS_ERR_STATE ? 0 : 1;
 }
 
 /* The same on shared memory, which needs MPI no more. */
@@ -170,10 +180,15 @@ static int call_from_wrong_thread(void) {
     return 0;
 }
 
+static atomic_bool receives;
+
 static void *receive(void *argument) {
     float number = 0;
+    receives = true;
     return (void *)(size_t)ls_comm_recv(argument, &number, 1, LS_F32, 0, 3, NULL);
 }
+
+enum { PATIENCE = 60 }; /* seconds until the test gives up */
 
 /* Rank 1 calls on a second communicator while its other thread waits on the first; rank 0 sends when it was refused. */
 static int call_at_once(const char *file) {
@@ -184,7 +199,8 @@ static int call_at_once(const char *file) {
     float number = 1;
     CHECK(comm != NULL && other != NULL);
     if (rank == 0) {
-        while (access(file, F_OK) != 0) {
+        const time_t deadline = time(NULL) + PATIENCE;
+        while (access(file, F_OK) != 0 && time(NULL) < deadline) {
             usleep(1000);
         }
         CHECK(ls_comm_send(comm, &number, 1, LS_F32, 1, 3, NULL) == LS_OK);
@@ -193,8 +209,10 @@ static int call_at_once(const char *file) {
         void *received = NULL;
         ls_status status = LS_OK;
         CHECK(pthread_create(&thread, NULL, receive, comm) == 0);
-        usleep(200000); /* calls before the other thread's are allowed */
-        for (int i = 0; i < 10000 && status == LS_OK; i++) {
+        while (!receives) { /* calls before the other thread's are allowed */
+            usleep(100);
+        }
+        for (const time_t deadline = time(NULL) + PATIENCE; status == LS_OK && time(NULL) < deadline;) {
             status = ls_comm_send(other, &number, 1, LS_F32, 1, 3, NULL);
             usleep(100);
         }

@@ -57,6 +57,12 @@ check_untaken() {
         is "$(complaints out err | grep -v 'MPI still uses buffers of a call that not all ranks made')" ""
 }
 
+check_freed_amid_sends() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/freed_amid_sends"
+    check "$flavour: a buffer that is unmapped after ls_comm_free: MPI has finished with it" is "$status $(complaints out err)" "0 "
+}
+
 # Open MPI sets PMIx's variables in a process that mpirun has not started.
 check_single() {
     local flavour=$1
@@ -162,6 +168,7 @@ check_flavour() {
     beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
     beside check_no_thread "$flavour"
     beside check_untaken "$flavour"
+    beside check_freed_amid_sends "$flavour"
     beside check_single "$flavour"
     beside check_parts "$flavour"
     for choice in "" shm mpi; do
@@ -172,7 +179,7 @@ check_flavour() {
     fi
     beside check_no_module "$flavour"
     for ranks in 1 2 3 4; do
-        for choice in "" mpi; do
+        for choice in "" mpi tcp; do
             beside check_own_communicators "$flavour" $ranks "$choice"
         done
     done
@@ -231,6 +238,30 @@ int main(void) { /* rank 0 begins messages and a call that rank 1 does not take 
     }
     status = status == LS_OK ? ls_comm_barrier(world, NULL) : status;
     ls_comm_free(part);
+    status = status == LS_OK ? ls_finalize() : status;
+    return status == LS_OK ? 0 : (fprintf(stderr, "%s\n", ls_error_message()), 1);
+}
+END
+cat >freed_amid_sends.c <<'END'
+#define _GNU_SOURCE
+#include <lockstep/comm.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { MESSAGES = 2000, BYTES = 6000 };
+int main(void) { /* rank 0 frees more small sends than MPI buffers, while rank 1 makes no call */
+    ls_comm *world = ls_init(NULL), *part = NULL;
+    ls_work *work;
+    ls_status status = ls_comm_split(world, 0, 0, &part);
+    const int rank = ls_comm_rank(world);
+    void *buffer = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < MESSAGES && status == LS_OK && rank == 0; i++) {
+        status = ls_comm_send(part, buffer, BYTES, LS_U8, 1, 3, &work); /* never waited for */
+    }
+    usleep(rank == 1 ? 500000 : 0);
+    ls_comm_free(part);
+    munmap(buffer, BYTES); /* MPI would crash if it still read from this buffer */
+    status = status == LS_OK ? ls_comm_barrier(world, NULL) : status;
     status = status == LS_OK ? ls_finalize() : status;
     return status == LS_OK ? 0 : (fprintf(stderr, "%s\n", ls_error_message()), 1);
 }
@@ -344,7 +375,7 @@ int main(void) { /* rank 0 has MPI move on for half a second before it comes to 
 }
 END
 cp "$LS_SOURCE/tests/shell/mpi_quitter.c" quitter.c
-build alone quitter untaken parts
+build alone quitter untaken freed_amid_sends parts
 mkdir -p copy/bin copy/lib
 cp -P "$LS_BUILD"/lib/liblockstep.so* copy/lib
 cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it

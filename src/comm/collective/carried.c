@@ -68,9 +68,6 @@ static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
 ls_carriage ls_carried_kind(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const size_t size = (size_t)engine->size;
-    if (call->send_counts != NULL && call->receive_counts != NULL) { /* an exchange, whatever it is for */
-        return LS_CARRY_NONE;
-    }
     if (ls_choose_network(engine)) {
         return LS_CARRY_NONE;
     }

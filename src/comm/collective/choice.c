@@ -169,6 +169,7 @@ static double bytes_known(const ls_call *call, int size) {
     case LS_OP_ALLGATHERV:
     case LS_OP_REDUCE_SCATTERV:
         return (double)call->total * (double)call->width;
+    case LS_OP_ALLOC:
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
     case LS_OP_BROADCAST:

@@ -145,7 +145,8 @@ static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel
                                           .channel = data_of_lane ? LS_CHANNEL_LANES + lane - 1 : (int)channel,
                                           .data = data,
                                           .bytes = bytes,
-                                          .receives = receives};
+                                          .receives = receives,
+                                          .of_user = channel == LS_CHANNEL_DATA};
     return &engine->transfers[at];
 }
 

@@ -224,7 +224,7 @@ ls_status ls_halving_begin(ls_engine *engine) {
         return LS_OK;
     }
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
-    if (engine->call.operation == LS_OP_ALLREDUCE) {
+    if (ls_reduces_to_all(engine->call.operation)) {
         engine->part = ls_choose_part(engine);
         halving->count = engine->part;
     }

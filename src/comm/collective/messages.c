@@ -251,7 +251,8 @@ static ls_status begin_send(ls_engine *engine, ls_message_request *asked) {
                                    .channel = LS_CHANNEL_CONTENTS,
                                    .data = (void *)(uintptr_t)call->send,
                                    .bytes = bytes,
-                                   .ended = data == bytes};
+                                   .ended = data == bytes,
+                                   .of_user = true};
     asked->began = true;
     ls_endpoint *endpoint = engine->endpoint;
     const ls_status status = endpoint->transport->send(endpoint, &asked->envelope);

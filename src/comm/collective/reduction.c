@@ -46,12 +46,12 @@ static unsigned char *result_of(const ls_engine *engine) {
     if (call->operation == LS_OP_REDUCE && engine->rank != call->root) {
         return engine->scratch + (size_t)engine->rank * share_bytes(engine, engine->rank);
     }
-    const bool whole = call->operation == LS_OP_ALLREDUCE || call->operation == LS_OP_REDUCE;
+    const bool whole = ls_reduces_to_all(call->operation) || call->operation == LS_OP_REDUCE;
     return (unsigned char *)call->receive + (whole ? ls_reduced_by(engine, engine->rank).at * call->width : 0);
 }
 
 static bool is_wanted_by(const ls_engine *engine, int rank) {
-    return engine->call.operation == LS_OP_ALLREDUCE || rank == engine->call.root;
+    return ls_reduces_to_all(engine->call.operation) || rank == engine->call.root;
 }
 
 static ls_stretch result_sent(const ls_engine *engine, int to) {
@@ -91,7 +91,7 @@ static ls_status reduce(ls_engine *engine, bool *finished) {
                                             .destinations = &result,
                                             .count = own.count});
     }
-    return call->operation == LS_OP_ALLREDUCE || call->operation == LS_OP_REDUCE
+    return ls_reduces_to_all(call->operation) || call->operation == LS_OP_REDUCE
                ? ls_exchange_begin(engine, &results, end)
                : end(engine, finished);
 }

@@ -179,7 +179,7 @@ static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-/* tcp uses nothing of the library's transfers, nor of their owner's, any more. */
+/* Called when tcp no longer uses the memory of any transfer. */
 static void discard(void *argument) {
     ls_collectives *own = argument;
     if (own->release != NULL) {

@@ -31,7 +31,7 @@ typedef struct ls_collectives {
     ls_transfer *transfer;
     size_t *counts;
     uint64_t failed_ns;
-    ls_endpoint_release *release; /* as the endpoint was closed with, and the next */
+    ls_endpoint_release *release; /* the arguments of `close` */
     void *owner;
 } ls_collectives;
 

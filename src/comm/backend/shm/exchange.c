@@ -37,7 +37,7 @@ _Static_assert(sizeof(ls_shm_note) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these t
 
 /* Only the sender knows its pieces. */
 static bool has_table(const ls_call *call) {
-    return call->operation == LS_OP_SCATTERV || (call->send_counts != NULL && call->receive_counts != NULL);
+    return call->operation == LS_OP_SCATTERV || call->operation == LS_OP_ALLTOALLV;
 }
 
 /* The user gives counts on both sides, which may not agree. */

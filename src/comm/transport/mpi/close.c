@@ -69,7 +69,8 @@ static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
     }
     const bool collective = transfer->peer < 0; /* which is no receive and cannot be cancelled */
     const bool writes = list == &mpi->named && (transfer->receives || collective);
-    list->transfers[i] = writes || transfer->bytes > mpi->endpoint.eager ? &ls_mpi_large : &ls_mpi_small;
+    const bool large = writes || transfer->of_user || transfer->bytes > mpi->endpoint.eager;
+    list->transfers[i] = large ? &ls_mpi_large : &ls_mpi_small;
 }
 
 static bool has(const ls_mpi *mpi, const ls_transfer *kind) {

@@ -57,8 +57,7 @@ static bool divides(ls_operation operation) {
 
 bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     const int size = endpoint->size;
-    const bool exchange = call->send_counts != NULL && call->receive_counts != NULL;
-    return is_for_mpi((const ls_mpi *)endpoint, call) && exchange == (call->operation == LS_OP_ALLTOALLV) &&
+    return is_for_mpi((const ls_mpi *)endpoint, call) &&
            fits(call->count, call->width, divides(call->operation) ? (size_t)size : 1) &&
            parts_fit(call, call->send_counts, call->send_displacements, size) &&
            parts_fit(call, call->receive_counts, call->receive_displacements, size);

@@ -17,7 +17,8 @@ typedef struct ls_mpi_list {
     int capacity;
 } ls_mpi_list;
 
-/* What was withdrawn: MPI uses a large buffer for it, or a small one. */
+/* Stand for a withdrawn transfer whose request MPI has not completed. Closing waits for the large ones: MPI still uses
+ * a large buffer or the program's own. The small ones use a small buffer of the endpoint's owner. */
 extern ls_transfer ls_mpi_large, ls_mpi_small;
 
 typedef struct ls_mpi {

@@ -4,9 +4,10 @@
  * LS_PEER_REACHED from the beginning.
  *
  * MPI cannot take back what was sent, nor what has begun to come, nor a collective. So an endpoint that closes in the
- * middle of a call waits for MPI to be done with large buffers. It lives on without its owner until every other rank
- * has told it that nothing more comes: Open MPI gives the number of a communicator that was freed to a later one, and
- * would count a late message as one of that. Until then it takes in, and drops, what comes.
+ * middle of a call waits for MPI to be done with large buffers and with the program's own. It lives on without its
+ * owner until every other rank has told it that nothing more comes: Open MPI gives the number of a communicator that
+ * was freed to a later one, and would count a late message as one of that. Until then it takes in, and drops, what
+ * comes.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H

@@ -111,14 +111,12 @@ static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
 }
 
 /* Only speed depends on these settings. epoll reports room in a socket while less than half of TCP_NOTSENT_LOWAT is
- * unsent. */
-static void set_up(int socket, bool near) {
+ * unsent. Returns whether it does: not between ranks of one machine, nor if the kernel lacks this option. */
+static bool set_up(int socket, bool near) {
     const int yes = 1;
     const int lowat = 2 * LS_TCP_UNSENT;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (!near) {
-        setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
-    }
+    return !near && setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat) == 0;
 }
 
 /* Whether the other side has closed it. Nothing comes on a connection that this rank made. */
@@ -160,7 +158,7 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     if (fd < 0) {
         return ls_fail(LS_ERR_IO, "no socket for the connection to rank %d: %s", rank, strerror(errno));
     }
-    set_up(fd, peer->near);
+    peer->limits_unsent = set_up(fd, peer->near);
     peer->socket = fd;
     const bool now = connect(fd, &card->address.any, card->length) == 0;
     if (!now && errno != EINPROGRESS && errno != EINTR) {

@@ -123,6 +123,7 @@ typedef struct ls_tcp_peer {
     int incoming;          /* what comes is read there; -1: none */
     bool was_connected;    /* the one that the other made was accepted; there is no second */
     bool asks_room;        /* to be told when something can be written */
+    bool limits_unsent;    /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
     bool mute;             /* writing failed; what came before the end can still be read */
 
     uint64_t again_ns;   /* PAUSED: when */

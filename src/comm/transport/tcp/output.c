@@ -61,10 +61,11 @@ static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
     peer->frame = (ls_tcp_frame){0};
 }
 
-/* Whether the kernel may get the next piece. */
+/* Whether the kernel may get the next piece. If epoll does not respect that limit, a refusal would make this rank spin.
+ */
 static bool takes_piece(const ls_tcp_peer *peer) {
     int unsent = 0;
-    return peer->near || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
+    return !peer->limits_unsent || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
 }
 
 /* Whether there is a frame to write: one that waits, or the next piece. */
