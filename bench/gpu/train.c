@@ -3,7 +3,8 @@
  * on the device, in windows of so many steps. At the end of a window the device is waited for.
  *
  *     build-bench/bench/gpu_train --work mlp --batch-size 64 --device cuda:0
- *     build-bench/bench/gpu_train --work gpt --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 50304 --tied \
+ *     build-bench/bench/gpu_train --work gpt --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 50304
+ * --tied \
  *         --batch-size 8 --bf16 --steps 20 --device cuda:0
  *
  * Prints the median of the windows as the examples do: `throughput: N samples/s`; a sample of gpt is a token.
