@@ -169,11 +169,13 @@ static void withdraw_copies(loader_state *state) {
     }
 }
 
-/* The elements stay where they are, for the next batch. */
+/* The elements stay where they are, for the next batch. On another device, the program had only the copies. */
 static void renew_lent(loader_state *state) {
     withdraw_copies(state);
-    state->input = ls_tensor_renew(state->input);
-    state->target = ls_tensor_renew(state->target);
+    if (state->device->is_host) {
+        state->input = ls_tensor_renew(state->input);
+        state->target = ls_tensor_renew(state->target);
+    }
 }
 
 static ls_status lend(loader_state *state, const ls_tensor *input, const ls_tensor *target) {
