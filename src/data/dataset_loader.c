@@ -276,8 +276,8 @@ static ls_status make_threads(loader_state *state) {
     }
     const int threads = state->dataset->serial ? 1 : options->threads;
     const int64_t ahead = options->prefetch > 0 ? options->prefetch : 2 * (int64_t)threads;
-    state->prefetch =
-        ls_prefetch_new(threads, ahead, options->comm != NULL ? ls_comm_rank(options->comm) : -1, make_batch, state);
+    state->prefetch = ls_prefetch_new(threads, ahead, options->comm != NULL ? ls_comm_rank(options->comm) : -1,
+                                      state->device->is_host, make_batch, state);
     return state->prefetch != NULL ? LS_OK : ls_error_status();
 }
 

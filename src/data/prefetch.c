@@ -32,6 +32,7 @@ struct ls_prefetch {
     ls_make_batch *make;
     void *user;
     int rank;
+    bool lends;              /* the program gets the tensors of the slots, not copies */
     const ls_device *device; /* for tensors that a program makes in its functions, as where the threads were started */
     pid_t process;           /* where they are */
     int threads;
@@ -97,7 +98,7 @@ static void *work(void *argument) {
 
 /* ---- beginning and ending ---------------------------------------------------------------------------------------- */
 
-ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
+ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, bool lends, ls_make_batch *make_batch, void *user) {
     const int64_t slots = (ahead + threads) / threads * threads; /* one more than `ahead`, or some more */
     ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
     slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
@@ -112,6 +113,7 @@ ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch
     *self = (ls_prefetch){.make = make_batch,
                           .user = user,
                           .rank = rank,
+                          .lends = lends,
                           .threads = threads,
                           .ahead = ahead,
                           .slots = slots,
@@ -170,7 +172,7 @@ void ls_prefetch_free(ls_prefetch *self) {
         pthread_cond_destroy(&self->changed);
         pthread_mutex_destroy(&self->lock);
         for (int64_t i = 0; i < self->slots; i++) {
-            drop_slot(&self->batches[i], self->taken != NONE && i == self->taken % self->slots);
+            drop_slot(&self->batches[i], self->lends && self->taken != NONE && i == self->taken % self->slots);
         }
     }
     ls_free(self->batches);
@@ -220,7 +222,7 @@ static ls_tensor *renew(ls_tensor *tensor) {
 }
 
 static void renew_lent(ls_prefetch *self) {
-    if (self->taken != NONE) {
+    if (self->lends && self->taken != NONE) {
         slot *lent = &self->batches[self->taken % self->slots];
         lent->input = renew(lent->input);
         lent->target = renew(lent->target);
