@@ -65,11 +65,12 @@ extern ls_scope ls_nowhere;
 /* What ls_tensor.scope says of the record of a batch that its loader has taken back. A mark, too. */
 extern ls_scope ls_past_batch;
 
-/* How many records of released tensors wait at most, and how many of earlier batches. Records of batches wait 126
- * batches. A batch's record is then the record of every 127th batch, a prime number, so that a program which reads kept
- * batches at regular intervals still gets the error. */
+/* How many records of released tensors wait at most, and how many of earlier batches. Records of batches wait 30
+ * batches: more would not fit into the first cache, and cost a small step 2 percent. A batch's record is then the
+ * record of every 31st batch, a prime number, so that a program which reads kept batches at regular intervals still
+ * gets the error. */
 #define LS_RELEASED_RECORDS   32
-#define LS_PAST_BATCH_RECORDS 252
+#define LS_PAST_BATCH_RECORDS 60
 /* How many freed objects of each kind wait at most before their memory is freed. */
 #define LS_RETIRED_OBJECTS 64
 

@@ -103,7 +103,7 @@ static void test_a_trial_of_what_was_freed(void **state) {
 
 /* ---- batches that were kept -------------------------------------------------------------------------------------- */
 
-enum { SAMPLES = 600, KEPT = 120 };
+enum { SAMPLES = 600, KEPT = 28 };
 
 static const char past[] = "belongs to an earlier batch of its loader; copy it with ls_clone";
 
