@@ -152,7 +152,7 @@ static void add_partial(const product *p) {
     const ls_gemm *gemm = p->gemm;
     const int64_t bytes = gemm->m * gemm->n * (int64_t)ls_dtype_size(gemm->dtype);
     for (int sum = 1; sum < p->sums.parts; sum++) {
-        const char *partial = p->partial + (sum - 1) * bytes;
+        const void *partial = p->partial + (sum - 1) * bytes;
         if (gemm->dtype == LS_F64) {
             ADD_ROWS(double, gemm->c, partial, gemm->ldc);
         } else {
