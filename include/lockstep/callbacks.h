@@ -93,7 +93,7 @@ typedef struct ls_terminate_on_nan_options {
  * model's output, the loss or a gradient, before the optimizer's step; in a trial with a step of its own in its output
  * and loss, after the step. The sentence names the tensor, the rank and the step: of several, what comes first in the
  * step, on the lowest rank. The gradients of a data-parallel module are those of all ranks by then. In validation it
- * looks at outputs and losses, and ends the run behind the pass. A loss over no targets (all of the rank's
+ * looks at outputs and losses, and ends the run after the pass. A loss over no targets (all of the rank's
  * targets are ignored) may be NaN: its gradient is 0. Where a `.grad_scaler` of the trial skips steps, it does not look
  * at gradients. Costs a pass over those tensors and one small all-reduce a step. (torchbearer's TerminateOnNaN looks at
  * a metric.)

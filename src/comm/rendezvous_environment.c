@@ -31,7 +31,7 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
     return LS_OK;
 }
 
-/* The number that `text` is; 0: it is none. */
+/* Returns the number in `text`, 0 if `text` is not a number. */
 static double read_number(const char *text) {
     char *end;
     const double number = ls_strtod(text, &end);

@@ -334,7 +334,7 @@ static ls_status explain_counts(ls_status status) {
                    reason);
 }
 
-/* With the tail behind them. */
+/* With the tail after them. */
 static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
     const size_t count = (size_t)(state->spans_of[i].total + ls_data_parallel_tail(state, i));
     void *memory = ls_gradient_spans_begin(state, i);

@@ -180,7 +180,7 @@ ls_status ls_trial_check_replicas(const ls_trial *trial);
 /* alike.c: LS_ERR_MISMATCH where ranks have different loaders, checkpoints, optimizers, metrics or callbacks.
  * Collective. */
 ls_status ls_trial_check_alike(const ls_trial *trial);
-/* agree.c: brings what became of this rank, `status`, to the others: all go on or stop alike, or fail with the status
+/* agree.c: tells the other ranks the `status` of this rank: all go on or stop alike, or fail with the status
  * and the message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */
 ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 
