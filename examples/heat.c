@@ -47,7 +47,7 @@ static ls_tensor *neighbour(const part *p, ls_tensor *edge, int other) {
     }
     ls_handle *sent = ls_isend(p->comm, edge, other, 0);
     ls_tensor *halo = ls_recv(p->comm, LS_SHAPE(1), LS_F64, other, 0);
-    ls_wait(sent);
+    ls_handle_wait(sent);
     return halo;
 }
 

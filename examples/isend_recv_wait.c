@@ -20,7 +20,7 @@ static ls_status run(ls_comm *comm) {
 
     ls_handle *sent = ls_isend(comm, a, (rank + 1) % size, 0);
     ls_tensor *b = ls_recv(comm, LS_SHAPE(1), LS_F32, (rank + size - 1) % size, 0);
-    ls_wait(sent);
+    ls_handle_wait(sent);
     ls_tensor *sum = ls_add(a, b);
     if (status == LS_OK) {
         status = ls_backward(sum);

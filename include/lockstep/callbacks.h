@@ -324,7 +324,7 @@ typedef struct ls_tensorboard_options {
 
 /**
  * Writes an event file for TensorBoard into the folder, on rank 0 (torchbearer's TensorBoard, TensorBoardImages and
- * TensorBoardText; ls_events_create): "epoch/NAME" for each metric of the history, "batch/loss",
+ * TensorBoardText; ls_events_open): "epoch/NAME" for each metric of the history, "batch/loss",
  * "batch/learning_rate/GROUP", "parameters/NAME", "input/NUMBER", and the model as text and as a graph, in which
  * children follow each other in the order in which they were added. What cannot be shown, parameters that are not
  * finite, say, is left out. Folder and what it has in it stay: a trial that goes on adds a file. The path is copied.

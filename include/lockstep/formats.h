@@ -102,10 +102,10 @@ LS_API ls_tensor *ls_image_read(const char *path, int channels);
  * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, of another dtype,
  * or no .npy file.
  */
-LS_API ls_tensor *ls_npy_load(const char *path);
+LS_API ls_tensor *ls_npy_read(const char *path);
 
 /** Writes a tensor (contiguous) as a .npy file, which np.load reads. LS_ERR_ARGUMENT for bf16. */
-LS_API ls_status ls_npy_save(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
+LS_API ls_status ls_npy_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
 /** Writes the tensors (contiguous) as an .npz file, not compressed, of less than 4 GiB; np.load gives them by name. */
 LS_API ls_status ls_npz_save(const char *path, const ls_named *tensors, int count) LS_WARN_UNUSED;
@@ -156,7 +156,7 @@ LS_API ls_status ls_trace_stop(ls_comm *comm, const char *path) LS_WARN_UNUSED;
 /** Writes an event file. Opaque. */
 typedef struct ls_events ls_events;
 
-/** Options of ls_events_create. */
+/** Options of ls_events_open. */
 typedef struct ls_events_options {
     double flush_seconds; /**< what is older goes to the file with the next record; 0: 10, LS_ZERO: all at once */
     const char *suffix;   /**< at the end of the file's name; NULL: nothing */
@@ -167,7 +167,7 @@ typedef struct ls_events_options {
  * missing. `options` may be NULL. Free it with ls_events_close. NULL and LS_ERR_IO when the file cannot be made or
  * written.
  */
-LS_API ls_events *ls_events_create(const char *folder, const ls_events_options *options);
+LS_API ls_events *ls_events_open(const char *folder, const ls_events_options *options);
 
 /** The file's path, lent; NULL for NULL. */
 LS_API const char *ls_events_path(const ls_events *events);

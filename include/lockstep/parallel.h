@@ -74,18 +74,19 @@ LS_API ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t
  */
 LS_API ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
-/** A message under way. Opaque; it belongs to the innermost scope until ls_wait uses it up. */
+/** A message under way. Opaque; it belongs to the innermost scope until ls_handle_wait uses it up. */
 typedef struct ls_handle ls_handle;
 
 /**
  * Begins to send `tensor` to rank `dest`, which receives it with this tag (0 to 2^30 - 1), shape and dtype. Messages
  * between two ranks with the same tag arrive in the order in which they were sent. On the way back a gradient comes
- * from `dest`, if `tensor` wants one. Do not change the tensor before ls_wait. A tensor that is NULL because what
- * should have made it failed is told to the receiver. Messages of ls_comm_send are no tensors: give those other tags.
+ * from `dest`, if `tensor` wants one. Do not change the tensor before ls_handle_wait. A tensor that is NULL because
+ * what should have made it failed is told to the receiver. Messages of ls_comm_send are no tensors: give those other
+ * tags.
  */
 LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
-/** Begins to receive a tensor of this shape and dtype from rank `source`; ls_wait gives it. */
+/** Begins to receive a tensor of this shape and dtype from rank `source`; ls_handle_wait gives it. */
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
@@ -94,22 +95,22 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * goes on. A handle that is never waited for is waited for when its scope ends, at most the timeout, and no longer than
  * until its communicator is freed, a rank of it dies or the partner calls ls_finalize; ls_scope_end returns what became
  * of it, LS_ERR_TIMEOUT or LS_ERR_PEER with the rank and the tag, where nothing failed before; what ls_irecv has begun,
- * ls_backward takes in before it starts, since the sender may want the gradient, and ls_wait gives it afterwards. A
- * handle of a scope that has ended, or one that was waited for before, is LS_ERR_STATE.
+ * ls_backward takes in before it starts, since the sender may want the gradient, and ls_handle_wait gives it
+ * afterwards. A handle of a scope that has ended, or one that was waited for before, is LS_ERR_STATE.
  */
-LS_API ls_tensor *ls_wait(ls_handle *handle);
+LS_API ls_tensor *ls_handle_wait(ls_handle *handle);
 
-/** ls_isend and ls_wait. Two ranks that both send large tensors before they receive wait for each other. */
+/** ls_isend and ls_handle_wait. Two ranks that both send large tensors before they receive wait for each other. */
 LS_API ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
-/** ls_irecv and ls_wait. */
+/** ls_irecv and ls_handle_wait. */
 LS_API ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
  * `tensor`, as one that depends on `others` too, which get no gradient from it: mpi4torch's JoinDummies. Communication
  * needs no such help here; it is for programs that are written with it.
  */
-LS_API ls_tensor *ls_join(ls_tensor *tensor, ls_tensor *const *others, int count);
+LS_API ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count);
 
 /**
  * ls_gradcheck over several ranks: compares the gradients of the sum over ranks of sum(w * function(inputs)) with

@@ -212,8 +212,8 @@ LS_API void ls_print(const ls_tensor *tensor);
  * through ls_data by itself, or lets ls_comm_recv and its kin write there, cannot be seen: ls_mark_changed tells.
  */
 
-/** Copies `source`, broadcast and converted, into `destination`. */
-LS_API ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) LS_WARN_UNUSED;
+/** Copies `source`, broadcast and converted, into `dest`. */
+LS_API ls_status ls_copy_into(ls_tensor *dest, const ls_tensor *source) LS_WARN_UNUSED;
 /** Sets every element. */
 LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /** Says that the program has changed elements through ls_data, as the calls above say it of themselves. NULL is

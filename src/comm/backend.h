@@ -23,7 +23,7 @@
 #include <lockstep/comm.h>
 
 /* How a rank gets into a communicator: everything lent for the time of ls_comm_open. */
-typedef struct ls_join {
+typedef struct ls_join_context {
     int rank;
     int size;
     int local_rank; /* among the ranks of this machine */
@@ -35,7 +35,7 @@ typedef struct ls_join {
     uint64_t machine;   /* equal on ranks of one machine; for what a split communicator calls local */
     const char
         *address; /* of this machine, numeric: where to listen for data; NULL where the ranks meet without a store */
-} ls_join;
+} ls_join_context;
 
 typedef enum ls_operation {
     LS_OP_BARRIER = 0,
@@ -108,7 +108,7 @@ typedef struct ls_backend {
     const char *name;
 
     /* Joins the other ranks and gives a state. On failure nothing stays behind. Blocks, at most the timeout. */
-    ls_status (*open)(const ls_join *join, void **state);
+    ls_status (*open)(const ls_join_context *join, void **state);
 
     /* Frees the state without waiting for others, in whatever condition it is; they learn that this rank left. */
     void (*close)(void *state);
@@ -182,14 +182,14 @@ typedef struct ls_backend {
      * join none. On failure of the new group alone, this state goes on. NULL: the frame calls open, which meets through
      * the store.
      */
-    ls_status (*split)(void *state, const ls_join *join, const int *ranks, void **result);
+    ls_status (*split)(void *state, const ls_join_context *join, const int *ranks, void **result);
 
     /*
      * Opens a state over a communicator of the program's own: `handle` points to an MPI_Comm. Of `join`, timeout and
      * machine are given; this finds the ranks. All ranks of it call this, which blocks, at most the timeout for each of
      * its steps. NULL: the backend knows no such thing.
      */
-    ls_status (*adopt)(const void *handle, ls_join *join, void **state);
+    ls_status (*adopt)(const void *handle, ls_join_context *join, void **state);
 
     /*
      * Memory for ls_comm_alloc: a call like the others (all ranks, in order, number `sequence`), blocking. It is owned

@@ -10,7 +10,7 @@
 #include "comm/frame.h"
 #include "comm/rank_report.h"
 
-static ls_status reserve(ls_comm *comm, const ls_join *join) {
+static ls_status reserve(ls_comm *comm, const ls_join_context *join) {
     const size_t size = (size_t)comm->size;
     size_t *numbers = ls_allocate_zeroed(LS_PARTS * size, sizeof *numbers);
     comm->parts[0] = numbers;
@@ -48,7 +48,7 @@ static void discard(ls_comm *comm) {
     free(comm);
 }
 
-ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join) {
+ls_comm *ls_comm_make(const ls_backend *backend, const ls_join_context *join) {
     ls_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) {
         (void)ls_fail_memory("ls_comm_open", sizeof *comm);
@@ -73,7 +73,7 @@ ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join) {
     return comm;
 }
 
-ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join) {
+ls_comm *ls_comm_open(const ls_backend *backend, const ls_join_context *join) {
     if (join->size < 1 || join->rank < 0 || join->rank >= join->size) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_open: rank %d of %d ranks does not exist", join->rank,
                             join->size);

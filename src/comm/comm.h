@@ -12,7 +12,7 @@
  * Opens a communicator on `backend`; `join` and what it points to is lent until this returns (the store too). NULL and
  * an error when it fails, and then nothing stays behind. ls_comm_free gives it back.
  */
-ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
+ls_comm *ls_comm_open(const ls_backend *backend, const ls_join_context *join);
 
 /* ls_comm_free, which `why` tells of later: "ls_finalize has left the job". */
 void ls_comm_end(ls_comm *comm, const char *why);

@@ -148,7 +148,7 @@ ls_status ls_comm_post(ls_comm *comm, const ls_call *call, void **request);
 ls_status ls_comm_test(ls_comm *comm, void *request, bool wait, bool *finished);
 
 /* A communicator without a state yet, of join's ranks; ls_comm_free ends it. NULL: out of memory. */
-ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join);
+ls_comm *ls_comm_make(const ls_backend *backend, const ls_join_context *join);
 
 /* Carries out all queued work. Failures stay with the work. */
 void ls_comm_drain(ls_comm *comm);

@@ -34,7 +34,7 @@ static const char *wanted_backend(const ls_init_options *options) {
 
 /* A communicator on backend mpi. NULL and an error. */
 static ls_comm *adopt(const char *library, const void *handle, double timeout) {
-    ls_join join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
+    ls_join_context join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
     void *state = NULL;
     const ls_backend *backend = ls_backend_find_mpi(library);
     if (backend == NULL || backend->adopt(handle, &join, &state) != LS_OK) {
@@ -51,15 +51,15 @@ static ls_comm *adopt(const char *library, const void *handle, double timeout) {
 
 /* The same ranks on the backend on which they have agreed. Takes ownership of the contents of `meeting`. */
 static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
-    const ls_join join = {.rank = job->rank,
-                          .size = job->size,
-                          .local_rank = meeting->local_rank,
-                          .local_size = meeting->local_size,
-                          .store = meeting->store,
-                          .prefix = "mpi/",
-                          .timeout = job->timeout,
-                          .machine = meeting->machine,
-                          .address = meeting->address};
+    const ls_join_context join = {.rank = job->rank,
+                                  .size = job->size,
+                                  .local_rank = meeting->local_rank,
+                                  .local_size = meeting->local_size,
+                                  .store = meeting->store,
+                                  .prefix = "mpi/",
+                                  .timeout = job->timeout,
+                                  .machine = meeting->machine,
+                                  .address = meeting->address};
     char message[LS_ERROR_CAPACITY]; /* of a failure */
     ls_comm *comm = ls_comm_open(meeting->backend, &join);
     const ls_status status = ls_error_status();

@@ -113,15 +113,15 @@ static void print_by_lines(const ls_job *job) {
 
 /* Opens the world's communicator; takes the store. */
 static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
-    const ls_join join = {.rank = job->rank,
-                          .size = job->size,
-                          .local_rank = meeting->local_rank,
-                          .local_size = meeting->local_size,
-                          .store = meeting->store,
-                          .prefix = "world/",
-                          .timeout = job->timeout,
-                          .machine = meeting->machine,
-                          .address = meeting->address};
+    const ls_join_context join = {.rank = job->rank,
+                                  .size = job->size,
+                                  .local_rank = meeting->local_rank,
+                                  .local_size = meeting->local_size,
+                                  .store = meeting->store,
+                                  .prefix = "world/",
+                                  .timeout = job->timeout,
+                                  .machine = meeting->machine,
+                                  .address = meeting->address};
     membership *joined = ls_allocate_zeroed(1, sizeof *joined);
     if (joined == NULL) {
         ls_fail_memory("ls_init", sizeof *joined);

@@ -68,12 +68,12 @@ static bool want_mpi(const ls_roster *world) {
 
 /* The world of MPI, for the time of the meeting at least. NULL and an error. */
 static ls_comm *open_world(const ls_job *job) {
-    const ls_join join = {.rank = job->rank,
-                          .size = job->size,
-                          .local_rank = 0,
-                          .local_size = job->local_size > 0 ? job->local_size : 1,
-                          .prefix = "meeting/",
-                          .timeout = job->timeout};
+    const ls_join_context join = {.rank = job->rank,
+                                  .size = job->size,
+                                  .local_rank = 0,
+                                  .local_size = job->local_size > 0 ? job->local_size : 1,
+                                  .prefix = "meeting/",
+                                  .timeout = job->timeout};
     const ls_backend *backend = ls_backend_find("mpi");
     return backend != NULL ? ls_comm_open(backend, &join) : NULL;
 }

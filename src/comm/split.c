@@ -48,12 +48,12 @@ static int choose(const ls_comm *comm, int color, wish *all) {
     return count;
 }
 
-static ls_join describe(const ls_comm *comm, const wish *group, int size) {
-    ls_join join = {.size = size,
-                    .store = comm->store,
-                    .timeout = comm->timeout,
-                    .machine = comm->machine,
-                    .address = comm->address};
+static ls_join_context describe(const ls_comm *comm, const wish *group, int size) {
+    ls_join_context join = {.size = size,
+                            .store = comm->store,
+                            .timeout = comm->timeout,
+                            .machine = comm->machine,
+                            .address = comm->address};
     for (int i = 0; i < size; i++) {
         join.rank = group[i].rank == comm->rank ? i : join.rank;
     }
@@ -66,7 +66,7 @@ static ls_join describe(const ls_comm *comm, const wish *group, int size) {
 }
 
 /* The new communicator without its state. NULL: out of memory. */
-static ls_comm *make_part(const ls_comm *comm, const ls_join *join, const int *ranks) {
+static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, const int *ranks) {
     ls_comm *made = ls_comm_make(comm->backend, join);
     int *origins = ls_allocate((size_t)join->size * sizeof *origins);
     bool others = false;
@@ -91,7 +91,7 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join *join, const int *r
 }
 
 /* Opens the new communicator on the parent's backend; `ranks` are those of the parent. */
-static ls_status open_state(const ls_comm *comm, const ls_join *join, const int *ranks, void **state) {
+static ls_status open_state(const ls_comm *comm, const ls_join_context *join, const int *ranks, void **state) {
     if (comm->backend->split != NULL) {
         return comm->backend->split(comm->state, join, ranks, state);
     }
@@ -103,7 +103,7 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
     snprintf(prefix, sizeof prefix, "%s%llu.%d/", comm->prefix, (unsigned long long)comm->sequence,
              size == 0 ? 0 : (int)group[0].rank);
     ls_comm *made = NULL;
-    ls_join join = describe(comm, group, size);
+    ls_join_context join = describe(comm, group, size);
     join.prefix = prefix;
     for (int i = 0; i < size; i++) {
         ranks[i] = (int)group[i].rank;

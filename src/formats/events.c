@@ -207,8 +207,8 @@ static void events_free(ls_events *events) {
     ls_free(events);
 }
 
-ls_events *ls_events_create(const char *folder, const ls_events_options *options) {
-    static const char call[] = "ls_events_create";
+ls_events *ls_events_open(const char *folder, const ls_events_options *options) {
+    static const char call[] = "ls_events_open";
     static const ls_events_options usual;
     options = options != NULL ? options : &usual;
     const double seconds = ls_option(options->flush_seconds, FLUSH_SECONDS);

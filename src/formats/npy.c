@@ -144,9 +144,9 @@ ls_tensor *ls_npy_read(ls_source *source) {
     return tensor;
 }
 
-ls_tensor *ls_npy_load(const char *path) {
+ls_tensor *ls_npy_read(const char *path) {
     ls_source source;
-    ls_tensor *tensor = ls_source_open("ls_npy_load", path, true, &source) == LS_OK ? ls_npy_read(&source) : NULL;
+    ls_tensor *tensor = ls_source_open("ls_npy_read", path, true, &source) == LS_OK ? ls_npy_read(&source) : NULL;
     ls_source_close(&source);
     return ls_tensor_give(tensor);
 }
@@ -155,25 +155,25 @@ ls_tensor *ls_npy_load(const char *path) {
 
 static ls_status write_file(ls_new_file *file, const char *head, size_t size, const ls_tensor *tensor) {
     ls_host_view view;
-    LS_TRY(ls_file_write("ls_npy_save", file, head, size));
+    LS_TRY(ls_file_write("ls_npy_write", file, head, size));
     LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-    return ls_host_view_end(&view, ls_file_write("ls_npy_save", file, view.memory, ls_tensor_bytes(tensor)));
+    return ls_host_view_end(&view, ls_file_write("ls_npy_write", file, view.memory, ls_tensor_bytes(tensor)));
 }
 
-ls_status ls_npy_save(const char *path, const ls_tensor *tensor) {
+ls_status ls_npy_write(const char *path, const ls_tensor *tensor) {
     char head[LS_NPY_HEAD];
     ls_new_file file;
-    if (tensor == NULL || !ls_tensor_is_here("ls_npy_save", tensor)) {
-        return tensor == NULL ? ls_fail_missing("ls_npy_save: the tensor") : ls_error_status();
+    if (tensor == NULL || !ls_tensor_is_here("ls_npy_write", tensor)) {
+        return tensor == NULL ? ls_fail_missing("ls_npy_write: the tensor") : ls_error_status();
     }
     if (!ls_is_contiguous(tensor)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_npy_save: %s: the tensor is not contiguous: ls_contiguous first",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_npy_write: %s: the tensor is not contiguous: ls_contiguous first",
                        path != NULL ? path : "NULL");
     }
-    const size_t size = ls_npy_head("ls_npy_save", tensor, head);
+    const size_t size = ls_npy_head("ls_npy_write", tensor, head);
     if (size == 0) {
         return LS_ERR_ARGUMENT;
     }
-    LS_TRY(ls_file_create("ls_npy_save", path, &file));
-    return ls_file_commit("ls_npy_save", &file, write_file(&file, head, size, tensor));
+    LS_TRY(ls_file_create("ls_npy_write", path, &file));
+    return ls_file_commit("ls_npy_write", &file, write_file(&file, head, size, tensor));
 }

@@ -1,8 +1,8 @@
 /*
  * Messages between two ranks that gradients flow through, backwards in the opposite direction. Each message is begun by
- * one call (ls_isend, ls_irecv) and ended by another (ls_wait); both leave a node on the tape. On the way back the node
- * of the end begins the message that carries the gradient, and the node of the beginning waits for it. So a program
- * that cannot deadlock forwards cannot deadlock backwards: it is the same program read from the end.
+ * one call (ls_isend, ls_irecv) and ended by another (ls_handle_wait); both leave a node on the tape. On the way back
+ * the node of the end begins the message that carries the gradient, and the node of the beginning waits for it. So a
+ * program that cannot deadlock forwards cannot deadlock backwards: it is the same program read from the end.
  *
  * A notice goes ahead of every message: shape, dtype, whether the sender wants a gradient, and a number that the
  * sender has given to no other message: the tag of the gradient is made of it, so gradients find their messages in
@@ -36,16 +36,16 @@ typedef struct message {
     bool sends;
     int peer;
     int tag;
-    bool waited; /* ls_wait has been here */
+    bool waited; /* ls_handle_wait has been here */
     bool wanted; /* a gradient goes back */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
-    ls_tensor *tensor; /* what is sent, as it was given; until ls_wait */
+    ls_tensor *tensor; /* what is sent, as it was given; until ls_handle_wait */
     ls_tensor
         *content; /* its elements, dense, or where they are received, on the host; while the message is under way */
     ls_tensor *gradient; /* what comes or goes back, while it is under way */
-    ls_tensor *early;    /* what ls_wait will give: a pass had to have it before */
+    ls_tensor *early;    /* what ls_handle_wait will give: a pass had to have it before */
 } message;
 
 /* Meetings of the two ranks must not take one message's gradient for another's. */
@@ -185,7 +185,7 @@ static const ls_op isend_op = {.name = "ls_isend",
                                .complete = isend_complete,
                                .communicates = true};
 
-/* ls_wait of a sent message gives the tensor itself. */
+/* ls_handle_wait of a sent message gives the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = message_of(call->inputs[1])->wanted;
@@ -198,7 +198,8 @@ static ls_status sent_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }
 
-static const ls_op sent_op = {.name = "ls_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
+static const ls_op sent_op = {
+    .name = "ls_handle_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
 
 static ls_status post_send(message *m) {
     const ls_tensor *content = m->content;
@@ -281,7 +282,7 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
 
 static ls_tensor *end_receive(ls_tensor *token);
 
-/* A pass begins and nobody has waited: what came may want its gradient all the same. It is kept for ls_wait. */
+/* A pass begins and nobody has waited: what came may want its gradient all the same. It is kept for ls_handle_wait. */
 static ls_status irecv_complete(ls_node *node) {
     message *m = message_of(node->output);
     LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
@@ -298,7 +299,7 @@ static ls_status irecv_complete(ls_node *node) {
     return received != NULL ? LS_OK : ls_error_status();
 }
 
-/* Recorded before it is known whether a gradient is wanted; ls_wait takes it off the tape when not. */
+/* Recorded before it is known whether a gradient is wanted; ls_handle_wait takes it off the tape when not. */
 static const ls_op irecv_op = {.name = "ls_irecv",
                                .shape = begin_shape,
                                .backward = irecv_backward,
@@ -320,7 +321,7 @@ static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_op received_op = {
-    .name = "ls_wait", .shape = received_shape, .backward = received_backward, .communicates = true};
+    .name = "ls_handle_wait", .shape = received_shape, .backward = received_backward, .communicates = true};
 
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
     const char *const call = irecv_op.name;
@@ -384,18 +385,19 @@ static ls_tensor *end_receive(ls_tensor *token) {
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
 
-ls_tensor *ls_wait(ls_handle *handle) {
+ls_tensor *ls_handle_wait(ls_handle *handle) {
     ls_tensor *token = (ls_tensor *)handle;
     if (token == NULL) {
-        return ls_scope_explains_null(ls_thread()) ? ls_scope_failed()
-                                                   : ls_fail_noted(LS_ERR_ARGUMENT, "ls_wait: the handle is NULL");
+        return ls_scope_explains_null(ls_thread())
+                   ? ls_scope_failed()
+                   : ls_fail_noted(LS_ERR_ARGUMENT, "ls_handle_wait: the handle is NULL");
     }
     if (ls_tensor_is_gone(token) ? token->scope == NULL : message_of(token)->waited) {
-        return ls_fail_noted(LS_ERR_STATE, "ls_wait: this handle was already waited for");
+        return ls_fail_noted(LS_ERR_STATE, "ls_handle_wait: this handle was already waited for");
     }
     if (token->scope == &ls_nowhere) { /* it may live on for the tape's sake */
         return ls_fail_noted(LS_ERR_STATE,
-                             "ls_wait: the handle is of a scope that has ended; wait before ls_scope_end");
+                             "ls_handle_wait: the handle is of a scope that has ended; wait before ls_scope_end");
     }
     message *m = message_of(token);
     m->waited = true;
@@ -405,11 +407,11 @@ ls_tensor *ls_wait(ls_handle *handle) {
 }
 
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
-    return ls_wait(ls_isend(comm, tensor, dest, tag));
+    return ls_handle_wait(ls_isend(comm, tensor, dest, tag));
 }
 
 ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
-    return ls_wait(ls_irecv(comm, shape, dtype, source, tag));
+    return ls_handle_wait(ls_irecv(comm, shape, dtype, source, tag));
 }
 
 /* ---- join -------------------------------------------------------------------------------------------------------- */
@@ -424,9 +426,9 @@ static ls_status join_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-static const ls_op join_op = {.name = "ls_join", .shape = join_shape, .backward = join_backward};
+static const ls_op join_op = {.name = "ls_join_dummies", .shape = join_shape, .backward = join_backward};
 
-ls_tensor *ls_join(ls_tensor *tensor, ls_tensor *const *others, int count) {
+ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count) {
     const size_t bytes = ((size_t)(count > 0 ? count : 0) + 1) * sizeof(ls_tensor *);
     ls_tensor **inputs = ls_record_allocate(bytes);
     if (inputs == NULL) {

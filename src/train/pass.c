@@ -29,7 +29,7 @@ static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch 
         return LS_OK;
     }
     LS_TRY(ls_trial_watch_step(trial, batch));
-    return ls_trial_between(trial, false);
+    return ls_trial_end_of_step(trial, false);
 }
 
 static ls_status no_batches(const ls_pass *pass) {

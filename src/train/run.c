@@ -99,7 +99,7 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
     LS_TRY(ls_trial_check_replicas(trial));
-    return whole ? ls_trial_between(trial, true) : LS_OK;
+    return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
 /* One that goes on behind its last step, in the midst of an epoch, has still the end of that before it. */

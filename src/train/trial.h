@@ -193,7 +193,7 @@ ls_status ls_checkpoints_finish(ls_trial *trial);
 void ls_checkpoints_end(ls_trial *trial);
 /* Between two steps, and at the end of an epoch, when all hooks have run: ranks agree on going on, and write
  * checkpoints where they are due. LS_ERR_STOPPED where a signal has asked for room. */
-ls_status ls_trial_between(ls_trial *trial, bool epoch);
+ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch);
 /* Puts the trial where the newest checkpoint in the folder is; where there is none it stays, or fails if one is needed.
  * Collective. */
 ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);

@@ -2,7 +2,7 @@
  * A message that is waited for after its scope has ended.
  *
  * ranks: 2 3
- * says: ls_wait: .*scope
+ * says: ls_handle_wait: .*scope
  */
 #include "tests/mistakes/mistake.h"
 
@@ -19,6 +19,6 @@ int main(void) {
     if (ls_scope_end(scope) != LS_OK) {
         return failed();
     }
-    ls_wait(handle);
+    ls_handle_wait(handle);
     return ended(ls_scope_end(outer));
 }

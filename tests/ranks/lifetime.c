@@ -71,7 +71,7 @@ static ls_tensor *apply(ls_comm *comm, ls_tensor *x, int which) {
     case 4:
         return ls_alltoall(comm, rows, 1, 0, 1);
     default:
-        return ls_wait(ls_isend(comm, x, ls_comm_rank(comm), 0)); /* to itself */
+        return ls_handle_wait(ls_isend(comm, x, ls_comm_rank(comm), 0)); /* to itself */
     }
 }
 
@@ -87,7 +87,7 @@ static ls_status backward_after_free(ls_comm *world, int which) {
     ls_handle *sent = which == WAYS - 1 ? ls_isend(part, x, rank, 0) : NULL;
     if (sent != NULL) {
         received = ls_recv(part, LS_SHAPE(3), LS_F32, rank, 0);
-        (void)ls_wait(sent);
+        (void)ls_handle_wait(sent);
     } else {
         received = apply(part, x, which);
     }
@@ -112,10 +112,10 @@ static ls_status handles(ls_comm *world) {
         ls_tensor *x = recorded != 0 ? leaf(rank) : ls_full(LS_SHAPE(3), LS_F32, rank);
         ls_handle *sent = ls_isend(world, x, (rank + 1) % size, 3);
         ls_handle *got = ls_irecv(world, LS_SHAPE(3), LS_F32, (rank + size - 1) % size, 3);
-        LS_CHECK(ls_at(ls_wait(got), (const int64_t[]){1}) == (rank + size - 1) % size);
+        LS_CHECK(ls_at(ls_handle_wait(got), (const int64_t[]){1}) == (rank + size - 1) % size);
         LS_TRY(ls_scope_end(scope));
-        LS_CHECK(refused(made(ls_wait(sent)), "ls_wait: ", "the handle is of a scope that has ended"));
-        LS_CHECK(refused(made(ls_wait(got)), "ls_wait: ", "handle"));
+        LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the handle is of a scope that has ended"));
+        LS_CHECK(refused(made(ls_handle_wait(got)), "ls_handle_wait: ", "handle"));
     }
     /* In a scope around it, where the tape has it live on. */
     ls_scope *outer = ls_scope_begin();
@@ -123,7 +123,7 @@ static ls_status handles(ls_comm *world) {
     ls_handle *sent = ls_isend(world, leaf(rank), (rank + 1) % size, 3);
     ls_tensor *got = ls_keep(ls_recv(world, LS_SHAPE(3), LS_F32, (rank + size - 1) % size, 3));
     LS_TRY(ls_scope_end(inner));
-    LS_CHECK(refused(made(ls_wait(sent)), "ls_wait: ", "the handle is of a scope that has ended"));
+    LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the handle is of a scope that has ended"));
     LS_CHECK(ls_at(got, (const int64_t[]){0}) == (rank + size - 1) % size);
     LS_CHECK(ls_scope_end(outer) == LS_ERR_STATE);
     return ls_comm_barrier(world, NULL);
@@ -144,7 +144,7 @@ static ls_status work_after_free(ls_comm *world) {
     ls_comm_free(part);
     LS_CHECK(ls_work_done(work[0]));
     LS_CHECK(refused(ls_work_wait(work[0]), "ls_comm_recv #1: ", "the communicator was freed before the call had"));
-    LS_CHECK(refused(made(ls_wait(handle)), "ls_irecv: ls_comm_recv #", "the communicator was freed before"));
+    LS_CHECK(refused(made(ls_handle_wait(handle)), "ls_irecv: ls_comm_recv #", "the communicator was freed before"));
     LS_CHECK(refused(ls_work_wait(work[1]), "ls_comm_recv #2: ", "the communicator was freed before the call had"));
     LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
     return ls_comm_barrier(world, NULL);

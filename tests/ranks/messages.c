@@ -31,7 +31,7 @@ static ls_status plain_ring(ls_comm *world) {
         LS_TRY(ls_set_requires_grad(a, true));
         ls_handle *sent = ls_isend(world, a, next_of(world), 0);
         ls_tensor *b = ls_recv(world, LS_SHAPE(count), LS_F32, previous_of(world), 0);
-        ls_wait(sent);
+        ls_handle_wait(sent);
         LS_TRY(ls_backward(ls_sum(ls_add(a, b))));
         LS_CHECK(grad_of(a) == 2);
         LS_TRY(ls_scope_end(scope));
@@ -74,27 +74,28 @@ static ls_status waits_in_any_order(ls_comm *world) {
                         ls_irecv(world, LS_SHAPE(3), LS_F64, previous_of(world), 1)};
     const int first = rank % 2;
     ls_tensor *x[2];
-    x[first] = ls_wait(got[first]);
-    ls_wait(sent[1]);
-    x[1 - first] = ls_wait(got[1 - first]);
-    ls_wait(sent[0]);
+    x[first] = ls_handle_wait(got[first]);
+    ls_handle_wait(sent[1]);
+    x[1 - first] = ls_handle_wait(got[1 - first]);
+    ls_handle_wait(sent[0]);
     LS_TRY(ls_backward(ls_sum(ls_add(ls_mul(x[0], 5), ls_mul(x[1], 7)))));
     LS_CHECK(grad_of(a) == 5 && grad_of(b) == 7);
     return ls_scope_end(scope);
 }
 
-/* What ls_wait gives for a sent message is the tensor, and gradient flows through it too. */
+/* What ls_handle_wait gives for a sent message is the tensor, and gradient flows through it too. */
 static ls_status sent_tensors_are_given_back(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *a = leaf(2, 2);
     ls_handle *sent = ls_isend(world, a, next_of(world), 0);
     ls_tensor *b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
-    ls_tensor *given_back = ls_wait(sent);
+    ls_tensor *given_back = ls_handle_wait(sent);
     LS_CHECK(ls_equal(given_back, a));
     ls_tensor *to_myself = ls_send(world, a, ls_comm_rank(world), 3);
     ls_tensor *own = ls_recv(world, LS_SHAPE(2), LS_F64, ls_comm_rank(world), 3);
-    ls_tensor *joined = ls_join(b, (ls_tensor *[]){given_back, own}, 2);
-    LS_CHECK(ls_requires_grad(ls_join(ls_scalar(1, LS_F64), &a, 1)) && ls_equal(ls_join(a, NULL, 0), a));
+    ls_tensor *joined = ls_join_dummies(b, (ls_tensor *[]){given_back, own}, 2);
+    LS_CHECK(ls_requires_grad(ls_join_dummies(ls_scalar(1, LS_F64), &a, 1)) &&
+             ls_equal(ls_join_dummies(a, NULL, 0), a));
     LS_TRY(ls_backward(ls_sum(ls_mul(joined, ls_add(to_myself, given_back)))));
     /* b (a + a): 4 from the rank that has a as its b, 2 b from each a here. */
     LS_CHECK(grad_of(a) == 8);
@@ -111,7 +112,7 @@ static ls_status a_loop_around_the_ranks(ls_comm *world) {
         ls_scope *inner = ls_scope_begin();
         ls_handle *sent = ls_isend(world, ls_mul(state, w), next_of(world), step);
         state = ls_keep(ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), step));
-        ls_wait(sent);
+        ls_handle_wait(sent);
         LS_TRY(ls_scope_end(inner));
     }
     ls_tensor *loss = ls_sum(state); /* the product of three ranks' w, in a row */
@@ -130,7 +131,7 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
     ls_scope *inner = ls_scope_begin();
     ls_handle *sent = ls_isend(world, ls_square(a), next_of(world), 0);
     ls_tensor *b = ls_keep(ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0));
-    ls_wait(sent);
+    ls_handle_wait(sent);
     if (ls_comm_rank(world) == 0) {
         ls_release(b);
         b = NULL;
@@ -141,7 +142,7 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Receives that nobody has waited for when the pass begins: the sender gets zeros, and ls_wait the message. */
+/* Receives that nobody has waited for when the pass begins: the sender gets zeros, and ls_handle_wait the message. */
 static ls_status receives_left_open(ls_comm *world) {
     for (int waiters = 0; waiters < 2; waiters++) { /* nobody waits before the pass; all but rank 0 do */
         ls_scope *scope = ls_scope_begin();
@@ -149,12 +150,12 @@ static ls_status receives_left_open(ls_comm *world) {
         const bool waits = waiters == 1 && ls_comm_rank(world) != 0;
         ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0);
         ls_handle *sent = ls_isend(world, ls_square(a), next_of(world), 0);
-        ls_tensor *b = waits ? ls_wait(coming) : NULL;
-        ls_wait(sent);
+        ls_tensor *b = waits ? ls_handle_wait(coming) : NULL;
+        ls_handle_wait(sent);
         LS_TRY(ls_backward(b != NULL ? ls_add(ls_sum(a), ls_sum(b)) : ls_sum(a)));
         const bool used = waiters == 1 && next_of(world) != 0;
         LS_CHECK(grad_of(a) == (used ? 7 : 1));
-        LS_CHECK(waits || ls_item(ls_wait(coming)) == 9);
+        LS_CHECK(waits || ls_item(ls_handle_wait(coming)) == 9);
         LS_TRY(ls_scope_end(scope));
     }
     ls_scope *scope = ls_scope_begin(); /* the same of a message without a gradient */
@@ -162,8 +163,8 @@ static ls_status receives_left_open(ls_comm *world) {
     ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_I64, previous_of(world), 0);
     ls_handle *sent = ls_isend(world, ls_full(LS_SHAPE(1), LS_I64, 5), next_of(world), 0);
     LS_TRY(ls_backward(ls_sum(a)));
-    LS_CHECK(grad_of(a) == 1 && ls_item(ls_wait(coming)) == 5);
-    ls_wait(sent);
+    LS_CHECK(grad_of(a) == 1 && ls_item(ls_handle_wait(coming)) == 5);
+    ls_handle_wait(sent);
     return ls_scope_end(scope);
 }
 
@@ -174,12 +175,12 @@ static ls_status without_gradient(ls_comm *world) {
     const bool before = ls_no_grad(true);
     ls_handle *sent = ls_isend(world, a, next_of(world), 0);
     ls_tensor *b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
-    LS_CHECK(!ls_requires_grad(b) && !ls_requires_grad(ls_wait(sent)));
+    LS_CHECK(!ls_requires_grad(b) && !ls_requires_grad(ls_handle_wait(sent)));
     (void)ls_no_grad(before);
     ls_tensor *whole = ls_full(LS_SHAPE(2), LS_I64, ls_comm_rank(world));
     sent = ls_isend(world, whole, next_of(world), 0);
     b = ls_recv(world, LS_SHAPE(2), LS_I64, previous_of(world), 0);
-    ls_wait(sent);
+    ls_handle_wait(sent);
     LS_CHECK(ls_at(b, (int64_t[]){1}) == previous_of(world));
     LS_CHECK(ls_backward(ls_scalar(0, LS_F64)) == LS_ERR_STATE);
 
@@ -188,7 +189,7 @@ static ls_status without_gradient(ls_comm *world) {
     (void)ls_no_grad(off);
     sent = ls_isend(world, a, next_of(world), 0);
     b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
-    LS_CHECK(ls_requires_grad(ls_wait(sent)) == !off);
+    LS_CHECK(ls_requires_grad(ls_handle_wait(sent)) == !off);
     LS_CHECK(ls_requires_grad(b) == (!off && previous_of(world) != 0));
     (void)ls_no_grad(before);
     if (ls_comm_size(world) > 1) {
@@ -241,8 +242,8 @@ static ls_status wrong_arguments(ls_comm *world) {
     LS_CHECK(ls_irecv(world, LS_SHAPE(-1), LS_F32, 0, 0) == NULL);
     LS_CHECK(ls_isend(world, x, 0, 1 << 30) == NULL && said("ls_isend: tag"));
     LS_CHECK(ls_isend(world, x, 0, -1) == NULL && said("ls_isend: tag -1"));
-    LS_CHECK(ls_join(x, (ls_tensor *[]){NULL}, 1) == NULL && ls_join(NULL, NULL, 0) == NULL);
-    LS_CHECK(ls_wait(NULL) == NULL);
+    LS_CHECK(ls_join_dummies(x, (ls_tensor *[]){NULL}, 1) == NULL && ls_join_dummies(NULL, NULL, 0) == NULL);
+    LS_CHECK(ls_handle_wait(NULL) == NULL);
     (void)ls_scope_end(scope);
     return LS_OK;
 }
@@ -256,7 +257,7 @@ static ls_status several_communicators(ls_comm *world) {
     ls_tensor *in_half = ls_allreduce(half, ls_square(a), LS_SUM);
     ls_handle *sent = ls_isend(world, in_half, next_of(world), 0);
     ls_tensor *other = ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0);
-    ls_wait(sent);
+    ls_handle_wait(sent);
     LS_TRY(ls_backward(ls_sum(ls_allreduce(half, ls_add(other, in_half), LS_AVG))));
     /* Every rank's square is in the sums of its half, each of which two ranks use. */
     LS_CHECK(grad_of(a) == 4.0 * 2 * ls_comm_size(half));

@@ -108,7 +108,7 @@ static ls_tensor *collective(run *r, ls_comm *group) {
 }
 
 static void wait_for_one(run *r, int index) {
-    ls_tensor *result = ls_wait(r->open[index].handle);
+    ls_tensor *result = ls_handle_wait(r->open[index].handle);
     if (r->open[index].receives || private_dice(r, 2) == 0) {
         use(r, result);
     }

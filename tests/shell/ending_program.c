@@ -11,7 +11,7 @@
 
 #include <lockstep/lockstep.h>
 
-/* comm/frame.h, whose ls_join is another than that of tensors. */
+/* comm/frame.h, whose ls_join_context is another than that of tensors. */
 extern uint64_t ls_comm_tell_after_ns;
 
 enum { LARGE = 4000000 };

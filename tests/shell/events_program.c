@@ -33,7 +33,7 @@ static ls_status write_all(ls_events *events) {
 }
 
 int main(int count, char **arguments) {
-    ls_events *events = count == 2 ? ls_events_create(arguments[1], NULL) : NULL;
+    ls_events *events = count == 2 ? ls_events_open(arguments[1], NULL) : NULL;
     ls_status status = events != NULL ? write_all(events) : ls_error_status();
     if (status == LS_OK) {
         status = ls_events_close(events);

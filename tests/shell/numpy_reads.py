@@ -14,11 +14,11 @@ class Named(ctypes.Structure):
 library = ctypes.CDLL(sys.argv[1])
 kind = sys.argv[2]
 library.ls_error_message.restype = ctypes.c_char_p
-library.ls_npz_load.restype = library.ls_npy_load.restype = ctypes.c_void_p
+library.ls_npz_load.restype = library.ls_npy_read.restype = ctypes.c_void_p
 library.ls_npz_at.argtypes = [ctypes.c_void_p, ctypes.c_int]
 library.ls_npz_at.restype = Named
 library.ls_npz_count.argtypes = library.ls_npz_free.argtypes = library.ls_release.argtypes = [ctypes.c_void_p]
-library.ls_npy_save.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+library.ls_npy_write.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
 
 
 def good(what):
@@ -55,8 +55,8 @@ with np.load("ours.npz") as ours:
 files = 0
 for array in arrays.values():
     write_array("theirs.npy", array)
-    tensor = good(library.ls_npy_load(b"theirs.npy"))
-    good(library.ls_npy_save(b"ours.npy", tensor) == 0)
+    tensor = good(library.ls_npy_read(b"theirs.npy"))
+    good(library.ls_npy_write(b"ours.npy", tensor) == 0)
     library.ls_release(tensor)
     ours = np.load("ours.npy")
     assert ours.shape == array.shape and ours.dtype == array.dtype.newbyteorder("=") and (ours == array).all()

@@ -46,13 +46,13 @@ static const char *run_rank(int rank, const void *what) {
     snprintf(url, sizeof url, "file://%s", forks->folder);
     ls_store *store = ls_store_open(url, &(ls_store_options){.serve = rank == 0, .timeout = forks->timeout});
     LS_MUST(store != NULL);
-    const ls_join join = {.rank = rank,
-                          .size = forks->size,
-                          .local_rank = rank,
-                          .local_size = forks->size,
-                          .store = store,
-                          .prefix = "test/",
-                          .timeout = forks->timeout};
+    const ls_join_context join = {.rank = rank,
+                                  .size = forks->size,
+                                  .local_rank = rank,
+                                  .local_size = forks->size,
+                                  .store = store,
+                                  .prefix = "test/",
+                                  .timeout = forks->timeout};
     const ls_backend *backend = chosen_backend();
     LS_MUST(backend != NULL);
     ls_comm *world = ls_comm_open(backend, &join);

@@ -29,7 +29,7 @@ void tcp_net_listen_on(tcp_net *net, int size, int machines) {
     *net = (tcp_net){.size = size};
     assert_int_equal(ls_key_read(&net->key, "the key of transport tests"), LS_OK);
     for (int rank = 0; rank < size; rank++) {
-        const ls_join join = {.size = size, .machine = (uint64_t)(rank % machines)};
+        const ls_join_context join = {.size = size, .machine = (uint64_t)(rank % machines)};
         assert_int_equal(ls_tcp_listen(&join, &net->cards[rank], &net->listeners[rank]), LS_OK);
     }
 }

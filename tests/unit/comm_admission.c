@@ -155,13 +155,13 @@ static const char *survives(int rank, const void *what) {
         LS_MUST(ls_store_wait(store, "contended 0", 0) == LS_OK && ls_store_wait(store, "contended 1", 0) == LS_OK);
         raise(SIGKILL);
     }
-    const ls_join join = {.rank = rank,
-                          .size = p->size,
-                          .local_rank = rank,
-                          .local_size = p->size,
-                          .store = store,
-                          .prefix = "test/",
-                          .timeout = LONG_TIMEOUT};
+    const ls_join_context join = {.rank = rank,
+                                  .size = p->size,
+                                  .local_rank = rank,
+                                  .local_size = p->size,
+                                  .store = store,
+                                  .prefix = "test/",
+                                  .timeout = LONG_TIMEOUT};
     LS_MUST(ls_comm_open(ls_backend_find("shm"), &join) == NULL);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
     ls_store_close(store);

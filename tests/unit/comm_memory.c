@@ -143,7 +143,7 @@ static void no_leak_when_a_rank_gives_up(void **state) {
 
 static void no_leak_in_a_world_of_one(void **state) {
     (void)state;
-    const ls_join join = {.size = 1, .local_size = 1, .prefix = "", .timeout = 1.0};
+    const ls_join_context join = {.size = 1, .local_size = 1, .prefix = "", .timeout = 1.0};
     ls_status status = LS_ERR_MEMORY;
     for (int at = 1; status != LS_OK && at < 100; at++) {
         counter c = {.fails_at = at};

@@ -295,11 +295,11 @@ static ls_status read_arrays(void) {
     if (file != NULL) {
         const ls_named named[] = {ls_npz_at(file, 0), ls_npz_at(file, 1)};
         status = ls_npz_save(test_path("copy.npz"), named, 2);
-        status = status == LS_OK ? ls_npy_save(test_path("copy.npy"), named[0].tensor) : status;
+        status = status == LS_OK ? ls_npy_write(test_path("copy.npy"), named[0].tensor) : status;
         ls_npz_free(file);
     }
     if (status == LS_OK) {
-        ls_tensor *tensor = ls_npy_load(LS_FIXTURES "/numpy_fortran.npy");
+        ls_tensor *tensor = ls_npy_read(LS_FIXTURES "/numpy_fortran.npy");
         status = tensor != NULL ? LS_OK : ls_error_status();
         ls_release(tensor);
     }

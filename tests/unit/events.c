@@ -26,7 +26,7 @@
 enum { PATH_ROOM = 400, RECORDS = 16 };
 
 static ls_events *begin(const char *folder, const ls_events_options *options) {
-    ls_events *events = ls_events_create(test_path(folder), options);
+    ls_events *events = ls_events_open(test_path(folder), options);
     if (events == NULL) {
         fail_msg("%s", ls_error_message());
     }
@@ -88,7 +88,7 @@ static void test_the_file_has_its_name_and_version(void **state) {
 enum { THREADS = 8 };
 
 static void *write_one(void *folder) {
-    ls_events *events = ls_events_create(folder, NULL);
+    ls_events *events = ls_events_open(folder, NULL);
     const bool good = events != NULL && ls_events_scalar(events, "a", 1, 1) == LS_OK;
     const bool closed = ls_events_close(events) == LS_OK;
     ls_thread_end();
@@ -149,7 +149,7 @@ static void test_files_that_cannot_be_made(void **state) {
         ls_status status;
         const char *part;
     } cases[] = {
-        {NULL, 0, LS_ERR_ARGUMENT, "ls_events_create: the folder is empty"},
+        {NULL, 0, LS_ERR_ARGUMENT, "ls_events_open: the folder is empty"},
         {"", 0, LS_ERR_ARGUMENT, "the folder is empty"},
         {test_path("."), -1, LS_ERR_ARGUMENT, "flush_seconds is -1"},
         {test_path("."), (double)NAN, LS_ERR_ARGUMENT, "flush_seconds is nan"},
@@ -161,7 +161,7 @@ static void test_files_that_cannot_be_made(void **state) {
     };
     const int descriptors = test_descriptors_count();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_null(ls_events_create(cases[i].folder, &(ls_events_options){.flush_seconds = cases[i].flush_seconds}));
+        assert_null(ls_events_open(cases[i].folder, &(ls_events_options){.flush_seconds = cases[i].flush_seconds}));
         expect_error(ls_error_status(), cases[i].status, cases[i].part);
     }
     assert_int_equal(test_descriptors_count(), descriptors);
@@ -276,9 +276,9 @@ static void test_full_disk_at_both_ends(void **state) {
     char path[PATH_ROOM];
     limit_files(20);
     const int descriptors = test_descriptors_count();
-    assert_null(ls_events_create(test_path("none"), NULL));
+    assert_null(ls_events_open(test_path("none"), NULL));
     limit_files(RLIM_INFINITY);
-    expect_error(ls_error_status(), LS_ERR_IO, "ls_events_create: cannot write ");
+    expect_error(ls_error_status(), LS_ERR_IO, "ls_events_open: cannot write ");
     assert_int_equal(test_folder_count(test_path("none")), 0);
     ls_events *events = begin("last", NULL);
     snprintf(path, sizeof path, "%s", ls_events_path(events));
@@ -363,7 +363,7 @@ static bool write_with_little(long n) {
     test_allocator_start(&allocator);
     atomic_store(&allocator.fail_once, n);
     long calls = n + 1;
-    ls_events *events = ls_events_create(test_path("little"), NULL);
+    ls_events *events = ls_events_open(test_path("little"), NULL);
     if (events == NULL) {
         assert_int_equal(ls_error_status(), LS_ERR_MEMORY);
     } else {

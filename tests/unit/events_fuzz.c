@@ -44,7 +44,7 @@ static void load(good_file *file, const char *path) {
 static int make_files(void **state) {
     (void)state;
     char path[400];
-    ls_events *events = ls_events_create(test_path("events"), NULL);
+    ls_events *events = ls_events_open(test_path("events"), NULL);
     ls_tensor *tensor = ls_ones(LS_SHAPE(3, 4), LS_F32);
     const ls_events_node node = {"a", "Linear", (const char *const[]){"b", "c", NULL}};
     snprintf(path, sizeof path, "%s", ls_events_path(events));

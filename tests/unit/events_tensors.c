@@ -26,7 +26,7 @@ typedef ls_status writer(ls_events *events, const char *tag, int64_t step, const
 static const uint8_t *write_one(writer *write, const ls_tensor *tensor, int number, uint8_t **bytes, size_t *size) {
     char path[PATH_ROOM];
     events_record records[2];
-    ls_events *events = ls_events_create(test_path("tensors"), NULL);
+    ls_events *events = ls_events_open(test_path("tensors"), NULL);
     assert_non_null(events);
     snprintf(path, sizeof path, "%s", ls_events_path(events));
     if (write(events, "a", 1, tensor) != LS_OK) {
@@ -147,7 +147,7 @@ static void test_histograms_of_what_has_none(void **state) {
     (void)state;
     static const float numbers[] = {1, 2, 3, NAN, -INFINITY, 0};
     ls_scope *scope = ls_scope_begin();
-    ls_events *events = ls_events_create(test_path("tensors"), NULL);
+    ls_events *events = ls_events_open(test_path("tensors"), NULL);
     ls_tensor *tensor = ls_from(LS_SHAPE(2, 3), LS_F32, numbers);
     expect_error(ls_events_histogram(events, "w", 1, tensor), LS_ERR_ARGUMENT,
                  "ls_events_histogram: 'w': element 3 of [2, 3] is nan");
@@ -253,7 +253,7 @@ static void test_large_pictures(void **state) {
     events_list list = {0};
     char path[PATH_ROOM];
     ls_scope *scope = ls_scope_begin();
-    ls_events *events = ls_events_create(test_path("tensors"), NULL);
+    ls_events *events = ls_events_open(test_path("tensors"), NULL);
     snprintf(path, sizeof path, "%s", ls_events_path(events));
     assert_int_equal(ls_events_image(events, "noise", 1, ls_rand(LS_SHAPE(3, 500, 701), LS_F32)), LS_OK);
     assert_int_equal(ls_events_image(events, "thin", 2, ls_ones(LS_SHAPE(100000, 1), LS_U8)), LS_OK);
@@ -267,7 +267,7 @@ static void test_large_pictures(void **state) {
 static void test_what_is_no_picture(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
-    ls_events *events = ls_events_create(test_path("tensors"), NULL);
+    ls_events *events = ls_events_open(test_path("tensors"), NULL);
     const struct {
         ls_shape shape;
         const char *part;

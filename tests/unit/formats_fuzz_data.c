@@ -41,7 +41,7 @@ static void round_npy(uint64_t number, void *argument) {
     if (!whole) {
         content_damage(&c);
     }
-    ls_tensor *tensor = ls_npy_load(number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c));
+    ls_tensor *tensor = ls_npy_read(number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c));
     if (tensor == NULL) {
         tally_refused(argument);
         return;

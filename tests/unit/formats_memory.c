@@ -103,7 +103,7 @@ static ls_status read_idx(const char *path) {
 }
 
 static ls_status read_npy(const char *path) {
-    ls_tensor *tensor = ls_npy_load(path);
+    ls_tensor *tensor = ls_npy_read(path);
     ls_release(tensor);
     return tensor != NULL ? LS_OK : ls_error_status();
 }

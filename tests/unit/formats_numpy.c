@@ -54,7 +54,7 @@ static void test_reads_numpy_files(void **state) {
     check_archive(LS_FIXTURES "/numpy.npz");
     check_archive(LS_FIXTURES "/numpy_packed.npz");
     check_archive(LS_FIXTURES "/numpy_64.npz");                        /* with the numbers of files of 4 GiB and more */
-    ls_tensor *tensor = ls_npy_load(LS_FIXTURES "/numpy_fortran.npy"); /* version 3.0, big-endian */
+    ls_tensor *tensor = ls_npy_read(LS_FIXTURES "/numpy_fortran.npy"); /* version 3.0, big-endian */
     check_numbers(tensor, LS_F64, LS_SHAPE(2, 3, 4), 0, 1);
     ls_release(tensor);
     assert_true(ls_npz_count(NULL) == 0 && ls_npz_at(NULL, 0).name == NULL && ls_npz_find(NULL, "f4") == NULL);
@@ -78,7 +78,7 @@ static void test_writes_what_numpy_writes(void **state) {
     ls_npz *file = ls_npz_load(LS_FIXTURES "/numpy.npz");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *path = test_path("one.npy");
-        assert_int_equal(ls_npy_save(path, ls_npz_find(file, names[i])), LS_OK);
+        assert_int_equal(ls_npy_write(path, ls_npz_find(file, names[i])), LS_OK);
         const size_t length = bytes_of(path, ours);
         assert_int_equal(length % 64, (size_t)ls_numel(ls_npz_find(file, names[i])) *
                                           ls_dtype_size(ls_dtype_of(ls_npz_find(file, names[i]))) % 64);
@@ -98,8 +98,8 @@ static void test_round_trips(void **state) {
     for (int i = 0; i < COUNT; i++) {
         const ls_shape shapes[] = {LS_SCALAR, LS_SHAPE(5), LS_SHAPE(0, 2), LS_SHAPE(1, 2, 1, 2, 1, 2, 1, 2)};
         tensors[i] = (ls_named){ls_dtype_name(dtypes[i]), ls_full(shapes[i % 4], dtypes[i], 1)};
-        assert_int_equal(ls_npy_save(test_path("one.npy"), tensors[i].tensor), LS_OK);
-        ls_tensor *back = ls_npy_load(test_path("one.npy"));
+        assert_int_equal(ls_npy_write(test_path("one.npy"), tensors[i].tensor), LS_OK);
+        ls_tensor *back = ls_npy_read(test_path("one.npy"));
         assert_true(ls_equal(back, tensors[i].tensor));
         assert_int_equal(ls_dtype_of(back), dtypes[i]);
         ls_release(back);
@@ -139,7 +139,7 @@ static void test_reads_large_arrays(void **state) {
     gzFile stream = gzopen(path, "wbe");
     assert_int_equal(gzwrite(stream, bytes, sizeof bytes), sizeof bytes);
     assert_int_equal(gzclose(stream), Z_OK);
-    ls_tensor *tensor = ls_npy_load(path), *plain = ls_npy_load(test_file("large.npy", bytes, sizeof bytes));
+    ls_tensor *tensor = ls_npy_read(path), *plain = ls_npy_read(test_file("large.npy", bytes, sizeof bytes));
     assert_non_null(tensor);
     const int64_t *numbers = ls_data(tensor);
     for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
@@ -168,11 +168,11 @@ static void test_saves_no_more_than_it_can(void **state) {
         assert_int_equal(ls_npz_save(test_path("not"), &cases[i].tensor, 1), LS_ERR_ARGUMENT);
         assert_non_null(strstr(ls_error_message(), cases[i].part));
     }
-    assert_int_equal(ls_npy_save(test_path("not"), half), LS_ERR_ARGUMENT);
-    assert_int_equal(ls_npy_save(test_path("not"), turned), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_npy_write(test_path("not"), half), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_npy_write(test_path("not"), turned), LS_ERR_ARGUMENT);
     assert_non_null(strstr(ls_error_message(), "ls_contiguous first"));
-    assert_int_not_equal(ls_npy_save(test_path("not"), NULL), LS_OK);
-    assert_int_equal(ls_npy_save(test_path("absent/file"), matrix), LS_ERR_IO);
+    assert_int_not_equal(ls_npy_write(test_path("not"), NULL), LS_OK);
+    assert_int_equal(ls_npy_write(test_path("absent/file"), matrix), LS_ERR_IO);
     const ls_named same[] = {{"a", matrix}, {"a", matrix}};
     assert_int_equal(ls_npz_save(test_path("not"), same, 2), LS_ERR_ARGUMENT);
     assert_non_null(strstr(ls_error_message(), "two tensors are named a"));
@@ -196,7 +196,7 @@ static const char *npy_with(const char *header, size_t size) {
 }
 
 static void expect_error(const char *path, const char *part) {
-    assert_null(ls_npy_load(path));
+    assert_null(ls_npy_read(path));
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
     if (strstr(ls_error_message(), part) == NULL || strstr(ls_error_message(), path) == NULL) {
         fail_msg("%s, expected: %s", ls_error_message(), part);
@@ -249,7 +249,7 @@ static void test_headers(void **state) {
             expect_error(path, cases[i].part);
             continue;
         }
-        ls_tensor *tensor = ls_npy_load(path);
+        ls_tensor *tensor = ls_npy_read(path);
         check_numbers(tensor, LS_U8, LS_SHAPE(2, 3), 0, 0);
         ls_release(tensor);
     }
@@ -265,9 +265,9 @@ static void test_fronts(void **state) {
     expect_error(test_file("front.npy", "\x93NUMPY\1\0\5", 9), "ends within its header");
     expect_error(test_file("front.npy", "\x93NUMPY\1\0\5\0{}", 12), "ends within its header");
     expect_error(test_file("front.npy", "\x93NUMPY\2\0\0\0\1\0{}", 14), "a header of 65536 bytes");
-    assert_null(ls_npy_load(test_path("absent")));
+    assert_null(ls_npy_read(test_path("absent")));
     assert_int_equal(ls_error_status(), LS_ERR_IO);
-    assert_null(ls_npy_load(NULL));
+    assert_null(ls_npy_read(NULL));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
 }
 
@@ -278,7 +278,7 @@ static void test_bools(void **state) {
     assert_int_equal(strlen(bytes + 10), 0x38);
     bytes[10 + 0x38] = '\n';
     memcpy(bytes + 10 + 0x39, "\0\2\xff", 3);
-    ls_tensor *tensor = ls_npy_load(test_file("bools.npy", bytes, 10 + 0x39 + 3));
+    ls_tensor *tensor = ls_npy_read(test_file("bools.npy", bytes, 10 + 0x39 + 3));
     assert_memory_equal(ls_data(tensor), "\0\1\1", 3);
     ls_release(tensor);
 }

@@ -85,7 +85,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         self->events != NULL) {
         return LS_OK;
     }
-    self->events = ls_events_create(self->folder, NULL);
+    self->events = ls_events_open(self->folder, NULL);
     if (self->events == NULL) {
         return ls_error_status();
     }

@@ -151,7 +151,7 @@ static bool is_due(const ls_trial *trial, bool epoch) {
            (options->every_seconds > 0 && rank_of(trial) == 0 && seconds >= options->every_seconds);
 }
 
-ls_status ls_trial_between(ls_trial *trial, bool epoch) {
+ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
     ls_checkpointer *self = trial->checkpointer;
     if (self == NULL) {
         return ls_trial_agree(trial, LS_OK);

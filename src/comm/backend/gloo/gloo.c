@@ -283,7 +283,7 @@ static const ls_library library = {
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
 
-static ls_status attach(const ls_join *join, ls_engine *engine, ls_own_collectives used) {
+static ls_status attach(const ls_join_context *join, ls_engine *engine, ls_own_collectives used) {
     const bool named = join->address != NULL && join->address[0] != '\0';
     ls_gloo *gloo = (ls_gloo *)ls_collectives_add(ls_engine_endpoint(engine), &library, used);
     if (gloo == NULL) {
@@ -311,7 +311,7 @@ static ls_status agree_on_use(ls_engine *engine, int size, ls_own_collectives *a
     return status;
 }
 
-static ls_status gloo_open(const ls_join *join, void **state) {
+static ls_status gloo_open(const ls_join_context *join, void **state) {
     ls_own_collectives used = LS_OWN_NEVER;
     LS_TRY(ls_module_tcp()->open(join, state));
     ls_status status = agree_on_use(*state, join->size, &used);
@@ -320,7 +320,7 @@ static ls_status gloo_open(const ls_join *join, void **state) {
 }
 
 /* A part is as its parent: it makes no call of its own, in which ranks could miss one that leaves it at once. */
-static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, void **result) {
+static ls_status gloo_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
     return *result != NULL ? ls_module_settle(attach(join, *result, ls_engine_endpoint(state)->own), result) : LS_OK;
 }

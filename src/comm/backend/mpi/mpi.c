@@ -31,7 +31,7 @@ static ls_status connect(ls_engine *engine, MPI_Comm comm, void **state) {
 }
 
 /* Which ranks share this one's machine. */
-static void find_local_ranks(const ls_mpi_greeting *all, ls_join *join) {
+static void find_local_ranks(const ls_mpi_greeting *all, ls_join_context *join) {
     for (int rank = 0; rank < join->size; rank++) {
         const bool local = all[rank].machine == join->machine;
         join->local_size += local;
@@ -40,7 +40,7 @@ static void find_local_ranks(const ls_mpi_greeting *all, ls_join *join) {
 }
 
 /* Whether there are more ranks on this machine than cores that they may run on. */
-static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join *join) {
+static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join_context *join) {
     int ranks = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -85,7 +85,7 @@ static const char own_variable[] = "LOCKSTEP_MPI_COLLECTIVES";
 
 /* An engine over a duplicate of `comm`; all its ranks call this. Finds who shares the machine, if `join` does not know.
  */
-static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **state) {
+static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, void **state) {
     ls_mpi_greeting own = {.machine = join->machine,
                            .unasked = (int64_t)ls_mpi_unasked(),
                            .reductions = ls_mpi_check_reductions(),
@@ -129,7 +129,7 @@ static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **stat
 /* ---- the world -----------------------------------------------------------------------------------------------------
  */
 
-static ls_status check_place(const ls_join *join) {
+static ls_status check_place(const ls_join_context *join) {
     int rank = 0;
     int size = 0;
     MPI_Comm_rank(ls_mpi_world(), &rank);
@@ -150,14 +150,14 @@ static ls_status check_place(const ls_join *join) {
     return LS_OK;
 }
 
-static ls_status open_world(ls_join *join, void **state) {
+static ls_status open_world(ls_join_context *join, void **state) {
     LS_TRY(ls_mpi_join(join->timeout));
     LS_TRY(check_place(join));
     return open_over(ls_mpi_world(), join, true, state);
 }
 
-static ls_status mpi_open(const ls_join *join, void **state) {
-    ls_join place = *join;
+static ls_status mpi_open(const ls_join_context *join, void **state) {
+    ls_join_context place = *join;
     const ls_status status = open_world(&place, state);
     if (status == LS_ERR_TIMEOUT) {
         ls_mpi_lose_world();
@@ -207,7 +207,7 @@ static ls_status check_handle(MPI_Comm comm) {
     return LS_OK;
 }
 
-static ls_status mpi_adopt(const void *handle, ls_join *join, void **state) {
+static ls_status mpi_adopt(const void *handle, ls_join_context *join, void **state) {
     const MPI_Comm comm = *(const MPI_Comm *)handle;
     LS_TRY(check_handle(comm));
     LS_TRY(ls_mpi_watch_finalize());
@@ -254,7 +254,7 @@ static void discard_part(part *own) {
 }
 
 /* All that a rank needs, so that it takes part if it says so. */
-static ls_status prepare_part(const ls_endpoint *parent, const ls_join *join, const int *ranks, part **result) {
+static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *join, const int *ranks, part **result) {
     MPI_Group all;
     ls_mpi_options options = *ls_mpi_options_of(parent);
     part *own = ls_allocate_zeroed(1, sizeof *own);
@@ -307,7 +307,7 @@ static ls_status open_part(part *own, double timeout, void **state) {
 }
 
 /* After all have said whether they can take part. */
-static ls_status check_all_ready(const ls_join *join, const int *ranks, const int32_t *said) {
+static ls_status check_all_ready(const ls_join_context *join, const int *ranks, const int32_t *said) {
     for (int i = 0; i < join->size; i++) {
         if (said[ranks[i]] != LS_OK) {
             return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot take part", i);
@@ -316,7 +316,7 @@ static ls_status check_all_ready(const ls_join *join, const int *ranks, const in
     return LS_OK;
 }
 
-static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, void **result) {
+static ls_status mpi_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     ls_endpoint *parent = ls_engine_endpoint(state);
     const size_t size = (size_t)parent->size;
     int32_t *said = ls_allocate(size * sizeof *said);

@@ -131,7 +131,7 @@ static const ls_library library = {
 };
 
 /* Adds NCCL to a communicator of backend tcp that was just opened. Ends it on failure. */
-static ls_status attach(const ls_join *join, void **state) {
+static ls_status attach(const ls_join_context *join, void **state) {
     ls_nccl *nccl =
         (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library, LS_OWN_NEVER); /* without a stream */
     if (nccl == NULL) {
@@ -142,7 +142,7 @@ static ls_status attach(const ls_join *join, void **state) {
 }
 
 /* Without a GPU here the error is that of opening, not of the first call that wants one. */
-static ls_status nccl_open(const ls_join *join, void **state) {
+static ls_status nccl_open(const ls_join_context *join, void **state) {
     char why[LS_LIBRARY_WHY];
     if (!ls_nccl_find_gpus(why)) {
         return ls_fail(LS_ERR_DEVICE, "ls_comm_open: backend nccl: %s", why);
@@ -151,7 +151,7 @@ static ls_status nccl_open(const ls_join *join, void **state) {
     return attach(join, state);
 }
 
-static ls_status nccl_split(void *state, const ls_join *join, const int *ranks, void **result) {
+static ls_status nccl_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
     return *result != NULL ? attach(join, result) : LS_OK;
 }

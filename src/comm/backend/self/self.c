@@ -7,7 +7,7 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-static ls_status self_open(const ls_join *join, void **state) {
+static ls_status self_open(const ls_join_context *join, void **state) {
     if (join->size != 1) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend self is a world of one, not of %d ranks", join->size);
     }
@@ -89,7 +89,7 @@ static ls_status self_test(void *state, void *request, bool wait, bool *finished
     return LS_OK;
 }
 
-static ls_status self_split(void *state, const ls_join *join, const int *ranks, void **result) {
+static ls_status self_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     (void)state;
     (void)ranks;
     return join == NULL ? LS_OK : self_open(join, result);

@@ -42,7 +42,7 @@ typedef struct verdict {
 } verdict;
 
 typedef struct server {
-    const ls_join *join;
+    const ls_join_context *join;
     const ls_shm_ticket *ticket;
     int listener;
     int file;
@@ -66,7 +66,7 @@ static socklen_t abstract_address(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 
-static ls_status store_key(const ls_join *join, char key[256]) {
+static ls_status store_key(const ls_join_context *join, char key[256]) {
     if (snprintf(key, 256, "%sshm", join->prefix) >= 256) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_open: the prefix %s is too long", join->prefix);
     }
@@ -103,13 +103,13 @@ ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket) {
+ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_ticket *ticket) {
     char key[256];
     LS_TRY(store_key(join, key));
     return ls_store_set(join->store, key, ticket, sizeof *ticket);
 }
 
-ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket) {
+ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_ticket *ticket) {
     char key[256];
     size_t size = 0;
     LS_TRY(store_key(join, key));
@@ -293,7 +293,7 @@ static ls_status serve(server *self) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
+ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
                              const ls_shm *parent, const int *ranks) {
     const size_t size = (size_t)join->size;
     server self = {.join = join,
@@ -345,7 +345,7 @@ static bool readable(int connection, double seconds) {
     }
 }
 
-static ls_status receive_file(const ls_join *join, int connection, int *file, size_t *bytes) {
+static ls_status receive_file(const ls_join_context *join, int connection, int *file, size_t *bytes) {
     answer content = {0};
     struct iovec data = {.iov_base = &content, .iov_len = sizeof content};
     union {
@@ -371,7 +371,7 @@ static ls_status receive_file(const ls_join *join, int connection, int *file, si
     return LS_OK;
 }
 
-static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int connection) {
+static ls_status greet(const ls_join_context *join, const ls_shm_ticket *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
     /* Other connections may have filled the queue of a rank 0 that is stopped. */
@@ -392,7 +392,7 @@ static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int conne
     return LS_OK;
 }
 
-ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, int *connection, int *file,
+ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_ticket *from, int *connection, int *file,
                                size_t *bytes) {
     const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (made < 0) {
@@ -410,7 +410,7 @@ ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, i
     return LS_OK;
 }
 
-static ls_status hear_verdict(const ls_join *join, int connection) {
+static ls_status hear_verdict(const ls_join_context *join, int connection) {
     verdict result;
     if (!readable(connection, join->timeout + VERDICT_GRACE)) {
         return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not say within %g s that all have joined",
@@ -426,7 +426,7 @@ static ls_status hear_verdict(const ls_join *join, int connection) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status status) {
+ls_status ls_shm_share_confirm(const ls_join_context *join, int connection, ls_status status) {
     verdict report = {.status = (int32_t)status};
     if (status != LS_OK) {
         snprintf(report.message, sizeof report.message, "%s", ls_error_message());

@@ -21,7 +21,7 @@ ls_status ls_shm_create(ls_shm *shm) {
 }
 
 /* Rank 0 hands what it made to the others, who learn from the store where. */
-static ls_status open_first(ls_shm *shm, const ls_join *join) {
+static ls_status open_first(ls_shm *shm, const ls_join_context *join) {
     LS_TRY(ls_shm_create(shm));
     if (shm->size == 1) {
         return LS_OK;
@@ -54,14 +54,14 @@ static ls_status map_received(ls_shm *shm, size_t bytes) {
     return LS_OK;
 }
 
-ls_status ls_shm_attach(ls_shm *shm, const ls_join *join, const ls_shm_ticket *ticket) {
+ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_ticket *ticket) {
     int connection = -1;
     size_t bytes = 0;
     LS_TRY(ls_shm_share_receive(join, ticket, &connection, &shm->file, &bytes));
     return ls_shm_share_confirm(join, connection, map_received(shm, bytes));
 }
 
-static ls_status open_other(ls_shm *shm, const ls_join *join) {
+static ls_status open_other(ls_shm *shm, const ls_join_context *join) {
     ls_shm_ticket ticket;
     LS_TRY(ls_shm_share_find(join, &ticket));
     return ls_shm_attach(shm, join, &ticket);
@@ -111,7 +111,7 @@ ls_status ls_shm_settle_in(ls_shm *shm) {
     return LS_OK;
 }
 
-static ls_status open_somehow(ls_shm *shm, const ls_join *join) {
+static ls_status open_somehow(ls_shm *shm, const ls_join_context *join) {
     if (join->shared != NULL) {
         (void)ls_shm_layout(shm, join->shared);
         shm->world = ls_shm_hold_world(shm->control);
@@ -124,7 +124,7 @@ static ls_status open_somehow(ls_shm *shm, const ls_join *join) {
     return ls_shm_settle_in(shm);
 }
 
-static ls_status check_join(const ls_join *join) {
+static ls_status check_join(const ls_join_context *join) {
     if (join->local_size != join->size) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_comm_open: backend shm is for ranks of one machine, but %d of %d are here", join->local_size,
@@ -137,7 +137,7 @@ static ls_status check_join(const ls_join *join) {
     return LS_OK;
 }
 
-ls_status ls_shm_make(const ls_join *join, ls_shm **result) {
+ls_status ls_shm_make(const ls_join_context *join, ls_shm **result) {
     LS_TRY(check_join(join));
     ls_shm *shm = ls_allocate_zeroed(1, sizeof *shm);
     if (shm == NULL) {
@@ -163,7 +163,7 @@ ls_status ls_shm_make(const ls_join *join, ls_shm **result) {
     return LS_OK;
 }
 
-static ls_status shm_open_state(const ls_join *join, void **state) {
+static ls_status shm_open_state(const ls_join_context *join, void **state) {
     ls_shm *shm = NULL;
     LS_TRY(ls_shm_make(join, &shm));
     const ls_status status = open_somehow(shm, join);

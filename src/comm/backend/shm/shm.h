@@ -179,31 +179,31 @@ typedef struct ls_shm_ticket {
 ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
 
 /* The ticket goes through the store. */
-ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket);
-ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket);
+ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_ticket *ticket);
+ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_ticket *ticket);
 
 /* Rank 0: hands the memory of `made` to all other ranks and returns when each has confirmed; fails when one of them
  * dies. They are `ranks` of `parent`; where both are NULL, those of the store. */
-ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
+ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
                              const ls_shm *parent, const int *ranks);
 
 /* The others: receive it over a connection that stays open until confirmed. */
-ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, int *connection, int *file,
+ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_ticket *from, int *connection, int *file,
                                size_t *bytes);
 
 /* Tells rank 0 whether this rank could map it (`status` and this thread's message), closes the connection and returns
  * whether everybody could. */
-ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status status);
+ls_status ls_shm_share_confirm(const ls_join_context *join, int connection, ls_status status);
 
 /* ---- shm.c: joining, and split.c, which joins the ranks of another communicator ---------------------------------- */
 
 /* A state without shared memory, and its end, in whatever condition it is. */
-ls_status ls_shm_make(const ls_join *join, ls_shm **shm);
+ls_status ls_shm_make(const ls_join_context *join, ls_shm **shm);
 void ls_shm_forget(ls_shm *shm);
 
 /* Rank 0 makes the shared memory, and serves it; the others get it from the one who gave the ticket. */
 ls_status ls_shm_create(ls_shm *shm);
-ls_status ls_shm_attach(ls_shm *shm, const ls_join *join, const ls_shm_ticket *ticket);
+ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_ticket *ticket);
 
 /* The first step: all ranks have introduced themselves, and decide how to wait and to read. */
 ls_status ls_shm_settle_in(ls_shm *shm);
@@ -463,7 +463,7 @@ ls_status ls_shm_exchange(void *state, const ls_call *call);
 ls_status ls_shm_end(ls_shm *shm, bool *finished);
 
 /* split.c */
-ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void **result);
+ls_status ls_shm_split(void *state, const ls_join_context *join, const int *ranks, void **result);
 
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
 void ls_shm_release(void *state, void *memory);

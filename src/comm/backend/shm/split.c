@@ -54,8 +54,8 @@ static void hold(const ls_shm *parent, ls_shm *shm, uint64_t address) {
     (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)address);
 }
 
-static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, const int *ranks, const word *first,
-                      int listener) {
+static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join_context *join, const int *ranks,
+                      const word *first, int listener) {
     if (parent->file < 0) {
         hold(parent, shm, first->address);
         ls_shm_introduce(shm);
@@ -68,7 +68,8 @@ static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, co
 }
 
 /* With the outcome so far of this rank in `own`: the rest, and on failure the end of what there is. */
-static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const int *ranks, word *own, int listener) {
+static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join_context *join, const int *ranks, word *own,
+                        int listener) {
     word first = {0};
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
@@ -96,7 +97,7 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
     return status;
 }
 
-ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void **result) {
+ls_status ls_shm_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     ls_shm *parent = state;
     ls_shm *shm = NULL;
     word own = {0};

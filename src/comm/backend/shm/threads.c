@@ -12,7 +12,7 @@
 
 typedef struct thread_rank {
     pthread_t thread;
-    ls_join join;
+    ls_join_context join;
     ls_rank_function function;
     void *argument;
     pthread_mutex_t *gate; /* held until all threads exist */
@@ -131,13 +131,13 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
         for (int rank = 0; rank < count; rank++) {
             ranks[rank].function = function;
             ranks[rank].argument = argument;
-            ranks[rank].join = (ls_join){.rank = rank,
-                                         .size = count,
-                                         .local_rank = rank,
-                                         .local_size = count,
-                                         .prefix = "",
-                                         .timeout = timeout,
-                                         .shared = shared};
+            ranks[rank].join = (ls_join_context){.rank = rank,
+                                                 .size = count,
+                                                 .local_rank = rank,
+                                                 .local_size = count,
+                                                 .prefix = "",
+                                                 .timeout = timeout,
+                                                 .shared = shared};
         }
         status = start_and_wait(ranks, count);
         ls_shm_drop_world(layout.control);

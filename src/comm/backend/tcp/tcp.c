@@ -14,12 +14,12 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static const char *key_of(const ls_join *join, int rank, char key[256]) {
+static const char *key_of(const ls_join_context *join, int rank, char key[256]) {
     snprintf(key, 256, "%stcp/%d", join->prefix, rank);
     return key;
 }
 
-static ls_status fail_late(const ls_join *join, int rank) {
+static ls_status fail_late(const ls_join_context *join, int rank) {
     return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not say where it listens within %g s", rank,
                    join->timeout);
 }
@@ -29,7 +29,7 @@ static ls_status fail_strange(int rank) {
 }
 
 /* Rank 0 has waited in vain too: for the first rank whose card is missing. 0: for none, or nobody can tell. */
-static int find_late(const ls_join *join) {
+static int find_late(const ls_join_context *join) {
     char key[256];
     ls_status status = LS_OK;
     int rank = 0;
@@ -40,7 +40,7 @@ static int find_late(const ls_join *join) {
 }
 
 /* Rank 0 collects the cards and gives all of them out, so that the store is asked twice for each rank. */
-static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
+static ls_status exchange_cards(const ls_join_context *join, ls_tcp_card *cards) {
     const size_t all = (size_t)join->size * sizeof *cards;
     char key[256];
     char together[256];
@@ -61,7 +61,7 @@ static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
 }
 
 /* Takes the listener over. */
-static ls_status start(const ls_join *join, const ls_tcp_card *cards, int listener, void **state) {
+static ls_status start(const ls_join_context *join, const ls_tcp_card *cards, int listener, void **state) {
     const ls_key none = {.size = 0}; /* a world of one has no store */
     ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){.rank = join->rank,
                                                           .size = join->size,
@@ -73,7 +73,7 @@ static ls_status start(const ls_join *join, const ls_tcp_card *cards, int listen
     return engine != NULL ? LS_OK : ls_error_status();
 }
 
-static ls_status tcp_open(const ls_join *join, void **state) {
+static ls_status tcp_open(const ls_join_context *join, void **state) {
     const size_t bytes = (size_t)join->size * sizeof(ls_tcp_card);
     ls_tcp_card *cards = ls_allocate_zeroed(1, bytes);
     int listener = -1;
@@ -99,7 +99,8 @@ typedef struct offer {
     ls_tcp_card card;
 } offer;
 
-static ls_status start_group(const ls_join *join, const int *ranks, const offer *all, int listener, void **state) {
+static ls_status start_group(const ls_join_context *join, const int *ranks, const offer *all, int listener,
+                             void **state) {
     ls_tcp_card *cards = ls_allocate((size_t)join->size * sizeof *cards);
     ls_status status = cards != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *cards);
     for (int i = 0; i < join->size && status == LS_OK; i++) {
@@ -117,7 +118,7 @@ static ls_status start_group(const ls_join *join, const int *ranks, const offer 
     return status;
 }
 
-static ls_status tcp_split(void *state, const ls_join *join, const int *ranks, void **result) {
+static ls_status tcp_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     ls_engine *parent = state;
     const size_t size = (size_t)ls_engine_endpoint(parent)->size;
     offer own = {.status = LS_OK};

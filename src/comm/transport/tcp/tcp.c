@@ -40,7 +40,7 @@ static int listen_at(const struct addrinfo *at, int *listener) {
     return error;
 }
 
-ls_status ls_tcp_listen(const ls_join *join, ls_tcp_card *card, int *listener) {
+ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_card *card, int *listener) {
     const char *host = join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1";
     const struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};

@@ -41,7 +41,7 @@ typedef struct ls_tcp_options {
 
 /* Makes this rank's card and listens at the join's address, on a free port. The socket is the caller's.
  * LS_ERR_ARGUMENT: the address is none; LS_ERR_IO: it is not this machine's. */
-ls_status ls_tcp_listen(const ls_join *join, ls_tcp_card *card, int *listener);
+ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_card *card, int *listener);
 
 /* A descriptor, the endpoint's, that ends a wait in `progress` once 8 bytes that are not all 0 are written to it, by
  * any thread: an eventfd. -1 and LS_ERR_IO. */
