@@ -131,7 +131,7 @@ static ls_status read_elements(ls_source *source, const ls_npy_header *header, l
     return LS_OK;
 }
 
-ls_tensor *ls_npy_read(ls_source *source) {
+ls_tensor *ls_npy_read_source(ls_source *source) {
     ls_npy_header header;
     if (read_header(source, &header) != LS_OK) {
         return NULL;
@@ -146,7 +146,8 @@ ls_tensor *ls_npy_read(ls_source *source) {
 
 ls_tensor *ls_npy_read(const char *path) {
     ls_source source;
-    ls_tensor *tensor = ls_source_open("ls_npy_read", path, true, &source) == LS_OK ? ls_npy_read(&source) : NULL;
+    ls_tensor *tensor =
+        ls_source_open("ls_npy_read", path, true, &source) == LS_OK ? ls_npy_read_source(&source) : NULL;
     ls_source_close(&source);
     return ls_tensor_give(tensor);
 }

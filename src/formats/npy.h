@@ -22,7 +22,7 @@ typedef struct ls_npy_header {
 ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, ls_npy_header *header);
 
 /* The array that the source gives, up to its end: a reference of the caller's, on the CPU; NULL on failure. */
-ls_tensor *ls_npy_read(ls_source *source);
+ls_tensor *ls_npy_read_source(ls_source *source);
 
 enum { LS_NPY_HEAD = 512 }; /* no more for as many axes as a tensor has */
 

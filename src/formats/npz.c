@@ -45,7 +45,7 @@ static ls_status read_array(ls_npz *file, size_t index, ls_zip_member *member) {
     }
     ls_status status = ls_zip_member_open(&file->zip, index, member);
     if (status == LS_OK) {
-        tensor = ls_npy_read(&member->source);
+        tensor = ls_npy_read_source(&member->source);
         status = tensor != NULL ? LS_OK : ls_error_status();
     }
     ls_zip_member_close(member);
