@@ -4,6 +4,9 @@
  * under mpirun, or LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind go by the library's own collectives where it has
  * them: one message beside those of agreement. Where one rank's part of a call is none for the library, the engine
  * makes it.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * A run that is interrupted in the midst of an epoch and goes on from a checkpoint: what its callbacks remember is
  * there again, so that it ends with the bits of a run that was not interrupted, and with its log.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/training.h"
 

@@ -1,6 +1,9 @@
 /*
  * Callbacks that change samples and average weights: what is trained is, on any number of ranks, what one process
  * trains, and it is something else than without them. What each sample becomes is looked at, too.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/training.h"
 

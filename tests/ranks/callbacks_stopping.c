@@ -1,6 +1,9 @@
 /*
  * Callbacks that end runs, hold gradients and weights within limits and set learning rates: on any number of ranks they
  * do what they do in one process, and all ranks end together and say the same.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/training.h"
 

@@ -1,6 +1,9 @@
 /*
  * What a run of all ranks leaves for TensorBoard: one file, of rank 0's, with the numbers of all ranks, as another
  * reader finds them.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/files.h"
 #include "tests/support/training.h"

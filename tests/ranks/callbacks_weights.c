@@ -1,6 +1,9 @@
 /*
  * Callbacks that set the weights to begin with: the same on all ranks, however these are seeded, and those of one
  * process.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/training.h"
 

@@ -1,6 +1,9 @@
 /*
  * Values that communication changes in place, or that a gradient of communication is computed from, changed between the
  * forward and the backward pass: refused before anything is sent, so that all ranks go on together.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

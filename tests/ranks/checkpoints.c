@@ -1,6 +1,9 @@
 /*
  * Trials that go on from checkpoints, on any number of ranks: from wherever one was written, in the midst of an epoch
  * too, training ends with the bits of a run that was not interrupted. How runs end early is in checkpoints_ends.c.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/resumed.h"
 

@@ -2,6 +2,9 @@
  * Runs with checkpoints that end early, on any number of ranks: by a limit of steps, a hook or a signal, after which a
  * trial goes on with the bits of a run that was not interrupted; and what ranks tell each other when one cannot write,
  * or has other options.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/resumed.h"
 

@@ -1,6 +1,9 @@
 /*
  * What the conformance list (conformance.c) does not meet: every reduction on every dtype at more lengths, values that
  * are special, ls_comm_alloc itself, work that is waited for late, wrong input.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

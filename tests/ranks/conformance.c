@@ -6,6 +6,9 @@
  * by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode instead (for
  * minutes); LOCKSTEP_TEST_CASES=N about so many of the cases, evenly chosen, for transports that are slow;
  * LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so that a long list can be run in parts.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

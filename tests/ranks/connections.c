@@ -1,6 +1,9 @@
 /*
  * A rank connects only to the ranks that it exchanges data with: about 2 log2 P of P ranks, with one descriptor for
  * each direction. Run by tests/shell/sockets.sh with so many ranks that connections between all of them would show.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -2,6 +2,9 @@
  * An operation of a program's own under data parallelism: the gradients are those of one process with the whole batch,
  * with shares that differ or that some ranks have not, in the middle of a model and as its last layer; and one that
  * does not say that it keeps samples apart is refused where samples would go through it.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

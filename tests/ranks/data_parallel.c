@@ -1,6 +1,9 @@
 /*
  * Data-parallel training: whatever the number of ranks and however the batches fall to them, all ranks hold the same
  * bits, and they are, to rounding, those of one process that has the whole batch.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * Buffers of a data-parallel module. All ranks keep the same bits, a buffer that nobody changes keeps its own, and a
  * step makes a call for buffers only if a rank has changed one.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * Gradients that travel as bf16 or f16: every element is as near to the exact mean as the documentation says, all ranks
  * hold the same bits, and what is not of gradients (weights, samples, which parameters were used) is not rounded.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

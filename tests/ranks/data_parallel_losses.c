@@ -3,6 +3,9 @@
  * reduction and option, for sums and means that a program makes itself and for several of them together; with shares
  * that are equal, that differ or that some ranks have not, with ranks all of whose targets are ignored, with and
  * without gathering under no_sync. What cannot be so is refused.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,9 @@
 /*
  * Means that a program makes by hand: divided by what one rank has, they are too large, of which one warning says so;
  * divided by what all ranks have, or not divided, they are right, and nothing is said.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

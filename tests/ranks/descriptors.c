@@ -1,6 +1,9 @@
 /*
  * What a rank executes inherits no descriptor of the library's: no socket, no memory, and nothing that the libraries
  * below it open. A communicator that is freed leaves none open, also where descriptor 0 was one of them.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,9 @@
 /*
  * A rank that sends far more than the other has receives for: the receiver keeps a bounded part of it, the rest waits
  * at the sender; everything arrives in order, later tags may be taken first, and a receive that does not fit is told.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -3,6 +3,9 @@
  * LS_ERR_MISMATCH with that rank and its message, and all go on together with the next step: whether the operation
  * fails before, between, inside or after the data-parallel models of the step, and whether these communicate in their
  * forward passes (batch normalization) or not.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * Communicators that are freed while calls on them are under way: their buffers are the caller's again at once, and are
  * no longer there here. On all ranks together, and where some wait for the calls.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

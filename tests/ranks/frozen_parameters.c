@@ -1,6 +1,9 @@
 /*
  * Frozen parameters of a data-parallel module do not travel, whichever they are and whenever they are frozen, and the
  * gradients of the others are those of one process.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * Loss scaling on many ranks: all of them skip the same steps, whichever rank's samples, or part of a model, overflow,
  * and end with the same bits.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

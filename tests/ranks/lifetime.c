@@ -2,6 +2,9 @@
  * What is held after its owner went, over ranks: communicators under modules, tapes, handles and work, freed or left by
  * ls_finalize; handles of scopes that have ended. All of it is LS_ERR_STATE with a sentence that names the call, and
  * what a model holds stays readable until it is freed.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,9 @@
 /*
  * The metric "loss" of criteria that ignore targets or weigh classes: on any number of ranks it is that of one process
  * with the same global batches, also if a rank's share has no target that counts, whose mean is NaN.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

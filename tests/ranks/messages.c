@@ -1,4 +1,9 @@
-/* Sends and receives that gradients flow through: rings, orders, loops, groups, and what goes wrong. */
+/*
+ * Sends and receives that gradients flow through: rings, orders, loops, groups, and what goes wrong.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
+ */
 #include "tests/support/ranks.h"
 
 #include <math.h>

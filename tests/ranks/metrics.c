@@ -2,6 +2,9 @@
  * Metrics on many ranks: with the same global batches every value is that of one process, and the same bits on all
  * ranks, however the samples are shared out, where ranks see none of a batch or of a pass, and where training goes on
  * in the midst of an epoch.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/kept_metrics.h"

@@ -1,6 +1,9 @@
 /*
  * Modules of several inputs and outputs, and hooks, over ls_data_parallel: a recurrent cell, attention with masks and
  * tied weights train as they do on one process with the whole batch, also where a rank has no samples.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

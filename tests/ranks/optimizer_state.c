@@ -1,6 +1,9 @@
 /*
  * Training on several ranks, broken off, with what each rank's optimizer and averages remember put into new ones: it
  * goes on with the bits of training that was not broken off, and all ranks have the same.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -2,6 +2,9 @@
  * What a trial can train beside a model with a criterion and an optimizer: inputs that are their own targets, two
  * optimizers, L-BFGS, a pipeline, gradients gathered over several passes, samples that a program generates. Each is
  * trained by a trial on all ranks, and by a plain loop in one process, which must end with the same parameters.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

@@ -1,4 +1,9 @@
-/* A model cut into stages gives what it gives in one piece: losses, gradients and training, by either schedule. */
+/*
+ * A model cut into stages gives what it gives in one piece: losses, gradients and training, by either schedule.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
+ */
 #include "tests/support/ranks.h"
 
 #include <math.h>

@@ -1,6 +1,9 @@
 /*
  * Sends and receives between every pair, of every size class, in and out of order, as work and waiting, mixed with
  * collectives; communicators made by ls_comm_split, several at once, of each other, and beyond their parent's end.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

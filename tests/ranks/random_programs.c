@@ -4,6 +4,9 @@
  * waiting or as work that each rank polls and waits for in an order of its own. All ranks draw the same program from
  * its seed; what they must receive is computed serially (support/steps.h). LOCKSTEP_TEST_SEED and
  * LOCKSTEP_TEST_PROGRAMS choose others.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -3,6 +3,9 @@
  * Every message arrives in its order, from odd addresses too, waiting and as work, taken early and late; a message that
  * is another than wanted is told, and touches nothing; other messages come all the same while receives wait for more; a
  * communicator may end meanwhile, or its sender leave it.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include <stdio.h>
 #include <stdlib.h>

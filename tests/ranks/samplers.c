@@ -2,6 +2,9 @@
  * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), whatever random changes
  * they go through, and with any number of threads, the ranks' shares of a global batch, one after the other, are the
  * batch of a loader in one process; so what is trained is the same.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/training.h"
 

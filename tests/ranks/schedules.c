@@ -1,6 +1,9 @@
 /*
  * Schedules on several ranks: with the mean loss as the metric all have the same rates, and training that was broken
  * off goes on, from the states of optimizer and schedule, with the bits of training that was not.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -1,5 +1,10 @@
-/* Models of sequences over many ranks: training a Transformer, norms of groups and recurrent layers is that of one
- * process, also where the ranks' shares differ or one is empty. */
+/*
+ * Models of sequences over many ranks: training a Transformer, norms of groups and recurrent layers is that of one
+ * process, also where the ranks' shares differ or one is empty.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
+ */
 #include "tests/support/ranks.h"
 
 #include <lockstep/optim.h>

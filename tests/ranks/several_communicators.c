@@ -1,6 +1,9 @@
 /*
  * A rank that waits on one communicator goes on with what it has open on the others: orders of calls that no single
  * communicator could tell from a deadlock. Pairs of ranks, each with communicators of their own.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

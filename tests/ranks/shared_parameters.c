@@ -1,6 +1,9 @@
 /*
  * Parameters that lie in a model several times, trained on many ranks: each is one parameter to everything that goes
  * over the ranks, and training is that of one process. A pipeline takes them where one stage has them.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

@@ -1,6 +1,9 @@
 /*
  * Two threads of each rank, each with a communicator of its own, that split it again and again at one time: what is
  * sent on a part arrives there and nowhere else.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -1,4 +1,9 @@
-/* A time line: what every rank did is in one file, in order, in the form that its readers expect. */
+/*
+ * A time line: what every rank did is in one file, in order, in the form that its readers expect.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
+ */
 #include "tests/support/ranks.h"
 
 #include <jansson.h>

@@ -1,6 +1,9 @@
 /*
  * Trials on many ranks: with the same global batches, every number measured is one process's, and the same bits on all
  * ranks, however the samples are shared out; hooks are called on all ranks alike.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"

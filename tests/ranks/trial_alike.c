@@ -3,6 +3,9 @@
  * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one sentence
  * that has both values, and the communicator is as it was. Differences that a program may intend are none: replicas
  * that no call averages, optimizers of ranks with a step of their own, and setups in an evaluation.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

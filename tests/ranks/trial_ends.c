@@ -2,6 +2,9 @@
  * Trials that end on one rank, on any number of ranks and any backend: a hook fails or stops there, or the rank's own
  * step fails. All ranks end after the same step, with the same status and the same sentence, and can go on to
  * communicate.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

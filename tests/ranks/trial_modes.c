@@ -2,6 +2,9 @@
  * Modes of layers in a trial, with and without data parallelism: training mode is set before the hooks of a run, and a
  * mode that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation. A hook
  * that sets modes does not change those of an evaluation.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

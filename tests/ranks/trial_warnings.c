@@ -3,6 +3,9 @@
  * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with ranks that have data
  * sets or targets of their own, with ranks that each have a part of a model, and with a communicator of one rank. Rank
  * 0 warns once.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

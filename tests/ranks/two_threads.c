@@ -1,6 +1,9 @@
 /*
  * A rank whose two threads use one communicator at once is told so, and no other rank is blamed: both threads and the
  * other ranks get that sentence. Work that one thread has begun and another waits for is no such mistake.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -1,7 +1,7 @@
 /*
  * The exponential and what is made of it, of f32 without a call or a branch, so that loops over them vectorise (libm's
  * do not); of f64 by libm. Subnormal results, infinities and NaN are as they should be. How far results of f32 are off,
- * in units in the last place, as tests/unit/kernels_accuracy.c measures it:
+ * in units in the last place, as tests/unit/tensor/kernels_accuracy.c measures it:
  *
  *     exp 1.5, sigmoid 3, tanh 2; the normal distribution function 6 (12 beyond -6, where it is below 1e-9)
  */

@@ -1,0 +1,573 @@
+/*
+ * autograd: what is recorded, how gradients are gathered, how long tapes live, what is refused.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <math.h>
+
+#include "tests/support/allocator.h"
+#include "tests/support/toy_ops.h"
+
+#define GRAD(leaf, ...) ls_at(ls_grad(leaf), (const int64_t[]){__VA_ARGS__})
+#define assert_near(a, b)                                                                                              \
+    do {                                                                                                               \
+        const double near_a = (a), near_b = (b);                                                                       \
+        if (!(fabs(near_a - near_b) <= 1e-6 * (1 + fabs(near_b)))) {                                                   \
+            fail_msg("%s is %.9g, not %.9g", #a, near_a, near_b);                                                      \
+        }                                                                                                              \
+    } while (0)
+
+static void test_gradients_of_a_chain(void **state) {
+    (void)state;
+    for (ls_dtype dtype = LS_F32; dtype <= LS_F64; dtype++) {
+        ls_tensor *x = toy_leaf(LS_SHAPE(3), dtype, 0.5);
+        ls_tensor *w = toy_leaf(LS_SHAPE(3), dtype, 2);
+        assert_null(ls_grad(x));
+        assert_int_equal(ls_backward(toy_sum(toy_exp(toy_mul(toy_square(x), w)))), LS_OK);
+        assert_near(GRAD(x, 1), 2 * 0.5 * 2 * exp(0.5));
+        assert_near(GRAD(w, 2), 0.25 * exp(0.5));
+        assert_int_equal(ls_dtype_of(ls_grad(x)), dtype);
+    }
+}
+
+static void test_a_result_used_many_times(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *y = toy_square(x); /* 9, used four times: both inputs of one, and twice over */
+    ls_tensor *z = toy_add(toy_mul(y, y), toy_add(y, y));
+    assert_int_equal(ls_backward(toy_sum(z)), LS_OK); /* x^4 + 2 x^2 */
+    assert_near(GRAD(x, 0), 4 * 27 + 4 * 3);
+}
+
+static void test_one_leaf_as_both_inputs(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    assert_int_equal(ls_backward(toy_sum(toy_add(x, x))), LS_OK);
+    assert_near(GRAD(x, 1), 2);
+}
+
+static void test_gradients_of_broadcast_inputs(void **state) {
+    (void)state;
+    ls_tensor *row = toy_leaf(LS_SHAPE(3), LS_F32, 1);
+    ls_tensor *column = toy_leaf(LS_SHAPE(2, 1), LS_F32, 5);
+    ls_tensor *whole = toy_leaf(LS_SHAPE(4, 2, 3), LS_F32, 2);
+    ls_tensor *made = toy_square(row); /* broadcast into a node too, twice */
+    ls_tensor *product = toy_mul(toy_mul(toy_mul(whole, column), made), made);
+    assert_int_equal(ls_backward(toy_sum(product)), LS_OK);
+    assert_int_equal(ls_ndim(ls_grad(row)), 1);
+    assert_near(GRAD(row, 2), 4 * 2 * 5 * 2 * 4);
+    assert_int_equal(ls_size(ls_grad(column), 0), 2);
+    assert_near(GRAD(column, 1, 0), 2 * 4 * 3);
+    assert_near(GRAD(whole, 3, 1, 2), 5);
+}
+
+static void test_gradients_that_are_views(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2, 3), LS_F64, 1);
+    const double numbers[] = {1, 2, 3, 4, 5, 6};
+    ls_tensor *weights = ls_from(LS_SHAPE(3, 2), LS_F64, numbers);
+    ls_tensor *turned = toy_turn(x);
+    ls_tensor *back = toy_turn(toy_turn(turned)); /* its gradient comes turned, and then another comes repeated */
+    ls_tensor *loss = toy_add(toy_sum(toy_mul(back, weights)), toy_sum(turned));
+    assert_int_equal(ls_backward(loss), LS_OK);
+    for (int64_t i = 0; i < 2; i++) {
+        for (int64_t j = 0; j < 3; j++) {
+            assert_near(GRAD(x, i, j), numbers[j * 2 + i] + 1);
+        }
+    }
+    assert_true(ls_is_contiguous(ls_grad(x)));
+}
+
+static void test_sinks_gather_with_all_else(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *y = toy_add(x, NULL);
+    /* y's node is first given a repeated view, then written into by way of sinks, and x's leaf likewise. */
+    ls_tensor *loss = toy_add(toy_add(toy_sum(toy_square(y)), toy_sum(toy_square(y))), toy_sum(y));
+    loss = toy_add(toy_add(loss, toy_sum(toy_square(x))), toy_sum(toy_square(x)));
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_near(GRAD(x, 0), 6 + 6 + 1 + 6 + 6);
+}
+
+static void test_gradients_add_up_over_passes(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    assert_int_equal(ls_backward(toy_sum(toy_square(x))), LS_OK);
+    ls_tensor *gradient = ls_grad(x);
+    assert_int_equal(ls_backward(toy_sum(toy_square(x))), LS_OK);
+    assert_ptr_equal(ls_grad(x), gradient);
+    assert_near(GRAD(x, 0), 12);
+    ls_release(gradient); /* lent: changes nothing */
+    ls_zero_grad(x);
+    assert_null(ls_grad(x));
+    assert_int_equal(ls_backward(toy_sum(toy_mul(x, x))), LS_OK);
+    assert_ptr_equal(ls_grad(x), gradient);
+    assert_near(GRAD(x, 0), 6);
+}
+
+static void test_gradients_in_a_flat_buffer(void **state) {
+    (void)state;
+    ls_tensor *flat = ls_zeros(LS_SHAPE(5), LS_F32);
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    const int64_t size = 2;
+    const int64_t stride = 1;
+    x->leaf->gradient = ls_tensor_view_owned(flat, 1, &size, &stride, 2);
+    assert_int_equal(ls_backward(toy_sum(toy_mul(x, x))), LS_OK);
+    const float *numbers = elements(flat);
+    assert_true(numbers[1] == 0 && numbers[2] == 6 && numbers[3] == 6 && numbers[4] == 0);
+    ls_zero_grad(x);
+    assert_int_equal(ls_backward(toy_sum(toy_square(x))), LS_OK);
+    assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
+    assert_true(((const float *)elements(flat))[3] == 7);
+}
+
+static void test_half_precision_gradients(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2, 2), LS_BF16, 3);
+    ls_tensor *gradient = ls_full(LS_SHAPE(2, 2), LS_BF16, 1.5);
+    const ls_backward_options options = {.gradient = gradient};
+    assert_int_equal(ls_backward_with(x, &options), LS_OK);
+    assert_int_equal(ls_backward_with(x, &options), LS_OK);
+    assert_int_equal(ls_dtype_of(ls_grad(x)), LS_BF16);
+    assert_near(GRAD(x, 1, 1), 3);
+}
+
+static void test_what_is_recorded(void **state) {
+    (void)state;
+    ls_tensor *plain = ls_ones(LS_SHAPE(2), LS_F32);
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    assert_false(ls_requires_grad(toy_square(plain)));
+    assert_true(ls_requires_grad(toy_add(plain, x)));
+    assert_false(ls_requires_grad(toy_unary(&toy_flat_op, x, 0)));
+    assert_false(ls_requires_grad(ls_alias(x)));
+    assert_false(ls_no_grad(true));
+    assert_false(ls_requires_grad(toy_square(x)));
+    assert_true(ls_no_grad(false));
+    assert_int_equal(x->leaf->uses, 1);
+}
+
+static void test_a_start_other_than_one(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2, 3), LS_F64, 3);
+    ls_tensor *y = toy_square(x);
+    ls_tensor *gradient = ls_arange(LS_SHAPE(2, 3), LS_F64);
+    assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = gradient}), LS_OK);
+    assert_near(GRAD(x, 1, 2), 30);
+    assert_near(ls_at(gradient, (const int64_t[]){1, 2}), 5); /* the caller's, and as it was */
+    ls_tensor *z = toy_square(x);
+    assert_int_equal(ls_backward_with(z, &(ls_backward_options){.gradient = ls_ones(LS_SHAPE(3), LS_F64)}),
+                     LS_ERR_SHAPE);
+    assert_int_equal(ls_backward_with(z, &(ls_backward_options){.gradient = ls_ones(LS_SHAPE(2, 3), LS_F32)}),
+                     LS_ERR_SHAPE);
+}
+
+static void expect_refusal(ls_tensor *loss, ls_status status, const char *part) {
+    assert_int_equal(ls_backward(loss), status);
+    if (strstr(ls_error_message(), part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, ls_error_message());
+    }
+}
+
+static void test_losses_that_are_refused(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    expect_refusal(toy_square(x), LS_ERR_SHAPE, "must be one number, not [2]");
+    expect_refusal(ls_ones(LS_SHAPE(1), LS_I64), LS_ERR_ARGUMENT, "only floating");
+    expect_refusal(ls_ones(LS_SHAPE(1), LS_F32), LS_ERR_STATE, "no history");
+    (void)ls_no_grad(true);
+    ls_tensor *unrecorded = toy_sum(x);
+    (void)ls_no_grad(false);
+    expect_refusal(unrecorded, LS_ERR_STATE, "no history");
+}
+
+/* Comparisons, indices and integers have no gradient; what goes past them has. */
+static void test_where_history_ends(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    expect_refusal(ls_sum(ls_to(ls_gt(x, 0), LS_F32)), LS_ERR_STATE, "went through a comparison");
+    expect_refusal(ls_to(ls_argmax(x, 0, false), LS_F32), LS_ERR_STATE, "ls_argmax");
+    expect_refusal(ls_sum(ls_to(ls_to(x, LS_I64), LS_F32)), LS_ERR_STATE, "integers");
+    expect_refusal(ls_sum(ls_detach(x)), LS_ERR_STATE, "ls_detach");
+    assert_int_equal(ls_backward(ls_sum(ls_mul(x, ls_to(ls_gt(x, 0), LS_F32)))), LS_OK);
+    assert_near(GRAD(x, 0), 1);
+}
+
+static ls_status recording_hook(ls_tensor *leaf, void *user) {
+    *(bool *)user = ls_requires_grad(toy_square(leaf));
+    return LS_OK;
+}
+
+/* Each call gives what was on before; a pass puts it back however it ends, and works whatever it is. */
+static void test_recording_on_and_off(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    ls_tensor *loss = toy_sum(toy_square(x));
+    const bool outer = ls_no_grad(true);
+    const bool middle = ls_no_grad(true);
+    const bool inner = ls_no_grad(false);
+    assert_true(!outer && middle && inner);
+    assert_true(ls_requires_grad(toy_square(x)));
+    (void)ls_no_grad(inner);
+    assert_false(ls_requires_grad(toy_square(x)));
+    assert_int_equal(ls_backward(loss), LS_OK);
+    (void)ls_no_grad(middle);
+    assert_int_equal(ls_backward(loss), LS_ERR_STATE);
+    assert_false(ls_requires_grad(toy_square(x)));
+    (void)ls_no_grad(outer);
+    bool recorded = true;
+    assert_int_equal(ls_add_grad_hook(x, recording_hook, &recorded), LS_OK);
+    toy_fails = true;
+    assert_int_equal(ls_backward(toy_sum(toy_unary(&toy_fail_op, x, 0))), LS_ERR_UNSUPPORTED);
+    assert_true(ls_requires_grad(toy_square(x)));
+    assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
+    assert_false(recorded);
+}
+
+static void test_a_missing_loss_tells_the_first_error(void **state) {
+    (void)state;
+    assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT);
+    assert_string_equal(ls_error_message(), "ls_backward: the loss is NULL");
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *missing = ls_ones(LS_SHAPE(-1), LS_F32);
+    (void)ls_error_set(LS_ERR_IO, "something else meanwhile");
+    assert_int_equal(ls_backward(toy_sum(missing)), LS_ERR_SHAPE);
+    assert_string_equal(ls_error_message(), "ls_ones: shape [-1] has a negative size");
+    assert_int_equal(ls_scope_end(inner), LS_ERR_SHAPE);
+}
+
+static void test_missing_inputs(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    (void)ls_keep(x);
+    assert_non_null(toy_add(x, NULL)); /* optional */
+    assert_int_equal(ls_error_status(), LS_OK);
+    assert_null(toy_mul(x, NULL));
+    assert_string_equal(ls_error_message(), "toy_mul: argument 2 is NULL");
+    assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
+    scope = ls_scope_begin();
+    (void)ls_error_set(LS_ERR_IO, "cannot open x.npy"); /* the user's own way to make x failed */
+    assert_null(toy_mul(NULL, x));
+    assert_int_equal(ls_scope_end(scope), LS_ERR_IO);
+    assert_string_equal(ls_error_message(), "cannot open x.npy");
+    scope = ls_scope_begin();
+    assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an error of long ago explains nothing */
+    assert_true(isnan(ls_item(NULL)));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    ls_release(x);
+}
+
+static void test_a_tape_is_walked_once(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    ls_tensor *trunk = toy_exp(x);
+    ls_tensor *one = toy_sum(toy_square(trunk));
+    ls_tensor *other = toy_sum(trunk);
+    assert_int_equal(ls_backward(one), LS_OK);
+    expect_refusal(one, LS_ERR_STATE, "already walked");
+    expect_refusal(other, LS_ERR_STATE, "toy_sum goes back to a part of the tape that was already walked");
+    assert_int_equal(ls_set_requires_grad(trunk, true), LS_ERR_STATE);
+}
+
+static void test_keeping_the_tape(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *trunk = toy_exp(x);
+    ls_tensor *one = toy_sum(toy_square(trunk));
+    ls_tensor *other = toy_sum(trunk);
+    const ls_backward_options keep = {.keep_tape = true};
+    assert_int_equal(ls_backward_with(one, &keep), LS_OK);
+    const double first = GRAD(x, 0);
+    assert_near(first, 2 * exp(6));
+    assert_int_equal(ls_backward_with(one, &keep), LS_OK);
+    assert_near(GRAD(x, 0), 2 * first);
+    assert_int_equal(ls_backward(other), LS_OK);
+    assert_near(GRAD(x, 0), 2 * first + exp(3));
+    expect_refusal(one, LS_ERR_STATE, "already walked");
+}
+
+static void test_intermediate_results_may_be_released(void **state) {
+    (void)state;
+    for (int keep = 0; keep < 2; keep++) {
+        ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 0.5);
+        ls_tensor *y = toy_exp(x);
+        ls_tensor *z = toy_square(y);
+        ls_tensor *loss = toy_sum(z);
+        ls_tensor *unused = toy_exp(y);
+        ls_release(y);
+        ls_release(z);
+        ls_release(unused);
+        assert_int_equal(x->leaf->uses, 1);
+        assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = keep == 1}), LS_OK);
+        assert_near(GRAD(x, 1), 2 * exp(1.0));
+        ls_release(loss);
+        assert_int_equal(x->leaf->uses, 0);
+    }
+}
+
+static void test_a_kept_loss_takes_its_tape_along(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 0.5);
+    ls_scope *middle = ls_scope_begin();
+    ls_tensor *y = toy_exp(x);
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *z = ls_keep(toy_square(toy_add(y, NULL)));
+    (void)toy_exp(toy_mul(y, y)); /* not kept, and gone */
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    ls_tensor *loss = ls_keep(toy_sum(z));
+    assert_int_equal(ls_scope_end(middle), LS_OK);
+    assert_int_equal(x->leaf->uses, 1);
+    inner = ls_scope_begin(); /* the walk begins in here and goes outwards */
+    assert_int_equal(ls_backward(toy_mul(loss, loss)), LS_OK);
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    const double sum = 2 * exp(1.0);
+    assert_near(GRAD(x, 0), 2 * sum * 2 * exp(1.0));
+    assert_null(ls_thread()->scope->tape.first);
+}
+
+/* Lifted out of two scopes at once, past what is made and ends in between. */
+static void test_a_loss_kept_twice(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_scope *middle = ls_scope_begin();
+    ls_tensor *between = toy_square(x);
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *loss = ls_keep(ls_keep(toy_sum(toy_mul(between, x))));
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    assert_int_equal(ls_scope_end(middle), LS_OK);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_near(GRAD(x, 0), 27);
+    assert_int_equal(x->leaf->uses, 0);
+}
+
+static void test_a_loss_without_a_scope(void **state) {
+    (void)state;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 0.5);
+    scope = ls_scope_begin();
+    ls_tensor *loss = ls_keep(toy_sum(toy_square(x)));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_near(GRAD(x, 0), 1);
+    ls_release(loss);
+    ls_release(x);
+    assert_null(ls_thread()->root.tape.first);
+    scope = ls_scope_begin();
+}
+
+enum { LONG = 100000 };
+
+static ls_tensor *long_chain(ls_tensor *x) {
+    for (int i = 0; i < LONG; i++) {
+        ls_tensor *next = toy_add(x, NULL);
+        if (i > 0) {
+            ls_release(x); /* so that the node behind is all that holds it */
+        }
+        x = next;
+    }
+    return x;
+}
+
+static void test_long_chains_take_no_deep_stack(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(1), LS_F32, 1);
+    ls_release(long_chain(x));
+    assert_int_equal(x->leaf->uses, 0);
+    assert_int_equal(ls_backward(long_chain(x)), LS_OK);
+    assert_near(GRAD(x, 0), 1);
+    ls_scope *inner = ls_scope_begin();
+    (void)long_chain(x);
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    assert_int_equal(x->leaf->uses, 0);
+}
+
+static void test_many_inputs(void **state) {
+    (void)state;
+    enum { COUNT = 150 };
+    ls_tensor *inputs[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        inputs[i] = i % 3 == 0 ? toy_leaf(LS_SHAPE(2), LS_F64, i) : ls_full(LS_SHAPE(2), LS_F64, i);
+    }
+    ls_tensor *sum = ls_apply(&toy_join_op, inputs, COUNT, NULL);
+    assert_near(ls_at(sum, (const int64_t[]){0}), COUNT * (COUNT - 1) / 2.0);
+    assert_int_equal(ls_backward(toy_sum(toy_add(sum, sum))), LS_OK);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(ls_grad(inputs[i]) != NULL, i % 3 == 0);
+        if (i % 3 == 0) {
+            assert_near(GRAD(inputs[i], 1), 2);
+            assert_int_equal(inputs[i]->leaf->uses, 0);
+        }
+    }
+}
+
+static void test_leaves_that_change_their_mind(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *late = ls_ones(LS_SHAPE(2), LS_F64);
+    ls_tensor *loss = toy_sum(toy_mul(x, late));
+    assert_int_equal(ls_set_requires_grad(late, true), LS_OK); /* after it was used: no gradient from that */
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_null(ls_grad(late));
+    assert_int_equal(late->leaf->uses, 0);
+    loss = toy_sum(toy_mul(x, late));
+    assert_int_equal(ls_set_requires_grad(x, false), LS_OK); /* frozen before the walk; what it has stays */
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_near(GRAD(x, 0), 1);
+    assert_near(GRAD(late, 0), 3);
+    assert_int_equal(x->leaf->uses, 0);
+    assert_false(ls_requires_grad(toy_square(x)));
+    assert_int_equal(ls_set_requires_grad(ls_ones(LS_SHAPE(1), LS_I32), true), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_set_requires_grad(NULL, true), LS_ERR_ARGUMENT);
+    assert_false(ls_requires_grad(NULL));
+    assert_null(ls_grad(NULL));
+    ls_zero_grad(NULL);
+}
+
+static void test_results_are_not_changed_in_place(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *y = toy_square(x);
+    const bool before = ls_no_grad(true);
+    assert_int_equal(ls_fill(y, 0), LS_ERR_STATE);
+    assert_int_equal(ls_copy_into(y, x), LS_ERR_STATE);
+    assert_int_equal(ls_backward(toy_sum(x)), LS_ERR_STATE);
+    (void)ls_no_grad(before);
+    assert_int_equal(ls_backward(toy_sum(y)), LS_OK);
+    (void)ls_no_grad(true);
+    assert_int_equal(ls_fill(y, 0), LS_OK); /* walked: nothing needs it */
+    (void)ls_no_grad(before);
+}
+
+static void test_a_failing_rule_leaves_things_in_order(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 2);
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *loss = toy_sum(toy_mul(toy_unary(&toy_fail_op, toy_square(x), 0), w));
+    toy_fails = true;
+    assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
+    assert_string_equal(ls_error_message(), "toy_fail: as asked");
+    toy_fails = false;
+    assert_null(ls_grad(w)); /* begun in the pass that failed */
+    assert_null(ls_grad(x));
+    assert_int_equal(ls_scope_end(inner), LS_ERR_UNSUPPORTED);
+    assert_int_equal(x->leaf->uses + w->leaf->uses, 0);
+    assert_int_equal(ls_backward(toy_sum(toy_mul(toy_unary(&toy_fail_op, toy_square(x), 0), w))), LS_OK);
+    assert_near(GRAD(x, 0), 12);
+    assert_near(GRAD(w, 0), 9);
+}
+
+static ls_status training_step(ls_tensor *w, ls_tensor *x) {
+    ls_scope *step = ls_scope_begin();
+    if (step == NULL) {
+        return ls_error_status();
+    }
+    ls_tensor *loss = toy_sum(toy_square(toy_add(toy_mul(toy_exp(w), x), toy_sum(w))));
+    (void)ls_backward(toy_mul(loss, loss));
+    ls_zero_grad(w);
+    return ls_scope_end(step);
+}
+
+static void test_the_steady_state_allocates_nothing(void **state) {
+    (void)state;
+#ifdef LS_SANITIZED
+    skip(); /* nothing is cached then */
+#endif
+    test_allocator allocator;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    test_allocator_start(&allocator);
+    ls_tensor *w = toy_leaf(LS_SHAPE(30), LS_F32, 0.01);
+    ls_tensor *x = ls_ones(LS_SHAPE(8, 30), LS_F32);
+    for (int i = 0; i < 105; i++) {
+        if (i == 5) {
+            atomic_store(&allocator.calls, 0);
+        }
+        assert_int_equal(training_step(w, x), LS_OK);
+    }
+    assert_int_equal(atomic_load(&allocator.calls), 0);
+    ls_release(w);
+    ls_release(x);
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    scope = ls_scope_begin();
+}
+
+static void test_every_failing_allocation_is_an_error(void **state) {
+    (void)state;
+    test_allocator allocator;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    bool worked = false;
+    for (long fail = 0; fail < 1000 && !worked; fail++) {
+        test_allocator_start(&allocator);
+        atomic_store(&allocator.fail_once, fail);
+        ls_tensor *w = toy_leaf(LS_SHAPE(30), LS_F32, 0.01);
+        ls_tensor *x = w != NULL ? ls_ones(LS_SHAPE(8, 30), LS_F32) : NULL;
+        const ls_status status = x != NULL ? training_step(w, x) : LS_ERR_MEMORY;
+        assert_true(status == LS_ERR_MEMORY || status == LS_OK);
+        worked = status == LS_OK && atomic_load(&allocator.calls) <= fail;
+        ls_release(x);
+        ls_release(w);
+        assert_int_equal(test_allocator_stop(&allocator), 0);
+    }
+    assert_true(worked);
+    scope = ls_scope_begin();
+}
+
+static void test_a_thread_may_end_with_a_tape(void **state) {
+    (void)state;
+    test_allocator allocator;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    test_allocator_start(&allocator);
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    scope = ls_scope_begin();
+    ls_tensor *loss = ls_keep(toy_sum(toy_exp(x)));
+    (void)toy_send(x, 1);
+    (void)ls_scope_begin();
+    (void)toy_square(x);
+    ls_thread_end();
+    assert_int_equal(x->leaf->uses, 0);
+    expect_refusal(loss, LS_ERR_STATE, "used up");
+    ls_release(loss);
+    ls_release(x);
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    scope = ls_scope_begin();
+}
+
+#define ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ENGINE_TEST(test_gradients_of_a_chain),
+        ENGINE_TEST(test_a_result_used_many_times),
+        ENGINE_TEST(test_one_leaf_as_both_inputs),
+        ENGINE_TEST(test_gradients_of_broadcast_inputs),
+        ENGINE_TEST(test_gradients_that_are_views),
+        ENGINE_TEST(test_sinks_gather_with_all_else),
+        ENGINE_TEST(test_gradients_add_up_over_passes),
+        ENGINE_TEST(test_gradients_in_a_flat_buffer),
+        ENGINE_TEST(test_half_precision_gradients),
+        ENGINE_TEST(test_what_is_recorded),
+        ENGINE_TEST(test_a_start_other_than_one),
+        ENGINE_TEST(test_losses_that_are_refused),
+        ENGINE_TEST(test_where_history_ends),
+        ENGINE_TEST(test_recording_on_and_off),
+        ENGINE_TEST(test_a_missing_loss_tells_the_first_error),
+        ENGINE_TEST(test_missing_inputs),
+        ENGINE_TEST(test_a_tape_is_walked_once),
+        ENGINE_TEST(test_keeping_the_tape),
+        ENGINE_TEST(test_intermediate_results_may_be_released),
+        ENGINE_TEST(test_a_kept_loss_takes_its_tape_along),
+        ENGINE_TEST(test_a_loss_kept_twice),
+        ENGINE_TEST(test_a_loss_without_a_scope),
+        ENGINE_TEST(test_long_chains_take_no_deep_stack),
+        ENGINE_TEST(test_many_inputs),
+        ENGINE_TEST(test_leaves_that_change_their_mind),
+        ENGINE_TEST(test_results_are_not_changed_in_place),
+        ENGINE_TEST(test_a_failing_rule_leaves_things_in_order),
+        ENGINE_TEST(test_the_steady_state_allocates_nothing),
+        ENGINE_TEST(test_every_failing_allocation_is_an_error),
+        ENGINE_TEST(test_a_thread_may_end_with_a_tape),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

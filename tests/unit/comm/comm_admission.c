@@ -1,0 +1,337 @@
+/*
+ * How ranks get into the shared memory of backend shm, against other processes of the same user: connections that say
+ * nothing, say too much, guess, listen only, or go away, in any number; an announcement that is damaged; a rank with
+ * another key. Nobody gets the memory, the job waits for none of them, and its own ranks find in.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "comm/backend/shm/shm.h"
+#include "comm/comm.h"
+#include "comm/store.h"
+#include "tests/support/files.h"
+#include "tests/support/unauthenticated.h"
+
+#define LONG_TIMEOUT 60.0
+
+enum { SILENT = 40, GARBAGE = 300 };
+
+/* Rank 0's announcement in the store. */
+static ls_store *open_store(const ls_forks *forks, bool serve) {
+    char url[128];
+    snprintf(url, sizeof url, "file://%s", forks->folder);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = serve, .timeout = LONG_TIMEOUT});
+    assert_non_null(store);
+    return store;
+}
+
+static ls_shm_ticket read_ticket(const ls_forks *forks) {
+    ls_shm_ticket ticket;
+    size_t size = 0;
+    ls_store *store = open_store(forks, false);
+    assert_int_equal(ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size), LS_OK);
+    ls_store_close(store);
+    assert_int_equal(size, sizeof ticket);
+    return ticket;
+}
+
+/* A connection that does not introduce itself. */
+static int connect_to(const ls_shm_ticket *ticket) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const size_t length = strlen(ticket->name);
+    memcpy(address.sun_path + 1, ticket->name, length);
+    const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    assert_int_equal(connect(connection, (struct sockaddr *)&address, used), 0);
+    return connection;
+}
+
+/* Both ranks get in, the second one now. */
+static void let_in(ls_forks *forks) {
+    ls_forks_start_late(forks, 1);
+    assert_int_equal(ls_forks_wait(forks, 0), 0);
+    assert_int_equal(ls_forks_wait(forks, 1), 0);
+    ls_forks_end(forks);
+}
+
+static void others_get_nothing(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    const int wrong = connect_to(&ticket);
+    const int gone = connect_to(&ticket);
+    close(gone);
+    assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
+    assert_true(connection_is_refused(wrong));
+    close(wrong);
+    let_in(&forks);
+}
+
+/* Many that only hold their connections open keep nobody waiting. */
+static void silent_connections_keep_nobody_out(void **state) {
+    (void)state;
+    ls_forks forks;
+    int connections[SILENT];
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    for (int i = 0; i < SILENT; i++) {
+        connections[i] = connect_to(&ticket);
+    }
+    const double start = ls_clock_seconds();
+    let_in(&forks);
+    assert_true(ls_clock_seconds() - start < LONG_TIMEOUT / 2);
+    for (int i = 0; i < SILENT; i++) {
+        assert_true(connection_is_refused(connections[i]));
+        close(connections[i]);
+    }
+}
+
+/* Greetings that are damaged in any way: the secret, the rank, the length. */
+static void garbage_is_turned_away(void **state) {
+    (void)state;
+    struct {
+        unsigned char secret[16];
+        int32_t rank;
+        unsigned char more[44];
+    } greeting;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    for (uint64_t i = 0; i < GARBAGE; i++) {
+        static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
+        memset(&greeting, 0, sizeof greeting);
+        memcpy(greeting.secret, ticket.secret, sizeof greeting.secret);
+        greeting.rank = 1;
+        size_t size = 20;
+        if (i % 3 == 0) { /* one bit of the secret */
+            greeting.secret[i / 3 % 16] ^= (unsigned char)(1U << (i / 48 % 8));
+        } else if (i % 3 == 1) { /* a rank that there is not, or that is not awaited */
+            greeting.rank = ranks[i / 3 % 5];
+        } else { /* too short, for there is no rank in it */
+            size = ls_random_below(4, 5, i, 20);
+        }
+        const int connection = connect_to(&ticket);
+        assert_int_equal(send(connection, &greeting, size, MSG_NOSIGNAL), size);
+        if (size > 0) { /* nothing looks like silence */
+            assert_true(connection_is_refused(connection));
+        }
+        close(connection);
+    }
+    let_in(&forks);
+}
+
+/* ---- a death while others connect -----------------------------------------------------------------------------------
+ */
+
+typedef struct contended {
+    char url[128];
+    int size;
+} contended;
+
+/* The ranks meet when all who connect have found the store: nobody finds it afterwards. */
+static ls_store *join_store(const contended *p, int rank) {
+    ls_card cards[3], card = {.machine = "machine", .host = "host"};
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = LONG_TIMEOUT});
+    snprintf(card.process, sizeof card.process, "%d", (int)getpid());
+    const bool joined = store != NULL && ls_store_wait(store, "opened 0", 0) == LS_OK &&
+                        ls_store_wait(store, "opened 1", 0) == LS_OK &&
+                        ls_store_join(store, rank, p->size, &card, cards) == LS_OK;
+    return joined ? store : NULL;
+}
+
+/* Rank 1 dies before it comes to the others; they are told so, not that it does not come. */
+static const char *survives(int rank, const void *what) {
+    const contended *p = what;
+    ls_store *store = join_store(p, rank);
+    LS_MUST(store != NULL);
+    if (rank == 1) {
+        LS_MUST(ls_store_wait(store, "contended 0", 0) == LS_OK && ls_store_wait(store, "contended 1", 0) == LS_OK);
+        raise(SIGKILL);
+    }
+    const ls_join_context join = {.rank = rank,
+                                  .size = p->size,
+                                  .local_rank = rank,
+                                  .local_size = p->size,
+                                  .store = store,
+                                  .prefix = "test/",
+                                  .timeout = LONG_TIMEOUT};
+    LS_MUST(ls_comm_open(ls_backend_find("shm"), &join) == NULL);
+    LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
+    ls_store_close(store);
+    return NULL;
+}
+
+/* Connects without a pause, until nobody listens any more. */
+static const char *keeps_connecting(int number, const void *what) {
+    const contended *p = what;
+    ls_shm_ticket ticket;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t size = 0;
+    char opened[16], key[16];
+    snprintf(opened, sizeof opened, "opened %d", number);
+    snprintf(key, sizeof key, "contended %d", number);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = LONG_TIMEOUT});
+    LS_MUST(store != NULL && ls_store_set(store, opened, "", 0) == LS_OK);
+    LS_MUST(ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size) == LS_OK);
+    memcpy(address.sun_path + 1, ticket.name, strlen(ticket.name));
+    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(ticket.name));
+    for (int i = 0;; i++) {
+        const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        const bool listens = connect(connection, (struct sockaddr *)&address, used) == 0;
+        if (connection >= 0) {
+            close(connection);
+        }
+        if (!listens && i > 0) {
+            break;
+        }
+        if (i == 100) {
+            LS_MUST(ls_store_set(store, key, "", 0) == LS_OK);
+        }
+    }
+    ls_store_close(store);
+    return NULL;
+}
+
+static void a_death_is_seen_whoever_connects(void **state) {
+    (void)state;
+    for (int size = 2; size <= 3; size++) {
+        contended p = {.size = size};
+        pid_t ranks[3], others[2];
+        char name[16];
+        snprintf(name, sizeof name, "contended%d", size);
+        snprintf(p.url, sizeof p.url, "file://%s", test_path(name));
+        for (int rank = 0; rank < size; rank++) {
+            ranks[rank] = process_start(survives, rank, &p);
+        }
+        for (int i = 0; i < 2; i++) {
+            others[i] = process_start(keeps_connecting, i, &p);
+        }
+        for (int rank = 0; rank < size; rank++) {
+            assert_int_equal(process_wait(ranks[rank]), rank == 1 ? -SIGKILL : 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(process_wait(others[i]), 0);
+        }
+    }
+}
+
+/* ---- damaged announcements -----------------------------------------------------------------------------------------
+ */
+
+static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world == NULL);
+    LS_MUST(ls_error_status() == LS_ERR_FORMAT || ls_error_status() == LS_ERR_PEER);
+    LS_MUST(strstr(ls_error_message(), "rank 0") != NULL);
+    return NULL;
+}
+
+/* Rank 1 finds something in the store that rank 0 did not write: an error, at once. */
+static void damaged_announcements(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ls_shm_ticket ticket;
+        ls_forks forks;
+        ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
+        ls_store *store = open_store(&forks, true);
+        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* a name without an end, an empty one, one of nobody */
+        if (i >= 2) {
+            snprintf(ticket.name, sizeof ticket.name, "lockstep-nobody");
+        }
+        assert_int_equal(ls_store_set(store, "test/shm", &ticket, i == 3 ? sizeof ticket - 1 : sizeof ticket), LS_OK);
+        const double start = ls_clock_seconds();
+        ls_forks_start_late(&forks, 1);
+        assert_int_equal(ls_forks_wait(&forks, 1), 0);
+        assert_true(ls_clock_seconds() - start < LONG_TIMEOUT / 2);
+        ls_store_close(store);
+        ls_forks_end(&forks);
+    }
+}
+
+/* ---- who does not come to a backend --------------------------------------------------------------------------------
+ */
+
+static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
+    LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not say where it listens within") != NULL);
+    usleep(rank == 0 ? 1000000 : 0); /* it serves the store, without which the other is told something else */
+    return NULL;
+}
+
+/* Rank 1 waits for rank 0 alone, which waits for rank 2. */
+static void a_rank_that_does_not_listen_is_named(void **state) {
+    (void)state;
+    ls_forks forks;
+    setenv("LOCKSTEP_TEST_BACKEND", "tcp", 1);
+    ls_forks_start(&forks, 3, 1U << 2, 2, lonely_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+    unsetenv("LOCKSTEP_TEST_BACKEND");
+}
+
+/* ---- another key ---------------------------------------------------------------------------------------------------
+ */
+
+typedef struct keys {
+    char url[128];
+    const char *key[2];
+} keys;
+
+/* Joins as a user does, with a key of its own. */
+static const char *keyed_rank(int rank, const void *argument) {
+    const keys *k = argument;
+    ls_init_options options = {
+        .init = k->url, .world_size = 2, .rank = rank, .timeout = rank == 0 ? 2 : 10, .key = k->key[rank]};
+    LS_MUST(ls_init(&options) == NULL);
+    if (rank == 0) { /* it waits for one that never proves anything */
+        LS_MUST(ls_error_status() == LS_ERR_TIMEOUT || ls_error_status() == LS_ERR_DENIED);
+    } else {
+        LS_MUST(failed_with(LS_ERR_DENIED, "key"));
+    }
+    return NULL;
+}
+
+static void a_wrong_key(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {{"right", "wrong"}, {"right", NULL}, {NULL, "wrong"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        for (int folder = 0; folder < 2; folder++) {
+            keys k = {.key = {pairs[i][0], pairs[i][1]}};
+            char name[16];
+            snprintf(name, sizeof name, "store%zu", i);
+            if (folder == 1) {
+                snprintf(k.url, sizeof k.url, "file://%s", test_path(name));
+            } else {
+                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", free_port());
+            }
+            processes_run(2, keyed_rank, &k, 0);
+        }
+    }
+}
+
+int main(void) {
+    unsetenv("LOCKSTEP_KEY");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_get_nothing),
+        cmocka_unit_test(silent_connections_keep_nobody_out),
+        cmocka_unit_test(garbage_is_turned_away),
+        cmocka_unit_test(a_death_is_seen_whoever_connects),
+        cmocka_unit_test(damaged_announcements),
+        cmocka_unit_test(a_wrong_key),
+        cmocka_unit_test(a_rank_that_does_not_listen_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

@@ -1,0 +1,76 @@
+/*
+ * The engine of collectives on a simulated network: when a rank dies or stops, every other one fails in time with its
+ * name. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone; LOCKSTEP_ENGINE_SEEDS=N so many,
+ * from 1 or that one on, instead of 10,000.
+ *
+ * devices: cpu
+ * timeout: 900
+ * cost: 60
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/simulated/engine_world.h"
+#include "tests/simulated/faults.h"
+#include "tests/support/unit.h"
+
+/* One rank dies, or stops, at some moment: all others end with its name, or have made all calls. */
+static void check_fault(uint64_t seed) {
+    uint64_t random = seed;
+    const int ranks = 2 + (int)call_draw(&random, 40);
+    const int victim = (int)call_draw(&random, (uint64_t)ranks);
+    const bool dies = call_draw(&random, 2) == 0;
+    ls_sim_options options = world_options(ranks, seed);
+    options.machine_ranks = world_shares_cores(seed) ? 0 : (int)(seed % 7);
+    options.eager = seed % 2 == 0 ? LS_TRANSPORT_LEAST_EAGER : 8192;
+    world w = {.seed = seed,
+               .calls = 12,
+               .odd_rank = -1,
+               .faulty = true,
+               .part = 300,
+               .wanted = seed % 3 == 0 ? LS_WAY_HALVES : LS_WAY_WHOLE};
+    world_open(&w, &options);
+    const uint64_t at = call_draw(&random, 300);
+    if (dies) {
+        sim_kill_after(w.network, victim, at);
+    } else {
+        sim_stop_after(w.network, victim, at);
+    }
+    const ls_sim_outcome outcome = world_run(&w);
+    if (!outcome.finished) {
+        fail_msg("seed %llu, %d ranks, rank %d %s after %llu packets: not finished: %s", (unsigned long long)seed,
+                 ranks, victim, dies ? "dies" : "stops", (unsigned long long)at, outcome.text);
+    }
+    char name[32];
+    snprintf(name, sizeof name, "rank %d ", victim);
+    for (int rank = 0; rank < ranks; rank++) {
+        const rank_state *r = &w.ranks[rank];
+        if (rank == victim || !r->over) {
+            continue;
+        }
+        const ls_status wanted = dies ? LS_ERR_PEER : LS_ERR_TIMEOUT;
+        if (r->status != wanted || strstr(r->message, name) == NULL) {
+            fail_msg("seed %llu, %d ranks, rank %d %s after %llu packets, but rank %d says: %s",
+                     (unsigned long long)seed, ranks, victim, dies ? "dies" : "stops", (unsigned long long)at, rank,
+                     r->message);
+        }
+    }
+    world_close(&w);
+}
+
+static void faults(void **state) {
+    (void)state;
+    const uint64_t first = world_number("LOCKSTEP_ENGINE_SEED", 0);
+    const uint64_t count = world_number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 10000);
+    for (uint64_t i = 0; i < count; i++) {
+        check_fault((first != 0 ? first : 1) + i);
+    }
+    if (first == 0) {
+        check_fault(13449); /* two ranks that wait for each other, and both for the one that is stopped */
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(faults)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

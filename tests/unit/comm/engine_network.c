@@ -1,0 +1,417 @@
+/*
+ * Calls that the network makes by collectives of its own, over a simulated network (comm/transport/simulated) that has
+ * some: who waits in one cannot tell for whom, so when its time is over it asks every rank. Ranks die, stop and pause,
+ * links break, several of these at once: all ranks that wait fail in time and name one that is to blame; where all
+ * answer, a slow collective goes on. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone;
+ * LOCKSTEP_ENGINE_SEEDS=N so many.
+ *
+ * devices: cpu
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/collective/inside.h"
+#include "comm/transport/simulated/driver.h"
+#include "comm/transport/simulated/state.h"
+#include "tests/simulated/calls.h"
+#include "tests/simulated/faults.h"
+#include "tests/support/reference.h"
+#include "tests/support/unit.h"
+
+enum { CALLS = 6, LEVELS = 7, MOST_RANKS = 100, MOST_FAULTS = 4, CHANNEL = LS_TRANSPORT_CHANNELS - 1 };
+
+#define TIMEOUT_S   2.0
+#define PATIENCE_NS UINT64_C(100000000)
+#define SECOND_NS   UINT64_C(1000000000)
+
+/* A rank's part of a collective of the network: tokens to and from ranks at distances of powers of two. */
+typedef struct own_part {
+    ls_transfer *transfer; /* NULL: it has not begun, has ended or was taken back */
+    uint64_t begun_ns;
+    int round;
+    bool posted;
+    int sent[LEVELS];
+    int came;
+    ls_transfer out[LEVELS];
+    ls_transfer in;
+} own_part;
+
+typedef struct rank_state {
+    struct world *world;
+    ls_engine *engine;
+    int rank;
+    int done; /* calls */
+    bool begun;
+    bool over;
+    ls_status status;
+    int culprit;
+    char message[LS_ERROR_CAPACITY];
+    call_side side;
+    own_part parts[CALLS];
+    int part; /* 1 + the one that it is at; 0: none yet */
+} rank_state;
+
+typedef struct world {
+    ls_sim_network *network;
+    uint64_t seed;
+    int size;
+    int levels;
+    uint64_t slow_ns; /* a collective takes so long at least */
+    bool never;       /* or never ends */
+    bool faulty;
+    int made; /* calls that the network made, of all ranks */
+    unsigned char *results[CALLS];
+    rank_state *ranks;
+} world;
+
+static world *current; /* whose endpoints the transport below has */
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* ---- a network that makes collectives itself --------------------------------------------------------------------- */
+
+/* Some ranks cannot make some calls for which the answers may differ. */
+static bool own_can_make(const ls_endpoint *endpoint, const ls_call *call) {
+    const bool differs = ls_agreement_varies(call->operation) || call->operation == LS_OP_ALLGATHERV;
+    if (!ls_flows[call->operation].moves && call->reduction == LS_AVG) {
+        return false;
+    }
+    return !differs || reference_mix(current->seed * 31 + call->sequence * 7 + (uint64_t)endpoint->rank) %
+                               (uint64_t)(2 * endpoint->size) !=
+                           0;
+}
+
+static ls_status own_collective(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer) {
+    rank_state *r = &current->ranks[endpoint->rank];
+    own_part *part = &r->parts[r->part++];
+    (void)call;
+    assert_true(r->part == 1 || part[-1].transfer == NULL);
+    *transfer = (ls_transfer){.peer = -1};
+    *part = (own_part){.transfer = transfer, .begun_ns = ls_sim_transport.now_ns(endpoint)};
+    current->made++;
+    return LS_OK;
+}
+
+/* The result is that of the reference: these tests are of who waits for whom. */
+static void own_end(rank_state *r, own_part *part, bool *moved) {
+    call_side_expect(&r->side, current->results[r->done], r->side.call.receive);
+    part->transfer->ended = true;
+    part->transfer = NULL;
+    *moved = true;
+}
+
+static ls_status own_go_on(rank_state *r, ls_endpoint *endpoint, own_part *part, bool *moved) {
+    const uint64_t took_ns = ls_sim_transport.now_ns(endpoint) - part->begun_ns;
+    while (part->transfer != NULL && took_ns >= current->slow_ns && !current->never) {
+        const int k = part->round;
+        const int away = 1 << k;
+        if (k == current->levels) {
+            own_end(r, part, moved);
+            return LS_OK;
+        }
+        if (!part->posted) {
+            part->posted = true;
+            part->sent[k] = r->part * LEVELS + k;
+            part->out[k] = (ls_transfer){.peer = (r->rank + away) % current->size,
+                                         .channel = CHANNEL,
+                                         .data = &part->sent[k],
+                                         .bytes = sizeof part->sent[k]};
+            part->in = (ls_transfer){.peer = (r->rank - away % current->size + current->size) % current->size,
+                                     .channel = CHANNEL,
+                                     .data = &part->came,
+                                     .bytes = sizeof part->came};
+            LS_TRY(ls_sim_transport.send(endpoint, &part->out[k]));
+            LS_TRY(ls_sim_transport.receive(endpoint, &part->in));
+        }
+        if (!part->in.ended) {
+            return LS_OK;
+        }
+        assert_int_equal(part->came, part->sent[k]);
+        part->posted = false;
+        part->round++;
+    }
+    return LS_OK;
+}
+
+static ls_status own_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
+    rank_state *r = &current->ranks[endpoint->rank];
+    LS_TRY(ls_sim_transport.progress(endpoint, wait_ns, moved));
+    return r->part > 0 ? own_go_on(r, endpoint, &r->parts[r->part - 1], moved) : LS_OK;
+}
+
+static void own_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
+    rank_state *r = &current->ranks[endpoint->rank];
+    own_part *part = r->part > 0 ? &r->parts[r->part - 1] : NULL;
+    if (part == NULL || part->transfer != transfer) {
+        ls_sim_transport.withdraw(endpoint, transfer);
+        return;
+    }
+    if (part->posted && !part->in.ended) {
+        ls_sim_transport.withdraw(endpoint, &part->in);
+    }
+    part->transfer = NULL;
+}
+
+static const ls_transport *own_transport(void) {
+    static ls_transport transport;
+    transport = ls_sim_transport;
+    transport.can_make = own_can_make;
+    transport.collective = own_collective;
+    transport.progress = own_progress;
+    transport.withdraw = own_withdraw;
+    return &transport;
+}
+
+/* ---- a rank's turn ----------------------------------------------------------------------------------------------- */
+
+static call_plan plan_of(const world *w, int index) {
+    call_plan plan;
+    uint64_t seed = w->seed * 1000003 + (uint64_t)index;
+    do {
+        plan = call_plan_draw(seed, w->size, CALL_MOST_BYTES, false);
+        seed += 500;
+    } while (plan.operation == CALL_RING || plan.operation == LS_OP_ALLTOALL || plan.operation == LS_OP_ALLTOALLV);
+    return plan;
+}
+
+static ls_status begin(rank_state *r) {
+    world *w = r->world;
+    const call_plan plan = plan_of(w, r->done);
+    call_side_begin(&r->side, &plan, w->size, r->rank, (uint64_t)r->done + 1);
+    r->side.call.any_order = call_reduces(&plan);
+    r->begun = true;
+    if (call_reduces(&plan) && w->results[r->done] == NULL) {
+        w->results[r->done] = call_reduce(&plan, w->size);
+    }
+    return ls_engine_begin(r->engine, &r->side.call);
+}
+
+static void end(rank_state *r) {
+    call_side_end(&r->side);
+    r->begun = false;
+    r->done++;
+    if (r->done == CALLS) { /* as at the end of a program: it leaves, and is gone */
+        ls_engine_close(r->engine);
+        r->engine = NULL;
+    }
+}
+
+static bool step(void *state, int rank) {
+    rank_state *r = state;
+    (void)rank;
+    for (bool moved = true; moved && !r->over && r->engine != NULL;) {
+        bool finished = false;
+        ls_status status = r->begun ? LS_OK : begin(r);
+        status = status == LS_OK ? ls_engine_progress(r->engine, false, &finished) : status;
+        if (status != LS_OK) {
+            r->over = true;
+            r->status = status;
+            r->culprit = ls_engine_culprit(r->engine);
+            snprintf(r->message, sizeof r->message, "%s", ls_error_message());
+            if (!r->world->faulty) {
+                fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)r->world->seed, rank, r->world->size,
+                         r->message);
+            }
+            break;
+        }
+        if (finished) {
+            if (!call_side_is_right(&r->side, r->world->results[r->done])) {
+                fail_msg("seed %llu: rank %d has what is wrong", (unsigned long long)r->world->seed, rank);
+            }
+            end(r);
+            continue;
+        }
+        ls_endpoint *endpoint = ls_engine_endpoint(r->engine);
+        moved = false;
+        assert_int_equal(endpoint->transport->progress(endpoint, PATIENCE_NS, &moved), LS_OK);
+    }
+    return r->over || r->engine == NULL;
+}
+
+/* ---- worlds ------------------------------------------------------------------------------------------------------ */
+
+static void open_world(world *w) {
+    w->network = ls_sim_new(&(ls_sim_options){.ranks = w->size,
+                                              .seed = w->seed,
+                                              .latency_ns = 2000,
+                                              .overhead_ns = 300,
+                                              .bytes_per_ns = 12,
+                                              .most_delay_ns = w->seed % 2 == 0 ? 20000 : 0,
+                                              .most_start_ns = 5000,
+                                              .notice_ns = 100000});
+    w->ranks = calloc((size_t)w->size, sizeof *w->ranks);
+    while (1 << w->levels < w->size) {
+        w->levels++;
+    }
+    for (int rank = 0; rank < w->size; rank++) {
+        ls_endpoint *endpoint = ls_sim_endpoint(w->network, rank);
+        endpoint->transport = own_transport();
+        endpoint->own = LS_OWN_ALWAYS;
+        w->ranks[rank] = (rank_state){.world = w, .rank = rank, .engine = ls_engine_new(endpoint, TIMEOUT_S)};
+        assert_non_null(w->ranks[rank].engine);
+    }
+    current = w;
+}
+
+static void close_world(world *w) {
+    for (int rank = 0; rank < w->size; rank++) {
+        if (w->ranks[rank].engine != NULL) {
+            ls_engine_close(w->ranks[rank].engine);
+        }
+        call_side_end(&w->ranks[rank].side);
+    }
+    ls_sim_free(w->network);
+    for (int call = 0; call < CALLS; call++) {
+        free(w->results[call]);
+    }
+    free(w->ranks);
+    current = NULL;
+}
+
+static ls_sim_outcome run_world(world *w) {
+    const ls_sim_outcome outcome = ls_sim_run(w->network, step, w->ranks, sizeof *w->ranks, 0);
+    if (!outcome.finished) {
+        fail_msg("seed %llu, %d ranks: not finished: %s", (unsigned long long)w->seed, w->size, outcome.text);
+    }
+    return outcome;
+}
+
+static const int sizes[] = {5, 16, 100};
+
+/* ---- without faults ---------------------------------------------------------------------------------------------- */
+
+/* Collectives that are slow are waited for while all answer, but not for ever. */
+static void slow_collectives_go_on(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        for (uint64_t tenths = 0; tenths <= 70; tenths += 35) { /* of a second: three times the timeout is allowed */
+            world w = {.seed = 40 + tenths, .size = sizes[i], .slow_ns = tenths * (SECOND_NS / 10)};
+            open_world(&w);
+            run_world(&w);
+            assert_true(w.made > 0);
+            close_world(&w);
+        }
+        world w = {.seed = 40, .size = sizes[i], .never = true, .faulty = true};
+        open_world(&w);
+        run_world(&w);
+        bool said = false;
+        for (int rank = 0; rank < w.size; rank++) {
+            assert_int_equal(w.ranks[rank].status, LS_ERR_TIMEOUT);
+            said = said || strstr(w.ranks[rank].message, "did not end within 8 s, though all ranks are here") != NULL;
+        }
+        assert_true(said);
+        close_world(&w);
+    }
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
+
+typedef struct blame {
+    bool ranks[MOST_RANKS]; /* who may be named */
+    bool gone;              /* some are seen to be */
+    bool silent;            /* some are not */
+    bool lost;              /* nor is a link, both ends of which go on: whoever waits, or has left, may be named */
+    char text[256];
+} blame;
+
+/* A rank to which nothing has happened. */
+static int draw_victim(const world *w, blame *to, uint64_t *random) {
+    int victim;
+    do {
+        victim = (int)call_draw(random, (uint64_t)w->size);
+    } while (to->ranks[victim]);
+    to->ranks[victim] = true;
+    return victim;
+}
+
+static void add_fault(world *w, blame *to, uint64_t *random) {
+    static const char *const kinds[] = {"dies", "stops", "loses a link", "loses a link silently"};
+    const uint64_t packets = call_draw(random, (uint64_t)(CALLS * 4 * w->levels));
+    const uint64_t at_ns = call_draw(random, 400000);
+    const int kind = (int)call_draw(random, 5);
+    if (kind == 4) { /* it answers all the same */
+        const int paused = (int)call_draw(random, (uint64_t)w->size);
+        if (w->network->ranks[paused].pause.until_ns == 0) {
+            sim_pause(w->network, paused, at_ns, at_ns + call_draw(random, SECOND_NS / 2));
+        }
+        return;
+    }
+    const int victim = draw_victim(w, to, random);
+    const int other = kind >= 2 ? draw_victim(w, to, random) : victim;
+    const size_t used = strlen(to->text);
+    snprintf(to->text + used, sizeof to->text - used, " %d %s (%d),", victim, kinds[kind], other);
+    to->gone = to->gone || kind % 2 == 0;
+    to->silent = to->silent || kind % 2 != 0;
+    to->lost = to->lost || kind == 3;
+    switch (kind) {
+    case 0:
+        sim_kill_after(w->network, victim, packets);
+        break;
+    case 1:
+        sim_stop_after(w->network, victim, packets);
+        break;
+    default:
+        sim_cut(w->network, victim, other, at_ns, kind == 2);
+        break;
+    }
+}
+
+typedef struct tally {
+    int failed;          /* ranks */
+    int asked_all;       /* of these, those that name who did not answer */
+    uint64_t longest_ns; /* until all had ended */
+} tally;
+
+static void check_faults(uint64_t seed, tally *all) {
+    uint64_t random = seed;
+    blame to = {.gone = false};
+    world w = {.seed = seed, .size = sizes[seed % 3], .faulty = true};
+    open_world(&w);
+    w.slow_ns = call_draw(&random, 3) == 0 ? 50000 : 0;
+    const int faults = 1 + (int)call_draw(&random, w.size > 5 ? MOST_FAULTS : 2);
+    for (int i = 0; i < faults; i++) {
+        add_fault(&w, &to, &random);
+    }
+    const ls_sim_outcome outcome = run_world(&w);
+    all->longest_ns = outcome.ended_ns > all->longest_ns ? outcome.ended_ns : all->longest_ns;
+    for (int rank = 0; rank < w.size; rank++) {
+        const rank_state *r = &w.ranks[rank];
+        if (!r->over || !ls_sim_is_alive(w.network, rank)) {
+            continue;
+        }
+        const bool known = r->status == LS_ERR_PEER ? to.gone : r->status == LS_ERR_TIMEOUT && to.silent;
+        if (r->culprit < 0 || !((known && to.ranks[r->culprit]) || to.lost)) {
+            fail_msg("seed %llu, %d ranks:%s but rank %d blames %d: %s", (unsigned long long)seed, w.size, to.text,
+                     rank, r->culprit, r->message);
+        }
+        all->failed++;
+        all->asked_all += strstr(r->message, " did not go on with this call within ") != NULL;
+    }
+    close_world(&w);
+}
+
+static void who_is_to_blame_is_named(void **state) {
+    (void)state;
+    const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
+    const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 600);
+    tally all = {0};
+    for (uint64_t i = 0; i < count; i++) {
+        check_faults((first != 0 ? first : 1) + i, &all);
+    }
+    /* The time is over, one asks, and may be given the time that the one it asks needs to do the same. */
+    assert_true(all.longest_ns < 2 * (uint64_t)(TIMEOUT_S * 1e9) + 3 * SECOND_NS);
+    assert_true(first != 0 || (all.failed > (int)count && all.asked_all > (int)count));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slow_collectives_go_on),
+        cmocka_unit_test(who_is_to_blame_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

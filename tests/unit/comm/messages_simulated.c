@@ -1,0 +1,315 @@
+/*
+ * Messages on a simulated network: every rank posts all its sends, of any size and tag, to any ranks, and then receives
+ * what is for it, in an order of its own but for messages of one sender and tag. All arrive once, in their order and
+ * whole; what no receive waits for is kept only as far as the engine allows, unless a later message is wanted before
+ * it. When a rank dies, those that wait for it are told its name. A seed that fails is printed, and
+ * LOCKSTEP_ENGINE_SEED=N runs that one alone; LOCKSTEP_ENGINE_SEEDS=N so many of each kind.
+ *
+ * devices: cpu
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/collective/inside.h"
+#include "comm/transport/simulated/driver.h"
+#include "tests/simulated/calls.h"
+#include "tests/simulated/faults.h"
+#include "tests/support/unit.h"
+
+enum { MOST_RANKS = 16, EACH = 30, MOST_BYTES = 20000, AT_ONCE = 3 };
+
+#define PATIENCE UINT64_C(100000000)
+
+typedef struct message {
+    int from;
+    int to;
+    int tag;
+    size_t bytes;
+    uint64_t turn; /* when its receiver receives it, among those for it */
+} message;
+
+typedef struct rank_state {
+    struct world *world;
+    ls_engine *engine;
+    int rank;
+    int sends; /* posted */
+    int received;
+    int order[MOST_RANKS * EACH]; /* messages for this rank as it receives them, and */
+    int count;                    /* how many */
+    int next;                     /* of these, to be posted */
+    void *requests[MOST_RANKS * EACH];
+    unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that are sent or received here */
+    bool over;
+    ls_status status;
+    char text[LS_ERROR_CAPACITY];
+} rank_state;
+
+typedef struct world {
+    ls_sim_network *network;
+    uint64_t seed;
+    int ranks;
+    int tags;
+    int count;
+    message messages[MOST_RANKS * EACH];
+    rank_state states[MOST_RANKS];
+    bool faulty;
+} world;
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static unsigned char byte_of(int which, size_t at) {
+    return (unsigned char)((size_t)which * 31 + at * 7 + (at >> 8));
+}
+
+/* ---- a plan ------------------------------------------------------------------------------------------------------ */
+
+static void draw_messages(world *w, uint64_t *random) {
+    w->count = w->ranks * EACH;
+    for (int i = 0; i < w->count; i++) {
+        message *m = &w->messages[i];
+        m->from = (int)call_draw(random, (uint64_t)w->ranks);
+        m->to = (m->from + 1 + (int)call_draw(random, (uint64_t)w->ranks - 1)) % w->ranks;
+        m->tag = (int)call_draw(random, (uint64_t)w->tags);
+        m->bytes = call_draw(random, 3) == 0 ? call_draw(random, 100) : call_draw(random, MOST_BYTES);
+        m->turn = w->tags == 1 ? (uint64_t)i : call_draw(random, 1 << 20);
+    }
+}
+
+/* Among messages of one sender and tag the earlier one comes first. */
+static void keep_pairs_in_order(world *w) {
+    for (int i = 0; i < w->count; i++) {
+        for (int k = i + 1; k < w->count; k++) {
+            message *a = &w->messages[i], *b = &w->messages[k];
+            if (a->from == b->from && a->to == b->to && a->tag == b->tag && a->turn > b->turn) {
+                const uint64_t turn = a->turn;
+                a->turn = b->turn;
+                b->turn = turn;
+            }
+        }
+    }
+}
+
+static void order_receives(world *w) {
+    for (int i = 0; i < w->count; i++) {
+        rank_state *r = &w->states[w->messages[i].to];
+        int at = r->count++;
+        for (; at > 0 && w->messages[r->order[at - 1]].turn > w->messages[i].turn; at--) {
+            r->order[at] = r->order[at - 1];
+        }
+        r->order[at] = i;
+    }
+}
+
+/* ---- a rank's turn ----------------------------------------------------------------------------------------------- */
+
+static ls_status post(rank_state *r, int which, ls_operation operation) {
+    const message *m = &r->world->messages[which];
+    const bool sends = operation == LS_OP_SEND;
+    r->buffers[which] = malloc(m->bytes + 1);
+    for (size_t i = 0; i < m->bytes; i++) {
+        r->buffers[which][i] = sends ? byte_of(which, i) : 0;
+    }
+    const ls_call call = {.operation = operation,
+                          .dtype = LS_U8,
+                          .root = sends ? m->to : m->from,
+                          .tag = m->tag,
+                          .count = m->bytes,
+                          .width = 1,
+                          .send = r->buffers[which],
+                          .receive = r->buffers[which],
+                          .sequence = (uint64_t)which + 1};
+    return ls_engine_post(r->engine, &call, &r->requests[which]);
+}
+
+/* All sends at first, then receives, a few at once. */
+static ls_status post_all(rank_state *r) {
+    world *w = r->world;
+    for (; r->sends < w->count; r->sends++) {
+        LS_TRY(w->messages[r->sends].from == r->rank ? post(r, r->sends, LS_OP_SEND) : LS_OK);
+    }
+    for (; r->next < r->count && r->next - r->received < AT_ONCE; r->next++) {
+        LS_TRY(post(r, r->order[r->next], LS_OP_RECV));
+    }
+    return LS_OK;
+}
+
+static void check_content(const rank_state *r, int which) {
+    const message *m = &r->world->messages[which];
+    for (size_t i = 0; i < m->bytes; i++) {
+        if (r->buffers[which][i] != byte_of(which, i)) {
+            fail_msg("seed %llu: rank %d, message %d from %d of %zu bytes: byte %zu is wrong",
+                     (unsigned long long)r->world->seed, r->rank, which, m->from, m->bytes, i);
+        }
+    }
+}
+
+static void end(rank_state *r, int which) {
+    if (r->world->messages[which].to == r->rank) {
+        check_content(r, which);
+        r->received++;
+    }
+    free(r->buffers[which]);
+    r->buffers[which] = NULL;
+}
+
+/* Looks at all that was posted; `*open` becomes how much of it has not ended. */
+static ls_status look(rank_state *r, int *open) {
+    *open = 0;
+    for (int i = 0; i < r->world->count; i++) {
+        bool ended = r->requests[i] == NULL;
+        if (r->buffers[i] == NULL) {
+            continue;
+        }
+        if (!ended) {
+            const ls_status status = ls_engine_test(r->engine, r->requests[i], false, &ended);
+            r->requests[i] = ended || status != LS_OK ? NULL : r->requests[i];
+            LS_TRY(status);
+        }
+        if (ended) {
+            end(r, i);
+        } else {
+            (*open)++;
+        }
+    }
+    return LS_OK;
+}
+
+static bool step(void *state, int rank) {
+    rank_state *r = state;
+    (void)rank;
+    for (bool moved = true; moved && !r->over;) {
+        int open = 0;
+        ls_status status = post_all(r);
+        status = status == LS_OK ? look(r, &open) : status;
+        if (status != LS_OK) {
+            r->status = status;
+            r->over = true;
+            snprintf(r->text, sizeof r->text, "%s", ls_error_message());
+            break;
+        }
+        if (r->world->tags == 1 && r->engine->match.kept > r->engine->kept_most) {
+            fail_msg("seed %llu: rank %d keeps %zu bytes", (unsigned long long)r->world->seed, r->rank,
+                     r->engine->match.kept);
+        }
+        if (open == 0 && r->received == r->count) {
+            return true;
+        }
+        ls_endpoint *endpoint = ls_engine_endpoint(r->engine);
+        const int received = r->received;
+        moved = false;
+        assert_int_equal(endpoint->transport->progress(endpoint, PATIENCE, &moved), LS_OK);
+        moved = moved || r->received != received || r->next - r->received < (r->next < r->count ? AT_ONCE : 0);
+    }
+    return r->over;
+}
+
+/* ---- worlds ------------------------------------------------------------------------------------------------------ */
+
+static void open_world(world *w, uint64_t seed) {
+    static const size_t kept[] = {0, 5000, 40000, 1 << 20};
+    uint64_t random = seed;
+    *w = (world){
+        .seed = seed, .ranks = 2 + (int)call_draw(&random, MOST_RANKS - 1), .tags = 1 + (int)call_draw(&random, 4)};
+    draw_messages(w, &random);
+    keep_pairs_in_order(w);
+    order_receives(w);
+    w->network = ls_sim_new(&(ls_sim_options){.ranks = w->ranks,
+                                              .seed = seed,
+                                              .latency_ns = 2000,
+                                              .overhead_ns = 300,
+                                              .bytes_per_ns = 12,
+                                              .eager = seed % 2 == 0 ? 4096 : 16384,
+                                              .most_delay_ns = seed % 3 == 0 ? 20000 : 0,
+                                              .most_start_ns = 5000,
+                                              .notice_ns = 100000});
+    const size_t most = kept[call_draw(&random, 4)];
+    for (int rank = 0; rank < w->ranks; rank++) {
+        rank_state *r = &w->states[rank];
+        r->world = w;
+        r->rank = rank;
+        r->engine = ls_engine_new(ls_sim_endpoint(w->network, rank), 2.0);
+        assert_non_null(r->engine);
+        r->engine->kept_most = most;
+    }
+}
+
+static void close_world(world *w) {
+    for (int rank = 0; rank < w->ranks; rank++) {
+        ls_engine_close(w->states[rank].engine);
+    }
+    ls_sim_free(w->network);
+    for (int rank = 0; rank < w->ranks; rank++) {
+        for (int i = 0; i < w->count; i++) {
+            free(w->states[rank].buffers[i]);
+        }
+    }
+}
+
+static void run_world(world *w) {
+    const ls_sim_outcome outcome = ls_sim_run(w->network, step, w->states, sizeof *w->states, 0);
+    if (!outcome.finished) {
+        fail_msg("seed %llu, %d ranks: not finished: %s", (unsigned long long)w->seed, w->ranks, outcome.text);
+    }
+}
+
+static void check_order(uint64_t seed) {
+    static world w;
+    open_world(&w, seed);
+    run_world(&w);
+    for (int rank = 0; rank < w.ranks; rank++) {
+        if (w.states[rank].over) {
+            fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, w.states[rank].text);
+        }
+    }
+    close_world(&w);
+}
+
+static void check_death(uint64_t seed) {
+    static world w;
+    char name[32];
+    uint64_t random = ~seed;
+    open_world(&w, seed);
+    const int victim = (int)call_draw(&random, (uint64_t)w.ranks);
+    sim_kill_after(w.network, victim, call_draw(&random, 60));
+    run_world(&w);
+    snprintf(name, sizeof name, "rank %d ", victim);
+    for (int rank = 0; rank < w.ranks; rank++) {
+        const rank_state *r = &w.states[rank];
+        if (rank != victim && r->over && (r->status != LS_ERR_PEER || strstr(r->text, name) == NULL)) {
+            fail_msg("seed %llu: rank %d of %d dies, but rank %d says: %s", (unsigned long long)seed, victim, w.ranks,
+                     rank, r->text);
+        }
+    }
+    close_world(&w);
+}
+
+static void run_seeds(void (*check)(uint64_t seed)) {
+    const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
+    const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 500);
+    for (uint64_t i = 0; i < count; i++) {
+        check((first != 0 ? first : 1) + i);
+    }
+}
+
+static void everything_arrives(void **state) {
+    (void)state;
+    run_seeds(check_order);
+}
+
+static void deaths(void **state) {
+    (void)state;
+    run_seeds(check_death);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_arrives),
+        cmocka_unit_test(deaths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,122 @@
+/*
+ * When backend shm takes the cores of its ranks to be far from each other, and when no more: the counting, fed with
+ * times as if lines had come so fast. Ranks decide alike whatever each of them saw.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include "comm/backend/shm/algorithm.h"
+#include "comm/backend/shm/distance.h"
+#include "comm/backend/shm/sizes.h"
+
+#define NEAR_NS (LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS)
+#define FAR_NS  (NEAR_NS + 1)
+
+enum { RANKS = 3, LARGE = 100000, CALLS = 1000 };
+
+typedef struct job {
+    ls_shm_distance ranks[RANKS];
+    int looks; /* of rank 0 */
+} job;
+
+/* A call of pieces of LARGE bytes, in which lines take so long to come to each rank; whether slots are written past the
+ * caches in it. */
+static bool call(job *j, const uint64_t took_ns[RANKS]) {
+    const bool past = LARGE > ls_shm_distance_past(&j->ranks[0], LS_SHM_PAST_BY_DISTANCE);
+    bool far = false;
+    for (int rank = 0; rank < RANKS; rank++) {
+        ls_shm_distance *distance = &j->ranks[rank];
+        assert_int_equal(LARGE > ls_shm_distance_past(distance, LS_SHM_PAST_BY_DISTANCE), past);
+        far = far || ls_shm_distance_is_far(distance); /* told before any of them looks */
+    }
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (!past && ls_shm_distance_looks(&j->ranks[rank])) {
+            j->looks += rank == 0;
+            ls_shm_distance_saw(&j->ranks[rank], took_ns[rank]);
+        }
+    }
+    for (int rank = 0; rank < RANKS; rank++) {
+        ls_shm_distance_count(&j->ranks[rank], far);
+    }
+    return past;
+}
+
+static const uint64_t all_near[RANKS] = {NEAR_NS, NEAR_NS, NEAR_NS};
+static const uint64_t all_far[RANKS] = {FAR_NS, FAR_NS, FAR_NS};
+static const uint64_t one_far[RANKS] = {NEAR_NS, FAR_NS, NEAR_NS};
+
+/* Calls until the first, or the last, past the caches, which is not counted. */
+static int calls_until(job *j, const uint64_t took_ns[RANKS], bool past) {
+    int calls = 0;
+    while (calls < CALLS && call(j, took_ns) != past) {
+        calls++;
+    }
+    return calls;
+}
+
+static void near_stays_near(void **state) {
+    (void)state;
+    job j = {0};
+    assert_int_equal(calls_until(&j, all_near, true), CALLS);
+    assert_int_equal(j.looks, (CALLS + LS_SHM_LOOK_EVERY - 1) / LS_SHM_LOOK_EVERY);
+}
+
+/* Slow looks in a row, a call in which that is told, and from the next on all do as if far. */
+static void far_is_found_and_tried_again(void **state) {
+    (void)state;
+    const uint64_t *const worlds[] = {all_far, one_far};
+    for (int i = 0; i < 2; i++) {
+        job j = {0};
+        assert_int_equal(calls_until(&j, worlds[i], true), LS_SHM_SLOW_LOOKS + 1);
+        for (int again = 0; again < 3; again++) { /* the first of them has been made */
+            assert_int_equal(calls_until(&j, worlds[i], false), LS_SHM_FAR_CALLS - 1);
+            /* Which was a call the usual way, with a look; in the next one that is told. */
+            assert_int_equal(calls_until(&j, worlds[i], true), 1);
+        }
+    }
+}
+
+static void near_again_is_found(void **state) {
+    (void)state;
+    job j = {0};
+    (void)calls_until(&j, all_far, true);
+    assert_int_equal(calls_until(&j, all_near, false), LS_SHM_FAR_CALLS - 1);
+    assert_int_equal(calls_until(&j, all_near, true), CALLS);
+    const int wait = calls_until(&j, all_far, true); /* and far once more, which takes as long as at first */
+    assert_in_range(wait, LS_SHM_SLOW_LOOKS + 1, LS_SHM_LOOK_EVERY + LS_SHM_SLOW_LOOKS);
+}
+
+/* What comes late once was kept up by something else. */
+static void one_slow_look_is_none(void **state) {
+    (void)state;
+    job j = {0};
+    for (int i = 0; i < CALLS; i++) {
+        assert_false(call(&j, j.ranks[0].slow_looks == LS_SHM_SLOW_LOOKS - 1 ? all_near : all_far));
+    }
+    assert_true(j.looks > CALLS / LS_SHM_LOOK_EVERY); /* it looks again at once */
+}
+
+static void sizes(void **state) {
+    (void)state;
+    ls_shm_distance near = {0};
+    ls_shm_distance far = {.far_calls = 1};
+    assert_true(ls_shm_distance_past(&near, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_NEVER);
+    assert_true(ls_shm_distance_past(&far, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_FAR_LEAST);
+    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* said by LOCKSTEP_SHM_ALGORITHM: however far they are */
+    for (int i = 0; i < 3; i++) {
+        assert_true(ls_shm_distance_past(&near, settings[i]) == settings[i]);
+        assert_true(ls_shm_distance_past(&far, settings[i]) == settings[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(near_stays_near),
+        cmocka_unit_test(far_is_found_and_tried_again),
+        cmocka_unit_test(near_again_is_found),
+        cmocka_unit_test(one_slow_look_is_none),
+        cmocka_unit_test(sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/*
+ * Backend shm and what the kernel knows of ranks: processes of which several ranks are threads, process numbers that
+ * are given again, and threads of which one comes too late.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/backend/shm/shm.h"
+#include "comm/frame.h"
+#include "tests/support/allocator.h"
+#include "tests/support/files.h"
+#include "tests/support/forks.h"
+
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
+#define SILENT       0.3
+
+enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split is one of its second half */
+
+static float out[LARGE];
+static float in[LARGE];
+
+/* ---- two ranks in one process --------------------------------------------------------------------------------------
+ */
+
+typedef struct member {
+    int rank;
+    int first; /* of the two that are threads of one process, who frees its world first */
+    bool dies; /* in the end the other one does, with the process */
+    const char *url;
+    const char *failure;
+} member;
+
+static ls_comm *enter(const member *self) {
+    ls_comm *world = ls_init(&(ls_init_options){
+        .init = self->url, .backend = "shm", .world_size = 3, .rank = self->rank, .timeout = LONG_TIMEOUT});
+    return world != NULL && ls_comm_barrier(world, NULL) == LS_OK ? world : NULL;
+}
+
+static const char *leave_first(const member *self) {
+    ls_comm *world = enter(self);
+    LS_MUST(world != NULL);
+    ls_comm_free(world);
+    return NULL;
+}
+
+static void *leave_first_as_thread(void *argument) {
+    member *self = argument;
+    self->failure = leave_first(self);
+    return NULL;
+}
+
+/* Long after the other rank of this process is gone, a message. */
+static const char *stay(const member *self, member *other) {
+    pthread_t thread;
+    LS_MUST(pthread_create(&thread, NULL, leave_first_as_thread, other) == 0);
+    ls_comm *world = enter(self);
+    LS_MUST(world != NULL);
+    LS_MUST(pthread_join(thread, NULL) == 0);
+    LS_MUST(other->failure == NULL);
+    usleep(200000); /* the listener looks every 20 ms whether this rank lives */
+    LS_MUST(ls_comm_send(world, out, 1, LS_F32, 2, 0, NULL) == LS_OK);
+    LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 2, 0, NULL) == LS_OK);
+    if (self->dies) {
+        raise(SIGKILL);
+    }
+    ls_comm_free(world);
+    LS_MUST(!ls_forks_hold_memory());
+    return NULL;
+}
+
+/* The rank that has a process for itself. */
+static const char *listen_to(const member *self, int speaker) {
+    ls_comm *world = enter(self);
+    LS_MUST(world != NULL);
+    LS_MUST(ls_comm_recv(world, in, 1, LS_F32, speaker, 0, NULL) == LS_OK);
+    LS_MUST(ls_comm_send(world, out, 1, LS_F32, speaker, 0, NULL) == LS_OK);
+    if (self->dies) {
+        const double start = ls_clock_seconds();
+        LS_MUST(ls_comm_recv(world, in, 1, LS_F32, speaker, 0, NULL) == LS_ERR_PEER);
+        LS_MUST(failed_with(LS_ERR_PEER, speaker == 0 ? "rank 0 (process " : "rank 1 (process "));
+        LS_MUST(failed_with(LS_ERR_PEER, ") died") && ls_clock_seconds() - start < AT_ONCE);
+    }
+    ls_comm_free(world);
+    return NULL;
+}
+
+static const char *process_of_ranks(int process, const void *what) {
+    member self = *(const member *)what;
+    member other = self;
+    const int second = 1 - self.first;
+    self.rank = process == 0 ? second : 2;
+    other.rank = self.first;
+    return process == 0 ? stay(&self, &other) : listen_to(&self, second);
+}
+
+static void a_rank_leaves_and_its_process_lives(void **state) {
+    (void)state;
+    char url[256];
+    snprintf(url, sizeof url, "file://%s", test_path("meet"));
+    for (int i = 0; i < 4; i++) {
+        const member given = {.first = i % 2, .dies = i / 2 != 0, .url = url};
+        processes_run(2, process_of_ranks, &given, given.dies ? 1U << 0 : 0);
+    }
+}
+
+/* ---- process numbers -----------------------------------------------------------------------------------------------
+ */
+
+/*
+ * Rank 1 dies while a message of its waits to be read from its memory, and the process of this test is as a new process
+ * who was given its number: what is found there is not the message.
+ */
+static const char *rank_of_reused_number(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL);
+    ls_shm *shm = world->state;
+    ls_work *work = NULL;
+    if (rank == 1) {
+        LS_MUST(ls_comm_send(world, out, LARGE, LS_F32, 0, 0, &work) == LS_OK);
+    }
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        raise(SIGKILL);
+    }
+    while (ls_shm_alive(shm, 1)) {
+        usleep(1000);
+    }
+    shm->ranks[1].process = (int32_t)getppid();
+    LS_MUST(ls_comm_recv(world, in, LARGE, LS_F32, 1, 0, NULL) == LS_ERR_PEER);
+    LS_MUST(failed_with(LS_ERR_PEER, "ls_comm_recv #1: rank 1 (process ") && failed_with(LS_ERR_PEER, ") died"));
+    return NULL;
+}
+
+static const char *rank_that_looks(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    return ((ls_shm *)world->state)->peer_reads ? NULL : "ranks cannot read each other's memory";
+}
+
+static void a_number_that_is_given_again(void **state) {
+    (void)state;
+    setenv(LS_SHM_ALGORITHM_VARIABLE, "read=0", 1);
+    if (!ls_forks_run(2, LONG_TIMEOUT, rank_that_looks, NULL)) {
+        unsetenv(LS_SHM_ALGORITHM_VARIABLE);
+        printf("SKIPPED a number that is given again: the kernel does not let ranks read each other's memory here\n");
+        skip();
+    }
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_of_reused_number, NULL);
+    unsetenv(LS_SHM_ALGORITHM_VARIABLE);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), -SIGKILL);
+    ls_forks_end(&forks);
+}
+
+/* ---- threads -------------------------------------------------------------------------------------------------------
+ */
+
+static _Thread_local int until_late;      /* allocations of this thread before one that takes long; 0: none does */
+static _Thread_local ls_comm *to_give_up; /* then it does, for want of memory; NULL: none */
+
+static void *allocate_late(size_t size, size_t alignment, void *user) {
+    if (until_late != 0 && --until_late == 0) {
+        usleep(3 * (useconds_t)(SILENT * 1e6));
+        if (to_give_up != NULL) {
+            (void)ls_shm_give_up(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"), 0);
+            usleep((useconds_t)(SILENT * 1e6));
+        }
+    }
+    return test_allocate(size, alignment, user);
+}
+
+/* Rank 2 is late for the second half of the split, when the memory of the new communicator is there. */
+static ls_status split_too_late(ls_comm *world, void *argument) {
+    atomic_int *timeouts = argument;
+    ls_comm *part = NULL;
+    until_late = ls_comm_rank(world) == 2 ? 2 : 0;
+    const ls_status status = ls_comm_split(world, 0, 0, &part);
+    until_late = 0;
+    atomic_fetch_add(timeouts, status == LS_ERR_TIMEOUT && part == NULL &&
+                                   strstr(ls_error_message(), "ls_comm_split #1: rank 2 did not make") != NULL);
+    return LS_OK;
+}
+
+static void a_split_that_fails_between_threads_gives_all_back(void **state) {
+    (void)state;
+    atomic_int timeouts = 0;
+    test_allocator allocator;
+    setenv("LOCKSTEP_TIMEOUT", "0.3", 1);
+    test_allocator_start(&allocator);
+    ls_set_allocator(&(ls_allocator){.allocate = allocate_late, .release = test_release, .user = &allocator});
+    assert_int_equal(ls_run_threads(3, split_too_late, &timeouts), LS_OK);
+    unsetenv("LOCKSTEP_TIMEOUT");
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    assert_int_equal(atomic_load(&timeouts), 3);
+}
+
+/*
+ * Rank 2 revokes the world when the others wait in the second half of the split, and then goes on into the memory of
+ * the new communicator: their steps are there.
+ */
+static ls_status split_in_vain(ls_comm *world, void *argument) {
+    atomic_int *as_it_should = argument;
+    const bool last = ls_comm_rank(world) == 2;
+    ls_comm *part = NULL;
+    until_late = last ? LATE_IN_SPLIT : 0;
+    to_give_up = last ? world : NULL;
+    const ls_status status = ls_comm_split(world, 0, 0, &part);
+    until_late = 0;
+    to_give_up = NULL;
+    const char *reason = last ? "rank 0 (process " : "no memory for a message";
+    atomic_fetch_add(as_it_should, status == (last ? LS_ERR_PEER : LS_ERR_MEMORY) && part == NULL &&
+                                       strstr(ls_error_message(), reason) != NULL);
+    return LS_OK;
+}
+
+static void a_split_that_is_revoked_between_threads_keeps_its_memory(void **state) {
+    (void)state;
+    atomic_int as_it_should = 0;
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    ls_set_allocator(&(ls_allocator){.allocate = allocate_late, .release = test_release, .user = &allocator});
+    setenv("LOCKSTEP_TIMEOUT", "20", 1);
+    assert_int_equal(ls_run_threads(3, split_in_vain, &as_it_should), LS_OK);
+    unsetenv("LOCKSTEP_TIMEOUT");
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    assert_int_equal(atomic_load(&as_it_should), 3);
+}
+
+/* A part outlives the communicator it was split from, and gives its own memory back as it ends. */
+static ls_status part_of_part(ls_comm *world, void *argument) {
+    test_allocator *allocator = argument;
+    ls_comm *part = NULL;
+    ls_comm *smaller = NULL;
+    float number = 1;
+    LS_TRY(ls_comm_split(world, 0, 0, &part));
+    LS_TRY(ls_comm_split(part, ls_comm_rank(part) != 0, 0, &smaller));
+    ls_comm_free(part);
+    float *memory = ls_comm_alloc(smaller, sizeof number);
+    ls_status status = memory != NULL ? LS_OK : ls_error_status();
+    if (status == LS_OK) {
+        status = ls_comm_allreduce(smaller, &number, memory, 1, LS_F32, LS_SUM, NULL);
+    }
+    if (status == LS_OK && *memory != (float)ls_comm_size(smaller)) {
+        status = ls_fail(LS_ERR_INTERNAL, "a sum of %g", (double)*memory);
+    }
+    ls_comm_free(smaller);
+    LS_TRY(status);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    const long live = atomic_load(&allocator->live);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    for (int i = 0; i < 3; i++) {
+        LS_TRY(ls_comm_split(world, 0, 0, &part));
+        ls_comm_free(part);
+    }
+    LS_TRY(ls_comm_barrier(world, NULL));
+    const long later = atomic_load(&allocator->live);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    return live == later ? LS_OK : ls_fail(LS_ERR_INTERNAL, "%ld blocks, and later %ld", live, later);
+}
+
+static void parts_between_threads_give_all_back(void **state) {
+    (void)state;
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    const ls_status status = ls_run_threads(3, part_of_part, &allocator);
+    const long left = test_allocator_stop(&allocator);
+    if (status != LS_OK) {
+        fail_msg("%s", ls_error_message());
+    }
+    assert_int_equal(left, 0);
+}
+
+/* ---- what is said of a rank that waited ----------------------------------------------------------------------------
+ */
+
+/* Rank 1 sleeps until a message comes, takes it, and dies: it waited for none any more. */
+static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 0, 5, NULL) == LS_OK);
+        LS_MUST(ls_comm_send(world, in, 1, LS_F32, 0, 6, NULL) == LS_OK);
+        raise(SIGKILL);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    LS_MUST(ls_comm_send(world, out, 1, LS_F32, 1, 5, NULL) == LS_OK);
+    LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 1, 6, NULL) == LS_OK);
+    LS_MUST(ls_comm_send(world, out, LARGE, LS_F32, 1, 7, NULL) == LS_ERR_PEER);
+    LS_MUST(failed_with(LS_ERR_PEER, "rank 1 ") && strstr(ls_error_message(), "it waits for") == NULL);
+    return NULL;
+}
+
+static void a_message_that_came_is_not_awaited(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_that_was_served, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
+}
+
+int main(void) {
+    unsetenv("LOCKSTEP_KEY");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_leaves_and_its_process_lives),
+        cmocka_unit_test(a_number_that_is_given_again),
+        cmocka_unit_test(a_split_that_fails_between_threads_gives_all_back),
+        cmocka_unit_test(a_split_that_is_revoked_between_threads_keeps_its_memory),
+        cmocka_unit_test(parts_between_threads_give_all_back),
+        cmocka_unit_test(a_message_that_came_is_not_awaited),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

@@ -1,0 +1,481 @@
+/*
+ * Who gets into the transport on sockets: processes that are none of the ranks are turned away and disturb nothing,
+ * whatever they say or do not say; a rank gets in once, however its hello comes; ranks that end are known to be gone,
+ * and what they sent before comes first.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "tests/support/processes.h"
+#include "tests/support/tcp_net.h"
+#include "tests/support/unauthenticated.h"
+
+/* One message from each of the two to the other. */
+static void exchange(tcp_net *net, int first, int second) {
+    for (int i = 0; i < 2; i++) {
+        const int from = i == 0 ? first : second, to = i == 0 ? second : first;
+        ls_transfer send = tcp_net_message(to, 0, 1000, 5), receive = tcp_net_room(from, 0, 1000);
+        assert_int_equal(tcp_net_receive(net, to, &receive), LS_OK);
+        assert_int_equal(tcp_net_send(net, from, &send), LS_OK);
+        TCP_NET_UNTIL(net, send.ended && receive.ended) {
+        }
+        assert_true(tcp_net_holds(&receive, 5, 1000));
+        free(send.data);
+        free(receive.data);
+    }
+}
+
+/* A hello, and a message on channel 0 right behind it. */
+typedef struct entrance {
+    ls_tcp_hello hello;
+    ls_tcp_header header;
+    unsigned char data[40];
+} entrance;
+
+static entrance make_entrance(const tcp_net *net, int from, int to) {
+    entrance e = {.hello = ls_tcp_make_hello(&net->key, net->cards, net->size, from, to),
+                  .header = {.kind = LS_TCP_MESSAGE, .bytes = sizeof e.data}};
+    for (size_t i = 0; i < sizeof e.data; i++) {
+        e.data[i] = tcp_net_byte(5, i);
+    }
+    return e;
+}
+
+static bool is_refused(tcp_net *net, int socket) {
+    char byte;
+    return !tcp_net_hear(net, socket, &byte, 1);
+}
+
+/* Says it to a rank, which refuses it and reads no further. */
+static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
+    const ls_tcp *tcp = (const ls_tcp *)net->ends[rank];
+    const int socket = tcp_net_call(net, rank);
+    tcp_net_tell(socket, e, sizeof *e);
+    assert_true(is_refused(net, socket));
+    assert_null(tcp->arrivals.early);
+    assert_int_equal(tcp->unproven_count, 0);
+    close(socket);
+}
+
+/* ---- who is no rank ------------------------------------------------------------------------------------------------
+ */
+
+enum { SILENT = 3 * LS_TCP_UNPROVEN, NOISY = 100 };
+
+/* More than there is room for hold their connections open. */
+static void silent_connections_keep_nobody_out(void **state) {
+    (void)state;
+    tcp_net net;
+    int sockets[SILENT];
+    tcp_net_start(&net, 2);
+    for (int i = 0; i < SILENT; i++) {
+        sockets[i] = tcp_net_call(&net, i % 2);
+        tcp_net_turn(&net);
+    }
+    exchange(&net, 0, 1);
+    for (int i = 0; i < SILENT; i++) {
+        close(sockets[i]);
+    }
+    TCP_NET_UNTIL(&net, ((ls_tcp *)net.ends[0])->unproven_count + ((ls_tcp *)net.ends[1])->unproven_count == 0) {
+    }
+    tcp_net_end(&net);
+}
+
+/* An unproven connection that says nothing, or half of a hello, is turned away after a while. */
+static void silence_ends(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 2);
+    ls_tcp *tcp = (ls_tcp *)net.ends[0];
+    const ls_tcp_hello hello = ls_tcp_make_hello(&net.key, net.cards, 2, 1, 0);
+    const int half = tcp_net_call(&net, 0), silent = tcp_net_call(&net, 0);
+    tcp_net_tell(half, &hello, sizeof hello - 1);
+    TCP_NET_UNTIL(&net, tcp->unproven_count == 2 && tcp->unproven[0].got == sizeof hello - 1) {
+    }
+    tcp->awake_ns += UINT64_C(6000000000);
+    assert_true(is_refused(&net, silent) && is_refused(&net, half));
+    assert_int_equal(tcp->unproven_count, 0);
+    close(silent);
+    close(half);
+    exchange(&net, 0, 1);
+    tcp_net_end(&net);
+}
+
+/* A hello that rank 1 could say to rank 0, but for what is wrong in number `i`; false: there are no more. */
+static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
+    ls_key other = {0};
+    tcp_net elsewhere = *net;
+    *hello = ls_tcp_make_hello(&net->key, net->cards, net->size, 1, 0);
+    switch (i) {
+    case 0:
+        hello->proof[31] ^= 1;
+        return true;
+    case 1:
+        hello->nonce[0] ^= 1;
+        return true;
+    case 2:
+        hello->greeting[7] ^= 1;
+        return true;
+    case 3:
+        hello->size++;
+        return true;
+    case 4: /* somebody who has the cards but not the key */
+        assert_int_equal(ls_key_read(&other, "another key of sufficient length"), LS_OK);
+        *hello = ls_tcp_make_hello(&other, net->cards, net->size, 1, 0);
+        return true;
+    case 5: /* what rank 0 itself says to rank 1 */
+        *hello = ls_tcp_make_hello(&net->key, net->cards, net->size, 0, 1);
+        hello->rank = 1;
+        return true;
+    case 6: /* what rank 1 says to rank 2 */
+        *hello = ls_tcp_make_hello(&net->key, net->cards, net->size, 1, 2);
+        return true;
+    case 7: /* what it says on another communicator */
+    case 8:
+        elsewhere.cards[i - 7].secret[0] ^= 1;
+        *hello = ls_tcp_make_hello(&net->key, elsewhere.cards, net->size, 1, 0);
+        return true;
+    case 9: /* who has the key, and says to be the rank that it talks to */
+        *hello = ls_tcp_make_hello(&net->key, net->cards, net->size, 0, 0);
+        return true;
+    default:
+        hello->rank = (const int[]){0, 2, 3, -1, INT32_MAX, INT32_MIN}[i - 10];
+        return i < 15;
+    }
+}
+
+static void wrong_hellos_are_turned_away(void **state) {
+    (void)state;
+    tcp_net net;
+    bool more = true;
+    tcp_net_start(&net, 3);
+    for (int i = 0; more; i++) {
+        entrance e = make_entrance(&net, 1, 0);
+        more = forge(&net, i, &e.hello);
+        try_in_vain(&net, 0, &e);
+    }
+    exchange(&net, 0, 1);
+    exchange(&net, 2, 0);
+    tcp_net_end(&net);
+}
+
+static void garbage_is_turned_away(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 2);
+    for (uint64_t i = 0; i < NOISY; i++) {
+        unsigned char garbage[sizeof(entrance)];
+        entrance e;
+        for (size_t k = 0; k < sizeof garbage; k++) {
+            garbage[k] = (unsigned char)ls_random_below(3, i, k, 256);
+        }
+        memcpy(&e, garbage, sizeof e);
+        try_in_vain(&net, 1, &e);
+        if (i % 10 == 0) {
+            exchange(&net, 0, 1);
+        }
+    }
+    tcp_net_end(&net);
+}
+
+/* Somebody else listens in place of rank 1: what rank 0 sends there is lost, and rank 1 is gone when they end the
+ * connection or say anything. The hello that they got serves them nowhere. */
+static void a_listener_without_the_key_is_no_rank(void **state) {
+    (void)state;
+    for (int speaks = 0; speaks < 2; speaks++) {
+        tcp_net net;
+        entrance e = {.header = {.kind = LS_TCP_MESSAGE}};
+        tcp_net_listen(&net, 3);
+        tcp_net_open(&net, 0);
+        tcp_net_open(&net, 2);
+        ls_transfer send = tcp_net_message(1, 0, 10, 0), receive = tcp_net_room(1, 0, 10);
+        assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+        assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
+        const int socket = tcp_net_accept(&net, 1, &e.hello);
+        assert_false(tcp_net_is_gone(&net, 0, 1));
+        try_in_vain(&net, 0, &e);
+        try_in_vain(&net, 2, &e);
+        e.hello.rank = 1;
+        try_in_vain(&net, 0, &e);
+        try_in_vain(&net, 2, &e);
+        if (speaks == 1) {
+            tcp_net_tell(socket, &e, sizeof e);
+        } else {
+            close(socket);
+        }
+        TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 0, 1)) {
+        }
+        assert_false(receive.ended);
+        if (speaks == 1) {
+            close(socket);
+        }
+        exchange(&net, 0, 2);
+        tcp_net_end(&net);
+        free(send.data);
+        free(receive.data);
+    }
+}
+
+/* ---- who is one ----------------------------------------------------------------------------------------------------
+ */
+
+/* Rank 1 is played by hand: its message comes with its hello in one packet, or byte after byte. */
+static void a_hello_may_come_in_any_pieces(void **state) {
+    (void)state;
+    for (size_t step = 1; step <= sizeof(entrance); step += sizeof(entrance) - 1) {
+        tcp_net net;
+        tcp_net_listen(&net, 2);
+        tcp_net_open(&net, 0);
+        const ls_tcp *tcp = (const ls_tcp *)net.ends[0];
+        ls_transfer receive = tcp_net_room(-1, 0, 40);
+        assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+        const entrance e = make_entrance(&net, 1, 0);
+        const int socket = tcp_net_call(&net, 0);
+        for (size_t told = 0; told < sizeof e; told += step) {
+            tcp_net_tell(socket, (const char *)&e + told, step);
+            TCP_NET_UNTIL(&net, told + step >= sizeof e.hello || tcp->unproven[0].got == told + step) {
+            }
+            TCP_NET_UNTIL(&net, told + step < sizeof e.hello || tcp->peers[1].incoming >= 0) {
+            }
+        }
+        TCP_NET_UNTIL(&net, receive.ended) {
+        }
+        assert_true(tcp_net_holds(&receive, 5, 40) && receive.peer == 1);
+        assert_int_equal(tcp->unproven_count, 0);
+        close(socket);
+        free(receive.data);
+        tcp_net_end(&net);
+    }
+}
+
+/* The same hello again, or another right one, is refused while the rank is there and when it is gone. */
+static void a_rank_gets_in_once(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_listen(&net, 3);
+    tcp_net_open(&net, 0);
+    tcp_net_open(&net, 2);
+    ls_transfer receive = tcp_net_room(-1, 0, 40);
+    assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+    const entrance first = make_entrance(&net, 1, 0), second = make_entrance(&net, 1, 0);
+    const int socket = tcp_net_call(&net, 0);
+    tcp_net_tell(socket, &first, sizeof first);
+    assert_int_equal(net.ends[0]->transport->peer(net.ends[0], 1), LS_PEER_UNKNOWN);
+    TCP_NET_UNTIL(&net, receive.ended) {
+    }
+    assert_int_equal(net.ends[0]->transport->peer(net.ends[0], 1), LS_PEER_REACHED);
+    for (int gone = 0; gone < 2; gone++) {
+        try_in_vain(&net, 0, &first);
+        try_in_vain(&net, 0, &second);
+        assert_int_equal(tcp_net_is_gone(&net, 0, 1), gone);
+        assert_int_equal(net.ends[0]->gone, gone);
+        if (gone == 0) {
+            close(socket);
+            TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 0, 1)) {
+            }
+        }
+    }
+    exchange(&net, 0, 2);
+    free(receive.data);
+    tcp_net_end(&net);
+}
+
+/* Who was given up without having connected does not come back. */
+static void who_is_gone_stays_gone(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_listen(&net, 2);
+    tcp_net_open(&net, 0);
+    tcp_net_close(&net, 1);
+    ls_transfer receive = tcp_net_room(1, 0, 100);
+    assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+    TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 0, 1)) {
+    }
+    const entrance e = make_entrance(&net, 1, 0);
+    try_in_vain(&net, 0, &e);
+    assert_false(receive.ended);
+    free(receive.data);
+    tcp_net_end(&net);
+}
+
+/* ---- who is gone ---------------------------------------------------------------------------------------------------
+ */
+
+/* Has a rank look once; where it is slow, it has not looked for long before. */
+static void look_once(ls_endpoint *end, bool slow) {
+    bool moved;
+    if (slow) {
+        ((ls_tcp *)end)->looked_ns -= UINT64_C(1000000000);
+    }
+    assert_int_equal(end->transport->progress(end, slow ? 0 : 1000000, &moved), LS_OK);
+}
+
+/* Sends to rank 0 until one finds no room, which is taken back; how many have ended. */
+static int send_while_there_is_room(tcp_net *net) {
+    enum { MOST = 400 };
+    for (int i = 0; i < MOST; i++) {
+        ls_transfer send = tcp_net_message(0, 0, LS_TCP_EAGER, (uint64_t)i);
+        assert_int_equal(tcp_net_send(net, 1, &send), LS_OK);
+        if (!send.ended) {
+            tcp_net_withdraw(net, 1, &send);
+        }
+        free(send.data);
+        if (!send.ended) {
+            return i;
+        }
+    }
+    return MOST;
+}
+
+/* Rank 1 sends what there is room for and ends before rank 0 has accepted its connection, behind `waiting` others;
+ * rank 0 may look rarely. All of it comes, and then rank 1 is gone. */
+static void send_and_end(bool slow, int waiting) {
+    tcp_net net;
+    int unproven[SILENT];
+    tcp_net_listen(&net, 2);
+    for (int i = 0; i < waiting; i++) {
+        unproven[i] = tcp_net_call(&net, 0);
+    }
+    tcp_net_open(&net, 1);
+    const int count = send_while_there_is_room(&net);
+    assert_true(count > 0);
+    tcp_net_close(&net, 1);
+    tcp_net_open(&net, 0);
+    const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+    for (int i = 0; i < count; i++) {
+        ls_transfer receive = tcp_net_room(1, 0, LS_TCP_EAGER);
+        assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+        while (!receive.ended) {
+            if (tcp_net_is_gone(&net, 0, 1) || ls_clock_seconds() >= limit) {
+                fail_msg("message %d of %d did not come", i, count);
+            }
+            look_once(net.ends[0], slow);
+        }
+        assert_true(tcp_net_holds(&receive, (uint64_t)i, LS_TCP_EAGER));
+        free(receive.data);
+    }
+    while (!tcp_net_is_gone(&net, 0, 1)) {
+        assert_true(ls_clock_seconds() < limit);
+        look_once(net.ends[0], slow);
+    }
+    for (int i = 0; i < waiting; i++) {
+        close(unproven[i]);
+    }
+    tcp_net_end(&net);
+}
+
+static void what_was_sent_comes_before_the_end(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        send_and_end(kind % 2 == 1, kind / 2 == 1 ? SILENT : 0);
+    }
+}
+
+/* Rank 1 in a process of its own: receives what rank 0 sends, answers, and waits for more, which never comes. */
+static const char *wait_for_ever(int number, const void *what) {
+    tcp_net net = *(const tcp_net *)what;
+    bool moved;
+    (void)number;
+    close(net.listeners[0]);
+    net.listeners[0] = -1;
+    tcp_net_open(&net, 1);
+    ls_endpoint *end = net.ends[1];
+    ls_transfer send = tcp_net_message(0, 0, 100, 3), receive = tcp_net_room(0, 0, 100);
+    LS_MUST(tcp_net_receive(&net, 1, &receive) == LS_OK);
+    for (bool told = false;; told = told || receive.ended) {
+        LS_MUST(end->transport->progress(end, 1000000000, &moved) == LS_OK);
+        LS_MUST(!tcp_net_is_gone(&net, 1, 0));
+        if (receive.ended && !told) {
+            LS_MUST(tcp_net_send(&net, 1, &send) == LS_OK);
+        }
+    }
+}
+
+/* Its last message can still be received. */
+static void a_killed_rank_is_gone(void **state) {
+    (void)state;
+    tcp_net net;
+    bool moved = false;
+    tcp_net_listen(&net, 2);
+    const pid_t process = process_start(wait_for_ever, 1, &net);
+    close(net.listeners[1]);
+    net.listeners[1] = -1;
+    tcp_net_open(&net, 0);
+    ls_endpoint *end = net.ends[0];
+    ls_transfer send = tcp_net_message(1, 0, 100, 2), receive = tcp_net_room(1, 0, 100);
+    ls_transfer more = tcp_net_room(1, 0, 100);
+    assert_int_equal(end->transport->peer(end, 1), LS_PEER_UNKNOWN);
+    assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
+    assert_int_equal(end->transport->peer(end, 1), LS_PEER_REACHED);
+    assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+    assert_int_equal(tcp_net_receive(&net, 0, &more), LS_OK);
+    TCP_NET_UNTIL(&net, receive.ended) {
+    }
+    assert_true(tcp_net_holds(&receive, 3, 100));
+    assert_false(tcp_net_is_gone(&net, 0, 1));
+    kill(process, SIGKILL);
+    assert_int_equal(process_wait(process), -SIGKILL);
+    const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+    while (!moved && ls_clock_seconds() < limit) {
+        assert_int_equal(end->transport->progress(end, 1000000000, &moved), LS_OK);
+    }
+    assert_true(moved && tcp_net_is_gone(&net, 0, 1));
+    assert_int_equal(end->gone, 1);
+    assert_false(more.ended);
+    assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK); /* no failure, and no end */
+    assert_false(send.ended);
+    tcp_net_withdraw(&net, 0, &more);
+    tcp_net_withdraw(&net, 0, &send);
+    free(send.data);
+    free(receive.data);
+    free(more.data);
+    tcp_net_end(&net);
+}
+
+/* Nobody listens any more, or the listener ends before it has accepted. */
+static void a_rank_that_never_connected_is_gone(void **state) {
+    (void)state;
+    for (int later = 0; later < 2; later++) {
+        tcp_net net;
+        bool moved = false;
+        tcp_net_listen(&net, 2);
+        tcp_net_open(&net, 0);
+        if (later == 0) {
+            tcp_net_close(&net, 1);
+        }
+        ls_transfer receive = tcp_net_room(1, 0, 100);
+        assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+        tcp_net_close(&net, 1);
+        const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+        while (!moved && ls_clock_seconds() < limit) {
+            ls_endpoint *end = net.ends[0];
+            assert_int_equal(end->transport->progress(end, 1000000000, &moved), LS_OK);
+        }
+        assert_true(moved && tcp_net_is_gone(&net, 0, 1));
+        free(receive.data);
+        tcp_net_end(&net);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TCP_NET_TEST(silent_connections_keep_nobody_out),
+        TCP_NET_TEST(silence_ends),
+        TCP_NET_TEST(wrong_hellos_are_turned_away),
+        TCP_NET_TEST(garbage_is_turned_away),
+        TCP_NET_TEST(a_listener_without_the_key_is_no_rank),
+        TCP_NET_TEST(a_hello_may_come_in_any_pieces),
+        TCP_NET_TEST(a_rank_gets_in_once),
+        TCP_NET_TEST(who_is_gone_stays_gone),
+        TCP_NET_TEST(what_was_sent_comes_before_the_end),
+        TCP_NET_TEST(a_killed_rank_is_gone),
+        TCP_NET_TEST(a_rank_that_never_connected_is_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,309 @@
+/*
+ * Data sets, transforms, and the order that loaders keep.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <math.h>
+
+#include <lockstep/data.h>
+
+#include "tests/support/files.h"
+
+/* n samples: the input of sample i is (i, i + 0.5), its target i modulo 3. */
+static ls_dataset *counting_set(int64_t n) {
+    ls_tensor *input = ls_empty(LS_SHAPE(n, 2), LS_F32);
+    ls_tensor *target = ls_empty(LS_SHAPE(n), LS_I64);
+    for (int64_t i = 0; i < n; i++) {
+        ((float *)elements(input))[2 * i] = (float)i;
+        ((float *)elements(input))[2 * i + 1] = (float)i + 0.5F;
+        ((int64_t *)elements(target))[i] = i % 3;
+    }
+    return ls_tensor_dataset(input, target);
+}
+
+/* Appends the numbers of an epoch's samples to `seen`; checks that inputs and targets belong together. */
+static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
+    int64_t count = 0;
+    for (;;) {
+        ls_batch batch;
+        bool more;
+        assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+        if (!more) {
+            assert_int_equal(batch.count, 0);
+            return count;
+        }
+        const float *input = elements(batch.input);
+        const int64_t *target = elements(batch.target);
+        for (int64_t i = 0; i < batch.count; i++) {
+            assert_true(count < capacity);
+            seen[count++] = (int64_t)input[2 * i];
+            assert_true(input[2 * i + 1] == input[2 * i] + 0.5F);
+            assert_int_equal(target[i], (int64_t)input[2 * i] % 3);
+        }
+    }
+}
+
+static void test_loader_keeps_order_when_asked(void **state) {
+    (void)state;
+    int64_t seen[10];
+    ls_loader *loader = ls_loader_new(counting_set(10), &(ls_loader_options){.batch_size = 4, .no_shuffle = true});
+    assert_int_equal(ls_loader_batch_count(loader), 3);
+    assert_int_equal(read_epoch(loader, seen, 10), 10);
+    for (int64_t i = 0; i < 10; i++) {
+        assert_int_equal(seen[i], i);
+    }
+    ls_loader_free(loader);
+    loader =
+        ls_loader_new(counting_set(10), &(ls_loader_options){.batch_size = 4, .no_shuffle = true, .drop_last = true});
+    assert_int_equal(ls_loader_batch_count(loader), 2);
+    assert_int_equal(read_epoch(loader, seen, 10), 8);
+    ls_loader_free(loader);
+}
+
+static void test_shuffle_is_a_permutation_of_seed_and_epoch(void **state) {
+    (void)state;
+    enum { N = 100 };
+    int64_t first[N], second[N], again[N];
+    bool found[N] = {false};
+    ls_loader *loader = ls_loader_new(counting_set(N), &(ls_loader_options){.batch_size = 7, .seed = 3});
+    assert_int_equal(read_epoch(loader, first, N), N);
+    assert_int_equal(read_epoch(loader, second, N), N);
+    assert_memory_not_equal(first, second, sizeof first);
+    for (int i = 0; i < N; i++) {
+        assert_false(found[first[i]]);
+        found[first[i]] = true;
+    }
+    assert_int_equal(ls_loader_seek(loader, 0, 0), LS_OK);
+    assert_int_equal(read_epoch(loader, again, N), N);
+    assert_memory_equal(first, again, sizeof first);
+    assert_int_equal(ls_loader_seek(loader, 0, 10), LS_OK); /* the middle of an epoch */
+    assert_int_equal(read_epoch(loader, again, N), N - 70);
+    assert_memory_equal(first + 70, again, 30 * sizeof *first);
+    ls_loader_free(loader);
+    loader = ls_loader_new(counting_set(N), &(ls_loader_options){.batch_size = 7, .seed = 4});
+    assert_int_equal(read_epoch(loader, again, N), N);
+    assert_memory_not_equal(first, again, sizeof first);
+    ls_loader_free(loader);
+}
+
+typedef struct squares {
+    int64_t offset;
+} squares;
+
+static int finished;
+
+static ls_status fetch_squares(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const int64_t *indices = samples->indices;
+    const squares *own = ls_dataset_state(self);
+    for (int64_t i = 0; i < samples->count; i++) {
+        if (indices[i] == 5) {
+            return ls_error_set(LS_ERR_FORMAT, "squares: sample 5 is spoilt");
+        }
+        ((double *)elements(input))[i] = (double)indices[i];
+        ((double *)elements(target))[i] = (double)(indices[i] * indices[i] + own->offset);
+    }
+    return LS_OK;
+}
+
+static void finish_squares(ls_dataset *self) {
+    (void)self;
+    finished++;
+}
+
+static ls_tensor *negate(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)user;
+    return ls_neg(batch);
+}
+
+static void test_a_data_set_of_ones_own(void **state) {
+    (void)state;
+    static const ls_dataset_type type = {"squares", sizeof(squares), fetch_squares, finish_squares};
+    const ls_sample_layout layout = {.input_dtype = LS_F64, .target_dtype = LS_F64};
+    finished = 0;
+    ls_dataset *set = ls_dataset_new(&type, 6, &layout);
+    assert_non_null(set);
+    assert_int_equal(((squares *)ls_dataset_state(set))->offset, 0);
+    ((squares *)ls_dataset_state(set))->offset = 10;
+    set = ls_dataset_transform_target(set, negate, NULL);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
+    assert_ptr_equal(ls_loader_dataset(loader), set);
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    const double wanted[] = {-10, -11, -14};
+    assert_memory_equal(elements(batch.target), wanted, sizeof wanted);
+    assert_true(((double *)elements(batch.input))[2] == 2);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT);
+    assert_string_equal(ls_error_message(), "squares: sample 5 is spoilt");
+    ls_loader_free(loader);
+    assert_int_equal(finished, 1);
+    assert_null(ls_dataset_state(NULL));
+}
+
+static void test_transforms_change_batches_and_layout(void **state) {
+    (void)state;
+    const unsigned char pixels[] = {0, 255, 51, 102, 153, 204, 0, 255};
+    const unsigned char labels[] = {1, 0};
+    ls_dataset *set = ls_tensor_dataset(ls_from(LS_SHAPE(2, 2, 2), LS_U8, pixels), ls_from(LS_SHAPE(2), LS_U8, labels));
+    set = ls_dataset_one_hot(ls_dataset_flatten(ls_dataset_normalize(set, 0.5, 0.25)), 3);
+    assert_non_null(set);
+    const ls_sample_layout layout = ls_dataset_layout(set);
+    assert_int_equal(layout.input_shape.ndim, 1);
+    assert_int_equal(layout.input_shape.size[0], 4);
+    assert_int_equal(layout.input_dtype, LS_F32);
+    assert_int_equal(layout.target_shape.size[0], 3);
+    set = ls_dataset_preload(set);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    const float wanted[] = {-2, 2, -1.2F, -0.4F, 0.4F, 1.2F, -2, 2};
+    for (int i = 0; i < 8; i++) {
+        assert_true(fabsf(((float *)elements(batch.input))[i] - wanted[i]) < 1e-5F);
+    }
+    const float hot[] = {0, 1, 0, 1, 0, 0};
+    assert_memory_equal(elements(batch.target), hot, sizeof hot);
+    ls_loader_free(loader);
+}
+
+static ls_tensor *add_user_number(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    return ls_add(batch, *(const double *)user);
+}
+
+static ls_tensor *lose_a_row(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)user;
+    return ls_narrow(batch, 0, 0, 0);
+}
+
+static ls_tensor *expect_no_user(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    return user == NULL ? batch : NULL;
+}
+
+static ls_tensor *give_nothing(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)batch;
+    (void)user;
+    return NULL;
+}
+
+static ls_tensor *fail_in_words(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)batch;
+    (void)user;
+    (void)ls_error_set(LS_ERR_STOPPED, "the user's own words");
+    return NULL;
+}
+
+static void test_transforms_that_fail(void **state) {
+    (void)state;
+    ls_dataset *set = ls_dataset_transform_input(counting_set(5), expect_no_user, NULL);
+    assert_non_null(set);
+    ls_dataset_free(set);
+    assert_null(ls_dataset_transform_input(counting_set(5), give_nothing, NULL));
+    assert_non_null(strstr(ls_error_message(), "a transform gave NULL"));
+    assert_null(ls_dataset_transform_input(counting_set(5), fail_in_words, NULL));
+    assert_string_equal(ls_error_message(), "the user's own words");
+}
+
+static void test_one_hot_of_a_class_too_many(void **state) {
+    (void)state;
+    const int64_t labels[] = {2, 3}, negative[] = {-1, 1};
+    ls_dataset *set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, labels));
+    ls_loader *loader =
+        ls_loader_new(ls_dataset_one_hot(set, 3), &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), "the target 3 is not one of 3 classes"));
+    ls_loader_free(loader);
+    set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, negative));
+    assert_null(ls_dataset_one_hot(set, 3));
+    assert_non_null(strstr(ls_error_message(), "the target -1 is not one of 3 classes"));
+    set = ls_tensor_dataset(ls_zeros(LS_SHAPE(0, 2), LS_F32), ls_zeros(LS_SHAPE(0), LS_I64));
+    loader = ls_loader_new(ls_dataset_one_hot(set, 3), NULL);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_false(more);
+    ls_loader_free(loader);
+}
+
+static void test_user_transforms(void **state) {
+    (void)state;
+    double number = 100;
+    ls_dataset *set = ls_dataset_subset(ls_dataset_transform_input(counting_set(5), add_user_number, &number), 2, 3);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_true(((float *)elements(batch.input))[0] == 102);
+    ls_loader_free(loader);
+    assert_null(ls_dataset_transform_input(counting_set(5), lose_a_row, NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
+    assert_non_null(strstr(ls_error_message(), "the first axis must stay"));
+}
+
+static void test_csv_set(void **state) {
+    (void)state;
+    static const char text[] = "x1,y,x2\n1,10,2\n3,30,4\n";
+    const char *path = test_file("set.csv", text, sizeof text - 1);
+    const char *const target[] = {"y"};
+    ls_dataset *set = ls_csv_dataset(path, target, 1, NULL);
+    assert_non_null(set);
+    assert_int_equal(ls_dataset_count(set), 2);
+    assert_int_equal(ls_dataset_layout(set).input_shape.size[0], 2);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.input), ((const float[]){1, 2, 3, 4}), 4 * sizeof(float));
+    assert_memory_equal(elements(batch.target), ((const float[]){10, 30}), 2 * sizeof(float));
+    ls_loader_free(loader);
+    const char *const missing[] = {"z"};
+    assert_null(ls_csv_dataset(path, missing, 1, NULL));
+}
+
+static void test_errors(void **state) {
+    (void)state;
+    assert_null(ls_tensor_dataset(ls_zeros(LS_SHAPE(3, 2), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32)));
+    assert_non_null(strstr(ls_error_message(), "[3, 2] and targets [4]"));
+    assert_null(ls_mnist_dataset(test_path("absent"), true));
+    assert_non_null(strstr(ls_error_message(), "/absent"));
+    ls_loader *whole = ls_loader_new(counting_set(3), &(ls_loader_options){.batch_size = INT64_MAX});
+    assert_int_equal(ls_loader_batch_count(whole), 1);
+    ls_loader_free(whole);
+    assert_null(ls_loader_new(counting_set(3), &(ls_loader_options){.batch_size = -1}));
+    assert_null(ls_dataset_subset(counting_set(3), 2, 2));
+    assert_null(ls_dataset_normalize(counting_set(3), 0, 0));
+    assert_null(ls_dataset_preload(ls_dataset_flatten(NULL)));
+    ls_tensor *images = ls_zeros(LS_SHAPE(3, 2), LS_U8);
+    ls_tensor *labels = ls_zeros(LS_SHAPE(2), LS_U8);
+    const char *image_path = test_path("images");
+    const char *label_path = test_path("labels");
+    assert_int_equal(ls_idx_write(image_path, images), LS_OK);
+    assert_int_equal(ls_idx_write(label_path, labels), LS_OK);
+    assert_null(ls_idx_dataset(image_path, label_path));
+    assert_non_null(strstr(ls_error_message(), "holds 3 samples"));
+    ls_release(images);
+    ls_release(labels);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loader_keeps_order_when_asked),
+        cmocka_unit_test(test_shuffle_is_a_permutation_of_seed_and_epoch),
+        cmocka_unit_test(test_a_data_set_of_ones_own),
+        cmocka_unit_test(test_transforms_change_batches_and_layout),
+        cmocka_unit_test(test_user_transforms),
+        cmocka_unit_test(test_transforms_that_fail),
+        cmocka_unit_test(test_one_hot_of_a_class_too_many),
+        cmocka_unit_test(test_csv_set),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

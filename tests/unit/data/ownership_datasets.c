@@ -1,0 +1,294 @@
+/*
+ * Who holds tensors and data sets: what data sets and loaders take over, once or several times, in scopes and outside
+ * them, when they fail too. Run under the address sanitizer, with its search for leaks, this is the whole check;
+ * otherwise data sets that count their ends show that each ends once.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <lockstep/data.h>
+
+static int ended; /* data sets that count their end */
+
+static ls_status counting_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    (void)self;
+    for (int64_t i = 0; i < samples->count; i++) {
+        ((float *)elements(input))[i] = (float)samples->indices[i];
+        ((float *)elements(target))[i] = (float)-samples->indices[i];
+    }
+    return LS_OK;
+}
+
+static void dataset_ends(ls_dataset *self) {
+    (void)self;
+    ended++;
+}
+
+/* Sample i is (i, -i). */
+static ls_dataset *counting_set(int64_t count) {
+    static const ls_dataset_type type = {.name = "counting", .fetch = counting_fetch, .free_state = dataset_ends};
+    const ls_sample_layout layout = {.input_dtype = LS_F32, .target_dtype = LS_F32};
+    ended = 0;
+    return ls_dataset_new(&type, count, &layout);
+}
+
+static ls_loader *in_order(ls_dataset *dataset) {
+    return ls_loader_new(dataset, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+}
+
+/* The next batch begins with this input and this target. */
+static void next_is(ls_loader *loader, double input, double target) {
+    ls_batch batch;
+    bool more = false;
+    assert_non_null(loader);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_true(more);
+    assert_true(((const float *)elements(batch.input))[0] == (float)input);
+    assert_true(((const float *)elements(batch.target))[0] == (float)target);
+}
+
+static void test_inputs_that_are_their_own_targets(void **state) {
+    (void)state;
+    for (int in_scope = 0; in_scope < 2; in_scope++) {
+        ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
+        ls_tensor *x = ls_arange(LS_SHAPE(4, 3), LS_F32);
+        ls_loader *loader = in_order(ls_tensor_dataset(x, x));
+        if (!in_scope) {
+            ls_release(x); /* it is no longer his: nothing happens */
+        }
+        next_is(loader, 0, 0);
+        next_is(loader, 6, 6);
+        if (in_scope) {
+            assert_true(ls_item(ls_sum(x)) == 66);
+            ls_release(x);
+            assert_int_equal(ls_scope_end(scope), LS_OK);
+            assert_int_equal(ls_loader_seek(loader, 0, 1), LS_OK);
+            next_is(loader, 6, 6);
+        }
+        ls_loader_free(loader);
+    }
+}
+
+static void test_one_tensor_in_two_data_sets(void **state) {
+    (void)state;
+    ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
+    ls_dataset *first = ls_tensor_dataset(x, ls_ones(LS_SHAPE(4), LS_F32));
+    ls_dataset *second = ls_tensor_dataset(ls_zeros(LS_SHAPE(4), LS_F32), x);
+    ls_dataset_free(first);
+    ls_loader *loader = in_order(second);
+    next_is(loader, 0, 0);
+    next_is(loader, 0, 2);
+    ls_loader_free(loader);
+}
+
+static void test_two_loaders_of_one_data_set(void **state) {
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        ls_dataset *dataset = counting_set(6);
+        ls_loader *loaders[3] = {in_order(dataset), in_order(dataset)};
+        loaders[2] = in_order(ls_loader_dataset(loaders[0]));
+        ls_dataset_free(dataset); /* it is no longer his: nothing happens */
+        next_is(loaders[0], 0, 0);
+        ls_loader_free(loaders[order]);
+        next_is(loaders[1 - order], order == 1 ? 2 : 0, order == 1 ? -2 : 0);
+        ls_loader_free(loaders[1 - order]);
+        next_is(loaders[2], 0, 0);
+        assert_int_equal(ended, 0);
+        ls_loader_free(loaders[2]);
+        assert_int_equal(ended, 1);
+    }
+}
+
+static void test_two_subsets_of_one_data_set(void **state) {
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        ls_dataset *whole = counting_set(10);
+        ls_loader *parts[] = {in_order(ls_dataset_subset(whole, 0, 7)), in_order(ls_dataset_subset(whole, 7, 3))};
+        ls_loader *all = in_order(whole);
+        ls_loader_free(parts[order]);
+        next_is(parts[1 - order], order == 1 ? 0 : 7, order == 1 ? 0 : -7);
+        next_is(all, 0, 0);
+        ls_loader_free(all);
+        assert_int_equal(ended, 0);
+        ls_loader_free(parts[1 - order]);
+        assert_int_equal(ended, 1);
+    }
+}
+
+static void test_a_retained_data_set(void **state) {
+    (void)state;
+    ls_dataset *dataset = ls_dataset_retain(counting_set(4));
+    for (int i = 0; i < 3; i++) { /* one loader after the other */
+        ls_loader *loader = in_order(dataset);
+        next_is(loader, 0, 0);
+        ls_loader_free(loader);
+    }
+    assert_null(ls_dataset_subset(dataset, 3, 9));
+    assert_int_equal(ended, 0);
+    ls_dataset_free(dataset);
+    assert_int_equal(ended, 1);
+    dataset = ls_dataset_retain(counting_set(4)); /* whom nobody takes over: two references */
+    ls_dataset_free(dataset);
+    assert_int_equal(ls_dataset_count(dataset), 4);
+    ls_dataset_free(dataset);
+    assert_int_equal(ended, 1);
+    assert_null(ls_dataset_retain(NULL));
+}
+
+/* The order in which a C program undoes things: what was made last goes first. */
+static void test_data_sets_that_are_gone(void **state) {
+    (void)state;
+    ls_dataset *dataset = counting_set(4);
+    ls_loader *loaders[] = {in_order(dataset), in_order(dataset)};
+    ls_loader_free(loaders[1]);
+    ls_loader_free(loaders[0]);
+    assert_int_equal(ended, 1);
+    ls_dataset_free(dataset);
+    ls_dataset_free(dataset);
+    assert_int_equal(ended, 1);
+    assert_null(in_order(dataset));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_non_null(strstr(ls_error_message(), "ls_dataset_retain keeps one"));
+    assert_null(ls_dataset_subset(dataset, 0, 0));
+    assert_null(ls_dataset_preload(dataset));
+    assert_null(ls_dataset_flatten(dataset));
+    assert_null(ls_dataset_retain(dataset));
+    assert_int_equal(ls_dataset_count(dataset), 0);
+}
+
+static void test_a_data_set_that_another_fails_to_take(void **state) {
+    (void)state;
+    const ls_loader_options bad = {.batch_size = -1};
+    ls_dataset *dataset = counting_set(4);
+    ls_loader *loader = in_order(dataset);
+    assert_null(ls_loader_new(dataset, &bad));
+    assert_null(ls_dataset_subset(dataset, 0, 5));
+    assert_null(ls_dataset_normalize(dataset, 0, 0));
+    assert_null(ls_dataset_one_hot(dataset, 0));
+    assert_null(ls_dataset_one_hot(dataset, -3));
+    assert_null(ls_dataset_transform_input(dataset, NULL, NULL));
+    assert_int_equal(ended, 0);
+    next_is(loader, 0, 0);
+    ls_loader_free(loader);
+    assert_int_equal(ended, 1);
+    assert_null(ls_loader_new(counting_set(4), &bad)); /* and nested, where it goes */
+    assert_int_equal(ended, 1);
+    assert_null(ls_dataset_subset(counting_set(4), 0, 5));
+    assert_int_equal(ended, 1);
+    assert_null(ls_dataset_transform_target(counting_set(4), NULL, NULL));
+    assert_int_equal(ended, 1);
+}
+
+static void test_tensors_that_a_data_set_fails_to_take(void **state) {
+    (void)state;
+    for (int in_scope = 0; in_scope < 2; in_scope++) {
+        ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
+        ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
+        /* Outside a scope x would be gone with the first of these, if another data set had not taken it over. */
+        ls_dataset *dataset = in_scope ? NULL : ls_tensor_dataset(x, x);
+        assert_null(ls_tensor_dataset(x, NULL));
+        assert_null(ls_tensor_dataset(NULL, x));
+        assert_null(ls_tensor_dataset(x, ls_ones(LS_SHAPE(3), LS_F32)));
+        assert_null(ls_tensor_dataset(ls_ones(LS_SHAPE(3), LS_F32), x));
+        dataset = in_scope ? ls_tensor_dataset(x, x) : dataset;
+        if (in_scope) {
+            (void)ls_scope_end(scope);
+        }
+        ls_loader *loader = in_order(dataset);
+        next_is(loader, 0, 0);
+        next_is(loader, 2, 2);
+        ls_loader_free(loader);
+    }
+    ls_tensor *number = ls_scalar(1, LS_F32);
+    assert_null(ls_tensor_dataset(number, number)); /* gone, once */
+    assert_null(ls_tensor_dataset(number, number));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_non_null(strstr(ls_error_message(), "or went with what had taken it over"));
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
+    ls_tensor *y = ls_ones(LS_SHAPE(2), LS_F32);
+    ls_dataset_free(ls_tensor_dataset(x, x));
+    assert_null(ls_tensor_dataset(x, y)); /* y goes, too */
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_int_equal(ls_numel(y), 0);
+}
+
+static ls_tensor *plus_ten(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)user;
+    return ls_add(batch, 10.0);
+}
+
+static void test_transforms_leave_what_others_hold(void **state) {
+    (void)state;
+    ls_dataset *dataset = counting_set(4);
+    assert_ptr_equal(ls_dataset_transform_input(dataset, plus_ten, NULL), dataset);
+    ls_loader *plain = in_order(dataset);
+    ls_dataset *more = ls_dataset_transform_input(dataset, plus_ten, NULL);
+    assert_ptr_not_equal(more, dataset);
+    assert_ptr_equal(ls_dataset_normalize(more, 0, 2), more); /* its own now */
+    ls_loader *changed = in_order(more);
+    next_is(plain, 10, 0);
+    next_is(changed, 10, 0);
+    next_is(plain, 12, -2);
+    next_is(changed, 11, -2);
+    ls_loader_free(plain);
+    assert_int_equal(ended, 0);
+    ls_loader_free(changed);
+    assert_int_equal(ended, 1);
+    dataset = ls_dataset_retain(counting_set(4));
+    more = ls_dataset_transform_input(dataset, plus_ten, NULL);
+    assert_ptr_not_equal(more, dataset);
+    ls_dataset_free(more);
+    plain = in_order(dataset);
+    next_is(plain, 0, 0);
+    ls_loader_free(plain);
+    ls_dataset_free(dataset);
+    assert_int_equal(ended, 1);
+}
+
+static void test_preloading_a_shared_data_set(void **state) {
+    (void)state;
+    ls_dataset *dataset = counting_set(4);
+    ls_loader *read = in_order(dataset);
+    ls_loader *kept = in_order(ls_dataset_preload(dataset));
+    ls_loader_free(read);
+    assert_int_equal(ended, 1);
+    next_is(kept, 0, 0);
+    next_is(kept, 2, -2);
+    ls_loader_free(kept);
+}
+
+static void test_a_batch_becomes_a_data_set(void **state) {
+    (void)state;
+    ls_loader *loader = in_order(counting_set(4));
+    ls_batch batch;
+    bool more = false;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    ls_release(batch.target); /* lent: nothing happens */
+    ls_loader *copy = in_order(ls_tensor_dataset(batch.input, batch.target));
+    next_is(loader, 2, -2);
+    next_is(copy, 0, 0);
+    ls_loader_free(loader);
+    assert_int_equal(ls_loader_seek(copy, 0, 0), LS_OK);
+    next_is(copy, 0, 0);
+    ls_loader_free(copy);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_inputs_that_are_their_own_targets),
+        cmocka_unit_test(test_one_tensor_in_two_data_sets),
+        cmocka_unit_test(test_two_loaders_of_one_data_set),
+        cmocka_unit_test(test_two_subsets_of_one_data_set),
+        cmocka_unit_test(test_a_retained_data_set),
+        cmocka_unit_test(test_data_sets_that_are_gone),
+        cmocka_unit_test(test_a_data_set_that_another_fails_to_take),
+        cmocka_unit_test(test_tensors_that_a_data_set_fails_to_take),
+        cmocka_unit_test(test_transforms_leave_what_others_hold),
+        cmocka_unit_test(test_preloading_a_shared_data_set),
+        cmocka_unit_test(test_a_batch_becomes_a_data_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

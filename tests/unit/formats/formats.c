@@ -1,0 +1,488 @@
+/*
+ * IDX, CSV and safetensors: round trips, files made elsewhere, wrong files, and random damage.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/autograd.h>
+#include <lockstep/formats.h>
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "base/random.h"
+#include "tests/support/commas.h"
+#include "tests/support/files.h"
+
+/* ---- IDX --------------------------------------------------------------------------------------------------------- */
+
+static const unsigned char small_idx[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6};
+
+static void test_idx_reads_a_file_by_hand(void **state) {
+    (void)state;
+    ls_tensor *tensor = ls_idx_read(test_file("small", small_idx, sizeof small_idx));
+    assert_non_null(tensor);
+    assert_int_equal(ls_ndim(tensor), 2);
+    assert_int_equal(ls_size(tensor, 0), 2);
+    assert_int_equal(ls_dtype_of(tensor), LS_U8);
+    assert_memory_equal(ls_data(tensor), small_idx + 12, 6);
+    ls_release(tensor);
+}
+
+static void check_round_trip(ls_tensor *tensor, const char *name) {
+    const char *path = test_path(name);
+    assert_int_equal(ls_idx_write(path, tensor), LS_OK);
+    ls_tensor *back = ls_idx_read(path);
+    assert_non_null(back);
+    assert_true(ls_equal(tensor, back));
+    ls_release(tensor);
+    ls_release(back);
+}
+
+static void test_idx_round_trips(void **state) {
+    (void)state;
+    const int32_t integers[] = {-1, 2, INT32_MIN, INT32_MAX};
+    const double doubles[] = {-1.5, 1e300};
+    const float floats[] = {0.1F, -3e38F, 0};
+    check_round_trip(ls_from(LS_SHAPE(2, 2), LS_I32, integers), "i32");
+    check_round_trip(ls_from(LS_SHAPE(2), LS_F64, doubles), "f64.gz");
+    check_round_trip(ls_from(LS_SHAPE(3, 1), LS_F32, floats), "f32");
+    check_round_trip(ls_zeros(LS_SHAPE(0, 7), LS_U8), "empty.gz");
+}
+
+static void expect_idx_error(const char *path, ls_status status, const char *part) {
+    assert_null(ls_idx_read(path));
+    assert_int_equal(ls_error_status(), status);
+    assert_non_null(strstr(ls_error_message(), part));
+    assert_non_null(strstr(ls_error_message(), path));
+}
+
+static void test_idx_errors_name_file_and_reason(void **state) {
+    (void)state;
+    expect_idx_error(test_path("absent"), LS_ERR_IO, "cannot open");
+    expect_idx_error(test_path("."), LS_ERR_IO, " is a folder");
+    expect_idx_error("/dev/zero", LS_ERR_IO, "/dev/zero is a device"); /* of which there is no end */
+    expect_idx_error(test_file("short", small_idx, 17), LS_ERR_FORMAT, "promises more");
+    expect_idx_error(test_file("header", small_idx, 7), LS_ERR_FORMAT, "ends within its header");
+    unsigned char wrong[sizeof small_idx];
+    memcpy(wrong, small_idx, sizeof wrong);
+    wrong[0] = 1;
+    expect_idx_error(test_file("magic", wrong, sizeof wrong), LS_ERR_FORMAT, "not an IDX file");
+    wrong[0] = 0;
+    wrong[2] = 0x55;
+    expect_idx_error(test_file("type", wrong, sizeof wrong), LS_ERR_FORMAT, "type code 0x55");
+    memcpy(wrong, small_idx, sizeof wrong);
+    memset(wrong + 4, 0xff, 4);
+    expect_idx_error(test_file("large", wrong, sizeof wrong), LS_ERR_FORMAT, "promises more");
+    memset(wrong + 8, 0xff, 4);
+    expect_idx_error(test_file("huge", wrong, sizeof wrong), LS_ERR_FORMAT, "multiply to too much");
+    const unsigned char none[] = {0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255};
+    expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "multiply to too much");
+}
+
+/* As many axes as a tensor can have are read, and no more. */
+static void test_idx_of_many_axes(void **state) {
+    (void)state;
+    for (int axes = LS_MAX_DIMS; axes <= LS_MAX_DIMS + 1; axes++) {
+        unsigned char bytes[4 + 4 * (LS_MAX_DIMS + 1) + 1] = {0, 0, 8, (unsigned char)axes};
+        const size_t size = 4 + 4 * (size_t)axes;
+        for (size_t at = 7; at < size; at += 4) {
+            bytes[at] = 1;
+        }
+        bytes[size] = 42;
+        const char *path = test_file("axes", bytes, size + 1);
+        if (axes > LS_MAX_DIMS) {
+            expect_idx_error(path, LS_ERR_FORMAT, "type code 0x08 with 9 axes");
+            continue;
+        }
+        ls_tensor *tensor = ls_idx_read(path);
+        assert_int_equal(ls_ndim(tensor), LS_MAX_DIMS);
+        assert_true(ls_item(tensor) == 42);
+        ls_release(tensor);
+    }
+}
+
+static void test_idx_truncated_gzip(void **state) {
+    (void)state;
+    ls_tensor *tensor = ls_randint(LS_SHAPE(100, 10), LS_U8, 0, 255);
+    const char *path = test_path("whole.gz");
+    assert_int_equal(ls_idx_write(path, tensor), LS_OK);
+    ls_release(tensor);
+    unsigned char bytes[2000];
+    FILE *file = fopen(path, "rb");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    expect_idx_error(test_file("cut.gz", bytes, size / 2), LS_ERR_FORMAT, "ends too early");
+    bytes[size / 2] ^= 0x40;
+    const char *damaged = test_file("damaged.gz", bytes, size);
+    assert_null(ls_idx_read(damaged));
+    assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+}
+
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
+
+static const char *csv(const char *text) {
+    return test_file("table.csv", text, strlen(text));
+}
+
+static void expect_numbers(ls_tensor *tensor, int64_t rows, int64_t columns, const float *numbers) {
+    assert_non_null(tensor);
+    assert_int_equal(ls_size(tensor, 0), rows);
+    assert_int_equal(ls_size(tensor, 1), columns);
+    assert_memory_equal(ls_data(tensor), numbers, (size_t)(rows * columns) * sizeof(float));
+    ls_release(tensor);
+}
+
+static void test_csv_reads_columns(void **state) {
+    (void)state;
+    const char *text = "a,\"b, c\",d\r\n1,2.5,-3\r\n\"4\", 5e0 ,6\n";
+    expect_numbers(ls_csv_read(csv(text), NULL), 2, 3, (const float[]){1, 2.5F, -3, 4, 5, 6});
+    const char *const wanted[] = {"d", "b, c"};
+    expect_numbers(ls_csv_read(csv(text), &(ls_csv_options){.columns = wanted, .column_count = 2}), 2, 2,
+                   (const float[]){-3, 2.5F, 6, 5});
+    const char *const others[] = {"a"};
+    expect_numbers(ls_csv_read(csv(text), &(ls_csv_options){.columns = others, .column_count = 1, .all_but = true}), 2,
+                   2, (const float[]){2.5F, -3, 5, 6});
+    expect_numbers(ls_csv_read(csv("1;2\n3;4"), &(ls_csv_options){.separator = ';', .no_header = true}), 2, 2,
+                   (const float[]){1, 2, 3, 4});
+    expect_numbers(ls_csv_read(csv("x\n7\n"), NULL), 1, 1, (const float[]){7});
+    const char *marked[] = {"x"};
+    expect_numbers(
+        ls_csv_read(csv("\xEF\xBB\xBFx,y\r\n7,8\r\n"), &(ls_csv_options){.columns = marked, .column_count = 1}), 1, 1,
+        (const float[]){7});
+    ls_tensor *none = ls_csv_read(csv("x,y\n"), NULL);
+    assert_int_equal(ls_size(none, 0), 0);
+    assert_int_equal(ls_size(none, 1), 2);
+    ls_release(none);
+}
+
+static void test_numbers_have_points_in_every_locale(void **state) {
+    (void)state;
+    if (!commas_begin()) {
+        skip();
+    }
+    ls_tensor *tensor = ls_csv_read(csv("x\n1.5\n"), NULL);
+    char text[64];
+    (void)ls_format(tensor, text, sizeof text);
+    commas_end();
+    assert_string_equal(text, "tensor([[1.5000]])");
+    ls_release(tensor);
+}
+
+static void expect_csv_error(const char *text, const ls_csv_options *options, const char *part) {
+    assert_null(ls_csv_read(csv(text), options));
+    assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+    assert_non_null(strstr(ls_error_message(), part));
+}
+
+static void test_csv_errors_name_line_and_column(void **state) {
+    (void)state;
+    static const char *const no_numbers[] = {"x", "", "12abc", "1 2", "1.2.3", "0x", "--1"};
+    for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
+        char text[64], said[64];
+        snprintf(text, sizeof text, "a,b\n1,2\n3,%s\n", no_numbers[i]);
+        snprintf(said, sizeof said, "line 3, column 2: \"%s\" is not a number", no_numbers[i]);
+        expect_csv_error(text, NULL, said);
+    }
+    expect_csv_error("a,b\n1,2\n3\n", NULL, "line 3: 1 fields where the first line has 2");
+    expect_csv_error("a,b\n1,2,3\n", NULL, "line 2: 3 fields");
+    expect_csv_error("", NULL, "is empty");
+    expect_csv_error("\xEF\xBB\xBF", NULL, "is empty");
+    assert_null(ls_csv_read(test_file("table.csv", "1\0002,3\n", 6), &(ls_csv_options){.no_header = true}));
+    assert_non_null(strstr(ls_error_message(), "zero bytes"));
+    expect_csv_error("a,\"b\n1,2\n", NULL, "does not end");
+    expect_csv_error("a\"b,c\"\n1,2\n", NULL, "quote");
+    const char *const missing[] = {"c"};
+    expect_csv_error("a,b\n1,2\n", &(ls_csv_options){.columns = missing, .column_count = 1}, "no column named \"c\"");
+    const char *const twice[] = {"a"};
+    expect_csv_error("a,a\n1,2\n", &(ls_csv_options){.columns = twice, .column_count = 1}, "more than one");
+}
+
+/* ---- safetensors ------------------------------------------------------------------------------------------------- */
+
+static void test_safetensors_round_trip(void **state) {
+    (void)state;
+    ls_named tensors[LS_DTYPE_COUNT];
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+        tensors[dtype] = (ls_named){ls_dtype_name((ls_dtype)dtype), ls_ones(LS_SHAPE(dtype, 3), (ls_dtype)dtype)};
+    }
+    const char *path = test_path("all.safetensors");
+    const char *const metadata[] = {"format", "lockstep \xc3\xa4\"", NULL};
+    assert_int_equal(ls_safetensors_save(path, tensors, LS_DTYPE_COUNT, metadata), LS_OK);
+    ls_safetensors *file = ls_safetensors_load(path);
+    assert_non_null(file);
+    assert_int_equal(ls_safetensors_count(file), LS_DTYPE_COUNT);
+    assert_string_equal(ls_safetensors_metadata(file, "format"), metadata[1]);
+    assert_null(ls_safetensors_metadata(file, "other"));
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+        assert_true(ls_equal(ls_safetensors_find(file, tensors[dtype].name), tensors[dtype].tensor));
+        ls_release(tensors[dtype].tensor);
+    }
+    assert_null(ls_safetensors_find(file, "nothing"));
+    for (int past = LS_DTYPE_COUNT; past <= LS_DTYPE_COUNT + 1; past++) {
+        assert_true(ls_safetensors_at(file, past).name == NULL && ls_safetensors_at(file, past).tensor == NULL);
+    }
+    assert_null(ls_safetensors_at(file, -1).name);
+    assert_true(ls_safetensors_find(file, NULL) == NULL && ls_safetensors_find(NULL, "f32") == NULL);
+    assert_true(ls_safetensors_metadata(file, NULL) == NULL && ls_safetensors_metadata(NULL, "format") == NULL);
+    assert_true(ls_safetensors_count(NULL) == 0 && ls_safetensors_at(NULL, 0).name == NULL);
+    ls_safetensors_free(file);
+}
+
+/* Written by Python's safetensors: tests/fixtures/make_safetensors.py. */
+static void test_safetensors_reads_python_file(void **state) {
+    (void)state;
+    ls_safetensors *file = ls_safetensors_load(LS_FIXTURES "/python.safetensors");
+    assert_non_null(file);
+    ls_tensor *weight = ls_safetensors_find(file, "0.weight");
+    assert_int_equal(ls_ndim(weight), 2);
+    assert_int_equal(ls_size(weight, 0), 2);
+    assert_int_equal(ls_size(weight, 1), 3);
+    const float numbers[] = {0, 0.5F, 1, 1.5F, 2, 2.5F};
+    assert_memory_equal(ls_data(weight), numbers, sizeof numbers);
+    assert_true(ls_item(ls_safetensors_find(file, "step")) == 7);
+    assert_int_equal(ls_dtype_of(ls_safetensors_find(file, "half")), LS_F16);
+    assert_string_equal(ls_safetensors_metadata(file, "format"), "np");
+    ls_safetensors_free(file);
+}
+
+/* A file with this header and `data_size` zero bytes behind it. */
+static const char *safetensors_with(const char *header, size_t data_size) {
+    unsigned char bytes[1024] = {(unsigned char)strlen(header)};
+    memcpy(bytes + 8, header, strlen(header));
+    return test_file("made.safetensors", bytes, 8 + strlen(header) + data_size);
+}
+
+static void expect_safetensors_error(const char *header, size_t data_size, const char *part) {
+    assert_null(ls_safetensors_load(safetensors_with(header, data_size)));
+    assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+    assert_non_null(strstr(ls_error_message(), part));
+}
+
+static void test_safetensors_refuses_bad_files(void **state) {
+    (void)state;
+    expect_safetensors_error("[1]", 0, "not a JSON object");
+    expect_safetensors_error("{\"a\":", 0, "not a JSON object");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "F8_E4M3");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit together");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", 4,
+                             "fit together");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "lie in the file");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8,
+                             "belong to no tensor");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+                             "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+                             4, "overlap");
+    const unsigned char tiny[] = {255, 255, 255, 255};
+    assert_null(ls_safetensors_load(test_file("tiny", tiny, sizeof tiny)));
+    assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+}
+
+/* The first and the last character of each length in UTF-8, and of what surrogate pairs make; halves of pairs are none.
+ */
+static void test_safetensors_escapes(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"\\u0001", "\x01"},
+        {"\\u007f", "\x7f"},
+        {"\\u0080", "\xc2\x80"},
+        {"\\u07ff", "\xdf\xbf"},
+        {"\\u0800", "\xe0\xa0\x80"},
+        {"\\ud7ff", "\xed\x9f\xbf"},
+        {"\\ue000", "\xee\x80\x80"},
+        {"\\uFFFF", "\xef\xbf\xbf"},
+        {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+        {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+        {"\\\\\\/\\b\\f\\n\\r\\t\\\"", "\\/\b\f\n\r\t\""},
+        {"\\u0000", NULL},
+        {"\\ud800", NULL},
+        {"\\udbff", NULL},
+        {"\\udc00", NULL},
+        {"\\udfff", NULL},
+        {"\\ud800\\udbff", NULL},
+        {"\\ud800\\ue000", NULL},
+        {"\\ud800 \\udc00", NULL},
+        {"\\u00g0", NULL},
+        {"\\u00`0", NULL},
+        {"\\x", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char header[128];
+        snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", rows[i][0]);
+        if (rows[i][1] == NULL) {
+            expect_safetensors_error(header, 1, "an escape that JSON knows");
+            continue;
+        }
+        ls_safetensors *file = ls_safetensors_load(safetensors_with(header, 1));
+        assert_non_null(file);
+        assert_string_equal(ls_safetensors_at(file, 0).name, rows[i][1]);
+        ls_safetensors_free(file);
+    }
+}
+
+/* In any order of the header; a tensor without elements overlaps nothing. */
+static void test_safetensors_of_empty_tensors(void **state) {
+    (void)state;
+    const char header[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
+                          "\"none\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[1,1]},"
+                          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+    char text[8 + sizeof header - 1 + 3] = {(char)(sizeof header - 1)};
+    memcpy(text + 8, header, sizeof header - 1);
+    memcpy(text + 8 + sizeof header - 1, "\1\2\3", 3);
+    ls_safetensors *file = ls_safetensors_load(test_file("empty.safetensors", text, sizeof text));
+    assert_non_null(file);
+    assert_string_equal(ls_safetensors_at(file, 0).name, "a");
+    assert_string_equal(ls_safetensors_at(file, 1).name, "none");
+    assert_int_equal(ls_size(ls_safetensors_find(file, "none"), 1), 5);
+    assert_memory_equal(ls_data(ls_safetensors_find(file, "b")), "\2\3", 2);
+    ls_safetensors_free(file);
+}
+
+/* The whole sentence. */
+static void expect_unsaved(const char *path, const ls_named *tensors, int count, const char *why) {
+    assert_int_equal(ls_safetensors_save(path, tensors, count, NULL), LS_ERR_ARGUMENT);
+    assert_string_equal(strstr(ls_error_message(), ": ") + 2, why);
+}
+
+static void test_safetensors_refuses_bad_arguments(void **state) {
+    (void)state;
+    const char *path = test_file("arguments.safetensors", "", 0);
+    ls_tensor *one = ls_ones(LS_SHAPE(1), LS_F32), *matrix = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    ls_tensor *turned = ls_transpose(matrix, 0, 1);
+    const ls_named good = {"a", one};
+    expect_unsaved(path, NULL, 3, "3 tensors at NULL");
+    expect_unsaved(path, NULL, -1, "-1 tensors at NULL");
+    expect_unsaved(path, &good, -1, "-1 tensors");
+    expect_unsaved(path, &(ls_named){"__metadata__", one}, 1,
+                   "no tensor can be named __metadata__: the format keeps that name");
+    expect_unsaved(path, &(ls_named){"a", NULL}, 1, "tensor 0 (a) is NULL");
+    expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 has no name");
+    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous: ls_contiguous first");
+    expect_unsaved(path, (ls_named[]){good, {"b", one}, good}, 3, "two tensors are named a");
+    const char *const texts[] = {"key", "\xff", NULL}, *const keys[] = {"\xff", "text", NULL};
+    assert_int_equal(ls_safetensors_save(path, &good, 1, texts), LS_ERR_MEMORY);
+    assert_non_null(strstr(ls_error_message(), "a name or text is not UTF-8"));
+    assert_int_equal(ls_safetensors_save(path, &good, 1, keys), LS_ERR_MEMORY);
+    assert_int_equal(ls_safetensors_save(path, &(ls_named){"\xff", one}, 1, NULL), LS_ERR_MEMORY);
+    ls_release(one);
+    ls_release(turned);
+    ls_release(matrix);
+}
+
+static void test_safetensors_leaves_the_old_file_when_it_fails(void **state) {
+    (void)state;
+    ls_tensor *tensor = ls_ones(LS_SHAPE(2), LS_F32);
+    const char *path = test_path("kept.safetensors");
+    assert_int_equal(ls_safetensors_save(path, &(ls_named){"a", tensor}, 1, NULL), LS_OK);
+    const int files = test_files_count();
+    const ls_named same[] = {{"a", tensor}, {"a", tensor}};
+    assert_int_equal(ls_safetensors_save(path, same, 2, NULL), LS_ERR_ARGUMENT);
+    assert_int_not_equal(ls_safetensors_save(test_path("absent/file"), same, 1, NULL), LS_OK);
+    assert_int_equal(test_files_count(), files);
+    ls_safetensors *file = ls_safetensors_load(path);
+    assert_int_equal(ls_safetensors_count(file), 1);
+    ls_safetensors_free(file);
+    ls_release(tensor);
+}
+
+/* A limit on the size of files stands in for a full disk. */
+static void test_full_disk_keeps_the_old_file(void **state) {
+    (void)state;
+    ls_tensor *small = ls_ones(LS_SHAPE(2), LS_F32);
+    ls_tensor *large = ls_ones(LS_SHAPE(100000), LS_F32);
+    const char *path = test_path("full.safetensors");
+    assert_int_equal(ls_safetensors_save(path, &(ls_named){"a", small}, 1, NULL), LS_OK);
+    const int files = test_files_count();
+    struct rlimit before;
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 4096, .rlim_max = before.rlim_max});
+    const ls_status status = ls_safetensors_save(path, &(ls_named){"a", large}, 1, NULL);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_int_equal(status, LS_ERR_IO);
+    assert_non_null(strstr(ls_error_message(), path));
+    assert_int_equal(test_files_count(), files);
+    ls_safetensors *file = ls_safetensors_load(path);
+    assert_true(ls_equal(ls_safetensors_find(file, "a"), small));
+    ls_safetensors_free(file);
+    ls_release(small);
+    ls_release(large);
+}
+
+/* ---- random damage ----------------------------------------------------------------------------------------------- */
+
+typedef void (*reader)(const char *path);
+
+static void read_idx(const char *path) {
+    ls_release(ls_idx_read(path));
+}
+
+static void read_csv(const char *path) {
+    ls_release(ls_csv_read(path, NULL));
+    ls_release(ls_csv_read(path, &(ls_csv_options){.no_header = true, .separator = ';'}));
+}
+
+static void read_safetensors(const char *path) {
+    ls_safetensors_free(ls_safetensors_load(path));
+}
+
+/* Flips, cuts and repeats bytes of a good file; readers must say no or yes, never crash (sanitizer builds watch). */
+static void fuzz(const unsigned char *good, size_t size, reader read) {
+    enum { ROUNDS = 400, ROOM = 2048 };
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        unsigned char bytes[ROOM];
+        size_t length = size;
+        memcpy(bytes, good, size);
+        const uint64_t changes = 1 + ls_random_below(77, round, 0, 4);
+        for (uint64_t change = 0; change < changes; change++) {
+            const uint64_t at = ls_random_below(77, round, 3 * change + 1, length);
+            bytes[at] = (unsigned char)ls_random_below(77, round, 3 * change + 2, 256);
+        }
+        if (round % 3 == 0) {
+            length = 1 + ls_random_below(77, round, 50, length - 1);
+        }
+        read(test_file("fuzzed", bytes, length));
+    }
+}
+
+static void test_random_damage(void **state) {
+    (void)state;
+    fuzz(small_idx, sizeof small_idx, read_idx);
+    static const char table[] = "a,\"b\",c\n1,2,3\n4,\"5\",6\r\n7,8e2,9\n";
+    fuzz((const unsigned char *)table, sizeof table - 1, read_csv);
+    ls_tensor *tensor = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    const ls_named named[] = {{"first", tensor}, {"second", tensor}};
+    const char *path = test_path("whole.safetensors");
+    assert_int_equal(ls_safetensors_save(path, named, 2, NULL), LS_OK);
+    ls_release(tensor);
+    unsigned char bytes[1024];
+    FILE *file = fopen(path, "rb");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    fuzz(bytes, size, read_safetensors);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idx_reads_a_file_by_hand),
+        cmocka_unit_test(test_idx_round_trips),
+        cmocka_unit_test(test_idx_errors_name_file_and_reason),
+        cmocka_unit_test(test_idx_of_many_axes),
+        cmocka_unit_test(test_idx_truncated_gzip),
+        cmocka_unit_test(test_csv_reads_columns),
+        cmocka_unit_test(test_numbers_have_points_in_every_locale),
+        cmocka_unit_test(test_csv_errors_name_line_and_column),
+        cmocka_unit_test(test_safetensors_round_trip),
+        cmocka_unit_test(test_safetensors_reads_python_file),
+        cmocka_unit_test(test_safetensors_refuses_bad_files),
+        cmocka_unit_test(test_safetensors_escapes),
+        cmocka_unit_test(test_safetensors_of_empty_tensors),
+        cmocka_unit_test(test_safetensors_refuses_bad_arguments),
+        cmocka_unit_test(test_safetensors_leaves_the_old_file_when_it_fails),
+        cmocka_unit_test(test_full_disk_keeps_the_old_file),
+        cmocka_unit_test(test_random_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

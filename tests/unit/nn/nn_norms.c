@@ -1,0 +1,157 @@
+/*
+ * RMSNorm, GroupNorm, InstanceNorm and Residual: values and gradients of PyTorch's formulas, names, refusals.
+ *
+ * devices: cpu shadow cuda teams
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/nn.h>
+
+#include "tests/support/operations.h"
+
+static fixture *language;
+
+static int load(void **state) {
+    (void)state;
+    language = fixtures_load("language.txt");
+    return 0;
+}
+
+static int unload(void **state) {
+    (void)state;
+    fixtures_free(language);
+    return 0;
+}
+
+/* The module's parameters become waves; `inputs` gets x and then them. */
+static int waves_of(ls_module *module, ls_tensor *x, ls_tensor **inputs) {
+    assert_non_null(module);
+    inputs[0] = x;
+    const int count = ls_module_parameter_count(module);
+    const bool before = ls_no_grad(true);
+    for (int i = 0; i < count; i++) {
+        inputs[1 + i] = ls_module_parameter(module, i);
+        ls_tensor *values = wave_between(ls_shape_of(inputs[1 + i]), 2 + i, -2, 2);
+        assert_int_equal(ls_copy_into(inputs[1 + i], values), LS_OK);
+    }
+    (void)ls_no_grad(before);
+    return 1 + count;
+}
+
+static void agrees(const char *name, ls_module *module, ls_shape shape) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *inputs[4];
+    const int count = waves_of(module, wave(shape, 1), inputs);
+    check_against(language, name, ls_forward(module, inputs[0]), inputs, count, NULL, 0);
+    ls_module_free(module);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void test_agree_with_pytorch(void **state) {
+    (void)state;
+    const ls_layer_options f64 = {.dtype = LS_F64};
+    agrees("rms_norm/1", ls_nn_rms_norm(LS_SHAPE(4), &f64), LS_SHAPE(2, 3, 4));
+    agrees("rms_norm/2", ls_nn_rms_norm(LS_SHAPE(3, 4), &f64), LS_SHAPE(2, 3, 4));
+    agrees("rms_norm/plain", ls_nn_rms_norm(LS_SHAPE(4), &(ls_layer_options){.no_affine = true, .epsilon = 1e-3}),
+           LS_SHAPE(2, 3, 4));
+    agrees("group_norm/4d/1", ls_nn_group_norm(1, 6, &f64), LS_SHAPE(2, 6, 2, 3));
+    agrees("group_norm/4d/3", ls_nn_group_norm(3, 6, &f64), LS_SHAPE(2, 6, 2, 3));
+    agrees("group_norm/3d/1", ls_nn_group_norm(1, 6, &f64), LS_SHAPE(2, 6, 5));
+    agrees("group_norm/3d/3", ls_nn_group_norm(3, 6, &f64), LS_SHAPE(2, 6, 5));
+    agrees("group_norm/2d/1", ls_nn_group_norm(1, 6, &f64), LS_SHAPE(3, 6));
+    agrees("group_norm/2d/3", ls_nn_group_norm(3, 6, &f64), LS_SHAPE(3, 6));
+    agrees("instance_norm", ls_nn_instance_norm(3, NULL), LS_SHAPE(2, 3, 4, 2));
+}
+
+static void test_parameters(void **state) {
+    (void)state;
+    ls_module *rms = ls_nn_rms_norm(LS_SHAPE(4), NULL);
+    assert_int_equal(ls_module_parameter_count(rms), 1);
+    assert_non_null(ls_module_find(rms, "weight"));
+    ls_module_free(rms);
+    ls_module *group = ls_nn_group_norm(2, 4, &(ls_layer_options){.no_bias = true});
+    assert_int_equal(ls_module_parameter_count(group), 1);
+    ls_module_free(group);
+    ls_module *plain = ls_nn_instance_norm(4, NULL);
+    assert_int_equal(ls_module_parameter_count(plain), 0);
+    ls_module_free(plain);
+    ls_module *instance = ls_nn_instance_norm(4, &(ls_layer_options){.affine = true});
+    assert_int_equal(ls_module_parameter_count(instance), 2);
+    ls_module_free(instance);
+}
+
+static ls_tensor *give_back(ls_tensor *x, void *user) {
+    (void)user;
+    return x;
+}
+
+static ls_status keep_output(ls_module_call *call, void *user) {
+    *(ls_tensor **)user = ls_keep(call->outputs[0]);
+    return LS_OK;
+}
+
+/* What a hook of `f` keeps of its output stays. */
+static void test_residual_with_a_hook(void **state) {
+    (void)state;
+    ls_tensor *kept = NULL;
+    ls_scope *scope = ls_scope_begin();
+    ls_module *module = ls_nn_residual(ls_nn_relu());
+    assert_int_not_equal(
+        ls_module_add_hooks(ls_module_child(module, 0), &(ls_module_hooks){.user = &kept, .forward = keep_output}), 0);
+    ls_tensor *x = ls_full(LS_SHAPE(2), LS_F64, 3);
+    assert_non_null(ls_forward(module, x));
+    assert_true(ls_equal(kept, x));
+    ls_module_free(module);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_release(kept);
+}
+
+static void test_residual(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_module *module = ls_nn_residual(ls_sequential(ls_nn_linear(2, 3), ls_nn_relu(), ls_nn_linear(3, 2)));
+    assert_non_null(module);
+    assert_non_null(ls_module_find(module, "0.2.weight"));
+    ls_tensor *x = ls_to(wave(LS_SHAPE(4, 2), 1), LS_F32);
+    ls_tensor *y = ls_forward(module, x);
+    assert_true(ls_equal(y, ls_add(x, ls_forward(ls_module_child(module, 0), x))));
+    ls_module_free(module);
+    module = ls_nn_residual(ls_nn_function("Same", give_back, NULL));
+    assert_true(ls_equal(ls_forward(module, x), ls_add(x, x)));
+    ls_module_free(module);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    assert_null(ls_nn_residual(NULL));
+    assert_non_null(strstr(ls_error_message(), "Residual"));
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    assert_null(ls_nn_rms_norm(LS_SCALAR, NULL));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_rms_norm: the shape must have one axis or more"));
+    assert_null(ls_nn_group_norm(4, 6, NULL));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_group_norm: 6 channels do not make 4 equal groups"));
+    assert_null(ls_nn_instance_norm(0, NULL));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_instance_norm: 0 channels"));
+    ls_scope *scope = ls_scope_begin();
+    check_refused(scope, ls_group_norm(ls_ones(LS_SHAPE(2, 5), LS_F32), 2, NULL, NULL, 1e-5), LS_ERR_SHAPE,
+                  "ls_group_norm: 2 equal groups of the channels of [2, 5]");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, ls_ones(LS_SHAPE(3), LS_F32), 1e-5),
+                  LS_ERR_SHAPE, "ls_group_norm: bias is [3], must be [4]");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, NULL, -1), LS_ERR_ARGUMENT,
+                  "ls_group_norm: epsilon is -1");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_rms_norm(NULL, 1, NULL, 1e-5), LS_ERR_ARGUMENT, "ls_rms_norm: argument 1 is NULL");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_rms_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 1, NULL, -1), LS_ERR_ARGUMENT,
+                  "ls_rms_norm: epsilon is -1");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agree_with_pytorch),   cmocka_unit_test(test_parameters), cmocka_unit_test(test_residual),
+        cmocka_unit_test(test_residual_with_a_hook), cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

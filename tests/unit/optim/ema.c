@@ -1,0 +1,254 @@
+/*
+ * Averages of a model's parameters: the formula, swapping, what they remember, and wrong input.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/numbers.h"
+
+#include <lockstep/optim.h>
+
+#include "tests/support/allocator.h"
+#include "tests/support/files.h"
+
+enum { STEPS = 5 };
+
+static const double decay = 0.7;
+
+static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return input;
+}
+
+static ls_module *make_model(ls_dtype dtype) {
+    ls_seed(5);
+    ls_module *model = ls_sequential(ls_nn_linear_with(3, 4, &(ls_layer_options){.dtype = dtype}), ls_nn_relu(),
+                                     ls_nn_linear_with(4, 2, &(ls_layer_options){.dtype = dtype, .no_bias = true}));
+    assert_non_null(model);
+    return model;
+}
+
+/* Number `at` of parameter `index` after so many steps. */
+static double number(int step, int index, int64_t at) {
+    return sin(step + 0.3 * index + 0.7 * (double)at);
+}
+
+static void set_parameters(ls_module *model, int step) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        for (int64_t at = 0; at < ls_numel(ls_module_parameter(model, i)); at++) {
+            numbers_set(ls_module_parameter(model, i), at, number(step, i, at));
+        }
+    }
+}
+
+static double average(int steps, int index, int64_t at) {
+    double value = number(0, index, at);
+    for (int step = 1; step < steps; step++) {
+        value = decay * value + (1 - decay) * number(step, index, at);
+    }
+    return value;
+}
+
+static double mean(int steps, int index, int64_t at) {
+    double sum = 0;
+    for (int step = 0; step < steps; step++) {
+        sum += number(step, index, at);
+    }
+    return sum / steps;
+}
+
+static void check_parameters(const char *what, const ls_module *model, double (*right)(int, int, int64_t), int step,
+                             double tolerance) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        for (int64_t at = 0; at < ls_numel(ls_module_parameter(model, i)); at++) {
+            numbers_expect(what, numbers_get(ls_module_parameter(model, i), at), right(step, i, at), tolerance);
+        }
+    }
+}
+
+static void expect_message(ls_status is, ls_status right, const char *part) {
+    assert_int_equal(is, right);
+    if (strstr(ls_error_message(), part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, ls_error_message());
+    }
+}
+
+static void run(ls_module *model, ls_ema *averages, int first, int last) {
+    for (int step = first; step < last; step++) {
+        set_parameters(model, step);
+        assert_int_equal(ls_ema_update(averages), LS_OK);
+    }
+}
+
+static void test_formula(void **state) {
+    (void)state;
+    for (int type = 0; type < 2; type++) {
+        const ls_dtype dtype = type == 0 ? LS_F32 : LS_F64;
+        const double tolerance = 4 * numbers_tolerance(dtype);
+        ls_module *model = make_model(dtype);
+        const uint64_t before = ls_module_hash(model);
+        ls_ema *averages = ls_ema_new(model, decay);
+        assert_int_equal(ls_ema_swap(averages), LS_OK); /* as long as there is no update, they are the model's */
+        assert_true(ls_module_hash(model) == before);
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        run(model, averages, 0, STEPS);
+        check_parameters("the parameter", model, number, STEPS - 1, numbers_tolerance(dtype));
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        check_parameters("the average", model, average, STEPS, tolerance);
+        expect_message(ls_ema_update(averages), LS_ERR_STATE, "ls_ema_update: the averages are in the model");
+        expect_message(ls_ema_put(averages), LS_ERR_STATE, "ls_ema_put: the averages are in the model");
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        check_parameters("the parameter again", model, number, STEPS - 1, numbers_tolerance(dtype));
+        ls_ema_free(averages);
+        ls_module_free(model);
+    }
+}
+
+static void test_mean(void **state) {
+    (void)state;
+    ls_module *model = make_model(LS_F64);
+    ls_ema *averages = ls_ema_new(model, 0);
+    run(model, averages, 0, STEPS);
+    assert_int_equal(ls_ema_count(averages), STEPS);
+    assert_int_equal(ls_ema_put(averages), LS_OK);
+    check_parameters("the mean", model, mean, STEPS, 1e-14);
+    set_parameters(model, 9);
+    assert_int_equal(ls_ema_put(averages), LS_OK); /* they are still there */
+    check_parameters("the mean again", model, mean, STEPS, 1e-14);
+    ls_ema_free(averages);
+    ls_module_free(model);
+}
+
+/* Statistics are averaged, and halves, in f32; counters are copied. */
+static void test_buffers(void **state) {
+    (void)state;
+    static const ls_module_type type = {.name = "Buffers", .forward = pass_through};
+    ls_module *model = ls_module_new(&type);
+    ls_tensor *statistic = ls_module_add_buffer(model, "statistic", ls_full(LS_SHAPE(2), LS_F32, 1));
+    ls_tensor *half = ls_module_add_buffer(model, "half", ls_full(LS_SHAPE(2), LS_BF16, 2));
+    ls_tensor *mask = ls_module_add_buffer(model, "mask", ls_full(LS_SHAPE(2), LS_F32, -INFINITY));
+    ls_tensor *counter = ls_module_add_buffer(model, "counter", ls_full(LS_SHAPE(1), LS_I64, 3));
+    model = ls_module_finish(model);
+    ls_ema *averages = ls_ema_new(model, 0.5), *other = ls_ema_new(model, 0.5);
+    assert_int_equal(ls_ema_update(averages), LS_OK);
+    ls_tensor *const buffers[] = {statistic, half, counter};
+    for (int i = 0; i < 3; i++) {
+        ls_tensor *seven = ls_full(ls_shape_of(buffers[i]), ls_dtype_of(buffers[i]), 7);
+        assert_int_equal(ls_copy_into(buffers[i], seven), LS_OK);
+        ls_release(seven);
+    }
+    assert_int_equal(ls_ema_update(averages), LS_OK);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* of buffers any numbers */
+    assert_int_equal(ls_ema_put(averages), LS_OK);
+    assert_true(ls_at(mask, (int64_t[]){1}) == -(double)INFINITY);
+    assert_true(ls_at(statistic, (int64_t[]){1}) == 4);
+    assert_true(ls_at(half, (int64_t[]){1}) == 4.5);
+    assert_true(ls_at(counter, (int64_t[]){0}) == 7);
+    ls_ema_free(averages);
+    ls_ema_free(other);
+    ls_module_free(model);
+}
+
+/* A gradient that needs the parameters as they were is refused after a swap. */
+static void test_swap_is_a_change(void **state) {
+    (void)state;
+    ls_module *model = make_model(LS_F32);
+    ls_ema *averages = ls_ema_new(model, decay);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = ls_mean(ls_square(ls_forward(model, ls_ones(LS_SHAPE(2, 3), LS_F32))));
+    assert_int_equal(ls_ema_swap(averages), LS_OK);
+    expect_message(ls_backward(loss), LS_ERR_STATE, "changed");
+    (void)ls_scope_end(scope);
+    ls_ema_free(averages);
+    ls_module_free(model);
+}
+
+static void test_state(void **state) {
+    (void)state;
+    ls_module *model = make_model(LS_F64), *other = make_model(LS_F64), *wider = ls_nn_linear(9, 4);
+    ls_ema *averages = ls_ema_new(model, decay), *next = ls_ema_new(other, decay), *wide = ls_ema_new(wider, decay);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    run(model, averages, 0, 3);
+    assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+    assert_int_equal(count, 4);
+    assert_string_equal(tensors[2].name, "2.weight");
+    assert_string_equal(tensors[3].name, "n_averaged");
+    assert_true(ls_item(tensors[3].tensor) == 3);
+    expect_message(ls_ema_set_state(wide, tensors, count), LS_ERR_FORMAT,
+                   "there is no tensor weight, which this ls_ema");
+    assert_int_equal(ls_safetensors_save(test_path("averages"), tensors, count, NULL), LS_OK);
+    assert_int_equal(ls_ema_set_state(next, tensors, count), LS_OK);
+    run(model, averages, 3, STEPS);
+    run(other, next, 3, STEPS);
+    assert_int_equal(ls_ema_swap(averages), LS_OK);
+    assert_int_equal(ls_ema_swap(next), LS_OK);
+    assert_true(ls_module_hash(model) == ls_module_hash(other));
+    expect_message(ls_ema_state(averages, &tensors, &count), LS_ERR_STATE, "ls_ema_state: the averages are in");
+    expect_message(ls_ema_set_state(averages, tensors, count), LS_ERR_STATE, "ls_ema_set_state: the averages are in");
+    ls_ema_free(averages);
+    ls_ema_free(next);
+    ls_ema_free(wide);
+    ls_module_free(model);
+    ls_module_free(other);
+    ls_module_free(wider);
+}
+
+static void test_wrong_calls(void **state) {
+    (void)state;
+    ls_module *model = make_model(LS_F32);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    static const double wrong[] = {-0.1, 1, NAN};
+    for (int i = 0; i < 3; i++) {
+        assert_null(ls_ema_new(model, wrong[i]));
+        expect_message(ls_error_status(), LS_ERR_ARGUMENT, "ls_ema_new: decay is ");
+    }
+    assert_null(ls_ema_new(ls_nn_linear(-1, 2), 0.9));
+    expect_message(ls_error_status(), LS_ERR_ARGUMENT, "ls_ema_new: the model");
+    assert_int_not_equal(ls_ema_update(NULL), LS_OK);
+    assert_int_not_equal(ls_ema_swap(NULL), LS_OK);
+    assert_int_not_equal(ls_ema_put(NULL), LS_OK);
+    assert_int_equal(ls_ema_count(NULL), 0);
+    assert_int_equal(ls_ema_state(NULL, &tensors, &count), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_ema_set_state(NULL, NULL, 0), LS_ERR_ARGUMENT);
+    ls_ema_free(NULL);
+    ls_ema *averages = ls_ema_new(model, 0.9);
+    assert_int_equal(ls_ema_set_state(averages, NULL, 1), LS_ERR_ARGUMENT);
+    ls_ema_free(averages);
+    ls_module_free(model);
+}
+
+static void test_failing_allocations(void **state) {
+    (void)state;
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    ls_module *model = make_model(LS_F32);
+    ls_ema *averages = NULL;
+    long failures = 0;
+    for (; averages == NULL; failures += averages == NULL) {
+        atomic_store(&allocator.fail_from, atomic_load(&allocator.calls) + failures);
+        averages = ls_ema_new(model, decay);
+        atomic_store(&allocator.fail_from, -1);
+        assert_true(averages != NULL || ls_error_status() == LS_ERR_MEMORY);
+    }
+    assert_true(failures > 3);
+    ls_ema_free(averages);
+    ls_module_free(model);
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formula),
+        cmocka_unit_test(test_swap_is_a_change),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

@@ -1,0 +1,313 @@
+/*
+ * Scaled losses: gradients come back as they were, steps that overflow are skipped, and the scale moves as PyTorch's.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+/* A model of two parameters of 33 and 3 numbers, and an optimizer that remembers something. */
+typedef struct setting {
+    ls_module *model;
+    ls_optimizer *optimizer;
+} setting;
+
+static setting make(void) {
+    setting s;
+    ls_seed(5);
+    s.model = ls_nn_linear(11, 3);
+    s.optimizer = ls_adam(s.model, &(ls_adam_options){.learning_rate = 0.01});
+    assert_non_null(s.optimizer);
+    return s;
+}
+
+static void release(setting *s) {
+    ls_optimizer_free(s->optimizer);
+    ls_module_free(s->model);
+}
+
+/* Goes backwards from the mean square of the output for normal numbers, times `factor`, scaled. */
+static void go_backwards(const setting *s, const ls_grad_scaler *scaler, double factor) {
+    ls_scope *scope = ls_scope_begin();
+    ls_optimizer_zero_grad(s->optimizer);
+    ls_tensor *x = ls_randn(LS_SHAPE(4, 11), LS_F32);
+    ls_tensor *loss = ls_mul(ls_mean(ls_square(ls_forward(s->model, x))), factor);
+    assert_int_equal(ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void step(const setting *s, ls_grad_scaler *scaler, double factor) {
+    go_backwards(s, scaler, factor);
+    assert_int_equal(ls_grad_scaler_step(scaler, s->optimizer), LS_OK);
+    assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+}
+
+static void refuses(ls_status status, const char *words) {
+    assert_int_equal(status, LS_ERR_STATE);
+    if (strstr(ls_error_message(), words) == NULL) {
+        fail_msg("it says: %s", ls_error_message());
+    }
+}
+
+/* Scales are powers of two, so that training goes as without one, bit by bit. */
+static void test_scaled_training_is_the_same(void **state) {
+    (void)state;
+    setting plain = make(), scaled = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
+    assert_true(ls_grad_scaler_get_scale(scaler) == 65536);
+    for (int i = 0; i < 3; i++) {
+        ls_seed((uint64_t)i);
+        go_backwards(&plain, NULL, 1);
+        assert_int_equal(ls_optimizer_step(plain.optimizer), LS_OK);
+        ls_seed((uint64_t)i);
+        go_backwards(&scaled, scaler, 1);
+        if (i == 1) { /* in two calls: gradients are there without the scale */
+            assert_int_equal(ls_grad_scaler_unscale(scaler, scaled.optimizer), LS_OK);
+            for (int k = 0; k < 2; k++) {
+                assert_true(ls_equal(ls_grad(ls_module_parameter(scaled.model, k)),
+                                     ls_grad(ls_module_parameter(plain.model, k))));
+            }
+        }
+        assert_int_equal(ls_grad_scaler_step(scaler, scaled.optimizer), LS_OK);
+        assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+    }
+    assert_true(ls_module_hash(plain.model) == ls_module_hash(scaled.model));
+    assert_int_equal(ls_grad_scaler_skipped(scaler), 0);
+    ls_grad_scaler_free(scaler);
+    release(&plain);
+    release(&scaled);
+}
+
+/* One gradient of 36 is spoilt, anywhere. */
+static void test_overflow_is_skipped(void **state) {
+    (void)state;
+    const float bad[] = {INFINITY, -INFINITY, NAN, 3e38F};
+    setting s = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0.5});
+    step(&s, scaler, 1);
+    for (int64_t i = 0; i < 36; i++) {
+        const uint64_t before = ls_module_hash(s.model);
+        const ls_named *tensors;
+        int count;
+        go_backwards(&s, scaler, 1);
+        ls_tensor *gradient = ls_grad(ls_module_parameter(s.model, i < 33 ? 0 : 1));
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *spoilt = ls_to_device(ls_full(LS_SHAPE(1), LS_F32, (double)bad[i % 4]), ls_default_device());
+        const int64_t at = i < 33 ? i : i - 33;
+        ls_tensor *place = ls_narrow(ls_reshape(ls_detach(gradient), LS_SHAPE(ls_numel(gradient))), 0, at, 1);
+        assert_int_equal(ls_copy_into(place, spoilt), LS_OK);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        assert_int_equal(ls_grad_scaler_step(scaler, s.optimizer), LS_OK);
+        assert_int_equal(ls_grad_scaler_skipped(scaler), i + 1);
+        assert_true(ls_module_hash(s.model) == before);
+        assert_int_equal(ls_optimizer_state(s.optimizer, &tensors, &count), LS_OK);
+        for (int k = 0; k < count; k++) {
+            assert_true(strstr(tensors[k].name, "step") == NULL || ls_item(tensors[k].tensor) == 1);
+        }
+        assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+        assert_true(ls_grad_scaler_get_scale(scaler) == ldexp(0.5, -(int)i - 1));
+    }
+    ls_grad_scaler_free(scaler);
+    release(&s);
+}
+
+/* What moves the scale: 1 is a step that is taken, 0 one that is skipped. */
+static void test_scale_grows_and_falls(void **state) {
+    (void)state;
+    const ls_grad_scaler_options options = {
+        .initial_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3};
+    static const struct {
+        int good;
+        double scale;
+    } steps[] = {{1, 8}, {1, 8},   {1, 32},  {1, 32},  {1, 32}, {0, 8}, {1, 8}, {1, 8},
+                 {0, 2}, {0, 0.5}, {1, 0.5}, {1, 0.5}, {1, 2},  {1, 2}, {1, 2}, {1, 8}};
+    setting s = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(&options);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        step(&s, scaler, steps[i].good ? 1 : (double)INFINITY);
+        if (ls_grad_scaler_get_scale(scaler) != steps[i].scale) {
+            fail_msg("behind step %zu the scale is %g, not %g", i, ls_grad_scaler_get_scale(scaler), steps[i].scale);
+        }
+    }
+    assert_int_equal(ls_grad_scaler_skipped(scaler), 3);
+    ls_grad_scaler_free(scaler);
+    release(&s);
+}
+
+/* It never becomes Inf, and says so when it would have to become 0. */
+static void test_scale_stays_a_number(void **state) {
+    (void)state;
+    setting s = make();
+    ls_grad_scaler *scaler =
+        ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p126, .growth_interval = 1});
+    for (int i = 0; i < 3; i++) {
+        step(&s, scaler, 0x1p-126);
+        assert_true(ls_grad_scaler_get_scale(scaler) == 0x1p127);
+    }
+    ls_grad_scaler_free(scaler);
+    scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p-125});
+    step(&s, scaler, (double)NAN);
+    go_backwards(&s, scaler, (double)NAN);
+    assert_int_equal(ls_grad_scaler_step(scaler, s.optimizer), LS_OK);
+    refuses(ls_grad_scaler_update(scaler), "it is not the scale that makes them so");
+    ls_grad_scaler_free(scaler);
+    release(&s);
+}
+
+/* One scaler for several: the scale falls where any overflows, and the others step. */
+static void test_two_optimizers(void **state) {
+    (void)state;
+    setting a = make(), b = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 1});
+    const uint64_t before = ls_module_hash(a.model);
+    go_backwards(&a, scaler, 1);
+    go_backwards(&b, scaler, (double)INFINITY);
+    assert_int_equal(ls_grad_scaler_step(scaler, a.optimizer), LS_OK);
+    assert_int_equal(ls_grad_scaler_step(scaler, b.optimizer), LS_OK);
+    assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+    assert_true(ls_module_hash(a.model) != before && ls_module_hash(b.model) == before);
+    assert_true(ls_grad_scaler_get_scale(scaler) == 32768);
+    for (int i = 0; i < 3; i++) {
+        go_backwards(&a, scaler, 1);
+        go_backwards(&b, scaler, 1);
+        assert_int_equal(ls_grad_scaler_unscale(scaler, b.optimizer), LS_OK);
+        assert_int_equal(ls_grad_scaler_step(scaler, a.optimizer), LS_OK);
+        assert_int_equal(ls_grad_scaler_step(scaler, b.optimizer), LS_OK);
+        assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+    }
+    assert_true(ls_grad_scaler_get_scale(scaler) == 32768 * 8);
+    ls_grad_scaler_free(scaler);
+    release(&a);
+    release(&b);
+}
+
+/* Gradients that f16 takes for zero: below 2^-25, in the operands of the backward pass. */
+static void test_small_gradients_survive(void **state) {
+    (void)state;
+    for (int scaled = 0; scaled < 2; scaled++) {
+        setting s = make();
+        ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
+        (void)ls_autocast(LS_F16);
+        go_backwards(&s, scaled ? scaler : NULL, 1e-8);
+        (void)ls_autocast(LS_F32);
+        assert_int_equal(scaled ? ls_grad_scaler_unscale(scaler, s.optimizer) : LS_OK, LS_OK);
+        ls_scope *scope = ls_scope_begin();
+        const double largest = ls_item(ls_max(ls_abs(ls_detach(ls_grad(ls_module_parameter(s.model, 0))))));
+        assert_true(scaled ? largest > 1e-10 && largest < 1e-7 : largest == 0);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        ls_grad_scaler_free(scaler);
+        release(&s);
+    }
+}
+
+static void test_state(void **state) {
+    (void)state;
+    setting s = make();
+    const ls_grad_scaler_options options = {.growth_interval = 3};
+    ls_grad_scaler *scaler = ls_grad_scaler_new(&options), *other = ls_grad_scaler_new(&options);
+    const ls_named *tensors;
+    int count;
+    step(&s, scaler, (double)INFINITY);
+    step(&s, scaler, 1);
+    step(&s, scaler, 1);
+    assert_int_equal(ls_grad_scaler_state(scaler, &tensors, &count), LS_OK);
+    assert_int_equal(count, 3);
+    assert_string_equal(tensors[0].name, "scale");
+    assert_string_equal(tensors[1].name, "_growth_tracker");
+    assert_int_equal(ls_grad_scaler_set_state(other, tensors, count), LS_OK);
+    assert_int_equal(ls_grad_scaler_skipped(other), 1);
+    step(&s, other, 1); /* the third */
+    assert_true(ls_grad_scaler_get_scale(other) == 65536);
+    assert_int_equal(ls_grad_scaler_set_state(other, tensors, 2), LS_ERR_FORMAT);
+    for (int i = 0; i < 3; i++) {
+        const double wrong[] = {0, (double)INFINITY, (double)NAN};
+        ls_tensor *scale = ls_scalar(wrong[i], LS_F64);
+        ls_named given[] = {{.name = "scale", .tensor = scale}, tensors[1], tensors[2]};
+        assert_int_equal(ls_grad_scaler_set_state(other, given, 3), LS_ERR_FORMAT);
+        assert_non_null(strstr(ls_error_message(), "ls_grad_scaler_set_state: scale"));
+        ls_release(scale);
+    }
+    assert_true(ls_grad_scaler_get_scale(other) == 65536);
+    ls_grad_scaler_free(scaler);
+    ls_grad_scaler_free(other);
+    release(&s);
+}
+
+static void test_wrong_order(void **state) {
+    (void)state;
+    setting s = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
+    refuses(ls_grad_scaler_update(scaler), "there was no ls_grad_scaler_unscale or ls_grad_scaler_step");
+    go_backwards(&s, scaler, 1);
+    assert_int_equal(ls_grad_scaler_unscale(scaler, s.optimizer), LS_OK);
+    refuses(ls_grad_scaler_unscale(scaler, s.optimizer), "divided by the scale already");
+    assert_int_equal(ls_grad_scaler_step(scaler, s.optimizer), LS_OK);
+    refuses(ls_grad_scaler_step(scaler, s.optimizer), "has stepped since");
+    refuses(ls_grad_scaler_unscale(scaler, s.optimizer), "divided by the scale already");
+    assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
+    ls_optimizer *descent = ls_lbfgs(s.model, NULL);
+    refuses(ls_grad_scaler_step(scaler, descent), "ls_lbfgs evaluates the loss itself");
+    refuses(ls_grad_scaler_unscale(scaler, descent), "ls_lbfgs evaluates the loss itself");
+    ls_optimizer_free(descent);
+    ls_grad_scaler_free(scaler);
+    release(&s);
+}
+
+static void test_wrong_input(void **state) {
+    (void)state;
+    static const struct {
+        ls_grad_scaler_options options;
+        const char *says;
+    } wrong[] = {{{.initial_scale = -1}, "initial_scale"},
+                 {{.initial_scale = (double)NAN}, "initial_scale"},
+                 {{.growth_factor = 0.5}, "growth_factor"},
+                 {{.backoff_factor = 1}, "backoff_factor"},
+                 {{.backoff_factor = -0.5}, "backoff_factor"},
+                 {{.growth_interval = -1}, "growth_interval"},
+                 {{.growth_factor = (double)INFINITY}, "growth_factor"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_null(ls_grad_scaler_new(&wrong[i].options));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        assert_non_null(strstr(ls_error_message(), wrong[i].says));
+    }
+    setting s = make();
+    ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
+    const ls_named *tensors;
+    int count;
+    ls_scope *scope = ls_scope_begin();
+    assert_null(ls_grad_scaler_scale(NULL, ls_scalar(1, LS_F32)));
+    assert_int_not_equal(ls_scope_end(scope), LS_OK);
+    scope = ls_scope_begin();
+    assert_null(ls_grad_scaler_scale(scaler, NULL));
+    assert_int_not_equal(ls_scope_end(scope), LS_OK);
+    assert_int_not_equal(ls_grad_scaler_step(NULL, s.optimizer), LS_OK);
+    assert_int_not_equal(ls_grad_scaler_step(scaler, NULL), LS_OK);
+    assert_int_not_equal(ls_grad_scaler_unscale(NULL, NULL), LS_OK);
+    assert_int_not_equal(ls_grad_scaler_update(NULL), LS_OK);
+    assert_int_equal(ls_grad_scaler_state(NULL, &tensors, &count), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_grad_scaler_set_state(NULL, NULL, 0), LS_ERR_ARGUMENT);
+    assert_true(ls_grad_scaler_get_scale(NULL) == 1 && ls_grad_scaler_skipped(NULL) == 0);
+    ls_grad_scaler_free(NULL);
+    ls_grad_scaler_free(scaler);
+    release(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scaled_training_is_the_same),
+        cmocka_unit_test(test_overflow_is_skipped),
+        cmocka_unit_test(test_scale_grows_and_falls),
+        cmocka_unit_test(test_scale_stays_a_number),
+        cmocka_unit_test(test_two_optimizers),
+        cmocka_unit_test(test_small_gradients_survive),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_wrong_order),
+        cmocka_unit_test(test_wrong_input),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,397 @@
+/*
+ * What optimizers remember, saved and put back into a new one: training that was broken off goes on with the bits of
+ * training that was not. And what does not fit is refused, with everything left as it was.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <lockstep/optim.h>
+
+#include <math.h>
+
+#include "base/status.h"
+#include "tests/support/allocator.h"
+#include "tests/support/files.h"
+
+enum { KINDS = 18, BEFORE = 4, AFTER = 4 };
+
+/* Every method, with every choice of what it remembers. The pairs of ls_lbfgs run over. */
+static ls_optimizer *make(int kind, ls_module *model) {
+    switch (kind) {
+    case 0:
+        return ls_sgd(model, NULL);
+    case 1:
+        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9, .nesterov = true});
+    case 2:
+        return ls_adam(model, NULL);
+    case 3:
+        return ls_adam(model, &(ls_adam_options){.amsgrad = true, .weight_decay = 0.1});
+    case 4:
+        return ls_adamw(model, NULL);
+    case 5:
+        return ls_rmsprop(model, NULL);
+    case 6:
+        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9});
+    case 7:
+        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
+    case 8:
+        return ls_adagrad(model, &(ls_adagrad_options){.initial_sum = 0.1, .learning_rate_decay = 0.1});
+    case 9:
+        return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 5, .learning_rate = 0.1});
+    case 10:
+        return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 7, .strong_wolfe = true});
+    case 11:
+        return ls_conjugate_gradient(model, &(ls_conjugate_gradient_options){.max_iterations = 3});
+    case 12:
+        return ls_adadelta(model, NULL);
+    case 13:
+        return ls_nadam(model, &(ls_nadam_options){.momentum_decay = 0.3});
+    case 14:
+        return ls_radam(model, &(ls_radam_options){.beta2 = 0.9});
+    case 15:
+        return ls_lion(model, NULL);
+    case 16:
+        return ls_lamb(model, NULL);
+    default:
+        return ls_muon(model, NULL);
+    }
+}
+
+static ls_module *make_model(void) {
+    ls_seed(3);
+    ls_module *model = ls_sequential(ls_nn_linear(5, 7), ls_nn_tanh(), ls_nn_linear(7, 3));
+    assert_non_null(model);
+    return model;
+}
+
+typedef struct problem {
+    ls_module *model;
+    int step;
+} problem;
+
+static ls_status loss_of_step(void *argument, double *value) {
+    const problem *p = argument;
+    ls_seed(100 + (uint64_t)p->step / 2); /* so that methods that search have a while with one function */
+    ls_tensor *x = ls_randn(LS_SHAPE(6, 5), LS_F32);
+    ls_tensor *loss = ls_mean(ls_square(ls_sub(ls_forward(p->model, x), ls_randn(LS_SHAPE(6, 3), LS_F32))));
+    LS_TRY(ls_backward(loss));
+    *value = ls_item(loss);
+    return LS_OK;
+}
+
+static void train(ls_module *model, ls_optimizer *optimizer, int first, int last) {
+    for (int step = first; step < last; step++) {
+        problem p = {model, step};
+        double loss;
+        assert_int_equal(ls_optimizer_set_learning_rate(optimizer, -1, 0.1 / (1 + step)), LS_OK);
+        assert_int_equal(ls_optimizer_step_closure(optimizer, loss_of_step, &p, &loss), LS_OK);
+    }
+}
+
+/* The hash of the parameters after all steps, broken off in between or not. */
+static uint64_t trained(int kind, bool broken_off) {
+    ls_module *model = make_model();
+    ls_optimizer *optimizer = make(kind, model);
+    assert_non_null(optimizer);
+    train(model, optimizer, 0, BEFORE);
+    if (broken_off) {
+        assert_int_equal(ls_module_save(model, test_path("model"), NULL), LS_OK);
+        assert_int_equal(ls_optimizer_save(optimizer, test_path("optimizer"), NULL), LS_OK);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+        model = make_model();
+        optimizer = make(kind, model);
+        if (kind % 2 == 1) { /* it may have been something else before */
+            train(model, optimizer, 50, 53);
+        }
+        assert_int_equal(ls_module_load(model, test_path("model")), LS_OK);
+        assert_int_equal(ls_optimizer_load(optimizer, test_path("optimizer")), LS_OK);
+        assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.1 / BEFORE);
+    }
+    train(model, optimizer, BEFORE, BEFORE + AFTER);
+    const uint64_t hash = ls_module_hash(model);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return hash;
+}
+
+static void test_going_on(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (trained(kind, true) != trained(kind, false)) {
+            fail_msg("method %d does not go on as it would have", kind);
+        }
+    }
+}
+
+/* Without its state no method that remembers something goes on alike: the test above can fail. */
+static void test_state_matters(void **state) {
+    (void)state;
+    for (int kind = 1; kind < KINDS; kind++) {
+        ls_module *model = make_model();
+        ls_optimizer *optimizer = make(kind, model);
+        train(model, optimizer, 0, BEFORE);
+        ls_optimizer_free(optimizer);
+        optimizer = make(kind, model);
+        train(model, optimizer, BEFORE, BEFORE + AFTER);
+        if (ls_module_hash(model) == trained(kind, false)) {
+            fail_msg("method %d remembers nothing that matters", kind);
+        }
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+    }
+}
+
+static const ls_tensor *find(ls_optimizer *optimizer, const char *name) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(tensors[i].name, name) == 0) {
+            return tensors[i].tensor;
+        }
+    }
+    return NULL;
+}
+
+static int count_of(ls_optimizer *optimizer) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
+    return count;
+}
+
+static void test_names(void **state) {
+    (void)state;
+    ls_module *model = make_model();
+    ls_optimizer *optimizer = make(3, model);
+    train(model, optimizer, 0, 2);
+    assert_int_equal(count_of(optimizer), 1 + 4 * 4);
+    assert_true(ls_item(find(optimizer, "param_groups.0.lr")) == 0.05);
+    assert_true(ls_item(find(optimizer, "2.bias.step")) == 2);
+    assert_int_equal(ls_size(find(optimizer, "2.weight.exp_avg"), 1), 7);
+    assert_non_null(find(optimizer, "0.weight.exp_avg_sq"));
+    assert_non_null(find(optimizer, "0.bias.max_exp_avg_sq"));
+    ls_optimizer_free(optimizer);
+    optimizer = make(17, model); /* a group of matrices, and one of what is none */
+    train(model, optimizer, 0, 2);
+    assert_int_equal(count_of(optimizer), 2 + 2 * 2 + 2 * 3);
+    assert_int_equal(ls_size(find(optimizer, "2.weight.momentum_buffer"), 1), 7);
+    assert_null(find(optimizer, "2.weight.exp_avg"));
+    assert_non_null(find(optimizer, "2.bias.exp_avg_sq"));
+    assert_non_null(find(optimizer, "param_groups.1.lr"));
+    ls_optimizer_free(optimizer);
+    optimizer = make(13, model);
+    train(model, optimizer, 0, 2);
+    assert_true(ls_item(find(optimizer, "2.bias.mu_product")) < 0.3);
+    ls_optimizer_free(optimizer);
+    optimizer = make(1, NULL);
+    for (int i = 0; i < 4; i++) { /* a group each: numbers go on from group to group */
+        ls_tensor *parameter = ls_module_parameter(model, i);
+        assert_int_equal(ls_optimizer_add_group(optimizer, &parameter, 1, NULL), LS_OK);
+    }
+    assert_non_null(find(optimizer, "3.momentum_buffer"));
+    assert_non_null(find(optimizer, "param_groups.3.lr"));
+    ls_optimizer_free(optimizer);
+    optimizer = make(9, model);
+    assert_int_equal(count_of(optimizer), 1); /* no step yet: nothing but the learning rate */
+    train(model, optimizer, 0, 4);
+    assert_int_equal(count_of(optimizer), 1 + 7 + 5 * 3);
+    assert_true(ls_item(find(optimizer, "n_iter")) > 5);
+    assert_non_null(find(optimizer, "old_dirs.4"));
+    assert_int_equal(ls_size(find(optimizer, "old_stps.0"), 0), ls_size(find(optimizer, "d"), 0));
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+}
+
+/* An optimizer's own state, and one from before its first step, which makes it forget. */
+static void test_own_state_and_none(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        ls_module *model = make_model();
+        ls_optimizer *fresh = make(kind, model);
+        ls_optimizer *optimizer = make(kind, model);
+        train(model, optimizer, 0, 2);
+        const ls_named *tensors = NULL;
+        int count = 0;
+        assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
+        assert_int_equal(ls_optimizer_set_state(optimizer, tensors, count), LS_OK);
+        assert_int_equal(count_of(optimizer), count);
+        assert_int_equal(ls_optimizer_state(fresh, &tensors, &count), LS_OK);
+        assert_int_equal(ls_optimizer_set_state(optimizer, tensors, count), LS_OK);
+        assert_int_equal(count_of(optimizer), count);
+        ls_optimizer_free(optimizer);
+        ls_optimizer_free(fresh);
+        ls_module_free(model);
+    }
+}
+
+static void expect_refusal(int from, int into, const char *part) {
+    ls_module *model = make_model();
+    ls_optimizer *source = make(from, model);
+    ls_optimizer *optimizer = make(into, model);
+    train(model, source, 0, 8);
+    train(model, optimizer, 0, 2);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    assert_int_equal(ls_optimizer_save(optimizer, test_path("before"), NULL), LS_OK);
+    assert_int_equal(ls_optimizer_state(source, &tensors, &count), LS_OK);
+    const ls_status status = ls_optimizer_set_state(optimizer, tensors, count);
+    assert_true(status == LS_ERR_FORMAT || status == LS_ERR_SHAPE);
+    if (strstr(ls_error_message(), part) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", part, ls_error_message());
+    }
+    ls_safetensors *before = ls_safetensors_load(test_path("before"));
+    assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
+    assert_int_equal(ls_safetensors_count(before), count);
+    for (int i = 0; i < count; i++) {
+        assert_true(ls_equal(tensors[i].tensor, ls_safetensors_find(before, tensors[i].name)));
+    }
+    ls_safetensors_free(before);
+    ls_optimizer_free(source);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+}
+
+static void test_what_does_not_fit(void **state) {
+    (void)state;
+    expect_refusal(0, 1, "there is no tensor 0.weight.momentum_buffer, which this ls_sgd remembers");
+    expect_refusal(1, 0, "there is a tensor 0.weight.momentum_buffer that this ls_sgd does not remember");
+    expect_refusal(2, 5, "square_avg");
+    expect_refusal(14, 13, "there is no tensor 0.weight.mu_product, which this ls_nadam remembers");
+    expect_refusal(2, 17, "momentum_buffer, which this ls_muon remembers");
+    expect_refusal(10, 9, "more steps in it than the history_size 5");
+    expect_refusal(2, 10, "does not remember");
+    expect_refusal(11, 10, "there is no tensor H_diag");
+    ls_module *model = make_model();
+    ls_module *wider = ls_sequential(ls_nn_linear(5, 8), ls_nn_tanh(), ls_nn_linear(8, 3));
+    ls_optimizer *optimizer = make(2, model), *other = make(2, wider);
+    assert_int_equal(ls_optimizer_save(other, test_path("wider"), NULL), LS_OK);
+    assert_int_equal(ls_optimizer_load(optimizer, test_path("wider")), LS_ERR_SHAPE);
+    assert_non_null(strstr(ls_error_message(), "wider: 0.weight.exp_avg is [8, 5] of f32 there, and [7, 5]"));
+    assert_int_equal(ls_optimizer_load(optimizer, test_path("missing")), LS_ERR_IO);
+    assert_int_equal(ls_optimizer_load(NULL, test_path("wider")), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_optimizer_save(NULL, test_path("none"), NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_optimizer_set_state(optimizer, NULL, 1), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_optimizer_set_state(optimizer, (ls_named[]){{"a", NULL}}, 1), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_optimizer_state(optimizer, NULL, NULL), LS_ERR_ARGUMENT);
+    ls_optimizer_free(optimizer);
+    ls_optimizer_free(other);
+    ls_module_free(model);
+    ls_module_free(wider);
+}
+
+/* A state in which one number is wrong: its tensor is named, and nothing is changed. */
+static void expect_refused_number(ls_optimizer *optimizer, int index, const void *number, size_t size) {
+    const ls_named *own = NULL;
+    int count = 0;
+    assert_int_equal(ls_optimizer_save(optimizer, test_path("right"), NULL), LS_OK);
+    ls_safetensors *wrong = ls_safetensors_load(test_path("right")), *before = ls_safetensors_load(test_path("right"));
+    ls_named given[64];
+    count = ls_safetensors_count(wrong);
+    for (int i = 0; i < count; i++) {
+        given[i] = ls_safetensors_at(wrong, i);
+    }
+    const size_t last = (size_t)ls_numel(given[index].tensor) - 1;
+    memcpy((char *)elements(given[index].tensor) + last * size, number, size);
+    if (ls_optimizer_set_state(optimizer, given, count) != LS_ERR_FORMAT ||
+        strstr(ls_error_message(), given[index].name) == NULL) {
+        fail_msg("%s: %s", given[index].name, ls_error_message());
+    }
+    assert_int_equal(ls_optimizer_state(optimizer, &own, &count), LS_OK);
+    for (int i = 0; i < count; i++) {
+        assert_true(ls_equal(own[i].tensor, ls_safetensors_find(before, own[i].name)));
+    }
+    ls_safetensors_free(wrong);
+    ls_safetensors_free(before);
+}
+
+static bool ends_in(const char *name, const char *word) {
+    const size_t length = strlen(name), end = strlen(word);
+    return length >= end && strcmp(name + length - end, word) == 0;
+}
+
+static void expect_refused_numbers(ls_optimizer *optimizer, int index, const char *name, ls_dtype dtype) {
+    static const char *const never_negative[] = {".lr",    "_sq",       "square_avg", ".sum",
+                                                 "H_diag", "acc_delta", "mu_product"};
+    if (dtype == LS_I64) {
+        expect_refused_number(optimizer, index, &(int64_t){-1}, 8);
+        expect_refused_number(optimizer, index, &(int64_t){INT64_MAX}, 8);
+        return;
+    }
+    double doubles[] = {NAN, INFINITY, -INFINITY, -1};
+    float floats[] = {NAN, INFINITY, -INFINITY, -1};
+    bool negative = true;
+    for (size_t i = 0; i < sizeof never_negative / sizeof *never_negative; i++) {
+        negative = negative && !ends_in(name, never_negative[i]);
+    }
+    negative = negative && strncmp(name, "ro.", 3) != 0;
+    for (int i = 0; i < (negative ? 3 : 4); i++) {
+        const void *number = dtype == LS_F64 ? (void *)&doubles[i] : (void *)&floats[i];
+        expect_refused_number(optimizer, index, number, ls_dtype_size(dtype));
+    }
+}
+
+static void test_wrong_numbers(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        ls_module *model = make_model();
+        ls_optimizer *optimizer = make(kind, model);
+        train(model, optimizer, 0, BEFORE);
+        assert_int_equal(ls_optimizer_save(optimizer, test_path("all"), NULL), LS_OK);
+        ls_safetensors *all = ls_safetensors_load(test_path("all"));
+        for (int i = 0; i < ls_safetensors_count(all); i++) {
+            const ls_named item = ls_safetensors_at(all, i);
+            expect_refused_numbers(optimizer, i, item.name, ls_dtype_of(item.tensor));
+        }
+        ls_safetensors_free(all);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+    }
+}
+
+/* Every failing allocation is an error, leaves what was remembered as it was, and leaks nothing. */
+static void test_failing_allocations(void **state) {
+    (void)state;
+    for (int kind = 3; kind < KINDS; kind += 6) { /* one with buffers, one with a history */
+        test_allocator allocator;
+        test_allocator_start(&allocator);
+        ls_module *model = make_model();
+        ls_optimizer *source = make(kind, model), *optimizer = make(kind, model);
+        train(model, source, 0, 4);
+        train(model, optimizer, 0, 2);
+        const ls_named *tensors = NULL;
+        int count = 0;
+        long failures = 0;
+        assert_int_equal(ls_optimizer_state(source, &tensors, &count), LS_OK);
+        const int before = count_of(optimizer);
+        for (ls_status status = LS_ERR_MEMORY; status != LS_OK; failures += status != LS_OK) {
+            const long calls = atomic_load(&allocator.calls);
+            atomic_store(&allocator.fail_from, calls + failures);
+            status = ls_optimizer_set_state(optimizer, tensors, count);
+            atomic_store(&allocator.fail_from, -1);
+            assert_true(status == LS_OK || status == LS_ERR_MEMORY);
+            assert_int_equal(count_of(optimizer), status == LS_OK ? count : before);
+        }
+        assert_true(failures > 3);
+        ls_optimizer_free(source);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+        assert_int_equal(test_allocator_stop(&allocator), 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_going_on),
+        cmocka_unit_test(test_state_matters),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_own_state_and_none),
+        cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_wrong_numbers),
+        cmocka_unit_test(test_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}

@@ -1,0 +1,617 @@
+/*
+ * Ready-made callbacks in one process: when their hooks are called, what they refuse, and what they remember.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/trials.h"
+
+#include <lockstep/lockstep.h>
+
+#include "train/callbacks/samples.h"
+#include "train/trial.h"
+
+/* ---- composition ------------------------------------------------------------------------------------------------- */
+
+typedef struct calls {
+    int starts, epochs, steps, validations, released;
+} calls;
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->starts++;
+    return LS_OK;
+}
+
+static ls_status on_start_epoch(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->epochs++;
+    return LS_OK;
+}
+
+static ls_status on_step(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->steps++;
+    return LS_OK;
+}
+
+static ls_status on_validation(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->validations++;
+    return LS_OK;
+}
+
+static void on_release(void *user) {
+    ((calls *)user)->released++;
+}
+
+static ls_callback counting(calls *c) {
+    return (ls_callback){.user = c,
+                         .on_start = on_start,
+                         .on_start_epoch = on_start_epoch,
+                         .on_step_training = on_step,
+                         .on_end_validation = on_validation,
+                         .release = on_release};
+}
+
+static void run_with(const ls_callback *callbacks, int count, int64_t epochs) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = count;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, epochs), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static bool in_odd_batches(const ls_trial_state *state, void *user) {
+    ++*(int *)user;
+    return state->batch % 2 == 1;
+}
+
+static void test_gates(void **unused) {
+    (void)unused;
+    int asked = 0;
+    calls once = {0}, epoch = {0}, odd = {0}, first = {0}, other = {0}, both[2] = {{0}, {0}};
+    const ls_callback pair[] = {counting(&both[0]), counting(&both[1])};
+    const ls_callback callbacks[] = {ls_once(counting(&once)),
+                                     ls_once_per_epoch(counting(&epoch)),
+                                     ls_only_if(counting(&odd), in_odd_batches, &asked),
+                                     ls_on_rank(counting(&other), 1),
+                                     ls_on_rank(counting(&first), 0),
+                                     ls_callbacks_of(pair, 2)};
+    run_with(callbacks, 6, 2);
+    assert_int_equal(first.steps, 6);
+    assert_int_equal(once.starts + once.epochs + once.steps + once.validations, 4);
+    assert_int_equal(once.steps, 1);
+    assert_int_equal(epoch.starts, 1);
+    assert_int_equal(epoch.epochs, 2);
+    assert_int_equal(epoch.steps, 2);
+    assert_int_equal(epoch.validations, 2);
+    assert_int_equal(odd.steps, 2);
+    assert_int_equal(asked, 1 + 2 + 6 + 2);
+    assert_int_equal(other.starts + other.epochs + other.steps + other.validations, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(both[i].steps, 6);
+        assert_int_equal(both[i].released, 1);
+    }
+    assert_int_equal(once.released + epoch.released + odd.released + first.released + other.released, 5);
+}
+
+/* A composition has the hooks of what it is made of, and no others. */
+static void test_hooks_of_compositions(void **unused) {
+    (void)unused;
+    calls c = {0};
+    const ls_callback callback = ls_once(ls_callbacks_of((ls_callback[]){counting(&c), {.name = "empty"}}, 2));
+    assert_false(callback.invalid);
+    assert_non_null(callback.on_start);
+    assert_null(callback.on_sample);
+    assert_null(callback.on_end);
+    callback.release(callback.user);
+    assert_int_equal(c.released, 1);
+    const ls_callback named = ls_once((ls_callback){.name = "mine"});
+    assert_string_equal(named.name, "mine");
+    assert_true(named.state != NULL && named.set_state != NULL);
+    named.release(named.user);
+    const ls_callback forgetful = ls_on_rank(counting(&c), 0); /* a checkpoint that has nothing of it is whole */
+    assert_true(forgetful.state == NULL && forgetful.set_state == NULL);
+    forgetful.release(forgetful.user);
+    const ls_callback none = ls_callbacks_of(NULL, 0);
+    assert_false(none.invalid);
+    none.release(none.user);
+}
+
+/* On failure what was given is released, once. */
+static void test_refused_compositions(void **unused) {
+    (void)unused;
+    calls c = {0};
+    assert_true(ls_only_if(counting(&c), NULL, NULL).invalid);
+    expect_message("ls_only_if: the predicate is NULL");
+    assert_true(ls_on_rank(counting(&c), -1).invalid);
+    expect_message("ls_on_rank: there is no rank -1");
+    assert_true(ls_callbacks_of(NULL, 2).invalid);
+    expect_message("2 callbacks are counted that are not there");
+    const ls_callback some[] = {counting(&c), ls_gradient_norm_clipping(-1)};
+    assert_true(ls_once(ls_once_per_epoch(ls_callbacks_of(some, 2))).invalid);
+    expect_message("ls_gradient_norm_clipping: the limit -1 is not positive");
+    assert_int_equal(c.released, 3);
+}
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+static void expect_invalid(ls_callback callback, const char *message) {
+    assert_true(callback.invalid);
+    expect_message(message);
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    (void)ls_error_set(LS_ERR_ARGUMENT, "%s", message);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    assert_null(ls_trial_new(&options));
+    expect_message(message);
+    free_setting(&s);
+}
+
+static void test_refused_options(void **unused) {
+    (void)unused;
+    char name[200];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    setting s = make_setting();
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "xxx\" is longer than");
+    expect_invalid(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
+    expect_invalid(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
+    expect_invalid(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
+    expect_invalid(ls_weight_decay(0.5, 0), "p 0 must be positive");
+    expect_invalid(ls_scheduler(NULL, NULL), "ls_scheduler: the schedule is NULL");
+    expect_invalid(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
+                                &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
+                   "the metric \"loss\" is known behind an epoch");
+    expect_invalid(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
+    expect_invalid(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
+    expect_invalid(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
+    expect_invalid(ls_cutout(NULL), "ls_cutout: length 0 and 1 holes must be positive");
+    expect_invalid(ls_label_smoothing(2, 3), "ls_label_smoothing: epsilon 2 must be from 0 to 1");
+    expect_invalid(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),
+                   "the list of layers is empty");
+    expect_invalid(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
+                   "decay 1 must be from 0 to below 1");
+    expect_invalid(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
+                   "ls_initialize: rule 5 must be one");
+    expect_invalid(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
+    expect_invalid(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
+    expect_invalid(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
+    expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
+    expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
+    expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.smoothing = 1}), "smoothing 1 must be below 1");
+    expect_invalid(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
+    free_setting(&s);
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    (void)user;
+    state->loss = ls_scalar(1, LS_F64);
+    return LS_OK;
+}
+
+/* What needs hooks of the ready-made step says what to do in a step of one's own. */
+static void test_steps_of_ones_own(void **unused) {
+    (void)unused;
+    static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
+                                            "call ls_norm_axes of the parameters there"};
+    const ls_callback callbacks[] = {ls_gradient_norm_clipping(1), ls_gradient_value_clipping(1),
+                                     ls_weight_decay(0.1, 2)};
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.step = own_step;
+    options.callback_count = 1;
+    for (int i = 0; i < 3; i++) {
+        options.callbacks = &callbacks[i];
+        assert_null(ls_trial_new(&options));
+        expect_message(sentences[i]);
+    }
+    free_setting(&s);
+}
+
+static void test_metric_that_is_not_there(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    const ls_callback callbacks[] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"}),
+        ls_once(ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"})),
+        ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), &(ls_scheduler_options){.monitor = "test_loss"})};
+    ls_trial_options options = options_of(&s);
+    options.callback_count = 1;
+    for (int i = 0; i < 3; i++) {
+        options.callbacks = &callbacks[i];
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+        assert_int_equal(ls_trial_history_count(trial), 0); /* before the first epoch */
+        expect_message(i < 2 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
+                             : "ls_scheduler: there is no metric \"test_loss\"; available: ");
+        ls_trial_free(trial);
+    }
+    free_setting(&s);
+}
+
+/* A running loss is measured in training only, and a confusion matrix is no single number. */
+static void test_metric_without_a_result(void **unused) {
+    (void)unused;
+    static const char *const monitors[] = {"val_running_loss", "val_confusion"};
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("running_loss", "acc", "confusion");
+    options.callback_count = 1;
+    for (int i = 0; i < 2; i++) {
+        const ls_callback callback = ls_early_stopping(&(ls_early_stopping_options){.monitor = monitors[i]});
+        options.callbacks = &callback;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+        assert_int_equal(ls_trial_history_count(trial), 0);
+        expect_message(i == 0 ? "no metric \"val_running_loss\"; available: running_loss, acc, val_acc"
+                              : "no metric \"val_confusion\"; available: running_loss, acc, val_acc");
+        ls_trial_free(trial);
+    }
+    free_setting(&s);
+}
+
+/* Inputs and layers that a callback cannot work on. */
+static void test_samples_that_do_not_fit(void **unused) {
+    (void)unused;
+    static const char *const layers[] = {"nowhere", NULL};
+    const ls_callback callbacks[] = {ls_cutout(&(ls_cutout_options){.length = 2}),
+                                     ls_cutmix(&(ls_cutmix_options){.classes = 3}),
+                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = layers}),
+                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = 3})};
+    static const char *const sentences[] = {"ls_cutout: inputs are [4, 2], must be [n, ..., height, width]",
+                                            "ls_cutmix: inputs are [4, 2]", "the model has no layer \"nowhere\"",
+                                            "the model has no layers below it"};
+    for (int i = 0; i < 4; i++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.callbacks = &callbacks[i];
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_true(i >= 2 ? trial == NULL : ls_trial_run(trial, 1) != LS_OK);
+        expect_message(sentences[i]);
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
+/* ---- early stopping ---------------------------------------------------------------------------------------------- */
+
+/* Gives a metric the values of a list, epoch by epoch. */
+static ls_status measure_listed(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    *sum = ((const double *)user)[state->epoch];
+    *weight = 1;
+    return LS_OK;
+}
+
+/* How many epochs are run with those values of the metric, up to 8. */
+static int64_t epochs_of(const char *name, double values[8], const ls_early_stopping_options *how) {
+    setting s = make_setting();
+    ls_callback stop = ls_early_stopping(how);
+    ls_trial_options options = options_of(&s);
+    options.train_steps = 1;
+    options.custom_metrics = &(ls_metric){.name = name, .measure = measure_listed, .user = values};
+    options.custom_metric_count = 1;
+    options.callbacks = &stop;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 8), LS_OK);
+    const int64_t epochs = ls_trial_history_count(trial);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return epochs;
+}
+
+static void test_when_it_stops(void **unused) {
+    (void)unused;
+    double falls[8] = {8, 7, 6, 6, 6, 5, 6, 6};
+    double small[8] = {8, 7.95, 7.9, 7.8, 7.7, 7.6, 7.5, 7.4};
+    double rises[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    double holes[8] = {5, NAN, 4, INFINITY, 3, NAN, NAN, 2};
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x"}), 4);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 1}), 4);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 5);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 3}), 8);
+    assert_int_equal(epochs_of("x", small, &(ls_early_stopping_options){.monitor = "x", .min_delta = 0.1}), 2);
+    assert_int_equal(epochs_of("x", small, &(ls_early_stopping_options){.monitor = "x"}), 8);
+    assert_int_equal(epochs_of("x", rises, &(ls_early_stopping_options){.monitor = "x"}), 2);
+    assert_int_equal(epochs_of("my_acc", rises, &(ls_early_stopping_options){.monitor = "my_acc"}), 8);
+    assert_int_equal(
+        epochs_of("my_acc", rises, &(ls_early_stopping_options){.monitor = "my_acc", .mode = LS_MONITOR_MIN}), 2);
+    assert_int_equal(epochs_of("x", rises, &(ls_early_stopping_options){.monitor = "x", .mode = LS_MONITOR_MAX}), 8);
+    assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
+}
+
+/* ---- what is added to losses ------------------------------------------------------------------------------------- */
+
+/* The loss of three batches of weights that do not change. */
+static double loss_with(ls_callback callback) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    const double loss = ls_trial_metric(trial, "loss");
+    assert_true(fabs(ls_trial_metric(trial, "val_loss") - loss) > 1e-3);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return loss;
+}
+
+static ls_status nothing(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+static void test_weight_decay(void **unused) {
+    (void)unused;
+    static const double powers[] = {1, 2, 3};
+    const double plain = loss_with((ls_callback){.on_end = nothing});
+    for (int i = 0; i < 3; i++) {
+        setting s = make_setting();
+        double want = 0;
+        for (int k = 0; k < ls_module_parameter_count(s.model); k++) {
+            const ls_tensor *w = ls_module_parameter(s.model, k);
+            double sum = 0;
+            for (int64_t j = 0; j < ls_numel(w); j++) {
+                sum += pow(fabs(((double *)elements(w))[j]), powers[i]);
+            }
+            want += 0.1 * pow(sum, 1 / powers[i]);
+        }
+        free_setting(&s);
+        assert_true(fabs(loss_with(ls_weight_decay(0.1, powers[i])) - plain - want) < 1e-12);
+    }
+}
+
+/* ---- a sweep over rates ------------------------------------------------------------------------------------------ */
+
+/* Dropout and batch normalisation go on as if it had not been; so do running means of metrics. */
+static uint64_t train_after(ls_callback callback, double *loss) {
+    setting s = make_setting();
+    ls_optimizer_free(s.optimizer);
+    ls_module_free(s.model);
+    ls_seed(8);
+    s.model = ls_sequential(ls_nn_linear_with(2, 8, &(ls_layer_options){.dtype = LS_F64}),
+                            ls_nn_batch_norm_1d(8, &(ls_layer_options){.dtype = LS_F64}), ls_nn_dropout(0.4),
+                            ls_nn_linear_with(8, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+    s.optimizer = ls_adam(s.model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    *loss = ls_trial_metric(trial, "val_loss");
+    const uint64_t hash = ls_module_hash(s.model);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return hash;
+}
+
+static void test_a_sweep_leaves_nothing(void **unused) {
+    (void)unused;
+    double loss, other;
+    const uint64_t plain = train_after((ls_callback){.on_end = nothing}, &loss);
+    assert_true(plain == train_after(ls_rate_finder(&(ls_rate_finder_options){.steps = 10}), &other));
+    assert_true(loss == other);
+}
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+/* The mean of Beta(alpha, alpha) is 1/2, its variance 1 / (4 (2 alpha + 1)); 5 deviations of either. */
+static void test_beta(void **unused) {
+    (void)unused;
+    static const double alphas[] = {0.05, 0.4, 1, 3, 40};
+    enum { DRAWS = 20000 };
+    for (int i = 0; i < 5; i++) {
+        double sum = 0, squares = 0;
+        for (int k = 0; k < DRAWS; k++) {
+            const ls_trial_state state = {.batch = k, .epoch = i};
+            ls_draws draws = ls_draws_of(&state, 7, 1, LS_WHOLE_BATCH);
+            const double x = ls_draw_beta(&draws, alphas[i]);
+            assert_true(x >= 0 && x <= 1);
+            sum += x;
+            squares += (x - 0.5) * (x - 0.5);
+        }
+        const double variance = 1 / (4 * (2 * alphas[i] + 1));
+        assert_true(fabs(sum / DRAWS - 0.5) < 5 * sqrt(variance / DRAWS));
+        assert_true(fabs(squares / DRAWS / variance - 1) < 5 * sqrt(2.0 / DRAWS));
+    }
+}
+
+/* Another number for another seed, kind, epoch, batch and place; the same again for the same. */
+static void test_draws_depend_on_their_place(void **unused) {
+    (void)unused;
+    const ls_trial_state state = {.epoch = 1, .batch = 2}, epoch = {.epoch = 2, .batch = 2},
+                         batch = {.epoch = 1, .batch = 3};
+    ls_draws draws[] = {ls_draws_of(&state, 5, 1, 4), ls_draws_of(&state, 5, 1, 4),
+                        ls_draws_of(&state, 6, 1, 4), ls_draws_of(&state, 5, 2, 4),
+                        ls_draws_of(&state, 5, 1, 5), ls_draws_of(&epoch, 5, 1, 4),
+                        ls_draws_of(&batch, 5, 1, 4), ls_draws_of(&state, 5, 1, LS_WHOLE_BATCH)};
+    double numbers[8];
+    for (int i = 0; i < 8; i++) {
+        numbers[i] = ls_draw_uniform(&draws[i]);
+        for (int k = 0; k < i; k++) {
+            assert_int_equal(numbers[i] == numbers[k], i == 1 && k == 0);
+        }
+        assert_true(ls_draw_uniform(&draws[i]) != numbers[i]);
+    }
+}
+
+/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+
+/* Copies of named tensors, as a checkpoint has them. */
+typedef struct copies {
+    ls_named items[64];
+    char names[64][64];
+    int count;
+} copies;
+
+static void copy_state(const ls_callback *callback, copies *c) {
+    const ls_named *tensors;
+    assert_int_equal(callback->state(callback->user, &tensors, &c->count), LS_OK);
+    assert_in_range(c->count, 0, 64);
+    for (int i = 0; i < c->count; i++) {
+        snprintf(c->names[i], sizeof c->names[i], "%s", tensors[i].name);
+        c->items[i] = (ls_named){c->names[i], ls_clone(tensors[i].tensor)};
+    }
+}
+
+static void free_copies(copies *c) {
+    for (int i = 0; i < c->count; i++) {
+        ls_release(c->items[i].tensor);
+    }
+}
+
+static bool same_state(const ls_callback *callback, const copies *c) {
+    const ls_named *tensors;
+    int count;
+    bool same = callback->state(callback->user, &tensors, &count) == LS_OK && count == c->count;
+    for (int i = 0; same && i < count; i++) {
+        same = strcmp(tensors[i].name, c->items[i].name) == 0 && ls_equal(tensors[i].tensor, c->items[i].tensor);
+    }
+    return same;
+}
+
+/* A callback that has worked, and another one, in trials that are alive. */
+typedef struct worked {
+    setting s;
+    ls_trial *trial;
+    ls_callback callback;
+} worked;
+
+static worked work(ls_callback (*make)(ls_optimizer *optimizer), int64_t epochs) {
+    worked w = {.s = make_setting()};
+    assert_int_equal(ls_optimizer_set_learning_rate(w.s.optimizer, -1, 0.1), LS_OK);
+    w.callback = make(w.s.optimizer);
+    ls_trial_options options = options_of(&w.s);
+    options.callbacks = &w.callback;
+    options.callback_count = 1;
+    w.trial = ls_trial_new(&options);
+    assert_non_null(w.trial);
+    assert_int_equal(ls_trial_run(w.trial, epochs), LS_OK);
+    return w;
+}
+
+static void stop_work(worked *w) {
+    ls_trial_free(w->trial);
+    free_setting(&w->s);
+}
+
+static ls_callback make_stopping(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5, .restore_best = true});
+}
+
+static ls_callback make_scheduler(ls_optimizer *optimizer) {
+    return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
+}
+
+static ls_callback make_averaging(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
+}
+
+static ls_callback make_timer(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_timer(&(ls_timer_options){.no_table = true});
+}
+
+static ls_callback make_once(ls_optimizer *optimizer) {
+    return ls_once(make_stopping(optimizer));
+}
+
+static ls_callback make_epochs(ls_optimizer *optimizer) {
+    return ls_once_per_epoch(make_stopping(optimizer));
+}
+
+static ls_callback make_several(ls_optimizer *optimizer) {
+    return ls_callbacks_of((ls_callback[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
+}
+
+/* One that has worked for 3 epochs gives its state to one that has worked for 1. */
+static void round_trip(ls_callback (*make)(ls_optimizer *optimizer)) {
+    worked first = work(make, 3), second = work(make, 1);
+    copies c;
+    copy_state(&first.callback, &c);
+    assert_true(c.count > 0);
+    assert_false(same_state(&second.callback, &c));
+    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
+    assert_true(same_state(&second.callback, &c));
+    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count - 1), LS_OK);
+    expect_message("there is no tensor");
+    c.items[c.count] = (ls_named){"9.other", c.items[0].tensor};
+    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count + 1), LS_OK);
+    assert_true(same_state(&second.callback, &c));
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+static void test_states(void **unused) {
+    (void)unused;
+    round_trip(make_stopping);
+    round_trip(make_scheduler);
+    round_trip(make_averaging);
+    round_trip(make_timer);
+    round_trip(make_once);
+    round_trip(make_epochs);
+    round_trip(make_several);
+}
+
+static ls_callback make_impatient(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
+}
+
+/* A run that goes on from where another one had been stopped ends there, too; the next goes on. */
+static void test_stopped_before(void **unused) {
+    (void)unused;
+    worked first = work(make_impatient, 8), second = work(make_impatient, 0);
+    copies c;
+    assert_int_equal(ls_trial_history_count(first.trial), 2);
+    copy_state(&first.callback, &c);
+    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 0);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 1);
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_hooks_of_compositions),
+        cmocka_unit_test(test_refused_compositions),
+        cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_steps_of_ones_own),
+        cmocka_unit_test(test_metric_that_is_not_there),
+        cmocka_unit_test(test_metric_without_a_result),
+        cmocka_unit_test(test_samples_that_do_not_fit),
+        cmocka_unit_test(test_when_it_stops),
+        cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_a_sweep_leaves_nothing),
+        cmocka_unit_test(test_beta),
+        cmocka_unit_test(test_draws_depend_on_their_place),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_stopped_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,729 @@
+/*
+ * Checkpoints of trials in one process: what is in them, what is refused and with which words, and files that are
+ * damaged. Writers that fail or are killed are in checkpoint_faults.c; that training goes on with the same bits is in
+ * ranks/checkpoints.c.
+ *
+ * devices: cpu
+ */
+#include "tests/support/checkpoints.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "tests/support/fuzz.h"
+
+/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+
+static bool spoils; /* the next file, as a bad disk or memory does */
+
+static char synced[16][PATH_MAX]; /* the first that were, since the count was set to 0 */
+static int syncs;
+
+static void note_sync(int fd) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (syncs < 16) {
+        const ssize_t length = readlink(link, synced[syncs], PATH_MAX - 1);
+        assert_true(length > 0);
+        synced[syncs++][length] = '\0';
+    }
+}
+
+static int64_t slept; /* nanoseconds that this process has asked to sleep */
+
+int nanosleep(const struct timespec *time, struct timespec *rest) {
+    (void)rest;
+    slept += time->tv_sec * 1000000000 + time->tv_nsec;
+    return 0;
+}
+
+/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+int fsync(int fd) {
+    if (spoils && pwrite(fd, "X", 1, 100) == 1) { /* a folder cannot be written to */
+        spoils = false;
+    }
+    note_sync(fd);
+    return 0;
+}
+
+static bool no_exchange; /* as on a file system that cannot */
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
+    if (no_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+static atomic_int strays; /* files in the root of the file system that were to be removed */
+
+int unlink(const char *path) {
+    if (strrchr(path, '/') == path) {
+        atomic_fetch_add(&strays, 1);
+        return -1;
+    }
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+static void write_bytes(const char *path, const unsigned char *bytes, size_t size) {
+    FILE *file = fopen(path, "wbe");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static void test_save_and_load(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("saved/deep/one"));
+    training t = begin(NULL, NULL), other = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    const uint64_t hash = ls_module_hash(t.setting.model);
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, folder), LS_OK);
+    assert_true(ls_module_hash(other.setting.model) == hash);
+    assert_int_equal(ls_trial_history_count(other.trial), 2);
+    assert_true(ls_trial_metric(other.trial, "val_loss") == ls_trial_history(t.trial, 1, "val_loss"));
+    assert_int_equal(ls_trial_run(other.trial, 3), LS_OK);
+    assert_true(ls_module_hash(other.setting.model) == ls_module_hash(t.setting.model));
+    /* Again, in its place. */
+    assert_int_equal(ls_trial_save(t.trial, in_root("saved/deep/one/")), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, folder), LS_OK);
+    assert_int_equal(ls_trial_history_count(other.trial), 3);
+    no_exchange = true;
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    no_exchange = false;
+    assert_int_equal(ls_checkpoint_verify(folder), LS_OK);
+    assert_int_equal(test_folder_count(in_root("saved/deep")), 1);
+    end(&t);
+    end(&other);
+}
+
+/* Checksums are of what was to be written, not of what became of it. */
+static void test_spoiled_in_writing(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    spoils = true;
+    assert_int_equal(ls_trial_save(t.trial, in_root("spoiled")), LS_OK);
+    expect_failure(ls_checkpoint_verify(in_root("spoiled")), LS_ERR_FORMAT,
+                   "model.safetensors is damaged: its checksum");
+    end(&t);
+}
+
+/* As Lockstep wrote it when it was first released. */
+static void test_an_old_manifest(void **state) {
+    (void)state;
+    ls_manifest manifest;
+    assert_int_equal(ls_checkpoint_verify(LS_FIXTURES "/checkpoint"), LS_OK);
+    assert_int_equal(ls_manifest_read(LS_FIXTURES "/checkpoint", &manifest), LS_OK);
+    assert_true(manifest.world_size == 1 && manifest.optimizer && !manifest.divided && !manifest.continues);
+    assert_true(manifest.epochs_run == 2 && manifest.step == 16 && manifest.loader_epoch == 2);
+    assert_true(manifest.loader_batch == 0 && manifest.loader_batches == 8 && manifest.global_batch == 1);
+    assert_true(manifest.history.count == 2 && manifest.file_count == 3);
+    assert_string_equal(manifest.files[1].name, "optimizer.safetensors");
+    ls_history_entry entry;
+    ls_history_entry_of(&manifest.history, 1, &entry);
+    assert_true(entry.count == 2 && entry.train_steps == 8 && entry.validate_steps == 8);
+    assert_string_equal(entry.values[1].name, "val_loss");
+    assert_true(entry.values[1].value == ls_history_get(&manifest.latest, "val_loss"));
+    ls_manifest_free(&manifest);
+}
+
+/* What JSON has no numbers for, and what must not lose a bit. */
+static void test_history_keeps_its_bits(void **state) {
+    (void)state;
+    const double values[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, -0.0, 1e308, 3};
+    training t = begin(NULL, NULL), other = begin(NULL, NULL);
+    ls_history_entry entry = {.train_steps = 7, .validate_steps = 3};
+    for (int i = 0; i < 8; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "number%d", 7 - i);
+        assert_int_equal(ls_history_put(&entry, name, values[i]), LS_OK);
+    }
+    assert_int_equal(ls_history_append(&t.trial->history, &entry), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("bits")), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, in_root("bits")), LS_OK);
+    ls_history_entry is;
+    ls_history_entry_of(&other.trial->history, 0, &is);
+    assert_true(is.count == 8 && is.train_steps == 7 && is.validate_steps == 3);
+    for (int i = 0; i < 8; i++) {
+        assert_string_equal(is.values[i].name, entry.values[i].name); /* in their order */
+        assert_true(memcmp(&is.values[i].value, &values[i], sizeof values[i]) == 0 ||
+                    (isnan(values[i]) && isnan(is.values[i].value)));
+    }
+    end(&t);
+    end(&other);
+}
+
+static void test_keeps_the_newest_and_the_best(void **state) {
+    (void)state;
+    char best[PATH_MAX], target[PATH_MAX] = "";
+    const ls_checkpoint_options options = {.folder = in_root("kept"), .keep = 2, .best = "loss", .highest = true};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 6), LS_OK); /* the loss falls: the first epoch has the highest */
+    assert_int_equal(count_whole(in_root("kept")), 3);
+    snprintf(best, sizeof best, "%s", in_root("kept/best"));
+    assert_true(readlink(best, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000001-step-0000000003");
+    assert_int_equal(ls_trial_load(t.trial, best), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 1);
+    end(&t);
+    /* What was the best is known after going on. */
+    t = begin(&options, in_root("kept"));
+    assert_int_equal(ls_trial_run(t.trial, 8), LS_OK);
+    assert_int_equal(ls_checkpoint_verify(best), LS_OK);
+    assert_true(readlink(best, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000001-step-0000000003");
+    assert_int_equal(count_whole(in_root("kept")), 3);
+    end(&t);
+    const ls_checkpoint_options none = {.folder = in_root("unknown"), .best = "no_loss"};
+    t = begin(&none, NULL);
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_ARGUMENT, "there is no metric \"no_loss\"");
+    end(&t);
+}
+
+static ls_status ask_at_two(ls_trial_state *state, void *user) {
+    (void)user;
+    state->save = state->step == 2;
+    return LS_OK;
+}
+
+static void test_a_hook_asks(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback callbacks[] = {
+        {.on_step_training = ask_at_two},
+        ls_checkpoint_callback(&(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100})};
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_checkpoint_verify(in_root("asked/epoch-000000-step-0000000002")), LS_OK);
+    assert_int_equal(count_whole(in_root("asked")), 1);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status stop_after_two(ls_trial_state *state, void *user) {
+    (void)user;
+    state->stop = state->epoch == 1;
+    return LS_OK;
+}
+
+/* A run that a hook has ended behind an epoch has ended for whoever goes on from there. */
+static void test_a_hook_stops(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("stopped"));
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback callbacks[] = {{.on_end_epoch = stop_after_two},
+                                     ls_checkpoint_callback(&(ls_checkpoint_options){.folder = folder})};
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 5), LS_OK);
+    assert_int_equal(ls_trial_save(trial, in_root("stopped-and-saved")), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+    training t = begin(NULL, folder);
+    assert_int_equal(ls_trial_history_count(t.trial), 2);
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 2);
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 5);
+    end(&t);
+    t = begin(NULL, in_root("stopped-and-saved")); /* when the run was over */
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 5);
+    end(&t);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static ls_status save_in_hook(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_trial_save(state->trial, in_root("nowhere"));
+}
+
+/* What is no folder stays as it is, and what a link leads to does. */
+static void expect_kept(const training *t) {
+    struct stat about;
+    assert_int_equal(symlink("full", in_root("link")), 0);
+    for (int i = 0; i < 2; i++) {
+        const int file = open(in_root(i == 0 ? "full/file" : "file"), O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+        assert_true(file >= 0);
+        close(file);
+        expect_failure(ls_trial_save(t->trial, in_root(i == 0 ? "link" : "file")), LS_ERR_IO,
+                       "exists already and is not a checkpoint");
+    }
+    assert_int_equal(test_folder_count(in_root("full")), 2);
+    assert_true(lstat(in_root("link"), &about) == 0 && S_ISLNK(about.st_mode));
+    assert_true(lstat(in_root("file"), &about) == 0 && S_ISREG(about.st_mode));
+}
+
+/* Manifests of other programs: the folder is not a checkpoint, whatever its format is. */
+static void expect_other_manifests_kept(const training *t) {
+    static const char *const texts[] = {"{\"format\": 2, \"name\": \"site\"}", "{\"format\": 1}", "[]", ""};
+    assert_int_equal(mkdir(in_root("site"), 0777), 0);
+    write_bytes(in_root("site/index.html"), (const unsigned char *)"page", 4);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_bytes(in_root("site/manifest.json"), (const unsigned char *)texts[i], strlen(texts[i]));
+        expect_failure(ls_trial_save(t->trial, in_root("site")), LS_ERR_IO, "exists already and is not a checkpoint");
+        expect_failure(ls_trial_load(t->trial, in_root("site")), LS_ERR_FORMAT, "is not a manifest of a checkpoint");
+        assert_int_equal(test_folder_count(in_root("site")), 2);
+    }
+}
+
+static void test_wrong_use(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    expect_failure(ls_trial_save(NULL, "x"), LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
+    expect_failure(ls_trial_load(t.trial, NULL), LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
+    expect_failure(ls_trial_save(t.trial, ".."), LS_ERR_ARGUMENT, "is no name for a checkpoint");
+    assert_int_equal(atomic_load(&strays), 0); /* it had no folder yet of which something were to go */
+    expect_failure(ls_trial_load(t.trial, ""), LS_ERR_IO, "is no checkpoint, and holds none");
+    expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
+    assert_int_equal(mkdir(in_root("full"), 0777), 0);
+    assert_int_equal(mkdir(in_root("full/of-something"), 0777), 0);
+    expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "exists already and is not a checkpoint");
+    assert_int_equal(test_folder_count(in_root("full")), 1);
+    expect_kept(&t);
+    expect_other_manifests_kept(&t);
+    assert_true(ls_checkpoint_callback(NULL).invalid);
+    assert_true(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = ""}).invalid);
+    expect_message("ls_checkpoint_callback: a folder is needed");
+    assert_null(trial_of(&t.setting, &(ls_checkpoint_options){.folder = "x", .keep = -1}, NULL));
+    expect_message("ls_checkpoint_callback: a negative number");
+    end(&t);
+
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback hook = {.on_step_training = save_in_hook, .on_step_validation = save_in_hook};
+    options.callbacks = &hook;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "in the midst of a run: set state->save");
+    expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE,
+                   "in the midst of a run: set state->save");
+    ls_trial_free(trial);
+    const ls_callback two[] = {ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"}),
+                               ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"})};
+    options.callbacks = two;
+    options.callback_count = 2;
+    assert_null(ls_trial_new(&options));
+    expect_message("a trial has one, not two");
+    free_setting(&s);
+}
+
+/* Two histories in one folder would be taken for one. */
+static void test_folder_of_another_run(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("further")};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    t = begin(&options, NULL);
+    expect_failure(ls_trial_run(t.trial, 2), LS_ERR_STATE,
+                   "further/epoch-000001-step-0000000003 is further than this trial: go on from it (.resume");
+    end(&t);
+    assert_int_equal(count_whole(in_root("further")), 2);
+    t = begin(&options, in_root("further"));
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    end(&t);
+    assert_int_equal(count_whole(in_root("further")), 3);
+}
+
+static void test_folder_of_another_trial(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("shared")};
+    assert_int_equal(mkdir(in_root("shared"), 0777), 0);
+    const int other = open(in_root("shared"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(other, LOCK_EX), 0);
+    training t = begin(&options, NULL);
+    slept = 0;
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE,
+                   "another trial, which still runs, writes its checkpoints to");
+    assert_true(slept < 1000000000);
+    close(other);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    end(&t);
+}
+
+/* The names of a folder and of those that it lies in are on disk before anything is written there, even if another
+ * program has made the folder. */
+static void test_the_parent_is_synced(void **state) {
+    (void)state;
+    char root[PATH_MAX], inner[PATH_MAX];
+    assert_non_null(realpath(in_root(""), root));
+    assert_int_equal(ls_path_join(inner, root, "outer"), LS_OK);
+    for (int made = 0; made < 2; made++) {
+        const ls_checkpoint_options options = {.folder = in_root(made ? "outer/made" : "outer/missing")};
+        assert_int_equal(made ? mkdir(options.folder, 0777) : 0, 0);
+        training t = begin(&options, NULL);
+        syncs = 0;
+        assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+        assert_true(syncs > 2);
+        assert_string_equal(synced[0], made ? inner : root);
+        assert_string_equal(synced[made ? 0 : 1], inner);
+        end(&t);
+    }
+}
+
+static void make_entry(const char *folder, const char *name, bool is_folder) {
+    char path[PATH_MAX], inside[PATH_MAX];
+    assert_int_equal(ls_path_join(path, folder, name), LS_OK);
+    assert_int_equal(ls_path_join(inside, path, "file"), LS_OK);
+    assert_int_equal(is_folder ? mkdir(path, 0777) : 0, 0);
+    const int file = open(is_folder ? inside : path, O_CREAT | O_WRONLY | O_EXCL | O_CLOEXEC, 0666);
+    assert_true(file >= 0);
+    close(file);
+}
+
+/* In a folder that is the user's project, what is not of a run's own form and type stays. */
+static void test_only_own_entries_are_removed(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_folder;
+    } users[] = {{".new-ideas", false},
+                 {".old-sources", true},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003", false},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003.link", true},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003.c", true},
+                 {".new-0123456789abcdef-results", true},
+                 {".new-0123456789ABCDEF-epoch-000001-step-0000000004", true},
+                 {".new-123-epoch-000001-step-0000000003", true},
+                 {".old-epoch-000009-step-0000000027", false},
+                 {".old-epoch-1-step-3", true},
+                 {".old-epoch-000001-step-0000000003.txt", true},
+                 {"file", false}},
+      own[] = {{".new-0123456789abcdef-epoch-000002-step-0000000006", true},
+               {".new-fedcba9876543210-epoch-000002-step-0000000006.old", true},
+               {".old-epoch-000002-step-0000000006", true}};
+    enum { USERS = sizeof users / sizeof *users, OWN = sizeof own / sizeof *own };
+    const char *folder = in_root("project");
+    const ls_checkpoint_options options = {.folder = folder, .keep = 1};
+    training t = begin(&options, NULL);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    for (int i = 0; i < USERS; i++) {
+        make_entry(folder, users[i].name, users[i].is_folder);
+    }
+    for (int i = 0; i < OWN; i++) {
+        make_entry(folder, own[i].name, own[i].is_folder);
+    }
+    assert_int_equal(count_names(folder), USERS + OWN);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(count_names(folder), USERS + 1);
+    end(&t);
+}
+
+/* Neither a file called "best" nor a folder with somebody else's manifest.json is replaced. */
+static void test_files_of_the_user_are_kept(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("mine"), .best = "loss"};
+    assert_int_equal(mkdir(options.folder, 0777), 0);
+    make_entry(options.folder, "best", false);
+    training t = begin(&options, NULL);
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "mine/best, where the link to the best checkpoint is to be");
+    end(&t);
+    t = begin(NULL, NULL);
+    make_entry(in_root(""), "page", true);
+    write_bytes(in_root("page/manifest.json"), (const uint8_t *)"{\"name\": \"app\"}", 15);
+    expect_failure(ls_trial_save(t.trial, in_root("page")), LS_ERR_IO, "exists already and is not a checkpoint");
+    assert_int_equal(test_folder_count(in_root("page")), 2);
+    end(&t);
+}
+
+/* A layer that a hook has put into evaluation mode is so after the trial goes on elsewhere. */
+static void test_modes_of_layers(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        ls_module *layer = ls_nn_dropout(0.5);
+        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}), layer);
+        ls_optimizer *optimizer = ls_sgd(model, NULL);
+        ls_trial_options options = options_of(&s);
+        options.model = model;
+        options.optimizer = optimizer;
+        ls_trial *trial = ls_trial_new(&options);
+        if (i == 0) {
+            ls_module_train(layer, false);
+            assert_int_equal(ls_trial_save(trial, in_root("modes")), LS_OK);
+        } else {
+            assert_int_equal(ls_trial_load(trial, in_root("modes")), LS_OK);
+            assert_true(ls_module_is_training(model) && !ls_module_is_training(layer));
+        }
+        ls_trial_free(trial);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+        free_setting(&s);
+    }
+}
+
+/* What another trial had. */
+static void test_wrong_trial(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("other")), LS_OK);
+    end(&t);
+    setting s = make_setting();
+    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_layer_options){.dtype = LS_F64});
+    ls_optimizer *adam = ls_adam(s.model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    ls_trial *trial = ls_trial_new(&options);
+    const uint64_t hash = ls_module_hash(model);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_SHAPE, "weight is [3, 2] there and [4, 2]");
+    assert_true(ls_module_hash(model) == hash);
+    ls_trial_free(trial);
+    options = options_of(&s);
+    options.optimizer = adam;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_FORMAT, "which this ls_adam remembers");
+    ls_trial_free(trial);
+    options.optimizer = NULL;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_ARGUMENT, "is of a trial with an optimizer");
+    ls_trial_free(trial);
+    options = options_of(&s);
+    options.train = NULL;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_ARGUMENT, "with a loader of training data");
+    ls_trial_free(trial);
+    ls_optimizer_free(adam);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
+
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "rank-0000.safetensors",
+                                    "manifest.json"};
+enum { FILES = sizeof files / sizeof *files };
+
+static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
+    FILE *file = fopen(path, "rbe");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, room, file);
+    fclose(file);
+    return size;
+}
+
+/* With two checkpoints: the newer one is damaged, and named; the older one is used. */
+static void expect_refused(const char *folder, const char *file, const char *why) {
+    char newest[PATH_MAX], found[PATH_MAX];
+    snprintf(newest, sizeof newest, "%s/epoch-000002-step-0000000006", folder);
+    expect_failure(ls_checkpoint_verify(newest), LS_ERR_FORMAT, file);
+    expect_message(why);
+    assert_int_equal(ls_checkpoint_find(folder, found), LS_OK);
+    assert_string_equal(strrchr(found, '/') + 1, "epoch-000001-step-0000000003");
+}
+
+static char logged[2048];
+
+static void note_log(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    (void)user;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void test_damaged_files(void **state) {
+    (void)state;
+    unsigned char bytes[16384];
+    char folder[PATH_MAX], path[PATH_MAX + 100];
+    snprintf(folder, sizeof folder, "%s", in_root("harm"));
+    const ls_checkpoint_options options = {.folder = folder};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    ls_log_set_sink(note_log, NULL);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
+        const size_t size = read_bytes(path, bytes, sizeof bytes);
+        assert_true(size > 40 && size < sizeof bytes);
+        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* of the manifest every byte */
+            char found[PATH_MAX];
+            bytes[at] ^= 2;
+            write_bytes(path, bytes, size);
+            bytes[at] ^= 2;
+            const ls_status status = ls_checkpoint_find(folder, found);
+            /* Its format may have become a newer one. */
+            assert_true(status == LS_ERR_UNSUPPORTED ||
+                        strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
+        }
+        assert_non_null(strstr(logged, files[i]));
+        assert_non_null(strstr(logged, "; the checkpoint before it is tried"));
+        write_bytes(path, bytes, size - 1);
+        expect_refused(folder, files[i], "is damaged");
+        write_bytes(path, bytes, 0);
+        expect_refused(folder, files[i], "is damaged");
+        assert_int_equal(unlink(path), 0);
+        expect_refused(folder, files[i], i < FILES - 1 ? "is missing" : "is not there");
+        write_bytes(path, bytes, size);
+        assert_int_equal(ls_checkpoint_verify(in_root("harm/epoch-000002-step-0000000006")), LS_OK);
+    }
+    logged[0] = '\0';
+    write_bytes(in_root("harm/epoch-000002-step-0000000006/manifest.json"), bytes, 1);
+    write_bytes(in_root("harm/epoch-000001-step-0000000003/manifest.json"), bytes, 1);
+    assert_int_equal(ls_checkpoint_find(folder, path), LS_OK);
+    assert_string_equal(path, "");
+    assert_non_null(strstr(logged, "; there is none before it"));
+    ls_log_set_sink(NULL, NULL);
+}
+
+/* The folder's second checkpoint damaged by the manifest's first byte, and training that begins at the first. */
+static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char byte) {
+    training t = begin(options, options->folder);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    write_bytes(in_root("twice/epoch-000002-step-0000000006/manifest.json"), &byte, 1);
+    t = begin(options, options->folder);
+    assert_int_equal(ls_trial_history_count(t.trial), 1);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    end(&t);
+}
+
+/* Damaged twice: what is left is the newer of the two, and nothing that looks like a checkpoint. */
+static void test_damaged_twice(void **state) {
+    (void)state;
+    unsigned char byte = 0;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("twice"));
+    const ls_checkpoint_options options = {.folder = folder};
+    ls_log_set_level(LS_LOG_OFF);
+    damage_and_go_on(&options, 'a');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'a');
+    damage_and_go_on(&options, 'b');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'b');
+    assert_int_equal(count_whole(in_root("twice")), 1);
+    assert_int_equal(count_names(in_root("twice")), 2);
+    ls_log_set_level(LS_LOG_WARNING);
+}
+
+/* In place of a text in the manifest. */
+static void change_manifest(const char *path, const char *from, const char *to) {
+    unsigned char bytes[16384];
+    const size_t size = read_bytes(path, bytes, sizeof bytes - 100);
+    bytes[size] = '\0';
+    char *at = strstr((char *)bytes, from);
+    assert_non_null(at);
+    memmove(at + strlen(to), at + strlen(from), strlen(at) - strlen(from) + 1);
+    memcpy(at, to, strlen(to));
+    write_bytes(path, bytes, strlen((char *)bytes));
+}
+
+static void test_newer_format(void **state) {
+    (void)state;
+    char path[PATH_MAX];
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_save(t.trial, in_root("newer/epoch-000001-step-0000000003")), LS_OK);
+    snprintf(path, sizeof path, "%s", in_root("newer/epoch-000001-step-0000000003/manifest.json"));
+    change_manifest(path, "\"format\": 1", "\"format\": 2");
+    expect_failure(ls_trial_load(t.trial, in_root("newer")), LS_ERR_UNSUPPORTED,
+                   "is of format 2, written by a newer Lockstep");
+    end(&t);
+    t = begin(NULL, in_root("newer")); /* no fresh start beside it */
+    assert_null(t.trial);
+    end(&t);
+}
+
+/* ---- the manifest's reader --------------------------------------------------------------------------------------- */
+
+typedef struct fuzzing {
+    uint8_t good[16384];
+    size_t size;
+    int accepted, refused;
+} fuzzing;
+
+/* A checksum that is right, so that what lies behind it is reached. */
+static void make_whole(uint8_t *bytes, size_t size) {
+    static const char begin_text[] = "{\n \"checksum\": \"";
+    const size_t at = sizeof begin_text - 1, digits = LS_CHECKSUM_TEXT - 1;
+    char checksum[LS_CHECKSUM_TEXT];
+    if (size >= at + digits) {
+        memset(bytes + at, '0', digits);
+        ls_checksum_text((const char *)bytes, size, checksum);
+        memcpy(bytes + at, checksum, digits);
+    }
+}
+
+static void round_manifest(uint64_t number, void *argument) {
+    fuzzing *fuzz = argument;
+    uint8_t bytes[16384];
+    ls_manifest manifest;
+    memcpy(bytes, fuzz->good, fuzz->size);
+    const size_t size = fuzz_mutate(bytes, fuzz->size, sizeof bytes);
+    if (number % 4 != 0) {
+        make_whole(bytes, size);
+    }
+    write_bytes(in_root("fuzzed/manifest.json"), bytes, size);
+    const ls_status status = ls_manifest_read(in_root("fuzzed"), &manifest);
+    assert_true(status == LS_OK || status == LS_ERR_FORMAT || status == LS_ERR_UNSUPPORTED);
+    fuzz->accepted += status == LS_OK;
+    fuzz->refused += status != LS_OK;
+    if (status == LS_OK) {
+        assert_true(manifest.world_size >= 1 && manifest.epochs_run >= 0 && manifest.file_count > 0);
+        for (int i = 0; i < manifest.file_count; i++) {
+            assert_null(strchr(manifest.files[i].name, '/'));
+        }
+        ls_manifest_free(&manifest);
+    } else {
+        assert_true(manifest.history.epochs == NULL && manifest.files == NULL);
+    }
+}
+
+static void test_fuzzed_manifests(void **state) {
+    (void)state;
+    static fuzzing fuzz;
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("fuzzed")), LS_OK);
+    end(&t);
+    fuzz.size = read_bytes(in_root("fuzzed/manifest.json"), fuzz.good, sizeof fuzz.good);
+    fuzz_run("manifest", 4000, round_manifest, &fuzz);
+    assert_true(getenv("LOCKSTEP_FUZZ_SEED") != NULL || (fuzz.accepted > 0 && fuzz.refused > 0));
+}
+
+int main(int count, char **arguments) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_spoiled_in_writing),
+        cmocka_unit_test(test_history_keeps_its_bits),
+        cmocka_unit_test(test_an_old_manifest),
+        cmocka_unit_test(test_a_hook_asks),
+        cmocka_unit_test(test_a_hook_stops),
+        cmocka_unit_test(test_keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_folder_of_another_trial),
+        cmocka_unit_test(test_the_parent_is_synced),
+        cmocka_unit_test(test_only_own_entries_are_removed),
+        cmocka_unit_test(test_files_of_the_user_are_kept),
+        cmocka_unit_test(test_modes_of_layers),
+        cmocka_unit_test(test_wrong_trial),
+        cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_damaged_twice),
+        cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_fuzzed_manifests),
+    };
+    cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
+    return cmocka_run_group_tests(tests, make_root, test_files_teardown);
+}

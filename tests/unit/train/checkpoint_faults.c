@@ -1,0 +1,253 @@
+/*
+ * A writer of checkpoints whose system calls fail, who is killed at any of them, or whose disk is full.
+ *
+ * devices: cpu
+ */
+#include "tests/support/checkpoints.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "formats/file.h"
+#include "tests/support/processes.h"
+
+/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+
+static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
+
+/* Whether this call is to fail. */
+static bool fails(void) {
+    const int call = atomic_fetch_add(&calls, 1);
+    if (call == atomic_load(&dies_at)) {
+        (void)raise(SIGKILL);
+    }
+    if (call == atomic_load(&fails_at)) {
+        errno = EIO;
+        return true;
+    }
+    return false;
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+int fsync(int fd) {
+    (void)fd;
+    return fails() ? -1 : 0;
+}
+
+int rename(const char *from, const char *to) {
+    return fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
+    return fails() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+int unlink(const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int folder, const char *path, int flags) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, folder, path, flags);
+}
+
+int rmdir(const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int symlink(const char *target, const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_symlinkat, target, AT_FDCWD, path);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    const mode_t mode = (flags & O_CREAT) != 0 ? (mode_t)va_arg(rest, unsigned) : 0;
+    va_end(rest);
+    return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* Half of what is asked for now and then, or a part that a disk cannot take directly: callers go on from there. */
+ssize_t write(int fd, const void *bytes, size_t size) {
+    static atomic_uint writes;
+    const unsigned turn = size < 4 ? 0 : atomic_fetch_add(&writes, 1) % 4;
+    const size_t part = turn == 1 ? size / 2 : turn == 3 ? size / 2 + 1 : size;
+    return fails() ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, part);
+}
+
+/* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
+
+static const ls_checkpoint_options *busy(void) {
+    static ls_checkpoint_options options;
+    static char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("busy"));
+    options = (ls_checkpoint_options){.folder = folder, .every_epochs = 1, .keep = 1, .best = "loss"};
+    return &options;
+}
+
+static ls_status train_on(int64_t epochs) {
+    training t = begin(busy(), busy()->folder);
+    ls_status status = t.trial != NULL ? ls_trial_run(t.trial, epochs) : ls_error_status();
+    end(&t);
+    return status;
+}
+
+static void forget_folder(const char *folder) {
+    char command[PATH_MAX + 16];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* A file of several blocks and a rest, written in parts of any size; then it is there whole, or not at all. */
+static ls_status write_large(const char *path, const unsigned char *bytes, size_t size, char text[LS_CHECKSUM_TEXT]) {
+    ls_new_file file;
+    int64_t summed = 0;
+    ls_checksum *sum = ls_checksum_new("test");
+    assert_non_null(sum);
+    ls_status status = ls_file_create("test", path, &file);
+    if (status == LS_OK) {
+        file.sum = sum;
+        status = ls_file_pass_cache("test", &file);
+        for (size_t at = 0, part = 1; status == LS_OK && at < size; at += part, part = part * 3 + 1) {
+            part = part < size - at ? part : size - at;
+            status = ls_file_write("test", &file, bytes + at, part);
+        }
+        status = ls_file_commit("test", &file, status);
+        ls_checksum_get(sum, &summed, text);
+        assert_true(status != LS_OK || summed == (int64_t)size);
+    }
+    ls_checksum_free(sum);
+    return status;
+}
+
+static void test_every_call_fails_of_a_large_file(void **state) {
+    (void)state;
+    enum { SIZE = (5 << 19) + 4096 + 77 };
+    unsigned char *bytes = malloc(SIZE);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < SIZE; i++) {
+        bytes[i] = (unsigned char)(i * 2654435761U >> 24);
+    }
+    const char *path = in_root("large");
+    int good = 0;
+    for (int call = 0; good < 8; call++) { /* eight, so that each write is short in turn */
+        int64_t size = 0;
+        char made[LS_CHECKSUM_TEXT], read[LS_CHECKSUM_TEXT], expected[LS_CHECKSUM_TEXT];
+        atomic_store(&calls, 0);
+        atomic_store(&fails_at, call);
+        const ls_status status = write_large(path, bytes, SIZE, made);
+        atomic_store(&fails_at, -1);
+        if (status != LS_OK) {
+            assert_int_equal(status, LS_ERR_IO);
+            assert_int_equal(access(path, F_OK), good == 0 ? -1 : 0);
+            continue;
+        }
+        good++;
+        ls_checksum_text((const char *)bytes, SIZE, expected);
+        assert_int_equal(ls_checksum_file("test", path, &size, read), LS_OK);
+        assert_int_equal(size, SIZE);
+        assert_string_equal(made, expected);
+        assert_string_equal(read, expected);
+    }
+    assert_int_equal(unlink(path), 0);
+    free(bytes);
+}
+
+/* From one checkpoint to the third: each call fails once. */
+static void test_every_call_fails(void **state) {
+    (void)state;
+    ls_log_set_level(LS_LOG_OFF);
+    int failures = 0;
+    for (int call = 0;; call++) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        atomic_store(&calls, 0);
+        atomic_store(&fails_at, call);
+        const ls_status status = train_on(3);
+        atomic_store(&fails_at, -1);
+        const bool over = atomic_load(&calls) <= call;
+        assert_true(status == LS_OK || status == LS_ERR_IO);
+        assert_true(count_whole(busy()->folder) >= 1);
+        if (status == LS_OK) {
+            assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
+        }
+        failures += status != LS_OK;
+        assert_int_equal(train_on(3), LS_OK); /* it goes on, whatever was left */
+        assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
+        assert_int_equal(ls_checkpoint_verify(in_root("busy/best")), LS_OK);
+        if (over) {
+            break;
+        }
+    }
+    assert_true(failures > 30);
+    ls_log_set_level(LS_LOG_WARNING);
+}
+
+static const char *train_and_die(int call, const void *what) {
+    (void)what;
+    atomic_store(&calls, 0);
+    atomic_store(&dies_at, call);
+    LS_MUST(train_on(3) == LS_OK);
+    return NULL;
+}
+
+/* The same, but for kill -9. Nothing is left behind when training has gone on. */
+static void test_killed_at_every_call(void **state) {
+    (void)state;
+    int killed = 0;
+    for (int call = 0;; call++) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        const int ended = process_wait(process_start(train_and_die, call, NULL));
+        assert_true(ended == 0 || ended == -SIGKILL);
+        assert_true(count_whole(busy()->folder) >= 1);
+        assert_int_equal(train_on(4), LS_OK);
+        assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
+        assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
+        if (ended == 0) {
+            break;
+        }
+        killed++;
+    }
+    assert_true(killed > 30);
+}
+
+/* A disk with so much room, as far as one file is concerned. */
+static const char *train_on_small_disk(int bytes, const void *what) {
+    (void)what;
+    signal(SIGXFSZ, SIG_IGN);
+    LS_MUST(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)bytes, RLIM_INFINITY}) == 0);
+    LS_MUST(train_on(3) == LS_ERR_IO && strstr(ls_error_message(), "cannot write") != NULL);
+    return NULL;
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    for (int bytes = 0; bytes < 400; bytes += 50) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        assert_int_equal(process_wait(process_start(train_on_small_disk, bytes, NULL)), 0);
+        assert_int_equal(count_whole(busy()->folder), 1);
+        assert_int_equal(count_names(busy()->folder), 2);
+        assert_int_equal(train_on(3), LS_OK);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_every_call_fails_of_a_large_file),
+        cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, make_root, test_files_teardown);
+}

@@ -1,0 +1,237 @@
+/*
+ * What a training program still holds after its owner has gone: loaders and optimizers that were freed, and batches of
+ * a loader that has gone on. Every call on them is LS_ERR_STATE with a sentence that names the call and the remedy.
+ *
+ * devices: cpu shadow cuda
+ */
+#include <lockstep/lockstep.h>
+
+#include "tests/support/trials.h"
+
+static void expect_state(ls_status status, const char *text) {
+    assert_int_equal(status, LS_ERR_STATE);
+    expect_message(text);
+}
+
+/* ---- loaders and optimizers that were freed ---------------------------------------------------------------------- */
+
+static const char loader_freed[] = "the loader was freed (ls_loader_free) before";
+static const char optimizer_freed[] = "the optimizer was freed (ls_optimizer_free) before";
+
+static void test_calls_on_a_freed_loader(void **state) {
+    (void)state;
+    ls_loader *loader = make_loader(0, TRAIN_COUNT);
+    ls_batch batch;
+    bool more;
+    ls_loader_free(loader);
+    expect_state(ls_loader_next(loader, &batch, &more), "ls_loader_next: the loader was freed");
+    assert_true(batch.input == NULL && !more);
+    expect_state(ls_loader_seek(loader, 0, 0), "ls_loader_seek: the loader was freed");
+    assert_int_equal(ls_loader_batch_count(loader), 0);
+    assert_null(ls_loader_dataset(loader));
+    ls_loader_free(loader); /* again: nothing */
+}
+
+static void test_calls_on_a_freed_optimizer(void **state) {
+    (void)state;
+    setting s = make_setting();
+    const ls_named *tensors = NULL;
+    int count = 0;
+    ls_schedule *schedule = ls_schedule_step(s.optimizer, 2, 0.5);
+    ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
+    assert_non_null(schedule);
+    assert_non_null(scaler);
+    ls_optimizer_free(s.optimizer);
+    expect_state(ls_optimizer_step(s.optimizer), "ls_optimizer_step: the optimizer was freed");
+    expect_state(ls_optimizer_add_group(s.optimizer, NULL, 0, NULL), optimizer_freed);
+    expect_state(ls_optimizer_set_learning_rate(s.optimizer, -1, 1), optimizer_freed);
+    expect_state(ls_optimizer_set_momentum(s.optimizer, 0.5), optimizer_freed);
+    expect_state(ls_optimizer_state(s.optimizer, &tensors, &count), optimizer_freed);
+    expect_state(ls_optimizer_set_state(s.optimizer, NULL, 0), optimizer_freed);
+    expect_state(ls_optimizer_load(s.optimizer, "file"), optimizer_freed);
+    expect_state(ls_schedule_advance(schedule), optimizer_freed);
+    expect_state(ls_grad_scaler_step(scaler, s.optimizer), optimizer_freed);
+    assert_null(ls_schedule_step(s.optimizer, 2, 0.5));
+    assert_int_equal(ls_optimizer_group_count(s.optimizer), 0);
+    assert_true(ls_optimizer_momentum(s.optimizer) == 0 && ls_optimizer_learning_rate(s.optimizer, 0) == 0);
+    ls_optimizer_zero_grad(s.optimizer);
+    ls_schedule_free(schedule);
+    ls_grad_scaler_free(scaler);
+    free_setting(&s); /* frees the optimizer again: nothing */
+}
+
+/* Which of what a trial borrows is freed before it runs. */
+enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, MODEL, BORROWED };
+
+/* Frees more modules than wait for programs that still have their pointers. */
+static void free_modules(void) {
+    ls_module *layers[100];
+    for (int i = 0; i < 100; i++) {
+        layers[i] = ls_nn_relu();
+    }
+    ls_module_free(ls_sequential_of(layers, 100));
+}
+
+static void test_a_trial_of_what_was_freed(void **state) {
+    (void)state;
+    for (int which = 0; which < BORROWED; which++) {
+        setting s = make_setting();
+        const ls_trial_options options = options_of(&s);
+        ls_trial *trial = ls_trial_new(&options);
+        assert_non_null(trial);
+        if (which == OPTIMIZER) {
+            ls_optimizer_free(s.optimizer);
+        } else if (which == MODEL) {
+            ls_module_free(s.model);
+        } else {
+            ls_loader_free(which == TRAIN_LOADER ? s.train : s.validate);
+        }
+        if (which != MODEL) {
+            free_modules();
+        }
+        expect_state(ls_trial_run(trial, 1), which == OPTIMIZER ? optimizer_freed
+                                             : which == MODEL   ? "a module is given that was freed"
+                                                                : loader_freed);
+        if (which != MODEL) {
+            expect_message("ls_trial_run: ");
+        }
+        if (which == VALIDATION_LOADER) {
+            expect_state(ls_trial_evaluate(trial, s.validate, "test"), loader_freed);
+        }
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
+/* ---- batches that were kept -------------------------------------------------------------------------------------- */
+
+enum { SAMPLES = 600, KEPT = 28 };
+
+static const char past[] = "belongs to an earlier batch of its loader; copy it with ls_clone";
+
+static ls_loader *numbers(const ls_loader_options *how) {
+    ls_loader *loader = ls_loader_new(
+        ls_tensor_dataset(ls_arange(LS_SHAPE(SAMPLES), LS_F64), ls_arange(LS_SHAPE(SAMPLES), LS_I64)), how);
+    assert_non_null(loader);
+    return loader;
+}
+
+static ls_batch next(ls_loader *loader) {
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_true(more);
+    return batch;
+}
+
+static void expect_past(ls_tensor *tensor) {
+    ls_scope *scope = ls_scope_begin();
+    assert_null(ls_sum(tensor));
+    expect_state(ls_scope_end(scope), past);
+    expect_message("ls_sum: ");
+}
+
+/* Releases of a program's own tensors do not change how long batches are recognized. */
+static void release_some(void) {
+    for (int i = 0; i < 20; i++) {
+        ls_release(ls_zeros(LS_SHAPE(2), LS_F64));
+    }
+}
+
+static void check_kept(ls_loader *loader) {
+    ls_tensor *kept[KEPT][2];
+    for (int i = 0; i < KEPT; i++) {
+        const ls_batch batch = next(loader);
+        kept[i][0] = batch.input;
+        kept[i][1] = batch.target;
+        assert_true(ls_at(batch.input, (const int64_t[]){0}) == 2 * i);
+        for (int k = 0; k < i; k++) {
+            expect_past(kept[k][0]);
+            expect_past(kept[k][1]);
+        }
+        release_some();
+    }
+    ls_loader_free(loader);
+    expect_past(kept[KEPT - 1][0]);
+    expect_past(kept[KEPT - 1][1]);
+}
+
+static ls_status make_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)self;
+    (void)epoch;
+    (void)more;
+    batch->input = ls_full(LS_SHAPE(2), LS_F64, 2.0 * (double)number);
+    batch->target = ls_zeros(LS_SHAPE(2), LS_I64);
+    return LS_OK;
+}
+
+static ls_tensor *unchanged(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)user;
+    return ls_add(batch, 0.0);
+}
+
+static void test_kept_batches_are_told(void **state) {
+    (void)state;
+    static const ls_loader_type type = {.name = "own", .next = make_next};
+    check_kept(numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true}));
+    check_kept(numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true, .threads = 2}));
+    check_kept(ls_loader_custom(&type, -1));
+    ls_dataset *changed = ls_dataset_transform_input(
+        ls_tensor_dataset(ls_arange(LS_SHAPE(SAMPLES), LS_F64), ls_arange(LS_SHAPE(SAMPLES), LS_I64)), unchanged, NULL);
+    check_kept(ls_loader_new(changed, &(ls_loader_options){.batch_size = 2, .no_shuffle = true}));
+}
+
+/* Whatever refers to a batch, or to its elements, has them for as long as it likes. */
+static void test_what_holds_a_batch_keeps_it(void **state) {
+    (void)state;
+    for (int threads = 0; threads < 2; threads++) {
+        ls_loader *loader = numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true, .threads = threads});
+        ls_scope *scope = ls_scope_begin();
+        ls_batch batch = next(loader);
+        ls_tensor *copy = ls_clone(batch.input);
+        ls_tensor *view = ls_alias(batch.input);
+        ls_tensor *weight = ls_ones(LS_SHAPE(2), LS_F64);
+        assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
+        batch = next(loader);
+        ls_tensor *loss = ls_sum(ls_mul(batch.input, weight));
+        ls_dataset *set = ls_tensor_dataset(batch.input, batch.target);
+        for (int i = 0; i < 2 * KEPT; i++) {
+            (void)next(loader);
+        }
+        assert_true(ls_item(ls_sum(copy)) == 1 && ls_item(ls_sum(view)) == 1);
+        assert_int_equal(ls_backward(loss), LS_OK);
+        assert_true(ls_item(ls_sum(ls_grad(weight))) == 5);
+        ls_loader *again = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+        assert_true(ls_item(ls_sum(next(again).input)) == 5);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        ls_loader_free(again);
+        ls_loader_free(loader);
+    }
+}
+
+/* A leaf that the program made of a batch: its gradient does not pass to the next one. */
+static void test_a_batch_that_wants_a_gradient(void **state) {
+    (void)state;
+    ls_loader *loader = numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch = next(loader);
+    ls_tensor *first = batch.input;
+    assert_int_equal(ls_set_requires_grad(first, true), LS_OK);
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(ls_backward(ls_sum(ls_square(first))), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    batch = next(loader);
+    expect_past(first);
+    assert_null(ls_grad(batch.input));
+    assert_false(ls_requires_grad(batch.input));
+    ls_loader_free(loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls_on_a_freed_loader),     cmocka_unit_test(test_calls_on_a_freed_optimizer),
+        cmocka_unit_test(test_a_trial_of_what_was_freed),   cmocka_unit_test(test_kept_batches_are_told),
+        cmocka_unit_test(test_what_holds_a_batch_keeps_it), cmocka_unit_test(test_a_batch_that_wants_a_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,547 @@
+/*
+ * Metrics of trials: running means and spreads of batches, what a run knows of its steps, and what is refused.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/shadow/shadow.h"
+#include "tests/support/scores.h"
+#include "tests/support/trials.h"
+
+static void expect_near(double is, double want) {
+    if (!(fabs(is - want) <= 1e-12 * fmax(1, fabs(want)))) {
+        fail_msg("%.17g is not %.17g", is, want);
+    }
+}
+
+/* ---- of batches -------------------------------------------------------------------------------------------------- */
+
+enum { MOST_BATCHES = 300 };
+
+/* The losses of all batches of training, as a hook sees them. */
+typedef struct seen_losses {
+    double loss[MOST_BATCHES];
+    double running[MOST_BATCHES]; /* at the end of an epoch */
+    double spread[MOST_BATCHES];
+    int batches;
+    int epochs;
+} seen_losses;
+
+static ls_status see_loss(ls_trial_state *state, void *user) {
+    seen_losses *seen = user;
+    seen->loss[seen->batches++] = ls_item(state->loss);
+    return LS_OK;
+}
+
+static ls_status see_epoch(ls_trial_state *state, void *user) {
+    seen_losses *seen = user;
+    seen->running[seen->epochs] = ls_trial_metric(state->trial, "running_loss");
+    seen->spread[seen->epochs++] = ls_trial_metric(state->trial, "loss_std");
+    return LS_OK;
+}
+
+/* torchbearer's RunningMean: a queue of the last batches, of which a mean is made at every `every`th batch of an epoch,
+ * the first among them. */
+static double running_mean(const seen_losses *seen, int64_t per_epoch, int epochs, int64_t window, int64_t every) {
+    double result = NAN;
+    for (int64_t batch = 0; batch < per_epoch * epochs; batch++) {
+        if (batch % per_epoch % every == 0) {
+            const int64_t first = batch + 1 > window ? batch + 1 - window : 0;
+            result = 0;
+            for (int64_t i = first; i <= batch; i++) {
+                result += seen->loss[i] / (double)(batch + 1 - first);
+            }
+        }
+    }
+    return result;
+}
+
+static double deviation(const double *values, int64_t count) {
+    double mean = 0;
+    double squares = 0;
+    for (int64_t i = 0; i < count; i++) {
+        mean += values[i] / (double)count;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        squares += (values[i] - mean) * (values[i] - mean);
+    }
+    return sqrt(squares / (double)(count - 1));
+}
+
+static void check_batches(int64_t samples, int epochs, const ls_running_options *running) {
+    setting s = make_setting();
+    ls_loader *train = make_loader(0, samples);
+    seen_losses seen = {.batches = 0};
+    const ls_callback see = {.on_criterion = see_loss, .on_end_training = see_epoch, .user = &seen};
+    ls_trial_options options = options_of(&s);
+    const ls_metric metrics[] = {ls_metric_running(ls_metric_named("loss"), running), ls_metric_named("loss_std")};
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.05), LS_OK);
+    options.train = train;
+    options.custom_metrics = metrics;
+    options.custom_metric_count = 2;
+    options.callbacks = &see;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, epochs), LS_OK);
+    const int64_t per_epoch = (samples + BATCH - 1) / BATCH;
+    const int64_t window = running != NULL && running->window != 0 ? running->window : 50;
+    const int64_t every = running != NULL && running->every != 0 ? running->every : 10;
+    assert_int_equal(seen.batches, per_epoch * epochs);
+    for (int epoch = 0; epoch < epochs; epoch++) {
+        const double want = running_mean(&seen, per_epoch, epoch + 1, window, every);
+        expect_near(seen.running[epoch], want);
+        expect_near(ls_trial_history(trial, epoch, "running_loss"), want);
+        expect_near(seen.spread[epoch], deviation(&seen.loss[epoch * per_epoch], per_epoch));
+        assert_true(isnan(ls_trial_history(trial, epoch, "val_running_loss")));
+        assert_true(ls_trial_history(trial, epoch, "val_loss_std") >= 0);
+    }
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    free_setting(&s);
+}
+
+/* Epochs shorter than `every`, as long, longer than the window, and with a smaller batch behind. */
+static void test_running_means(void **state) {
+    (void)state;
+    check_batches(3 * BATCH, 7, NULL);
+    check_batches(10 * BATCH, 3, NULL);
+    check_batches(11 * BATCH, 6, NULL);
+    check_batches(74 * BATCH, 3, NULL);
+    check_batches(23 * BATCH + 1, 4, NULL);
+    check_batches(9 * BATCH, 5, &(ls_running_options){.window = 4, .every = 3});
+    check_batches(9 * BATCH, 5, &(ls_running_options){.window = 1, .every = 1});
+    check_batches(9 * BATCH, 2, &(ls_running_options){.window = 7});
+}
+
+/* A user's mean, too, and evaluation in the midst of an epoch changes none of it. */
+static ls_status measure_batch_number(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    *sum = 2 * (double)(state->batch + 1);
+    *weight = 2;
+    return LS_OK;
+}
+
+static ls_status evaluate_now(ls_trial_state *state, void *user) {
+    return ls_trial_evaluate(state->trial, user, "now");
+}
+
+static void test_means_of_users_own(void **state) {
+    (void)state;
+    setting s = make_setting();
+    const ls_metric number = {.name = "number", .measure = measure_batch_number};
+    const ls_metric metrics[] = {ls_metric_running(number, &(ls_running_options){.every = 1}),
+                                 ls_metric_var(number, true), ls_metric_var(ls_metric_named("top_2_acc"), false),
+                                 number};
+    const ls_callback evaluating = {.on_step_training = evaluate_now, .user = s.validate};
+    ls_trial_options options = options_of(&s);
+    options.validate = NULL;
+    options.custom_metrics = metrics;
+    options.custom_metric_count = 4;
+    options.callbacks = &evaluating;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    expect_near(ls_trial_metric(trial, "number"), 2); /* 1, 2, 3 */
+    expect_near(ls_trial_metric(trial, "running_number"), 2);
+    expect_near(ls_trial_metric(trial, "number_var"), 2.0 / 3);
+    expect_near(ls_trial_metric(trial, "now_number_var"), 0.25); /* 1, 2 */
+    assert_true(ls_trial_metric(trial, "top_2_acc_var") > 0);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* ---- of steps ---------------------------------------------------------------------------------------------------- */
+
+static ls_status halve_rate(ls_trial_state *state, void *user) {
+    (void)user;
+    const double rate = ls_optimizer_learning_rate(state->optimizer, 0);
+    return ls_optimizer_set_learning_rate(state->optimizer, -1, rate / 2);
+}
+
+static void test_rate_and_epoch(void **state) {
+    (void)state;
+    setting s = make_setting();
+    const ls_callback halving = {.on_step_training = halve_rate};
+    ls_trial_options options = options_of(&s);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 1), LS_OK);
+    options.metrics = LS_METRICS("lr", "epoch");
+    options.callbacks = &halving;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    for (int epoch = 0; epoch < 2; epoch++) { /* of 3 steps */
+        assert_true(ls_trial_history(trial, epoch, "lr") == (epoch == 0 ? 0.125 : 0.015625));
+        assert_true(ls_trial_history(trial, epoch, "epoch") == epoch);
+        assert_true(ls_trial_history(trial, epoch, "val_epoch") == epoch);
+        assert_true(isnan(ls_trial_history(trial, epoch, "val_lr")));
+    }
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static void test_rates_of_groups(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_optimizer *optimizer = ls_sgd(NULL, NULL);
+    ls_tensor *weight = ls_module_find(s.model, "weight");
+    ls_tensor *bias = ls_module_find(s.model, "bias");
+    assert_int_equal(ls_optimizer_add_group(optimizer, &weight, 1, &(ls_group_options){.learning_rate = 0.5}), LS_OK);
+    assert_int_equal(ls_optimizer_add_group(optimizer, &bias, 1, &(ls_group_options){.learning_rate = 0.25}), LS_OK);
+    ls_trial_options options = options_of(&s);
+    const ls_metric rates[] = {ls_metric_lr(0), ls_metric_lr(1)};
+    options.optimizer = optimizer;
+    options.custom_metrics = rates;
+    options.custom_metric_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_true(ls_trial_metric(trial, "lr") == 0.5 && ls_trial_metric(trial, "lr_1") == 0.25);
+    ls_trial_free(trial);
+
+    const ls_metric beyond[] = {ls_metric_lr(2)};
+    options.custom_metrics = beyond;
+    options.custom_metric_count = 1;
+    assert_null(ls_trial_new(&options));
+    expect_message("metric \"lr_2\": the optimizer has no such group");
+    ls_optimizer_free(optimizer);
+    free_setting(&s);
+}
+
+/* A loader that takes its time: only that it is counted can be said for sure. */
+static ls_status next_later(ls_loader *loader, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    const uint64_t began = ls_clock_ns();
+    (void)loader;
+    (void)epoch;
+    *more = number < 4;
+    if (*more) {
+        batch->input = ls_ones(LS_SHAPE(2, 2), LS_F64);
+        batch->target = ls_zeros(LS_SHAPE(2), LS_I64);
+    }
+    while (ls_clock_ns() - began < 2000000) {
+    }
+    return LS_OK;
+}
+
+static void test_time(void **state) {
+    (void)state;
+    static const ls_loader_type later = {.name = "Later", .next = next_later};
+    setting s = make_setting();
+    ls_loader *train = ls_loader_custom(&later, 4);
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("samples_per_second", "data_wait");
+    options.train = train;
+    ls_trial *trial = ls_trial_new(&options);
+    const uint64_t began = ls_clock_ns();
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    const double seconds = (double)(ls_clock_ns() - began) * 1e-9;
+    const double waited = ls_trial_metric(trial, "data_wait");
+    assert_true(waited >= 4 * 0.002 && waited <= seconds);
+    assert_true(ls_trial_metric(trial, "samples_per_second") >= 8 / seconds);
+    assert_true(ls_trial_metric(trial, "samples_per_second") <= 8 / waited);
+    assert_true(ls_trial_metric(trial, "val_data_wait") >= 0);
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    free_setting(&s);
+}
+
+/* ---- fetches ----------------------------------------------------------------------------------------------------- */
+
+/* How often an evaluation of 3 batches waits for the device that the samples are on. */
+static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterion criterion) {
+    ls_loader *loader = ls_loader_new(samples, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_class_loss_options loss = {.ignore = true, .ignore_index = -1};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = criterion, .criterion_user = &loss, .metrics = metrics, .quiet = true});
+    const int before = shadow_waits;
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    const int waits = shadow_waits - before;
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return waits;
+}
+
+/* All that metrics want of a batch comes from the device at once. */
+static void test_one_fetch_for_all(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *classes = ls_dataset_retain(ls_tensor_dataset(scores(1, LS_SHAPE(12, 5)), score_targets(2, 12, 5)));
+    ls_tensor *yes_or_no = ls_to(score_targets(4, 12, 2), LS_F64);
+    ls_dataset *numbers = ls_dataset_retain(ls_tensor_dataset(scores(3, LS_SHAPE(12)), yes_or_no));
+    const int one = waits_of(classes, LS_METRICS("acc"), ls_criterion_cross_entropy);
+    const int many = waits_of(classes, LS_METRICS("loss", "acc", "acc_std", "top_2_acc", "loss_var", "f1", "confusion"),
+                              ls_criterion_cross_entropy);
+    assert_true(one >= 3);
+    assert_int_equal(many, one);
+    const int loss = waits_of(numbers, LS_METRICS("loss"), ls_criterion_mse);
+    assert_int_equal(waits_of(numbers, LS_METRICS("loss", "mse", "mae_std", "rmse", "r2", "roc_auc"), ls_criterion_mse),
+                     loss);
+    ls_dataset_free(classes);
+    ls_dataset_free(numbers);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+/* ---- several values ---------------------------------------------------------------------------------------------- */
+
+static void test_several_values(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    int64_t count = -1;
+    options.metrics = LS_METRICS("loss", "confusion");
+    ls_trial *trial = ls_trial_new(&options);
+    assert_null(ls_trial_metric_values(trial, "confusion", &count));
+    assert_int_equal(count, 0);
+    assert_null(ls_trial_metric_values(trial, "val_loss", NULL));
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    const double *cells = ls_trial_metric_values(trial, "confusion", &count);
+    assert_int_equal(count, CLASSES * CLASSES);
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += cells[i];
+    }
+    assert_true(sum == TRAIN_COUNT);
+    cells = ls_trial_metric_values(trial, "val_confusion", &count);
+    assert_true(count == CLASSES * CLASSES && cells[0] + cells[1] + cells[2] <= TEST_COUNT);
+    assert_true(ls_trial_metric_values(trial, "val_loss", &count)[0] == ls_trial_metric(trial, "val_loss"));
+    assert_int_equal(count, 1);
+    assert_true(isnan(ls_trial_metric(trial, "confusion")) && isnan(ls_trial_history(trial, 0, "confusion")));
+    assert_null(ls_trial_metric_values(NULL, "loss", &count));
+    assert_null(ls_trial_metric_values(trial, NULL, &count));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+static void expect_unknown(const char *name, const char *nearest) {
+    char words[96];
+    assert_true(ls_metric_named(name).invalid);
+    snprintf(words, sizeof words, "there is no metric \"%s\"; the nearest is \"%s\"; there are loss, acc, ", name,
+             nearest);
+    expect_message(words);
+}
+
+static void test_unknown_names(void **state) {
+    (void)state;
+    expect_unknown("accuracy", "acc");
+    expect_unknown("rocauc", "roc_auc");
+    expect_unknown("runing_loss", "running_loss");
+    expect_unknown("loss_sdt", "loss_std");
+    expect_unknown("precision_mirco", "precision_micro");
+    expect_unknown("top_k_acc", "top_5_acc");
+    expect_unknown("top_5", "top_5_acc");
+    expect_unknown("running_r2", "running_acc");
+    expect_unknown("running_loss_std", "running_loss");
+    expect_unknown("rmse_std", "mse_std");
+    expect_unknown("", "loss");
+    expect_message("running_NAME, NAME_var and NAME_std, and custom_metrics");
+    expect_message("precision (_macro, _micro, _per_class)");
+    assert_string_equal(ls_metric_named(NULL).invalid ? ls_error_message() : "", "ls_metric_named: the name is NULL");
+}
+
+static void expect_invalid(ls_metric metric, const char *words) {
+    assert_true(metric.invalid && metric.rule == NULL);
+    expect_message(words);
+}
+
+static void count_release(void *user) {
+    *(int *)user += 1;
+}
+
+static void test_wrong_options(void **state) {
+    (void)state;
+    int released = 0;
+    const ls_metric own = {.name = "a_name_of_thirty-two_characters_",
+                           .measure = measure_batch_number,
+                           .user = &released,
+                           .release = count_release};
+    expect_invalid(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, must be 1 or more");
+    expect_invalid(ls_metric_named("top_0_acc"), "k is 0");
+    expect_invalid(ls_metric_lr(-1), "there is no group -1");
+    expect_invalid(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = -1}),
+                   "ls_metric_running: the mean of -1 batches, every 10: both must be from 1 to 10000");
+    expect_invalid(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.every = 10001}), "every 10001");
+    expect_invalid(ls_metric_running(ls_metric_named("r2"), NULL), "ls_metric_running: the metric \"r2\" is no mean");
+    expect_invalid(ls_metric_std(ls_metric_named("loss_std"), false), "the metric \"loss_std\" is no mean");
+    expect_invalid(ls_metric_var(ls_metric_named("nonsense"), false), "there is no metric \"nonsense\"");
+    expect_invalid(ls_metric_f1(&(ls_class_metric_options){.average = (ls_average)4}), "average 4 or outputs 0");
+    expect_invalid(ls_metric_confusion(&(ls_class_metric_options){.outputs = (ls_outputs)-1}), "outputs -1");
+    expect_invalid(ls_metric_running(own, NULL),
+                   "\"running_a_name_of_thirty-two_characters_\" is longer than 32 bytes");
+    assert_int_equal(released, 1);
+    expect_invalid(ls_metric_running((ls_metric){.name = "x"}, NULL), "ls_metric_running: a metric has no name or no");
+    expect_invalid(
+        ls_metric_var((ls_metric){.measure = measure_batch_number, .user = &released, .release = count_release}, false),
+        "ls_metric_var: a metric has no name or no function");
+    assert_int_equal(released, 2);
+}
+
+/* Who gives up what a constructor took over: the trial, or the one that cannot be made. */
+static void test_release(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int released = 0;
+    const ls_metric own = {.name = "own", .measure = measure_batch_number, .user = &released, .release = count_release};
+    ls_trial_options options = options_of(&s);
+    const ls_metric first[] = {ls_metric_running(own, NULL), ls_metric_named("acc_std")};
+    options.custom_metrics = first;
+    options.custom_metric_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    expect_near(ls_trial_metric(trial, "running_own"), 1); /* made at the first batch */
+    assert_int_equal(released, 0);
+    ls_trial_free(trial);
+    assert_int_equal(released, 1);
+    const ls_metric again[] = {ls_metric_running(own, NULL), ls_metric_named("acc_std"), ls_metric_named("lr")};
+    options.custom_metrics = again;
+    options.custom_metric_count = 3;
+    options.optimizer = NULL;
+    assert_null(ls_trial_new(&options));
+    expect_message("ls_trial_new: metric \"lr\": the trial has no optimizer");
+    assert_int_equal(released, 2);
+    free_setting(&s);
+}
+
+static void expect_refused(ls_tensor *outputs, ls_tensor *targets, ls_metric metric, ls_status status,
+                           const char *words) {
+    ls_loader *loader = ls_loader_new(ls_tensor_dataset(outputs, targets), &(ls_loader_options){.batch_size = 4});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .criterion = mean_of_outputs,
+                                                       .custom_metrics = &metric,
+                                                       .custom_metric_count = 1,
+                                                       .quiet = true});
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), status);
+    expect_message(words);
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+}
+
+static ls_tensor *zeros(ls_shape shape) {
+    return ls_zeros(shape, LS_F64);
+}
+
+static void test_wrong_samples(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *three = zeros(LS_SHAPE(4, 3));
+    ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* 3 is none of three classes */
+    expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
+                   "ls_trial: metric \"top_5_acc\": output [4, 3] has 3 classes, fewer than 5");
+    expect_refused(three, labels, ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
+                   "ls_trial: metric \"top_2_acc\": a target is no class of output [4, 3]");
+    expect_refused(three, ls_sub(labels, 1), ls_metric_std(ls_metric_named("top_2_acc"), false), LS_ERR_ARGUMENT,
+                   "ls_trial: metric \"top_2_acc_std\": a target is no class of output [4, 3]");
+    expect_refused(three, labels, ls_metric_named("precision"), LS_ERR_ARGUMENT,
+                   "ls_trial: metric \"precision\": the target 3 is no class of output [4, 3]");
+    expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,
+                   "metric \"confusion\": the target -1 is no class of output [4, 3]");
+    expect_refused(zeros(LS_SHAPE(4, 1)), labels, ls_metric_named("f1"), LS_ERR_SHAPE,
+                   "ls_criterion_bce_with_logits, or say it in the metric's options");
+    expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,
+                   "metric \"recall\": output [4, 3] with target [4, 2]: must be [n, classes, ...]");
+    expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
+                   "metric \"mse\": output [4, 3] and target [4] must have one shape");
+    expect_refused(three, labels, ls_metric_named("r2"), LS_ERR_SHAPE, "metric \"r2\": output [4, 3] and target [4]");
+    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "is for two classes only");
+    expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE,
+                   "must be [n] or [n, 1], or [n, 2] with class");
+    expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+/* Outputs of 3 and then of 4 classes. */
+static ls_status next_wider(ls_loader *loader, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)loader;
+    (void)epoch;
+    *more = number < 2;
+    batch->input = *more ? ls_zeros(LS_SHAPE(2, 3 + number), LS_F64) : NULL;
+    batch->target = *more ? ls_zeros(LS_SHAPE(2), LS_I64) : NULL;
+    return LS_OK;
+}
+
+static void test_classes_that_become_more(void **state) {
+    (void)state;
+    static const ls_loader_type wider = {.name = "Wider", .next = next_wider};
+    ls_loader *loader = ls_loader_custom(&wider, 2);
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(
+        &(ls_trial_options){.model = model, .criterion = mean_of_outputs, .metrics = LS_METRICS("f1"), .quiet = true});
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_ERR_SHAPE);
+    expect_message("metric \"f1\": output [2, 4] has another number of classes, or of columns, than those before");
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+}
+
+static ls_status next_without_target(ls_loader *loader, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)loader;
+    (void)epoch;
+    *more = number < 1;
+    batch->input = *more ? ls_zeros(LS_SHAPE(2, 3), LS_F64) : NULL;
+    return LS_OK;
+}
+
+static void test_no_targets(void **state) {
+    (void)state;
+    static const ls_loader_type without = {.name = "WithoutTargets", .next = next_without_target};
+    static const char *const names[] = {"acc", "top_2_acc", "binary_acc", "f1", "confusion", "mae", "r2", "roc_auc"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ls_loader *loader = ls_loader_custom(&without, 1);
+        ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+        ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                           .criterion = mean_of_outputs,
+                                                           .metrics = (const char *const[]){names[i], NULL},
+                                                           .quiet = true});
+        assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_ERR_ARGUMENT);
+        expect_message("is measured, but the loader gives no target");
+        ls_trial_free(trial);
+        ls_module_free(model);
+        ls_loader_free(loader);
+    }
+}
+
+/* Where there is nothing to be said there is no number. */
+static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metric) {
+    ls_loader *loader = ls_loader_new(ls_tensor_dataset(outputs, targets), &(ls_loader_options){.batch_size = 4});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = mean_of_outputs, .metrics = (const char *const[]){metric, NULL}, .quiet = true});
+    char name[64];
+    snprintf(name, sizeof name, "test_%s", metric);
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    assert_true(isnan(ls_trial_metric(trial, name)));
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+}
+
+static void test_no_value(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *one = ls_full(LS_SHAPE(1), LS_F64, 0.5);
+    ls_tensor *scores_with_nan = ls_from(LS_SHAPE(3), LS_F64, (double[]){0.5, NAN, 0.1});
+    ls_tensor *both = ls_from(LS_SHAPE(3), LS_I64, (int64_t[]){0, 1, 1});
+    expect_nan(one, one, "r2");
+    expect_nan(one, one, "mse_var");
+    expect_nan(one, one, "loss_std");
+    expect_nan(zeros(LS_SHAPE(3)), ls_ones(LS_SHAPE(3), LS_I64), "roc_auc");
+    expect_nan(zeros(LS_SHAPE(3)), ls_zeros(LS_SHAPE(3), LS_I64), "roc_auc");
+    expect_nan(scores_with_nan, both, "roc_auc");
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_running_means),  cmocka_unit_test(test_means_of_users_own),
+        cmocka_unit_test(test_rate_and_epoch), cmocka_unit_test(test_rates_of_groups),
+        cmocka_unit_test(test_time),           cmocka_unit_test(test_one_fetch_for_all),
+        cmocka_unit_test(test_several_values), cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_wrong_options),  cmocka_unit_test(test_release),
+        cmocka_unit_test(test_wrong_samples),  cmocka_unit_test(test_classes_that_become_more),
+        cmocka_unit_test(test_no_targets),     cmocka_unit_test(test_no_value),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,444 @@
+/*
+ * Trials in one process: which hooks are called when and with what, and how a run ends early or fails.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/trials.h"
+
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
+
+/* What the recording hooks do: write their names down, and one of them acts. */
+typedef struct recorder {
+    char log[4096];
+    const char *acting; /* the hook that sets `stop` or returns `status` */
+    int64_t step;       /* when this many steps were taken */
+    bool stop;
+    bool silent;
+    ls_status status;
+} recorder;
+
+static ls_status record(ls_trial_state *state, void *user, const char *hook) {
+    recorder *r = user;
+    const size_t length = strlen(r->log);
+    snprintf(r->log + length, sizeof r->log - length, "%s ", hook);
+    assert_non_null(state);
+    if (r->acting == NULL || strcmp(r->acting, hook) != 0 || state->step < r->step) {
+        return LS_OK;
+    }
+    state->stop = r->stop;
+    return r->status == LS_OK || r->silent ? r->status : ls_error_set(r->status, "%s: enough is enough", hook);
+}
+
+#define HOOKS(apply)                                                                                                   \
+    apply(init) apply(start) apply(start_epoch) apply(start_training) apply(sample) apply(forward) apply(criterion)    \
+        apply(backward) apply(step_training) apply(end_training) apply(start_validation) apply(sample_validation)      \
+            apply(forward_validation) apply(criterion_validation) apply(step_validation) apply(end_validation)         \
+                apply(end_epoch) apply(checkpoint) apply(end)
+
+#define RECORDING_HOOK(name)                                                                                           \
+    static ls_status record_##name(ls_trial_state *state, void *user) {                                                \
+        return record(state, user, #name);                                                                             \
+    }
+HOOKS(RECORDING_HOOK)
+
+#define HOOK_FIELD(name) .on_##name = record_##name,
+#define HOOK_NAME(name)  #name,
+
+static ls_callback recording(recorder *r) {
+    return (ls_callback){.user = r, HOOKS(HOOK_FIELD)};
+}
+
+#define TRAIN_STEP    "sample forward criterion backward step_training "
+#define VALIDATE_STEP "sample_validation forward_validation criterion_validation step_validation "
+#define VALIDATION    "start_validation " VALIDATE_STEP VALIDATE_STEP "end_validation "
+#define EPOCH_BEGINS  "start_epoch start_training "
+#define EPOCH_ENDS    "end_epoch checkpoint "
+#define WHOLE_EPOCH   EPOCH_BEGINS TRAIN_STEP TRAIN_STEP TRAIN_STEP "end_training " VALIDATION EPOCH_ENDS
+
+static void test_all_hooks_in_order(void **state) {
+    (void)state;
+    setting s = make_setting();
+    recorder r = {.log = ""};
+    const ls_callback callback = recording(&r);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_string_equal(r.log, "init ");
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_string_equal(r.log, "init start " WHOLE_EPOCH WHOLE_EPOCH "end ");
+    r.log[0] = '\0';
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* one more epoch makes three */
+    assert_string_equal(r.log, "start " WHOLE_EPOCH "end ");
+    r.log[0] = '\0';
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+    assert_string_equal(r.log, "start end ");
+    r.log[0] = '\0';
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_string_equal(r.log, "start start_epoch " VALIDATION "end_epoch end ");
+    ls_trial_free(trial);
+    r.log[0] = '\0';
+
+    options.validate = NULL;
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_string_equal(r.log,
+                        "init start " EPOCH_BEGINS TRAIN_STEP TRAIN_STEP TRAIN_STEP "end_training " EPOCH_ENDS "end ");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status append_text(ls_trial_state *state, void *user) {
+    (void)state;
+    strcat(user, "b");
+    return LS_OK;
+}
+
+static ls_status prepend_text(ls_trial_state *state, void *user) {
+    (void)state;
+    strcat(user, "a");
+    return LS_OK;
+}
+
+static void test_callbacks_in_their_order(void **state) {
+    (void)state;
+    setting s = make_setting();
+    char text[64] = "";
+    const ls_callback callbacks[] = {{.user = text, .on_start = prepend_text, .on_sample = prepend_text},
+                                     {.user = text},
+                                     {.user = text, .on_start = append_text, .on_sample = append_text}};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 3;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_string_equal(text, "abababab");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* What hooks see; on_sample puts other tensors in place, which the rest of the step must be made from. */
+static ls_status check_start(ls_trial_state *state, void *user) {
+    const setting *s = user;
+    assert_ptr_equal(state->model, s->model);
+    assert_ptr_equal(state->optimizer, s->optimizer);
+    assert_null(state->comm);
+    assert_int_equal(state->epochs, 2);
+    return LS_OK;
+}
+
+static ls_status check_sample(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_int_equal(state->batches, 3);
+    assert_int_equal(state->step, state->epoch * 3 + state->batch);
+    assert_int_equal(state->count, state->batch == 2 ? TRAIN_COUNT - 2 * BATCH : BATCH);
+    assert_int_equal(state->global_count, state->count);
+    assert_int_equal(ls_size(state->input, 0), state->count);
+    assert_true(ls_module_is_training(state->model));
+    assert_true(state->output == NULL && state->loss == NULL);
+    state->input = ls_mul(state->input, 2);
+    return LS_OK;
+}
+
+static ls_status check_criterion(ls_trial_state *state, void *user) {
+    (void)user;
+    ls_tensor *output =
+        ls_linear(state->input, ls_module_find(state->model, "weight"), ls_module_find(state->model, "bias"));
+    assert_true(ls_allclose(state->output, output, 1e-12, 1e-12));
+    assert_true(ls_item(state->loss) == ls_item(ls_cross_entropy(state->output, state->target, NULL)));
+    return LS_OK;
+}
+
+static ls_status check_backward(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_non_null(ls_grad(ls_module_find(state->model, "weight")));
+    return LS_OK;
+}
+
+static ls_status check_step(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_int_equal(state->step, state->epoch * 3 + state->batch + 1);
+    return LS_OK;
+}
+
+static ls_status check_validation(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_int_equal(state->batches, 2);
+    assert_false(ls_module_is_training(state->model));
+    assert_false(ls_requires_grad(state->output));
+    return LS_OK;
+}
+
+static ls_status check_end_training(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_true(ls_trial_metric(state->trial, "loss") > 0);
+    assert_int_equal(ls_trial_history_count(state->trial), state->epoch);
+    return LS_OK;
+}
+
+static ls_status check_end_epoch(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_int_equal(ls_trial_history_count(state->trial), state->epoch + 1);
+    assert_true(ls_trial_history(state->trial, state->epoch, "val_loss") == ls_trial_metric(state->trial, "val_loss"));
+    return LS_OK;
+}
+
+static void test_what_hooks_see(void **state) {
+    (void)state;
+    setting s = make_setting();
+    const ls_callback callback = {.user = &s,
+                                  .on_start = check_start,
+                                  .on_sample = check_sample,
+                                  .on_criterion = check_criterion,
+                                  .on_backward = check_backward,
+                                  .on_step_training = check_step,
+                                  .on_end_training = check_end_training,
+                                  .on_criterion_validation = check_validation,
+                                  .on_end_epoch = check_end_epoch};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status status, const char *log) {
+    setting s = make_setting();
+    const ls_callback callback = recording(r);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    options.max_steps = max_steps;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, epochs), status);
+    assert_string_equal(r->log, log);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* In the midst of an epoch, or behind its last step: as in torchbearer that is no epoch then. */
+static void test_stop(void **state) {
+    (void)state;
+    recorder r = {.acting = "step_training", .step = 4, .stop = true};
+    expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training end ");
+    r = (recorder){.acting = "sample", .step = 1, .stop = true}; /* the step is still taken */
+    expect_run(&r, 0, 5, LS_OK, "init start " EPOCH_BEGINS TRAIN_STEP TRAIN_STEP "end_training end ");
+    r = (recorder){.acting = "end_training", .stop = true};
+    expect_run(&r, 0, 5, LS_OK, "init start " EPOCH_BEGINS TRAIN_STEP TRAIN_STEP TRAIN_STEP "end_training end ");
+    r = (recorder){.acting = "end_validation", .stop = true};
+    expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH "end ");
+    r = (recorder){.acting = "end_epoch", .stop = true};
+    expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH "end ");
+    r = (recorder){.acting = "start", .stop = true};
+    expect_run(&r, 0, 5, LS_OK, "init start end ");
+}
+
+static void test_max_steps(void **state) {
+    (void)state;
+    recorder r = {.log = ""};
+    expect_run(&r, 4, 5, LS_OK,
+               "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training " VALIDATION EPOCH_ENDS "end ");
+    r = (recorder){.log = ""};
+    expect_run(&r, 3, 5, LS_OK, "init start " WHOLE_EPOCH "end ");
+    r = (recorder){.log = ""};
+    expect_run(&r, 100, 0, LS_OK, "init start end ");
+}
+
+static void test_failing_hooks_end_the_run(void **state) {
+    (void)state;
+    static const char *const hooks[] = {HOOKS(HOOK_NAME)};
+    assert_int_equal(sizeof hooks / sizeof *hooks, 19);
+    static const char whole[] = "init start " WHOLE_EPOCH "end ";
+    for (size_t i = 1; i < 19; i++) {
+        char message[64];
+        recorder r = {.acting = hooks[i], .status = LS_ERR_STATE};
+        /* The log ends with the first call of the hook. */
+        char log[sizeof whole];
+        char name[64];
+        snprintf(name, sizeof name, " %s ", hooks[i]);
+        const char *first = strstr(whole, name);
+        assert_non_null(first);
+        snprintf(log, sizeof log, "%.*s", (int)(first - whole) + (int)strlen(name), whole);
+        expect_run(&r, 0, 1, LS_ERR_STATE, log);
+        snprintf(message, sizeof message, "%s: enough is enough", hooks[i]);
+        assert_string_equal(ls_error_message(), message);
+        r = (recorder){.acting = hooks[i], .status = LS_ERR_IO, .silent = true};
+        expect_run(&r, 0, 1, LS_ERR_IO, log);
+        snprintf(message, sizeof message, "the hook on_%s of callback 0 failed with LS_ERR_IO", hooks[i]);
+        expect_message(message);
+    }
+}
+
+static void test_failing_init(void **state) {
+    (void)state;
+    setting s = make_setting();
+    recorder r = {.acting = "init", .status = LS_ERR_IO};
+    const ls_callback callback = recording(&r);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    assert_null(ls_trial_new(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_IO);
+    assert_string_equal(ls_error_message(), "init: enough is enough");
+    free_setting(&s);
+}
+
+/* ---- wrong input ------------------------------------------------------------------------------------------------- */
+
+static void expect_no_trial(const ls_trial_options *options, const char *reason) {
+    assert_null(ls_trial_new(options));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    expect_message(reason);
+}
+
+static void test_wrong_options(void **state) {
+    (void)state;
+    setting s = make_setting();
+    const ls_trial_options good = options_of(&s);
+    ls_trial_options options = good;
+    expect_no_trial(NULL, "ls_trial_new: a trial needs a model");
+    options.model = NULL;
+    expect_no_trial(&options, "needs a model");
+    options = good;
+    options.criterion = NULL;
+    expect_no_trial(&options, "and a criterion");
+    options = good;
+    options.max_steps = -1;
+    expect_no_trial(&options, "-1 steps");
+    options = good;
+    options.callback_count = 1;
+    expect_no_trial(&options, "1 callbacks");
+    options = good;
+    options.custom_metric_count = 2;
+    expect_no_trial(&options, "2 custom metrics");
+    options = good;
+    options.metrics = LS_METRICS("loss", "accuracy");
+    expect_no_trial(&options, "there is no metric \"accuracy\"");
+    options.metrics = LS_METRICS("loss", "loss");
+    expect_no_trial(&options, "two metrics are named \"loss\"");
+    options = good;
+    options.custom_metrics = &(ls_metric){.name = "mine"};
+    options.custom_metric_count = 1;
+    expect_no_trial(&options, "custom metric 0 has no name or no function");
+
+    ls_trial *trial = ls_trial_new(&good);
+    assert_int_equal(ls_trial_run(NULL, 1), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_evaluate(trial, NULL, "test"), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_evaluate(NULL, s.validate, "test"), LS_ERR_ARGUMENT);
+    char label[100];
+    memset(label, 'x', sizeof label - 1);
+    label[sizeof label - 1] = '\0';
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, label), LS_ERR_ARGUMENT);
+    assert_true(isnan(ls_trial_metric(NULL, "loss")) && isnan(ls_trial_metric(trial, NULL)));
+    assert_int_equal(ls_trial_history_count(NULL), 0);
+    assert_true(ls_trial_throughput(NULL) == 0);
+    ls_trial_free(NULL);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_tensor *no_loss(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
+    (void)output;
+    (void)target;
+    return NULL;
+}
+
+static ls_status cannot_measure(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)state;
+    (void)user;
+    (void)sum;
+    (void)weight;
+    return LS_ERR_IO;
+}
+
+static ls_status take_input_away(ls_trial_state *state, void *user) {
+    (void)user;
+    state->input = NULL;
+    return LS_OK;
+}
+
+static void expect_failure(const ls_trial_options *options, ls_status status, const char *reason) {
+    ls_trial *trial = ls_trial_new(options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 1), status);
+    expect_message(reason);
+    ls_trial_free(trial);
+}
+
+static void test_steps_that_fail(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    (void)ls_error_set(LS_ERR_PEER, "an older error");
+    options.criterion = no_loss;
+    expect_failure(&options, LS_ERR_ARGUMENT, "the criterion returned NULL without an error");
+    options.criterion = ls_criterion_cross_entropy;
+    options.criterion_user = &(ls_class_loss_options){.reduction = LS_LOSS_NONE};
+    expect_failure(&options, LS_ERR_SHAPE, "the loss must be one number");
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_SHAPE);
+    expect_message("loss must be one number, not 4");
+    ls_trial_free(trial);
+    options = options_of(&s);
+    options.criterion = ls_criterion_mse; /* of outputs [4, 3] and targets [4] */
+    expect_failure(&options, LS_ERR_SHAPE, "ls_mse_loss");
+    options = options_of(&s);
+    options.custom_metrics = &(ls_metric){.name = "mine", .measure = cannot_measure};
+    options.custom_metric_count = 1;
+    expect_failure(&options, LS_ERR_IO, "the metric \"mine\" failed with LS_ERR_IO");
+    options = options_of(&s);
+    options.callbacks = &(ls_callback){.on_sample = take_input_away};
+    options.callback_count = 1;
+    expect_failure(&options, LS_ERR_ARGUMENT, "Linear: input 0 is NULL");
+    free_setting(&s);
+}
+
+/* A layer registers its cache in its first forward pass. */
+static ls_tensor *forward_with_cache(ls_module *self, ls_tensor *x) {
+    if (ls_module_buffer_count(self) == 0) {
+        ls_module_add_buffer(self, "cache", ls_zeros(LS_SHAPE(2), LS_F64));
+    }
+    return x;
+}
+
+static void test_caches_and_frozen_parameters(void **state) {
+    (void)state;
+    static const ls_module_type cached = {.name = "Cached", .forward = forward_with_cache};
+    setting s = make_setting();
+    ls_module *model =
+        ls_sequential(ls_module_new(&cached), ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+    ls_tensor *bias = ls_module_find(model, "1.bias");
+    ls_set_requires_grad(bias, false);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.optimizer = optimizer;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    ls_set_requires_grad(bias, true);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* the optimizer has frozen parameters, too */
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_hooks_in_order), cmocka_unit_test(test_callbacks_in_their_order),
+        cmocka_unit_test(test_what_hooks_see),     cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_max_steps),          cmocka_unit_test(test_failing_hooks_end_the_run),
+        cmocka_unit_test(test_failing_init),       cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test(test_steps_that_fail),    cmocka_unit_test(test_caches_and_frozen_parameters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

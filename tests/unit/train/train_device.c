@@ -1,0 +1,177 @@
+/*
+ * A trial's device: where the model goes, where batches are brought to, and that the numbers are those of the CPU.
+ *
+ * devices: cpu
+ */
+#include "tests/support/trials.h"
+
+#include <lockstep/parallel.h>
+
+static const char there[] = "shadow:0";
+
+/* A model on a device and loaders that give batches on the CPU. */
+static setting make_apart(const char *device) {
+    const ls_loader_options how = {.batch_size = BATCH, .device = "cpu"};
+    setting s = {.train = make_loader_with(0, TRAIN_COUNT, &how), .validate = make_loader_with(1, TEST_COUNT, &how)};
+    ls_seed(3);
+    s.model = ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64});
+    assert_ptr_equal(ls_to_device(s.model, device), s.model);
+    s.optimizer = ls_sgd(s.model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
+    assert_non_null(s.optimizer);
+    return s;
+}
+
+static ls_trial_options options_on(const setting *s, const char *device) {
+    static const char *const metrics[] = {"loss", "acc", NULL};
+    return (ls_trial_options){.model = s->model,
+                              .optimizer = s->optimizer,
+                              .criterion = ls_criterion_cross_entropy,
+                              .train = s->train,
+                              .validate = s->validate,
+                              .metrics = metrics,
+                              .device = device,
+                              .quiet = true};
+}
+
+static ls_status see_batch(ls_trial_state *state, void *seen) {
+    assert_string_equal(ls_device_of(state->input), there);
+    assert_string_equal(ls_device_of(state->target), there);
+    ++*(int *)seen;
+    return LS_OK;
+}
+
+static uint64_t trained_on(const char *device, const char *named, double results[4]) {
+    setting s = make_apart(device);
+    ls_trial_options options = options_on(&s, named);
+    int seen = 0;
+    const ls_callback watch = {.user = &seen, .on_sample = see_batch, .on_sample_validation = see_batch};
+    options.callbacks = &watch;
+    options.callback_count = named != NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+    assert_int_equal(seen, named != NULL ? 15 : 0); /* three and two batches in each epoch */
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    const char *const names[] = {"loss", "val_loss", "test_loss", "test_acc"};
+    for (int i = 0; i < 4; i++) {
+        results[i] = ls_trial_metric(trial, names[i]);
+        assert_true(isfinite(results[i]));
+    }
+    ls_trial_free(trial);
+    const uint64_t hash = ls_module_hash(s.model);
+    free_setting(&s);
+    return hash;
+}
+
+static void test_training(void **state) {
+    (void)state;
+    double here[4], away[4];
+    const uint64_t hash = trained_on("cpu", NULL, here);
+    assert_true(trained_on(there, there, away) == hash);
+    assert_memory_equal(here, away, sizeof here);
+}
+
+/* No optimizer has the model yet: the trial moves it. */
+static void test_a_model_that_moves(void **state) {
+    (void)state;
+    setting s = make_apart("cpu");
+    ls_optimizer_free(s.optimizer);
+    s.optimizer = NULL;
+    ls_scope *scope = ls_scope_begin();
+    ls_trial_options options = options_on(&s, NULL);
+    ls_tensor *here = NULL, *away = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_predict(trial, s.validate, false, &here), LS_OK);
+    ls_trial_free(trial);
+    assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), "cpu");
+    options.device = there;
+    trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), there);
+    assert_int_equal(ls_trial_predict(trial, s.validate, false, &away), LS_OK);
+    assert_string_equal(ls_device_of(away), "cpu");
+    assert_true(ls_equal(here, away));
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    ls_trial_free(trial);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    free_setting(&s);
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    (void)user;
+    assert_string_equal(ls_device_of(state->input), there);
+    state->output = ls_forward(state->model, state->input);
+    state->loss = ls_cross_entropy(state->output, state->target, NULL);
+    return ls_backward(state->loss);
+}
+
+static void test_a_step_of_ones_own(void **state) {
+    (void)state;
+    setting s = make_apart("cpu");
+    ls_optimizer_free(s.optimizer);
+    s.optimizer = NULL;
+    ls_trial_options options = options_on(&s, there);
+    options.step = own_step;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_string_equal(ls_device_of(ls_grad(ls_module_parameter(s.model, 0))), there);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static void refused(const ls_trial_options *options, ls_status status, const char *words) {
+    assert_null(ls_trial_new(options));
+    assert_int_equal(ls_error_status(), status);
+    if (strstr(ls_error_message(), words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
+    }
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    setting s = make_apart("cpu");
+    ls_trial_options options = options_on(&s, "nowhere");
+    refused(&options, LS_ERR_ARGUMENT, "ls_trial_new: there is no device \"nowhere\"");
+    options.device = "";
+    refused(&options, LS_ERR_ARGUMENT, "ls_trial_new: there is no device \"\"");
+    options.device = there;
+    refused(&options, LS_ERR_STATE, "the model is on cpu, and an optimizer has it already: ls_to_device(model,");
+    assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), "cpu");
+    options.device = "cpu"; /* where it is */
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+
+    ls_comm *world = ls_init(NULL);
+    assert_non_null(world);
+    ls_optimizer_free(s.optimizer);
+    s.optimizer = NULL;
+    options = options_on(&s, there);
+    s.model = options.model = ls_data_parallel(s.model, world, NULL);
+    refused(&options, LS_ERR_STATE, "and ls_data_parallel has it already");
+    free_setting(&s);
+    assert_int_equal(ls_finalize(), LS_OK);
+}
+
+/* Without a device of its own the trial leaves batches where they are, and the model says what does not fit. */
+static void test_batches_elsewhere(void **state) {
+    (void)state;
+    setting s = make_apart(there);
+    const ls_trial_options options = options_on(&s, NULL);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), there));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_training),           cmocka_unit_test(test_a_model_that_moves),
+        cmocka_unit_test(test_a_step_of_ones_own), cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_batches_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,414 @@
+/*
+ * Trials in one process: what is measured and remembered, and what is shown.
+ *
+ * devices: cpu shadow cuda
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tests/support/elements.h"
+#include "tests/support/files.h"
+#include <lockstep/callbacks.h>
+
+#include "tests/support/trials.h"
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+/* Mean cross entropy and share of right answers over a whole set, one sample at a time. */
+static void measure(const ls_module *model, int set, int64_t count, double *loss, double *accuracy) {
+    const double *weight = elements(ls_module_find(model, "weight"));
+    const double *bias = elements(ls_module_find(model, "bias"));
+    *loss = *accuracy = 0;
+    for (int64_t row = 0; row < count; row++) {
+        double sum = 0;
+        double output[CLASSES];
+        int best = 0;
+        for (int c = 0; c < CLASSES; c++) {
+            output[c] =
+                bias[c] + weight[2 * c] * input_at(set, 2 * row) + weight[2 * c + 1] * input_at(set, 2 * row + 1);
+            sum += exp(output[c]);
+            best = output[c] > output[best] ? c : best;
+        }
+        *loss += (log(sum) - output[target_at(set, row)]) / (double)count;
+        *accuracy += (best == target_at(set, row)) / (double)count;
+    }
+}
+
+static void expect_near(double is, double want) {
+    if (!(fabs(is - want) <= 1e-12)) {
+        fail_msg("%.17g is not %.17g", is, want);
+    }
+}
+
+/* A metric of the user's: the mean of the inputs. */
+static ls_status measure_inputs(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    *(int *)user += 1;
+    *sum = ls_item(ls_sum(state->input));
+    *weight = (double)ls_numel(state->input);
+    return LS_OK;
+}
+
+static void test_metrics_are_means_over_samples(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int calls = 0;
+    const ls_metric custom = {.name = "input", .measure = measure_inputs, .user = &calls};
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("acc", "loss");
+    options.custom_metrics = &custom;
+    options.custom_metric_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_true(isnan(ls_trial_metric(trial, "loss")));
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(calls, 2 * (3 + 2));
+    double loss;
+    double accuracy;
+    measure(s.model, 0, TRAIN_COUNT, &loss, &accuracy);
+    for (int epoch = 0; epoch < 2; epoch++) { /* the model has not changed */
+        expect_near(ls_trial_history(trial, epoch, "loss"), loss);
+        expect_near(ls_trial_history(trial, epoch, "acc"), accuracy);
+    }
+    measure(s.model, 1, TEST_COUNT, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "val_loss"), loss);
+    expect_near(ls_trial_metric(trial, "val_acc"), accuracy);
+    double mean = 0;
+    for (int i = 0; i < 2 * TEST_COUNT; i++) {
+        mean += input_at(1, i) / (2 * TEST_COUNT);
+    }
+    expect_near(ls_trial_metric(trial, "val_input"), mean);
+    assert_true(isnan(ls_trial_metric(trial, "test_loss")));
+    assert_true(isnan(ls_trial_history(trial, 2, "loss")) && isnan(ls_trial_history(trial, -1, "loss")));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static void test_training_learns(void **state) {
+    (void)state;
+    setting s = make_setting();
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.3), LS_OK);
+    ls_trial_options options = options_of(&s);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_true(ls_trial_throughput(trial) == 0);
+    assert_int_equal(ls_trial_run(trial, 20), LS_OK);
+    assert_true(ls_trial_history(trial, 19, "loss") < ls_trial_history(trial, 0, "loss"));
+    assert_int_equal(ls_trial_history_count(trial), 20);
+    assert_true(ls_trial_throughput(trial) > 0);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* Evaluates on another loader in the midst of training. */
+static ls_status evaluate_now(ls_trial_state *state, void *user) {
+    const ls_tensor *output = state->output;
+    assert_int_equal(ls_trial_evaluate(state->trial, user, "now"), LS_OK);
+    assert_true(ls_module_is_training(state->model));
+    assert_int_equal(state->batches, 3);
+    assert_ptr_equal(state->output, output);
+    return LS_OK;
+}
+
+static void test_evaluate(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_loader *test = make_loader(2, 6);
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    const ls_callback callback = {.user = test, .on_step_training = evaluate_now, .on_criterion = evaluate_now};
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    const uint64_t hash = ls_module_hash(s.model);
+    assert_int_equal(ls_trial_evaluate(trial, test, "test"), LS_OK);
+    assert_true(ls_module_is_training(s.model)); /* as before */
+    assert_true(ls_module_hash(s.model) == hash);
+    assert_int_equal(ls_trial_history_count(trial), 0);
+    double loss;
+    double accuracy;
+    measure(s.model, 2, 6, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "test_loss"), loss);
+    expect_near(ls_trial_metric(trial, "test_acc"), accuracy);
+
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    expect_near(ls_trial_metric(trial, "now_loss"), loss);
+    expect_near(ls_trial_metric(trial, "test_loss"), loss);
+    assert_true(isnan(ls_trial_history(trial, 0, "test_loss")) && isnan(ls_trial_history(trial, 0, "now_loss")));
+    measure(s.model, 0, TRAIN_COUNT, &loss, &accuracy);
+    expect_near(ls_trial_history(trial, 0, "loss"), loss);
+    ls_trial_free(trial);
+
+    options = options_of(&s); /* nothing but evaluation */
+    options.optimizer = NULL;
+    options.train = NULL;
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, test, "test"), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    ls_trial_free(trial);
+    ls_loader_free(test);
+    free_setting(&s);
+}
+
+static ls_status evaluate_behind(ls_trial_state *state, void *user) {
+    return ls_trial_evaluate(state->trial, user, "now");
+}
+
+/* A hook that evaluates does so in an evaluation, too, once. */
+static void test_evaluate_in_an_evaluation(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_loader *test = make_loader(2, 6);
+    ls_trial_options options = options_of(&s);
+    const ls_callback callback = {.user = test, .on_end_epoch = evaluate_behind};
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_true(ls_trial_history(trial, 0, "test_loss") == ls_trial_history(trial, 0, "val_loss"));
+    double loss, accuracy;
+    measure(s.model, 2, 6, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "now_loss"), loss);
+    assert_true(isnan(ls_trial_history(trial, 0, "now_loss")));
+    ls_trial_free(trial);
+    ls_loader_free(test);
+    free_setting(&s);
+}
+
+static void test_history_as_csv(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    const char *path = test_path("history.csv");
+    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    char text[1024];
+    FILE *stream = fopen(path, "r");
+    assert_string_equal(fgets(text, sizeof text, stream), "epoch\n");
+    assert_null(fgets(text, sizeof text, stream));
+    fclose(stream);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        assert_int_equal(ls_trial_run(trial, epoch + 1), LS_OK);
+        assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+        stream = fopen(path, "r");
+        assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc\n");
+        if (epoch == 0) {
+            fclose(stream);
+        }
+    }
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int number;
+        double loss, acc, val_loss, val_acc;
+        assert_int_equal(fscanf(stream, "%d,%lf,%lf,%lf,%lf", &number, &loss, &acc, &val_loss, &val_acc), 5);
+        assert_int_equal(number, epoch);
+        assert_true(fabs(loss - ls_trial_history(trial, epoch, "loss")) < 1e-8);
+        assert_true(fabs(val_acc - ls_trial_history(trial, epoch, "val_acc")) < 1e-8);
+    }
+    fclose(stream);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* of the last epoch alone */
+    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    stream = fopen(path, "r");
+    assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc,test_loss,test_acc\n");
+    assert_non_null(strstr(fgets(text, sizeof text, stream), ",nan,nan\n"));
+    double test_loss, test_acc;
+    assert_int_equal(fscanf(stream, "%*d,%*f,%*f,%*f,%*f,%lf,%lf", &test_loss, &test_acc), 2);
+    assert_true(fabs(test_loss - ls_trial_metric(trial, "test_loss")) < 1e-8);
+    fclose(stream);
+    assert_int_equal(ls_trial_save_history(trial, test_path("absent/all.csv")), LS_ERR_IO);
+    expect_message("/absent/all.csv");
+    assert_int_equal(ls_trial_save_history(trial, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_save_history(NULL, path), LS_ERR_ARGUMENT);
+    assert_int_equal(test_files_count(), 1);
+    ls_trial_free(trial);
+    free_setting(&s);
+    test_files_remove();
+}
+
+/* ---- showing ----------------------------------------------------------------------------------------------------- */
+
+/* What a run and an evaluation write to standard output. */
+static void captured(ls_trial *trial, ls_loader *test, char *text, size_t capacity) {
+    const char *path = test_path("output.txt");
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO);
+    const int file = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && file >= 0);
+    dup2(file, STDOUT_FILENO);
+    const ls_status status = ls_trial_run(trial, 2);
+    const ls_status evaluated = ls_trial_evaluate(trial, test, "test");
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    const ssize_t length = pread(file, text, capacity - 1, 0);
+    close(kept);
+    close(file);
+    assert_int_equal(status, LS_OK);
+    assert_int_equal(evaluated, LS_OK);
+    assert_true(length >= 0);
+    text[length] = '\0';
+    test_files_remove();
+}
+
+static void test_progress(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096];
+    captured(trial, s.validate, text, sizeof text);
+    static const char *const begins[] = {"0/2(t): 100%|##########| 3/3 [", "0/2(v): 100%|##########| 2/2 [",
+                                         "1/2(t): 100%|##########| 3/3 [", "1/2(v): 100%|##########| 2/2 [",
+                                         "test: 100%|##########| 2/2 ["};
+    const char *line = text;
+    for (int i = 0; i < 5; i++) {
+        assert_memory_equal(line, begins[i], strlen(begins[i]));
+        const char *prefix = i == 4 ? "test_" : i % 2 == 1 ? "val_" : "";
+        char metrics[64];
+        snprintf(metrics, sizeof metrics, "%sloss", prefix);
+        const double loss = ls_trial_metric(trial, metrics);
+        snprintf(metrics, sizeof metrics, "it/s, %sloss=%.4g, %sacc=", prefix, loss, prefix);
+        const char *end = strchr(line, '\n');
+        assert_non_null(end);
+        const char *found = strstr(line, metrics);
+        assert_true(found != NULL && found < end);
+        double rate, samples; /* of batches and of samples */
+        assert_int_equal(sscanf(strchr(strstr(line, " ["), ',') + 1, "%lf", &rate), 1);
+        assert_int_equal(sscanf(strrchr(strndupa(line, (size_t)(end - line)), ',') + 1, "%lf samples/s]", &samples), 1);
+        const double per_batch = i == 0 || i == 2 ? TRAIN_COUNT / 3.0 : TEST_COUNT / 2.0;
+        assert_true(fabs(samples - rate * per_batch) <= 1 + 0.01 * per_batch); /* both are rounded */
+        line = end + 1;
+    }
+    assert_string_equal(line, "");
+    ls_trial_free(trial);
+    options.quiet = true;
+    trial = ls_trial_new(&options);
+    captured(trial, s.validate, text, sizeof text);
+    assert_string_equal(text, "");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* One bar for the whole run, with the last results of every metric. */
+static void test_a_bar_per_run(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.bar_per_run = true;
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096], wanted[128];
+    captured(trial, s.validate, text, sizeof text);
+    static const char begin[] = "epochs: 100%|##########| 2/2 [";
+    assert_memory_equal(text, begin, sizeof begin - 1);
+    snprintf(wanted, sizeof wanted, "it/s, loss=%.4g, val_loss=%.4g]\ntest: 100%%", ls_trial_history(trial, 1, "loss"),
+             ls_trial_history(trial, 1, "val_loss"));
+    assert_non_null(strstr(text, wanted));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)self;
+    (void)epoch;
+    *more = number < 2;
+    batch->input = ls_ones(LS_SHAPE(BATCH, 2), LS_F64);
+    batch->target = ls_zeros(LS_SHAPE(BATCH), LS_I64);
+    return LS_OK;
+}
+
+/* Nobody knows how many batches there will be. */
+static void test_progress_without_an_end(void **state) {
+    (void)state;
+    static const ls_loader_type type = {.name = "ones", .next = give_ones};
+    setting s = make_setting();
+    ls_loader *endless = ls_loader_custom(&type, -1);
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.train = endless;
+    options.validate = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096];
+    captured(trial, s.validate, text, sizeof text);
+    static const char begin[] = "0/2(t): 2it [";
+    assert_memory_equal(text, begin, sizeof begin - 1);
+    assert_non_null(strstr(text, "it/s, loss="));
+    ls_trial_free(trial);
+    ls_loader_free(endless);
+    free_setting(&s);
+}
+
+/* Names stand in files that are UTF-8. */
+static void test_names_are_utf_8(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int calls = 0;
+    const ls_metric own = {.name = "gr\xf6\xdf"
+                                   "e",
+                           .measure = measure_inputs,
+                           .user = &calls};
+    ls_trial_options options = options_of(&s);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate,
+                                       "gr\xf6\xdf"
+                                       "e"),
+                     LS_ERR_ARGUMENT);
+    expect_message("ls_trial_evaluate: the label \"gr??e\" is not UTF-8");
+    assert_int_equal(ls_trial_evaluate(trial, s.validate,
+                                       "gr\xc3\xb6\xc3\x9f"
+                                       "e"),
+                     LS_OK);
+    ls_trial_free(trial);
+    options.custom_metrics = &own;
+    options.custom_metric_count = 1;
+    assert_null(ls_trial_new(&options));
+    expect_message("ls_trial_new: the metric's name \"gr??e\" is not UTF-8");
+    free_setting(&s);
+}
+
+typedef struct sighting {
+    const ls_loader *loader;
+    int batches; /* of training, over that loader */
+} sighting;
+
+static ls_status see_training(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    sighting *seen = user;
+    seen->batches += state->phase == LS_PHASE_TRAINING && state->loader == seen->loader;
+    *sum = *weight = 1;
+    return LS_OK;
+}
+
+/* What is measured in a rate finder's sweep is measured of training. */
+static void test_a_sweep_is_training(void **state) {
+    (void)state;
+    setting s = make_setting();
+    sighting seen = {.loader = s.train};
+    const ls_metric own = {.name = "own", .measure = see_training, .user = &seen};
+    const ls_callback finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 7, .highest = 1e-3});
+    ls_trial_options options = options_of(&s);
+    options.custom_metrics = &own;
+    options.custom_metric_count = 1;
+    options.callbacks = &finder;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(seen.batches, 7 + 3);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics_are_means_over_samples),
+        cmocka_unit_test(test_training_learns),
+        cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_a_bar_per_run),
+        cmocka_unit_test(test_evaluate_in_an_evaluation),
+        cmocka_unit_test(test_history_as_csv),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress_without_an_end),
+        cmocka_unit_test(test_names_are_utf_8),
+        cmocka_unit_test(test_a_sweep_is_training),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
