@@ -1,4 +1,4 @@
-/* C's atomic types and calls, by the same names in C++ (the kernels of device/cuda), which has them elsewhere. */
+/* Gives C's atomic types and calls the same names in C++, which the kernels of device/cuda are written in. */
 #ifndef LS_BASE_ATOMICS_H
 #define LS_BASE_ATOMICS_H
 

@@ -1,12 +1,13 @@
-/* How inner loops over numbers are compiled, in one place for all of them. */
+/* Attributes and pragmas for inner loops over numbers. */
 #ifndef LS_BASE_CLONES_H
 #define LS_BASE_CLONES_H
 
 #include <stdint.h> /* defines __GLIBC__ */
 
 /*
- * Before a function: build it for several generations of x86-64 and take the best when the program starts. This needs
- * gcc and glibc (clang 14 does not know the names of the generations); sanitizers start before such choices are made.
+ * LS_CLONES before a function: the compiler builds it for several levels of x86-64, and the program selects the best
+ * level when it starts. This needs gcc and glibc: clang 14 does not know the names of the levels. Sanitizers start
+ * before the selection, so builds with sanitizers have one level.
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && !defined(LS_SANITIZED)
 #define LS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
@@ -15,9 +16,9 @@
 #endif
 
 /*
- * Before a loop: its turns do not depend on each other. The output may be an operand itself, never a shifted one. And
- * behind that, where the number of turns is a small constant: it becomes vectors, which gcc misses once it is straight
- * code.
+ * LS_INDEPENDENT before a loop: the iterations are independent. The output may be one of the operands, but not an
+ * operand shifted by some elements. LS_ROLLED after it, if the number of iterations is a small constant: gcc does not
+ * unroll the loop, because it vectorizes only loops.
  */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -28,9 +29,9 @@
 #define LS_ROLLED      _Pragma("GCC unroll 1")
 #endif
 
-/* Before a short loop inside one that is to vectorise: it becomes straight code. */
+/* LS_UNROLLED before a short inner loop: the compiler unrolls it, so that the outer loop can be vectorized. */
 #if defined(__CUDACC__)
-#define LS_UNROLLED /* nvcc does so by itself */
+#define LS_UNROLLED /* nvcc unrolls such loops without a pragma */
 #elif defined(__clang__)
 #define LS_UNROLLED _Pragma("clang loop unroll(full)")
 #else

@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 
-/* Far enough apart for uniform and normal numbers alike. */
+/* Each draw has 4 indices of its own: a uniform or a normal number uses at most this many words. */
 static uint64_t next(ls_draws *draws) {
     return 4 * draws->drawn++;
 }
@@ -21,8 +21,10 @@ double ls_draw_normal(ls_draws *draws) {
     return ls_random_normal(draws->seed, draws->stream, next(draws));
 }
 
-/* The logarithm of a number from Gamma(alpha, 1): Marsaglia and Tsang, ACM Transactions on Mathematical Software 26,
- * 2000; for alpha below 1 that of alpha + 1 times u^(1/alpha). */
+/*
+ * Draws the logarithm of a number from Gamma(alpha, 1), by the method of Marsaglia and Tsang (ACM Transactions on
+ * Mathematical Software 26, 2000). For alpha below 1, it scales a number from Gamma(alpha + 1, 1) by u^(1/alpha).
+ */
 static double draw_log_gamma(ls_draws *draws, double alpha) {
     const double shape = alpha < 1 ? alpha + 1 : alpha;
     const double d = shape - 1.0 / 3, c = 1 / sqrt(9 * d);

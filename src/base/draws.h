@@ -1,4 +1,4 @@
-/* Random numbers drawn one after the other for one thing: functions of what it is, and of how many were drawn. */
+/* Sequences of random numbers. A number is a function of the seed, the stream and its index in the sequence. */
 #ifndef LS_BASE_DRAWS_H
 #define LS_BASE_DRAWS_H
 
@@ -7,21 +7,21 @@
 typedef struct ls_draws {
     uint64_t seed;
     uint64_t stream;
-    uint64_t drawn;
+    uint64_t drawn; /* numbers so far */
 } ls_draws;
 
-/* Those of a stream. `salt` differs from one purpose of random numbers to another, where they have one seed. */
+/* Returns the start of a sequence. Purposes that share a seed differ in `salt`. */
 static inline ls_draws ls_draws_salted(uint64_t seed, uint64_t salt, uint64_t stream) {
     return (ls_draws){.seed = seed + salt * 0x9E3779B97F4A7C15U, .stream = stream};
 }
 
-/* From 0 to below 1. */
+/* Draws a uniform number in [0, 1). */
 double ls_draw_uniform(ls_draws *draws);
-/* From 0 to below `bound`. */
+/* Draws an integer in [0, bound). */
 int64_t ls_draw_below(ls_draws *draws, int64_t bound);
-/* Of mean 0 and deviation 1. */
+/* Draws a normal number with mean 0 and standard deviation 1. */
 double ls_draw_normal(ls_draws *draws);
-/* From Beta(alpha, alpha). */
+/* Draws a number from Beta(alpha, alpha). */
 double ls_draw_beta(ls_draws *draws, double alpha);
 
 #endif

@@ -1,5 +1,4 @@
-/* Hashes of 64 bits, which tell contents apart and keep no secret: FNV-1a (Fowler, Noll, Vo), and XXH3 for much data.
- */
+/* 64-bit hashes, not cryptographic: FNV-1a (Fowler, Noll, Vo) for short data and XXH3 for long data. */
 #ifndef LS_BASE_HASH_H
 #define LS_BASE_HASH_H
 
@@ -8,7 +7,7 @@
 
 #define LS_HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* The hash of what `hash` is of, LS_HASH_START: nothing, followed by these bytes. */
+/* Appends bytes to the data of `hash`, and returns the new hash. LS_HASH_START is the hash of no bytes. */
 static inline uint64_t ls_hash(uint64_t hash, const void *data, size_t size) {
     const unsigned char *bytes = data;
     for (size_t i = 0; i < size; i++) {
@@ -17,7 +16,7 @@ static inline uint64_t ls_hash(uint64_t hash, const void *data, size_t size) {
     return hash;
 }
 
-/* XXH3 with `hash` as its seed: at the speed of memory. */
+/* Does the same with XXH3, whose seed is `hash`. Runs at the speed of memory. */
 uint64_t ls_hash_long(uint64_t hash, const void *data, size_t size);
 
 #endif

@@ -1,23 +1,25 @@
-/* Libraries that are opened when they are first needed, and not linked. */
+/* Libraries that are not linked, but opened with dlopen at their first use. */
 #ifndef LS_BASE_LIBRARY_H
 #define LS_BASE_LIBRARY_H
 
 #include <stdatomic.h>
 
-/* A library: the names its file goes by, the functions wanted of it, where to put them, and what came of opening it. */
+/* A library: possible file names, the functions that the caller needs, their addresses, and the result of opening it.
+ */
 enum { LS_LIBRARY_FILES = 2, LS_LIBRARY_FUNCTIONS = 20 };
 typedef struct ls_library {
-    const char *use; /* what it is needed for, like its name and its package for the message */
-    const char *title;
-    const char *package; /* Debian's */
+    const char *use;     /* the caller's task, for messages */
+    const char *title;   /* the name, for messages */
+    const char *package; /* Debian's package, for messages */
     const char *files[LS_LIBRARY_FILES];
-    const char *functions[LS_LIBRARY_FUNCTIONS]; /* NULL behind the last */
+    const char *functions[LS_LIBRARY_FUNCTIONS]; /* NULL after the last */
     void *pointers[LS_LIBRARY_FUNCTIONS];
     atomic_int state; /* 0: not tried yet */
     char failure[256];
 } ls_library;
 
-/* The library's functions, in their order; opens it the first time. NULL with LS_ERR_UNSUPPORTED. */
+/* Returns the addresses of the functions, in the order of `functions`. The first call opens the library. Returns NULL
+ * with LS_ERR_UNSUPPORTED if the library, or one of the functions, is missing. */
 const void *ls_library_get(ls_library *library);
 
 #endif

@@ -27,7 +27,7 @@ static void write_to_stderr(ls_log_level level, int rank, const char *line, void
     }
 }
 
-/* What LOCKSTEP_LOG names; -1: nothing that is known. */
+/* Returns the level of this name, or -1 if there is no such level. */
 static int level_of(const char *name) {
     for (int level = LS_LOG_DEBUG; level <= LS_LOG_OFF; level++) {
         if (strcasecmp(name, level_names[level]) == 0) {
@@ -38,13 +38,13 @@ static int level_of(const char *name) {
 }
 
 static void warn_of_unknown(const char *name) {
-    ls_log_write(LS_LOG_WARNING, "LOCKSTEP_LOG: there is no level '%.31s', only %s, %s, %s, %s and %s: it stays at %s",
-                 name, level_names[0], level_names[1], level_names[2], level_names[3], level_names[4],
+    ls_log_write(LS_LOG_WARNING, "LOCKSTEP_LOG: unknown level '%.31s'; available: %s, %s, %s, %s, %s; using %s", name,
+                 level_names[0], level_names[1], level_names[2], level_names[3], level_names[4],
                  level_names[LS_LOG_WARNING]);
 }
 
-/* Lines below it are dropped. The environment is read when it is first asked for; who comes first tells of a wrong
- * name. */
+/* Returns the lowest level that is logged. The first call reads LOCKSTEP_LOG. The thread that sets the level warns if
+ * the name is wrong. */
 static int threshold(void) {
     int level = atomic_load(&log_level);
     if (level >= 0) {
@@ -76,7 +76,7 @@ void ls_log_set_level(ls_log_level level) {
 
 void ls_log_set_rank(int rank) {
     log_rank = rank;
-    if (rank == 0) { /* of all ranks one tells of a wrong LOCKSTEP_LOG, also where nothing is logged */
+    if (rank == 0) { /* rank 0 alone warns of a wrong LOCKSTEP_LOG, even if it never logs a line */
         (void)threshold();
     }
 }
@@ -84,8 +84,8 @@ void ls_log_set_rank(int rank) {
 bool ls_log_limit_pass(ls_log_limit *limit) {
     enum { LINES = 10 };
     const uint64_t now = ls_clock_ns();
-    if (now >= limit->until && limit->hidden == 0) { /* else that is to be told first */
-        limit->until = now + (uint64_t)(LS_LOG_WHILE * 1e9);
+    if (now >= limit->until && limit->hidden == 0) { /* otherwise the caller first logs how many lines were left out */
+        limit->until = now + (uint64_t)(LS_LOG_PERIOD * 1e9);
         limit->passed = 0;
     }
     if (limit->passed == LINES) {

@@ -1,33 +1,34 @@
-/* Memory through the hooks of ls_set_allocator. Nothing in the core calls malloc itself. */
+/* Memory from the allocator of ls_set_allocator. The core does not call malloc directly. */
 #ifndef LS_BASE_MEMORY_H
 #define LS_BASE_MEMORY_H
 
 #include <stddef.h>
 
-/* `size` bytes (0 gives a unique pointer too), aligned to 16, not cleared; NULL when there are none, with no message.
- */
+/* Returns `size` bytes, aligned to 16, not cleared. Size 0 also gives a unique pointer. Returns NULL, and sets no
+ * error, if out of memory. */
 void *ls_allocate(size_t size);
 
-/* The same with an alignment, a power of two. */
+/* Does the same with another alignment, a power of two. */
 void *ls_allocate_aligned(size_t size, size_t alignment);
 
-/* count * size bytes, cleared; NULL on overflow too. */
+/* Returns count * size bytes, cleared. Returns NULL if out of memory or if the product overflows. */
 void *ls_allocate_zeroed(size_t count, size_t size);
 
-/* A larger or smaller block with the first min(old_size, new_size) bytes kept; on NULL the old block is untouched. */
+/* Returns a block of another size with the first min(old_size, new_size) bytes of the old one, which it frees. Returns
+ * NULL if out of memory; the old block is then unchanged. */
 void *ls_reallocate(void *memory, size_t old_size, size_t new_size);
 
 /*
- * `items`, of which there are `count`, with room for one more: the same memory, or a larger block with them in it. The
- * room doubles, so it follows from the count; an array that began as NULL grows by this call alone. On NULL it is as it
- * was.
+ * Makes room for one more item in an array of `count` items of `size` bytes. Returns the same memory, or a larger block
+ * with the items in it. The capacity doubles, so it follows from the count: an array that starts as NULL must grow only
+ * by this call. Returns NULL if out of memory; the array is then unchanged.
  */
 void *ls_grow(void *items, size_t count, size_t size);
 
-/* A copy of a string; NULL when there is no memory or text is NULL. */
+/* Returns a copy of a string. Returns NULL if `text` is NULL or if out of memory. */
 char *ls_duplicate_string(const char *text);
 
-/* Gives back what the calls above gave. NULL is allowed. */
+/* Frees memory of the functions above. NULL is allowed. */
 void ls_free(void *memory);
 
 #endif

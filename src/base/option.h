@@ -1,4 +1,4 @@
-/* Options: what is meant by numbers that were given or left zero, and which are refused. */
+/* Numeric options: their defaults and their limits. */
 #ifndef LS_BASE_OPTION_H
 #define LS_BASE_OPTION_H
 
@@ -11,7 +11,7 @@ static inline double ls_option(double given, double usual) {
     return given != 0 ? given : signbit(given) ? 0 : usual;
 }
 
-/* LS_ERR_ARGUMENT, naming call and option, when the value is not between the two; NaN is not. */
+/* Fails with LS_ERR_ARGUMENT, and names the call and the option, if the value is outside [low, high] or NaN. */
 ls_status ls_option_within(const char *call, const char *option, double value, double low, double high);
 
 #endif

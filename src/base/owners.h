@@ -1,8 +1,9 @@
 /*
- * Who holds an object that constructors take over: a data set, a module. (A tensor's scope plays the maker's part: see
- * ls_tensor_own.) The maker has one reference. The first constructor that takes the object over gets it, so that
- * constructors nest and leave nothing to free; each later one gets a new reference. The object goes with the last; what
- * stays of it for a while (ls_retire) has none. Not atomic: an object belongs to one thread at a time.
+ * Reference counts of objects that constructors take ownership of: data sets and modules. (For a tensor, the scope
+ * takes the creator's part: see ls_tensor_own.) The creator holds one reference. The first constructor that takes
+ * ownership of the object gets this reference, so that nested constructors leave nothing to free. Each later
+ * constructor gets a new reference. The object is freed with its last reference. A retired record (ls_retire) has no
+ * references. The counts are not atomic: one thread uses an object at a time.
  */
 #ifndef LS_BASE_OWNERS_H
 #define LS_BASE_OWNERS_H
@@ -11,13 +12,13 @@
 
 typedef struct ls_owners {
     int references;
-    int retained; /* of them, those that the user asked for */
-    bool made;    /* among them is the maker's: nobody has taken the object over yet */
+    int retained; /* of these, the references that the user has retained */
+    bool made;    /* the creator still holds its reference: no constructor has taken ownership yet */
 } ls_owners;
 
 #define LS_OWNERS_NEW ((ls_owners){.references = 1, .made = true})
 
-/* A reference for who takes the object over. */
+/* Gives a reference to a constructor that takes ownership. */
 static inline void ls_owners_take(ls_owners *owners) {
     if (!owners->made) {
         owners->references++;
@@ -29,18 +30,19 @@ static inline bool ls_owners_are_gone(const ls_owners *owners) {
     return owners->references == 0;
 }
 
-/* Gives such a reference back. True: it was the last, and the object goes. */
+/* Drops a reference. Returns true if it was the last: the caller then frees the object. */
 static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
 }
 
-/* One more reference for the user, which nobody takes over. */
+/* Gives the user one more reference. No constructor takes ownership of this reference. */
 static inline void ls_owners_retain(ls_owners *owners) {
     owners->references++;
     owners->retained++;
 }
 
-/* The user gives one back: a retained one, or else the maker's; nothing happens when he has neither. True: as above. */
+/* Drops a reference of the user: a retained one, otherwise the creator's. Does nothing if the user has neither. Returns
+ * true if it was the last. */
 static inline bool ls_owners_give_back(ls_owners *owners) {
     if (owners->retained > 0) {
         owners->retained--;

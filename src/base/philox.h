@@ -1,19 +1,19 @@
 /*
- * The arithmetic of random numbers, for the host and for GPUs: the same words from the same (seed, stream, block)
- * everywhere. A block of four words holds two numbers of 64 bits: its first two words, its last two.
+ * The arithmetic of random numbers, for the host and for GPUs. The same (seed, stream, block) gives the same words on
+ * every device. A block of four words holds two 64-bit numbers: the first two words and the last two words.
  */
 #ifndef LS_BASE_PHILOX_H
 #define LS_BASE_PHILOX_H
 
-#include "base/both.h"
 #include "base/clones.h"
+#include "base/host_device.h"
 
 #include <stdint.h>
 
-/* Philox 4x32-10, after Salmon, Moraes, Dror and Shaw (SC 2011): counter = (block, stream), key = seed. */
+/* Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, SC 2011). The counter is (block, stream), the key is the seed. */
 enum { LS_PHILOX_ROUNDS = 10 };
 
-LS_BOTH static inline void ls_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]) {
+LS_HOST_DEVICE static inline void ls_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]) {
     uint32_t c0 = (uint32_t)block;
     uint32_t c1 = (uint32_t)(block >> 32);
     uint32_t c2 = (uint32_t)stream;
@@ -37,17 +37,17 @@ LS_BOTH static inline void ls_philox(uint64_t seed, uint64_t stream, uint64_t bl
     words[3] = c3;
 }
 
-LS_BOTH static inline uint64_t ls_number_of_words(const uint32_t words[2]) {
+LS_HOST_DEVICE static inline uint64_t ls_number_of_words(const uint32_t words[2]) {
     return (uint64_t)words[0] << 32 | words[1];
 }
 
-/* In [0, 1). */
-LS_BOTH static inline double ls_unit_of_words(const uint32_t words[2]) {
+/* Returns a number in [0, 1). */
+LS_HOST_DEVICE static inline double ls_unit_of_words(const uint32_t words[2]) {
     return (double)(ls_number_of_words(words) >> 11) * 0x1p-53;
 }
 
-/* In [0, bound): one multiplication instead of a loop of divisions. */
-LS_BOTH static inline uint64_t ls_below_of_words(const uint32_t words[2], uint64_t bound) {
+/* Returns an integer in [0, bound), by one multiplication (Lemire, arXiv 1805.10941, without the rejection step). */
+LS_HOST_DEVICE static inline uint64_t ls_below_of_words(const uint32_t words[2], uint64_t bound) {
 #ifdef __CUDA_ARCH__
     return __umul64hi(ls_number_of_words(words), bound);
 #else

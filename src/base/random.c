@@ -29,7 +29,7 @@ void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t wo
     ls_philox(seed, stream, block, words);
 }
 
-/* Only a static function may have clones: the dispatcher of any other is exported. */
+/* Static, because the dispatcher of a cloned function that is not static would be exported. */
 LS_CLONES static void make_blocks(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t *words) {
     LS_INDEPENDENT
     for (int64_t i = 0; i < count; i++) {

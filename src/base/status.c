@@ -13,16 +13,16 @@ static _Thread_local ls_status last_status;
 _Thread_local uint32_t ls_error_count;
 
 /*
- * A thread's texts, allocated with its first error. The thread-local variables of a library that dlopen opens must fit
- * into the few hundred bytes that the C library sets aside for all such libraries, so these are not among them.
+ * The texts of a thread, allocated at its first error. They are not thread-local variables: if dlopen opens the
+ * library, these must fit into the few hundred bytes that the C library reserves for all such libraries.
  */
 typedef struct error_texts {
     char last[LS_ERROR_CAPACITY];
-    char missing[LS_ERROR_CAPACITY]; /* the latest of ls_fail_missing */
-    size_t quoted;                   /* the length of what `missing` quotes */
+    char missing[LS_ERROR_CAPACITY]; /* the last message of ls_fail_missing */
+    size_t quoted;                   /* the length of the message that `missing` quotes */
 } error_texts;
 
-static _Thread_local error_texts *own_texts; /* NULL before the first error, or where there was no memory for them */
+static _Thread_local error_texts *own_texts; /* NULL before the first error, and if out of memory */
 
 static pthread_key_t texts_key;
 static pthread_once_t texts_key_once = PTHREAD_ONCE_INIT;
@@ -66,7 +66,7 @@ static void make_texts_key(void) {
     texts_key_works = pthread_key_create(&texts_key, free_texts) == 0;
 }
 
-/* Not by the hooks of ls_set_allocator: it may be they that have no memory. NULL when the system has none either. */
+/* Uses calloc, because the allocator of ls_set_allocator may be out of memory. Returns NULL if calloc fails too. */
 static error_texts *texts_of_thread(void) {
     if (own_texts == NULL) {
         (void)pthread_once(&texts_key_once, make_texts_key);
@@ -82,7 +82,7 @@ static error_texts *texts_of_thread(void) {
 
 const char *ls_error_message(void) {
     static const char none[LS_ERROR_CAPACITY] = "";
-    static const char lost[LS_ERROR_CAPACITY] = "out of memory, even for the text of the error";
+    static const char lost[LS_ERROR_CAPACITY] = "out of memory (also for the text of the error)";
     return own_texts != NULL ? own_texts->last : ls_error_count == 0 ? none : lost;
 }
 
@@ -99,7 +99,7 @@ static void format_plain(char text[LS_ERROR_CAPACITY], const char *format, va_li
 }
 
 ls_status ls_error_set(ls_status status, const char *format, ...) {
-    /* The arguments may point into the old message (a cause quoted by its caller), so format aside first. */
+    /* The arguments may point into the previous message, so format into another buffer first. */
     char text[LS_ERROR_CAPACITY];
     va_list arguments;
     va_start(arguments, format);
@@ -139,5 +139,5 @@ ls_status ls_fail_missing(const char *format, ...) {
 }
 
 ls_status ls_fail_memory(const char *call, size_t bytes) {
-    return ls_error_set(LS_ERR_MEMORY, "%s: out of memory (%zu bytes wanted)", call, bytes);
+    return ls_error_set(LS_ERR_MEMORY, "%s: out of memory: could not allocate %zu bytes", call, bytes);
 }

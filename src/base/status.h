@@ -1,11 +1,12 @@
 /*
- * base: what everything stands on. This header: how Lockstep's own code fails.
+ * base: the lowest layer. This header: how Lockstep's own code reports errors.
  *
- *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);      in functions of ls_status
- *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width); in functions of pointers
+ *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);      in functions that return
+ * ls_status return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width); in functions that
+ * return pointers
  *
- * A message is one sentence: the call, what is wrong with the values that are, and what to do where that is not plain.
- * Whatever it quotes becomes printable (base/text.h).
+ * A message is one sentence: the call, the wrong values, and the remedy if it is not obvious. Quoted text is made
+ * printable (base/text.h).
  */
 #ifndef LS_BASE_STATUS_H
 #define LS_BASE_STATUS_H
@@ -17,7 +18,7 @@
 #define ls_fail           ls_error_set
 #define ls_fail_null(...) ((void)ls_error_set(__VA_ARGS__), NULL)
 
-/* How many errors this thread has had: tells whether one came after some point. */
+/* The number of errors of this thread so far. Two readings show whether an error happened in between. */
 #ifdef __cplusplus
 #define LS_THREAD_LOCAL __thread
 #else
@@ -25,17 +26,18 @@
 #endif
 extern LS_THREAD_LOCAL uint32_t ls_error_count __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Out of memory has one wording everywhere. */
+/* Fails with LS_ERR_MEMORY. Every caller gets the same wording. */
 ls_status ls_fail_memory(const char *call, size_t bytes);
 
 /*
- * What the caller should have given is NULL. Either its maker failed, which is the thread's latest error, or the caller
- * had nothing: nobody can tell, so the message is that error's, followed by what is NULL: of several in a row, as where
- * constructors nest, the last. Returns that error's status (LS_ERR_ARGUMENT where there is none).
+ * Fails because an argument of the caller is NULL. Either the function that should have made the argument failed, or
+ * the caller passed NULL itself; this function cannot distinguish the two. So the new message is the thread's last
+ * error, followed by "NAME is NULL". If constructors nest, only the outermost argument is named. Returns the status of
+ * the last error, or LS_ERR_ARGUMENT if the thread had no error.
  */
 ls_status ls_fail_missing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Puts back a message that was saved while clean-up made calls of its own. */
+/* Restores a message that the caller saved before a clean-up that may fail. */
 void ls_error_restore(ls_status status, const char *message);
 
 /* Returns early with the status of a failing call. */

@@ -4,7 +4,7 @@
 
 size_t ls_text_character(const char *bytes, uint32_t *character) {
     const unsigned char *text = (const unsigned char *)bytes;
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* shorter ones have no business being so long */
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* refuses overlong encodings */
     const size_t length = text[0] < 0x80             ? 1
                           : (text[0] & 0xe0) == 0xc0 ? 2
                           : (text[0] & 0xf0) == 0xe0 ? 3
@@ -53,7 +53,7 @@ void ls_text_make_printable(char *text) {
     *end = '\0';
 }
 
-/* ---- words that are alike ------------------------------------------------------------------------------------------
+/* ---- similar words ------------------------------------------------------------------------------------------
  */
 
 enum { LONGEST_WORD = 32 };

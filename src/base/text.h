@@ -1,7 +1,6 @@
 /*
- * Text that others wrote (a peer, a file, whoever connects) and that may reach a terminal or a log. Error messages, log
- * lines and the launcher's own lines are filtered as they are made, so their callers put foreign text into them as it
- * is.
+ * Text from outside (from a peer, a file or a connection) that may reach a terminal or a log. Error messages, log lines
+ * and the launcher's lines are filtered when they are made, so their callers quote such text unchanged.
  */
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
@@ -10,24 +9,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The length of the character of UTF-8 (RFC 3629) that the text begins with, in bytes; 0: there is none. Stops at the
- * NUL. */
+/* Returns the length in bytes of the UTF-8 character (RFC 3629) at the start of the text, and stores the character.
+ * Returns 0 if the bytes are not UTF-8. Does not read past the final NUL. */
 size_t ls_text_character(const char *text, uint32_t *character);
 
-/* Whether the text is UTF-8. */
+/* Returns whether the whole text is UTF-8. */
 bool ls_text_is_utf8(const char *text);
 
 /*
- * Replaces in place, each by one '?', what could steer a terminal or fake a line: control characters (newlines and
- * escape sequences too; those of the range 0x80 to 0x9f also in UTF-8), what orders text from right to left or breaks
- * lines in Unicode, and bytes that are not UTF-8. All else stays as it is.
+ * Replaces each of these by one '?', in place, because they could control a terminal or forge a line:
+ *   - control characters, with newline and escape, and 0x80 to 0x9f encoded in UTF-8;
+ *   - Unicode characters that change the direction of text or break lines;
+ *   - bytes that are not UTF-8.
  */
 void ls_text_make_printable(char *text);
 
-/* How many letters must be changed, put in, left out or swapped with the next to make one word of the other. */
+/* Returns the edit distance with transpositions (optimal string alignment, after Damerau 1964) of the first 32 bytes.
+ */
 size_t ls_word_distance(const char *left, const char *right);
 
-/* Whether `distance` is near enough to `word` to ask "did you mean". */
+/* Returns whether a word at this distance from `word` is worth a "did you mean". */
 bool ls_word_is_near(const char *word, size_t distance);
 
 #endif

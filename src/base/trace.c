@@ -25,7 +25,7 @@ void ls_trace_free(ls_trace *trace) {
     }
 }
 
-/* Room for one span more; NULL when there is none. */
+/* Makes room for one more span. Returns NULL if the trace is full or if out of memory. */
 static ls_trace_span_record *make_room(ls_trace *trace) {
     ls_trace_span_record *spans =
         trace->count < LS_TRACE_SPANS ? ls_grow(trace->spans, trace->count, sizeof *spans) : NULL;
@@ -38,7 +38,7 @@ static ls_trace_span_record *make_room(ls_trace *trace) {
 
 void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char *format, ...) {
     ls_trace *trace = ls_trace_present;
-    if (trace == NULL) { /* it ended within the span */
+    if (trace == NULL) { /* the trace ended during the span */
         return;
     }
     const uint64_t ended = ls_clock_ns();

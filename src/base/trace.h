@@ -1,6 +1,6 @@
 /*
- * Time lines: what a thread did from when to when, noted while a trace runs on it (ls_trace_start). A place that is
- * worth a span takes the time before and adds the span after:
+ * Traces: the spans of time that a thread spent in named tasks, recorded between ls_trace_start and ls_trace_stop. A
+ * task records its span as follows:
  *
  *     const uint64_t began = ls_trace_now();
  *     ...
@@ -12,9 +12,9 @@
 #include <lockstep/base.h>
 
 #define LS_TRACE_NAME_CAPACITY 48
-#define LS_TRACE_SPANS         (1 << 20) /* at most, of a thread */
+#define LS_TRACE_SPANS         (1 << 20) /* the most spans of a thread */
 
-/* What kind of span: its "cat" in the file. */
+/* The kind of a span: the field "cat" in the file. */
 typedef enum ls_trace_kind {
     LS_TRACE_USER = 0,
     LS_TRACE_COMM,
@@ -28,7 +28,7 @@ typedef enum ls_trace_kind {
 typedef struct ls_trace_span_record {
     uint64_t began; /* ls_clock_ns */
     uint64_t ended;
-    int64_t bytes; /* moved; negative: says nothing */
+    int64_t bytes; /* that were moved; negative if unknown */
     uint32_t kind;
     char name[LS_TRACE_NAME_CAPACITY];
 } ls_trace_span_record;
@@ -36,13 +36,13 @@ typedef struct ls_trace_span_record {
 typedef struct ls_trace {
     ls_trace_span_record *spans;
     size_t count;
-    uint64_t lost; /* spans for which there was no room */
+    uint64_t lost; /* spans that did not fit */
 } ls_trace;
 
-/* This thread's trace; NULL while none runs. */
+/* This thread's trace; NULL if no trace runs. */
 extern _Thread_local ls_trace *ls_trace_present __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* The time, if a trace runs; else 0, which ls_trace_add takes for "add nothing". */
+/* Returns the time if a trace runs, otherwise 0. ls_trace_add ignores spans that began at 0. */
 static inline uint64_t ls_trace_now(void) {
     return __builtin_expect(ls_trace_present == NULL, 1) ? 0 : ls_clock_ns();
 }
@@ -50,7 +50,7 @@ static inline uint64_t ls_trace_now(void) {
 /* Use ls_trace_add. */
 void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char *format, ...) LS_PRINTF(4, 5);
 
-/* Adds a span that ends now. A macro, so that what makes up its name is not evaluated while no trace runs. */
+/* Adds a span that ends now. A macro, so that the parts of the name are evaluated only while a trace runs. */
 #define ls_trace_add(kind, since, ...)                                                                                 \
     do {                                                                                                               \
         if (__builtin_expect((since) != 0, 0)) {                                                                       \
@@ -58,10 +58,10 @@ void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char
         }                                                                                                              \
     } while (0)
 
-/* Makes this thread's trace; there must be none. False: out of memory. */
+/* Starts this thread's trace, of which there must be none yet. Returns false if out of memory. */
 bool ls_trace_open(void);
 
-/* Takes this thread's trace away from it, for ls_trace_free; NULL when none runs. */
+/* Ends this thread's trace. Returns ownership to the caller (ls_trace_free), or NULL if no trace runs. */
 ls_trace *ls_trace_take(void);
 
 void ls_trace_free(ls_trace *trace);

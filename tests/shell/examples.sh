@@ -438,7 +438,7 @@ check "pipeline: a time line that cannot be written is told before the training"
 check "pipeline: once" is "$(sed 's/ (rank ., exit status 1)$//' err)" \
     "pipeline: --trace: cannot write absent/steps.json: No such file or directory"
 launch run -n 2 "$examples/pipeline" --hidden 2147483647 </dev/null
-check "a pipeline of which no model can be made says why" says err "^pipeline: ls_empty: out of memory (.* bytes wanted)"
+check "a pipeline of which no model can be made says why" says err "^pipeline: ls_empty: out of memory: could not allocate .* bytes"
 launch run -n 2 "$examples/pipeline" --layers 101 </dev/null
 check "pipeline --layers 101: refused" is "$status $(grep -c 'layers 101: it takes a whole number from 1 to 100' err)" "2 1"
 

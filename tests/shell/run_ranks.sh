@@ -36,7 +36,7 @@ check "rank 0 holds one descriptor more than rank 1" \
 
 LOCKSTEP_LOG=$(printf 'lo\033[31md') launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
 check "a LOCKSTEP_LOG that there is not: one sentence, which names those that there are" is "$status $(cat err)" \
-    "0 lockstep warning (rank 0): LOCKSTEP_LOG: there is no level 'lo?[31md', only debug, info, warning, error and off: it stays at warning"
+    "0 lockstep warning (rank 0): LOCKSTEP_LOG: unknown level 'lo?[31md'; available: debug, info, warning, error, off; using warning"
 LOCKSTEP_LOG=WARNING launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
 check "one that there is: nothing" is "$status $(cat err)" "0 "
 

@@ -10,15 +10,15 @@
 
 #include <math.h>
 
-#include "base/both.h"
 #include "base/float16.h"
+#include "base/host_device.h"
 
 /*
  * exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x - n ln 2. ln 2 is in two parts, the first short enough that n
  * times it is exact. exp(r) is 1 + r + r^2 q(r), q through the Chebyshev points of |r| <= ln 2 / 2. 2^n is in two
  * factors, since n reaches beyond the exponents of f32.
  */
-LS_BOTH static inline float ls_exp_f32(float x) {
+LS_HOST_DEVICE static inline float ls_exp_f32(float x) {
     const float above = x > 89.0F ? 89.0F : x; /* infinity from 88.73 on, 0 below -103.98 */
     const float inside = above < -105.0F ? -105.0F : above;
     const float rounder = 0x1.8p23F; /* adding it leaves an integer in the low bits */
@@ -39,18 +39,18 @@ LS_BOTH static inline float ls_exp_f32(float x) {
 }
 
 /* 1 / (1 + exp(-x)); the exponential is taken of -|x|, which does not overflow. */
-LS_BOTH static inline float ls_sigmoid_f32(float x) {
+LS_HOST_DEVICE static inline float ls_sigmoid_f32(float x) {
     const float power = ls_exp_f32(x < 0 ? x : -x);
     return (x < 0 ? power : 1.0F) / (1.0F + power);
 }
 
-LS_BOTH static inline double ls_sigmoid_f64(double x) {
+LS_HOST_DEVICE static inline double ls_sigmoid_f64(double x) {
     const double power = exp(x < 0 ? x : -x);
     return (x < 0 ? power : 1.0) / (1.0 + power);
 }
 
 /* Near 0, x + x^3 p(x^2), p through Chebyshev points; further out, where nothing cancels, 1 - 2 / (exp(2 |x|) + 1). */
-LS_BOTH static inline float ls_tanh_f32(float x) {
+LS_HOST_DEVICE static inline float ls_tanh_f32(float x) {
     const float size = fabsf(x);
     const float z = x * x;
     float p = 0x1.2c83cp-9F;
@@ -68,7 +68,7 @@ LS_BOTH static inline float ls_tanh_f32(float x) {
  * exp(-x^2 / 2). x is a short number, whose square is exact, and a rest: rounding x^2 would cost a relative x^2 2^-25.
  * The rest's part is at most 0.03 of x^2 / 2 and comes as a series. From |x| = 15 on the result is 0.
  */
-LS_BOTH static inline float ls_bell_f32(float x) {
+LS_HOST_DEVICE static inline float ls_bell_f32(float x) {
     const float size = fabsf(x) > 15.0F ? 15.0F : fabsf(x);
     const float high = ls_float_of_bits((ls_bits_of_float(size) + 0x800U) & 0xfffff000U);
     const float rest = (size - high) * (size + high) * 0.5F;
@@ -76,7 +76,7 @@ LS_BOTH static inline float ls_bell_f32(float x) {
     return power - power * rest * (1.0F - rest * (0.5F - rest * 0x1.555556p-3F));
 }
 
-LS_BOTH static inline double ls_bell_f64(double x) {
+LS_HOST_DEVICE static inline double ls_bell_f64(double x) {
     return exp(-x * x / 2);
 }
 
@@ -84,7 +84,7 @@ LS_BOTH static inline double ls_bell_f64(double x) {
  * The normal distribution function. Below 0 it is exp(-x^2 / 2) m(|x|), where m falls slowly from 1/2: a polynomial in
  * 1 / (1 + |x| / 4) - 0.6, of which that quotient is the exact form near 0; through Chebyshev points of |x| <= 14.5.
  */
-LS_BOTH static inline float ls_normal_f32(float x) {
+LS_HOST_DEVICE static inline float ls_normal_f32(float x) {
     const float size = fabsf(x) > 15.0F ? 15.0F : fabsf(x);
     const float t = (0.4F - 0.15F * size) / (1.0F + 0.25F * size);
     float m = -0x1.205140p-6F;
@@ -103,7 +103,7 @@ LS_BOTH static inline float ls_normal_f32(float x) {
     return x < 0 ? below : 1.0F - below;
 }
 
-LS_BOTH static inline double ls_normal_f64(double x) {
+LS_HOST_DEVICE static inline double ls_normal_f64(double x) {
     return erfc(-x * 0.70710678118654752440) / 2;
 }
 

@@ -157,14 +157,14 @@ struct rows_of_block {
     int64_t first_head, heads, mask_step;
 
     /* How many of its keys row `line` of a head sees, but for the mask. */
-    LS_BOTH int64_t visible(int64_t line) const {
+    LS_HOST_DEVICE int64_t visible(int64_t line) const {
         return causal && row + line + 1 < keys ? row + line + 1 : keys;
     }
-    LS_BOTH const uint8_t *mask_of(int64_t number) const {
+    LS_HOST_DEVICE const uint8_t *mask_of(int64_t number) const {
         return mask == nullptr ? nullptr : mask + ls::quotient(first_head + number, heads) * mask_step;
     }
     /* Where the row is among all queries of the run's heads. */
-    LS_BOTH int64_t place(int64_t number, int64_t line) const {
+    LS_HOST_DEVICE int64_t place(int64_t number, int64_t line) const {
         return (head + number) * queries + row + line;
     }
 };
@@ -182,10 +182,10 @@ rows_of_block rows_of(const call &c, const block &b) {
     return r;
 }
 
-LS_BOTH float exponential(float x) {
+LS_HOST_DEVICE float exponential(float x) {
     return expf(x);
 }
-LS_BOTH double exponential(double x) {
+LS_HOST_DEVICE double exponential(double x) {
     return exp(x);
 }
 

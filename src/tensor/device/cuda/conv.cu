@@ -28,7 +28,7 @@ conv_shape shape_of(const ls_tensor *large, const ls_tensor *small, const ls_win
 }
 
 /* Splits number i of an array whose last three axes have these sizes; what is left is the number of the channel. */
-LS_BOTH int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
+LS_HOST_DEVICE int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
     for (int axis = 2; axis >= 0; axis--) {
         const int64_t rest = ls::quotient(i, size[axis]);
         at[axis] = i - rest * size[axis];
@@ -38,7 +38,7 @@ LS_BOTH int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
 }
 
 /* Where a tap of the window at output position `at` lies in a channel of the large side; -1: in the padding. */
-LS_BOTH int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a, int64_t b, int64_t c) {
+LS_HOST_DEVICE int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a, int64_t b, int64_t c) {
     const int64_t z = at[0] * s.stride[0] - s.before[0] + a * s.dilation[0];
     const int64_t y = at[1] * s.stride[1] - s.before[1] + b * s.dilation[1];
     const int64_t x = at[2] * s.stride[2] - s.before[2] + c * s.dilation[2];
@@ -47,13 +47,13 @@ LS_BOTH int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a, int64
 }
 
 /* The output position along an axis whose tap `tap` sees position `at` of the large side; -1: none does. */
-LS_BOTH int64_t seer_of(const conv_shape &s, int axis, int64_t at, int64_t tap) {
+LS_HOST_DEVICE int64_t seer_of(const conv_shape &s, int axis, int64_t at, int64_t tap) {
     const int64_t from = at + s.before[axis] - tap * s.dilation[axis];
     const int64_t seer = from < 0 ? -1 : ls::quotient(from, s.stride[axis]);
     return seer < s.out[axis] && seer * s.stride[axis] == from ? seer : -1;
 }
 
-LS_BOTH int64_t product_of(const int64_t *size) {
+LS_HOST_DEVICE int64_t product_of(const int64_t *size) {
     return size[0] * size[1] * size[2];
 }
 

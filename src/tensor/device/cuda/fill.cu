@@ -6,31 +6,31 @@ namespace {
 /* A number of dtype D in memory (T), and as a value. */
 template <int D, class T> struct element {
     typedef T type;
-    static LS_BOTH T value(T x) {
+    static LS_HOST_DEVICE T value(T x) {
         return x;
     }
 };
 struct element_bf16 {
     typedef uint16_t type;
-    static LS_BOTH float value(uint16_t x) {
+    static LS_HOST_DEVICE float value(uint16_t x) {
         return ls_bf16_to_float(x);
     }
 };
 struct element_f16 {
     typedef uint16_t type;
-    static LS_BOTH float value(uint16_t x) {
+    static LS_HOST_DEVICE float value(uint16_t x) {
         return ls_f16_to_float(x);
     }
 };
 struct element_bool {
     typedef uint8_t type;
-    static LS_BOTH int value(uint8_t x) {
+    static LS_HOST_DEVICE int value(uint8_t x) {
         return x != 0;
     }
 };
 
 /* From a floating value or an integer: as number.h has it, but integers wrap around where they do not fit. */
-template <int D, class V> LS_BOTH auto stored(V v) {
+template <int D, class V> LS_HOST_DEVICE auto stored(V v) {
     constexpr bool is_floating = std::is_floating_point<V>::value;
     if constexpr (D == LS_F32) {
         return (float)v;

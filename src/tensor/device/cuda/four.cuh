@@ -24,7 +24,7 @@ template <class T, int N> struct arrays {
 };
 
 /* Numbers 4 t .. of an array, where `whole` says that all four are there and the array is aligned. */
-template <class T> LS_BOTH void read_four(T (&to)[4], const T *from, int64_t t, int64_t count, bool whole) {
+template <class T> LS_HOST_DEVICE void read_four(T (&to)[4], const T *from, int64_t t, int64_t count, bool whole) {
     if (whole && from != nullptr) {
         const four<T> read = reinterpret_cast<const four<T> *>(from)[t];
         for (int l = 0; l < 4; l++) {
@@ -37,7 +37,7 @@ template <class T> LS_BOTH void read_four(T (&to)[4], const T *from, int64_t t, 
     }
 }
 
-template <class T> LS_BOTH void write_four(T *to, const T (&from)[4], int64_t t, int64_t count, bool whole) {
+template <class T> LS_HOST_DEVICE void write_four(T *to, const T (&from)[4], int64_t t, int64_t count, bool whole) {
     if (to == nullptr) {
         return;
     }

@@ -15,7 +15,7 @@ struct alignas(8) four_halves {
     uint16_t x[4];
 };
 
-template <int HALF> LS_BOTH uint16_t half_of(float x) {
+template <int HALF> LS_HOST_DEVICE uint16_t half_of(float x) {
     return HALF == LS_BF16 ? ls_bf16_from_float(x) : ls_f16_from_float(x);
 }
 
@@ -76,19 +76,19 @@ template <int HALF> ls_status rounded_to(ls_stream *stream, const float *from, i
 
 template <class T> struct plain {
     typedef T type;
-    static LS_BOTH double value(T x) {
+    static LS_HOST_DEVICE double value(T x) {
         return (double)x;
     }
 };
 struct plain_bf16 {
     typedef uint16_t type;
-    static LS_BOTH double value(uint16_t x) {
+    static LS_HOST_DEVICE double value(uint16_t x) {
         return (double)ls_bf16_to_float(x);
     }
 };
 struct plain_f16 {
     typedef uint16_t type;
-    static LS_BOTH double value(uint16_t x) {
+    static LS_HOST_DEVICE double value(uint16_t x) {
         return (double)ls_f16_to_float(x);
     }
 };

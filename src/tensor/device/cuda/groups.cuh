@@ -26,9 +26,9 @@ struct single {
 struct truth {
     uint8_t byte;
 
-    LS_BOTH explicit truth(uint64_t value) : byte(value != 0) {
+    LS_HOST_DEVICE explicit truth(uint64_t value) : byte(value != 0) {
     }
-    LS_BOTH explicit operator uint64_t() const {
+    LS_HOST_DEVICE explicit operator uint64_t() const {
         return byte;
     }
 };

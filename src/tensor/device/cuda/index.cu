@@ -10,7 +10,7 @@ namespace {
 /* How elements are added: numbers, of which integers wrap around; truths; and four numbers at once. */
 template <class T> struct of_number {
     typedef T type;
-    static LS_BOTH T sum(T a, T b) {
+    static LS_HOST_DEVICE T sum(T a, T b) {
         if constexpr (std::is_floating_point<T>::value) {
             return a + b;
         } else {
@@ -20,13 +20,13 @@ template <class T> struct of_number {
 };
 struct of_truth {
     typedef uint8_t type;
-    static LS_BOTH uint8_t sum(uint8_t a, uint8_t b) {
+    static LS_HOST_DEVICE uint8_t sum(uint8_t a, uint8_t b) {
         return a != 0 || b != 0;
     }
 };
 struct of_four {
     typedef ls::four<float> type;
-    static LS_BOTH type sum(const type &a, const type &b) {
+    static LS_HOST_DEVICE type sum(const type &a, const type &b) {
         type both;
         for (int l = 0; l < 4; l++) {
             both.number[l] = a.number[l] + b.number[l];

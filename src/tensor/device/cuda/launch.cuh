@@ -202,7 +202,7 @@ struct scratch {
 };
 
 /* a / b of numbers that are not negative: 64-bit division takes a GPU ten times as long. */
-LS_BOTH inline int64_t quotient(int64_t a, int64_t b) {
+LS_HOST_DEVICE inline int64_t quotient(int64_t a, int64_t b) {
     return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 

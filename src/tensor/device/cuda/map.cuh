@@ -10,20 +10,20 @@
 namespace ls {
 
 /* A parameter of a map, as T. */
-template <class T> LS_BOTH inline T number(double value);
-template <> LS_BOTH inline float number<float>(double value) {
+template <class T> LS_HOST_DEVICE inline T number(double value);
+template <> LS_HOST_DEVICE inline float number<float>(double value) {
     return (float)value;
 }
-template <> LS_BOTH inline double number<double>(double value) {
+template <> LS_HOST_DEVICE inline double number<double>(double value) {
     return value;
 }
-template <> LS_BOTH inline int64_t number<int64_t>(double value) {
+template <> LS_HOST_DEVICE inline int64_t number<int64_t>(double value) {
     return ls_i64_of(value);
 }
-template <> LS_BOTH inline int32_t number<int32_t>(double value) {
+template <> LS_HOST_DEVICE inline int32_t number<int32_t>(double value) {
     return ls_i32_of(value);
 }
-template <> LS_BOTH inline uint8_t number<uint8_t>(double value) {
+template <> LS_HOST_DEVICE inline uint8_t number<uint8_t>(double value) {
     return ls_u8_of(value);
 }
 
@@ -34,10 +34,10 @@ template <> struct computing<int32_t> { typedef uint32_t type; };
 template <> struct computing<uint8_t> { typedef uint32_t type; };
 
 #define LS_OF_TWO(name, f32, f64)                                                                                      \
-    LS_BOTH inline float name(float x) {                                                                               \
+    LS_HOST_DEVICE inline float name(float x) {                                                                        \
         return f32(x);                                                                                                 \
     }                                                                                                                  \
-    LS_BOTH inline double name(double x) {                                                                             \
+    LS_HOST_DEVICE inline double name(double x) {                                                                      \
         return f64(x);                                                                                                 \
     }
 LS_OF_TWO(normal_of, ls_normal_f32, ls_normal_f64)
@@ -126,7 +126,7 @@ LS_MAPS(LS_COUNT_OF)
     template <class T, bool TRUTH> struct name##_of {                                                                  \
         typedef typename ls::computing<T>::type U;                                                                     \
         ls::map_numbers numbers;                                                                                       \
-        LS_BOTH T operator()(T a) const {                                                                              \
+        LS_HOST_DEVICE T operator()(T a) const {                                                                       \
             take;                                                                                                      \
             const U result = (U)(expression);                                                                          \
             return TRUTH ? (T)(result != 0) : (T)result;                                                               \
@@ -142,7 +142,7 @@ LS_MAPS(LS_COUNT_OF)
     template <class T, bool TRUTH> struct name##_of {                                                                  \
         typedef typename ls::computing<T>::type U;                                                                     \
         ls::map_numbers numbers;                                                                                       \
-        LS_BOTH T operator()(T a, T b) const {                                                                         \
+        LS_HOST_DEVICE T operator()(T a, T b) const {                                                                  \
             take;                                                                                                      \
             const U result = (U)(expression);                                                                          \
             return TRUTH ? (T)(result != 0) : (T)result;                                                               \
@@ -158,7 +158,7 @@ LS_MAPS(LS_COUNT_OF)
     template <class T, bool TRUTH> struct name##_of {                                                                  \
         typedef typename ls::computing<T>::type U;                                                                     \
         ls::map_numbers numbers;                                                                                       \
-        LS_BOTH T operator()(T a, T b, T c) const {                                                                    \
+        LS_HOST_DEVICE T operator()(T a, T b, T c) const {                                                             \
             take;                                                                                                      \
             const U result = (U)(expression);                                                                          \
             return TRUTH ? (T)(result != 0) : (T)result;                                                               \

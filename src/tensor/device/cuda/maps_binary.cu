@@ -4,7 +4,7 @@
 #include "tensor/device/maps_binary.inc"
 
 /* Wraps around as products do; with a negative exponent what is left of the fraction. */
-static LS_BOTH inline int64_t raised(int64_t base, int64_t exponent) {
+static LS_HOST_DEVICE inline int64_t raised(int64_t base, int64_t exponent) {
     if (exponent < 0) {
         return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
     }
@@ -14,10 +14,10 @@ static LS_BOTH inline int64_t raised(int64_t base, int64_t exponent) {
     }
     return (int64_t)result;
 }
-static LS_BOTH inline float raised(float base, float exponent) {
+static LS_HOST_DEVICE inline float raised(float base, float exponent) {
     return powf(base, exponent);
 }
-static LS_BOTH inline double raised(double base, double exponent) {
+static LS_HOST_DEVICE inline double raised(double base, double exponent) {
     return pow(base, exponent);
 }
 

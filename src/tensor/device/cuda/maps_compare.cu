@@ -5,7 +5,7 @@
  * Whether integer a is below, equal to, or above a number that may have a fraction: -1, 0, 1, and 2 where the number is
  * NaN. A double is not wide enough for every i64, so what is compared is the whole part, and then the fraction.
  */
-static LS_BOTH inline int compared(int64_t a, double number) {
+static LS_HOST_DEVICE inline int compared(int64_t a, double number) {
     if (number != number) {
         return 2;
     }
@@ -22,28 +22,28 @@ static LS_BOTH inline int compared(int64_t a, double number) {
     }
     return number > whole ? -1 : 0;
 }
-static LS_BOTH inline int compared(double a, double b) {
+static LS_HOST_DEVICE inline int compared(double a, double b) {
     return a != a || b != b ? 2 : (a > b) - (a < b);
 }
-static LS_BOTH inline int compared(float a, double number) {
+static LS_HOST_DEVICE inline int compared(float a, double number) {
     return compared((double)a, (double)(float)number); /* as the CPU: the number is first rounded to f32 */
 }
-static LS_BOTH inline int compared(int32_t a, double number) {
+static LS_HOST_DEVICE inline int compared(int32_t a, double number) {
     return compared((int64_t)a, number);
 }
-static LS_BOTH inline int compared(uint8_t a, double number) {
+static LS_HOST_DEVICE inline int compared(uint8_t a, double number) {
     return compared((int64_t)a, number);
 }
 
 #define COMPARE(name, a, b, expression, of_number)                                                                     \
     template <class T> struct name##_of {                                                                              \
-        LS_BOTH uint8_t operator()(T a, T b) const {                                                                   \
+        LS_HOST_DEVICE uint8_t operator()(T a, T b) const {                                                            \
             return (expression) ? 1 : 0;                                                                               \
         }                                                                                                              \
     };                                                                                                                 \
     template <class T> struct name##_number_of {                                                                       \
         double number;                                                                                                 \
-        LS_BOTH uint8_t operator()(T a) const {                                                                        \
+        LS_HOST_DEVICE uint8_t operator()(T a) const {                                                                 \
             const int way = compared(a, number);                                                                       \
             return (of_number) ? 1 : 0;                                                                                \
         }                                                                                                              \
@@ -74,7 +74,7 @@ COMPARE(ge, a, b, a >= b, way == 0 || way == 1)
 
 #define TEST(name, a, expression)                                                                                      \
     template <class T> struct name##_of {                                                                              \
-        LS_BOTH uint8_t operator()(T a) const {                                                                        \
+        LS_HOST_DEVICE uint8_t operator()(T a) const {                                                                 \
             return (expression) ? 1 : 0;                                                                               \
         }                                                                                                              \
     };                                                                                                                 \
@@ -90,7 +90,7 @@ TEST(is_nan, a, a != a)
 TEST(is_finite, a, a - a == 0)
 
 template <class T> struct where_of {
-    LS_BOTH T operator()(uint8_t condition, T a, T b) const {
+    LS_HOST_DEVICE T operator()(uint8_t condition, T a, T b) const {
         return condition != 0 ? a : b;
     }
 };

@@ -11,7 +11,7 @@
 namespace ls {
 
 /* How many of the ordered keys [begin, end) are below `key`, or not above it. */
-LS_BOTH inline int64_t keys_below(const int64_t *keys, int64_t begin, int64_t end, int64_t key, bool or_equal) {
+LS_HOST_DEVICE inline int64_t keys_below(const int64_t *keys, int64_t begin, int64_t end, int64_t key, bool or_equal) {
     const int64_t from = begin;
     while (begin < end) {
         const int64_t middle = begin + (end - begin) / 2;

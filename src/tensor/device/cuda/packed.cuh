@@ -24,7 +24,7 @@ struct packed_part {
     int64_t first, behind; /* its items among those of all parts */
     bool by_four;          /* f32 in whole vectors */
 
-    LS_BOTH float *place(int64_t item) const {
+    LS_HOST_DEVICE float *place(int64_t item) const {
         const int64_t row = ls::quotient(item, groups), head = ls::quotient(row, rows);
         const int64_t sample = ls::quotient(head, heads);
         return wide + sample * batch_step + (head - sample * heads) * head_step + (row - head * rows) * row_step +
@@ -37,7 +37,7 @@ struct packed_parts {
     int count;
     int64_t items;
 
-    LS_BOTH const packed_part &of(int64_t i) const {
+    LS_HOST_DEVICE const packed_part &of(int64_t i) const {
         int p = 0;
         while (p + 1 < count && i >= at[p].behind) {
             p++;

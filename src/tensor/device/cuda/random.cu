@@ -11,7 +11,7 @@ extern "C" {
 namespace {
 
 /* a + b c, rounded twice, as on the CPU. */
-LS_BOTH inline double scaled(double a, double b, double c) {
+LS_HOST_DEVICE inline double scaled(double a, double b, double c) {
 #ifdef __CUDA_ARCH__
     return __dadd_rn(a, __dmul_rn(b, c));
 #else
@@ -20,7 +20,7 @@ LS_BOTH inline double scaled(double a, double b, double c) {
 }
 
 /* Numbers 2 t and 2 t + 1 of y. */
-template <class T, class V> LS_BOTH void write_pair(T *y, int64_t count, int64_t t, const V (&pair)[2]) {
+template <class T, class V> LS_HOST_DEVICE void write_pair(T *y, int64_t count, int64_t t, const V (&pair)[2]) {
     y[2 * t] = (T)pair[0];
     if (2 * t + 1 < count) {
         y[2 * t + 1] = (T)pair[1];

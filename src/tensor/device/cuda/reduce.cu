@@ -27,10 +27,10 @@ template <class T> struct adding {
     typedef typename wide<T>::few few;
     typedef typename wide<T>::all all;
     static constexpr bool halves = std::is_floating_point<T>::value;
-    static LS_BOTH all start() {
+    static LS_HOST_DEVICE all start() {
         return 0;
     }
-    template <class V> static LS_BOTH V join(V a, V b) {
+    template <class V> static LS_HOST_DEVICE V join(V a, V b) {
         return a + b;
     }
 };
@@ -39,10 +39,10 @@ template <class T> struct multiplying {
     typedef T in;
     typedef typename wide<T>::all few, all;
     static constexpr bool halves = false;
-    static LS_BOTH all start() {
+    static LS_HOST_DEVICE all start() {
         return 1;
     }
-    template <class V> static LS_BOTH V join(V a, V b) {
+    template <class V> static LS_HOST_DEVICE V join(V a, V b) {
         return a * b;
     }
 };
@@ -53,10 +53,10 @@ template <class T> struct choosing_largest {
     static constexpr bool halves = false;
     static constexpr T first =
         std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
-    static LS_BOTH T start() {
+    static LS_HOST_DEVICE T start() {
         return first;
     }
-    static LS_BOTH T join(T a, T b) {
+    static LS_HOST_DEVICE T join(T a, T b) {
         return a > b || a != a ? a : b;
     }
 };
@@ -66,10 +66,10 @@ template <class T> struct choosing_smallest {
     static constexpr bool halves = false;
     static constexpr T first =
         std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
-    static LS_BOTH T start() {
+    static LS_HOST_DEVICE T start() {
         return first;
     }
-    static LS_BOTH T join(T a, T b) {
+    static LS_HOST_DEVICE T join(T a, T b) {
         return a < b || a != a ? a : b;
     }
 };

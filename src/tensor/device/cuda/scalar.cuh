@@ -10,36 +10,36 @@ extern "C" {
 
 namespace ls {
 
-LS_BOTH inline float exp_of(float x) {
+LS_HOST_DEVICE inline float exp_of(float x) {
     return ls_exp_f32(x);
 }
-LS_BOTH inline double exp_of(double x) {
+LS_HOST_DEVICE inline double exp_of(double x) {
     return exp(x);
 }
-LS_BOTH inline float tanh_of(float x) {
+LS_HOST_DEVICE inline float tanh_of(float x) {
     return ls_tanh_f32(x);
 }
-LS_BOTH inline double tanh_of(double x) {
+LS_HOST_DEVICE inline double tanh_of(double x) {
     return tanh(x);
 }
-LS_BOTH inline float sigmoid_of(float x) {
+LS_HOST_DEVICE inline float sigmoid_of(float x) {
     return ls_sigmoid_f32(x);
 }
-LS_BOTH inline double sigmoid_of(double x) {
+LS_HOST_DEVICE inline double sigmoid_of(double x) {
     return ls_sigmoid_f64(x);
 }
-LS_BOTH inline float sqrt_of(float x) {
+LS_HOST_DEVICE inline float sqrt_of(float x) {
     return sqrtf(x);
 }
-LS_BOTH inline double sqrt_of(double x) {
+LS_HOST_DEVICE inline double sqrt_of(double x) {
     return sqrt(x);
 }
 
-LS_BOTH inline int64_t least(int64_t a, int64_t b) {
+LS_HOST_DEVICE inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-LS_BOTH inline int64_t most(int64_t a, int64_t b) {
+LS_HOST_DEVICE inline int64_t most(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
