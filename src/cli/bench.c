@@ -132,7 +132,7 @@ static ls_status read_op(const char *text, ls_reduction *reduction) {
                    text);
 }
 
-/* What was asked for but means nothing for this collective. */
+/* Refuses options that have no meaning for this collective. */
 static ls_status check_fit(const bench_values *values, const ls_bench_collective *collective) {
     const char *name = collective->name;
     if (!collective->reduces && values->op != NULL) {
@@ -198,12 +198,12 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
     return read_sizes(values->sizes != NULL ? values->sizes : "4,1K,64K,1M,16M,64M", plan);
 }
 
-/* Of --simulate, and what does not go with it. */
+/* Reads --simulate and its options, and refuses options that do not fit. */
 static ls_status read_cluster(const bench_values *values, ls_bench_cluster *cluster) {
     const struct {
         const char *name;
         bool given;
-        bool models; /* goes with --simulate, and only with it */
+        bool models; /* requires --simulate */
     } given[] = {{"latency", values->latency != NULL, true},     {"bandwidth", values->bandwidth != NULL, true},
                  {"overhead", values->overhead != NULL, true},   {"eager", values->eager != NULL, true},
                  {"ranks", values->ranks != 0, false},           {"backend", values->backend != NULL, false},
@@ -238,7 +238,7 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
     return LS_OK;
 }
 
-/* Options may stand before COLLECTIVE and after it. */
+/* Reads the options, which may stand before and after COLLECTIVE. */
 static ls_status parse(int argc, char **argv, bench_values *values, const char **collective, bool *help) {
     int rest = 0;
     LS_TRY(ls_options_parse(&ls_bench_command, argc, argv, values, &rest, help));
@@ -269,7 +269,7 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
 
 /* ---- running it ------------------------------------------------------------------------------------------------ */
 
-/* Ranks are this program again, which finds itself in a job: the same words, but for how many to start. */
+/* Starts this program again as the ranks of a job, with the same arguments except the number of ranks. */
 static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status) {
     char **words = ls_allocate_zeroed((size_t)argc + 2, sizeof *words);
     int count = 0;
@@ -299,7 +299,10 @@ static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status)
     return status;
 }
 
-/* Whether a launcher, be it mpirun, made this process a rank: also where ls_init is going to say what is wrong. */
+/*
+ * Returns whether a launcher, such as mpirun, started this process as a rank. If the environment is wrong, returns
+ * true, so that ls_init reports the error.
+ */
 static bool is_rank(const char *backend) {
     ls_job job;
     return (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL) ||

@@ -19,7 +19,9 @@ static double twice_others(int ranks) {
     return 2.0 * others(ranks);
 }
 
-/* ---- where results come from ----------------------------------------------------------------------------------- */
+/*
+ * ---- origin of results ---------------------------------------------------------------------------------------------
+ */
 
 static ls_bench_origin from_root(const ls_bench_call *call, int part) {
     (void)call;
@@ -41,13 +43,13 @@ static ls_bench_origin own_from_all(const ls_bench_call *call, int part) {
     return (ls_bench_origin){LS_BENCH_ALL, call->rank};
 }
 
-/* Part `part` of the result is what rank `part` sent, */
+/* Part `part` of the result is the data that rank `part` sent. */
 static ls_bench_origin from_each(const ls_bench_call *call, int part) {
     (void)call;
     return (ls_bench_origin){part, 0};
 }
 
-/* or, of that, what was meant for this rank. */
+/* Part `part` of the result is the part for this rank of the data that rank `part` sent. */
 static ls_bench_origin own_from_each(const ls_bench_call *call, int part) {
     return (ls_bench_origin){part, call->rank};
 }
@@ -60,7 +62,7 @@ static ls_bench_origin from_before(const ls_bench_call *call, int part) {
     return (ls_bench_origin){rank_before(call), part};
 }
 
-/* Ranks go in pairs; with an odd number the last is alone. */
+/* Returns the other rank of the pair. With an odd number of ranks, the last rank has no partner. */
 static int partner(const ls_bench_call *call) {
     const int other = call->rank ^ 1;
     return other < call->ranks ? other : LS_BENCH_NOBODY;
@@ -110,7 +112,7 @@ static ls_status run_scatter(const ls_bench_call *call) {
     return ls_comm_scatter(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
 }
 
-/* Every rank sends to the next and receives from the one before, as in nccl-tests. */
+/* Every rank sends to the next rank and receives from the previous rank, as in nccl-tests. */
 static ls_status run_sendrecv(const ls_bench_call *call) {
     ls_work *sending = NULL;
     LS_TRY(ls_comm_send(call->comm, call->send, call->count, call->dtype, (call->rank + 1) % call->ranks, 0, &sending));
@@ -120,7 +122,7 @@ static ls_status run_sendrecv(const ls_bench_call *call) {
     return received != LS_OK ? received : sent;
 }
 
-/* The lower rank of a pair sends, the other answers. */
+/* The lower rank of a pair sends first, the higher rank answers. */
 static ls_status run_pingpong(const ls_bench_call *call) {
     const int other = partner(call);
     if (other == LS_BENCH_NOBODY) {
@@ -224,7 +226,7 @@ const char *ls_bench_names(char *text, size_t capacity) {
     return text;
 }
 
-/* all-reduce, all_reduce and allreduce are one name. */
+/* Compares names without "-" and "_", so all-reduce, all_reduce and allreduce are the same. */
 static bool is_same_name(const char *left, const char *right) {
     for (;;) {
         left += strspn(left, "-_");

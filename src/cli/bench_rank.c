@@ -9,25 +9,25 @@
 #include "comm/store.h"
 
 /*
- * Calls shorter than GROUP_SECONDS are timed several at a time, else the clock is what one measures. Without
- * --iterations a size takes about SIZE_SECONDS.
+ * Calls shorter than GROUP_SECONDS are timed in groups, because reading the clock takes as long as such a call. Without
+ * --iterations, a size takes about SIZE_SECONDS.
  */
 static const double GROUP_SECONDS = 10e-6;
 static const double WARM_SECONDS = 20e-3;
 static const double SIZE_SECONDS = 0.25;
 enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERATIONS = 1000 };
 
-/* One size on one rank. */
+/* The measurement of one size on one rank. */
 typedef struct bench {
     const ls_bench_plan *plan;
     ls_bench_call call;
-    size_t bytes;     /* of the larger buffer */
-    void *memory;     /* what is sent, NULL in place */
-    double *times;    /* one entry per iteration, seconds; first those of this rank, then of the slowest */
-    const char *way;  /* how the last of the timed calls travelled */
-    uint64_t sent[2]; /* messages of a timed call and their bytes, of the rank that sends most of each */
-    bool counts;      /* the backend tells them */
-    int iterations;   /* each of `group` calls */
+    size_t bytes;     /* of the larger of the two buffers */
+    void *memory;     /* the send buffer; NULL in place */
+    double *times;    /* seconds per iteration: first of this rank, later of the slowest rank */
+    const char *way;  /* the algorithm of the last timed call */
+    uint64_t sent[2]; /* messages and bytes of a timed call, each of the rank that sends most */
+    bool counts;      /* the backend counts messages */
+    int iterations;   /* timed iterations, each of `group` calls */
     int group;
 } bench;
 
@@ -63,7 +63,7 @@ static void close_bench(bench *self) {
     ls_free(self->times);
 }
 
-/* Whole elements, at least one in each part. */
+/* Allocates the buffers: whole elements, at least one in each part. */
 static ls_status open_bench(bench *self, size_t size) {
     const ls_bench_collective *row = self->plan->collective;
     ls_bench_call *call = &self->call;
@@ -86,7 +86,7 @@ static ls_status open_bench(bench *self, size_t size) {
     return LS_OK;
 }
 
-/* The values that this rank sends. */
+/* Writes the values that this rank sends. */
 static void write_values(const bench *self) {
     const ls_bench_collective *row = self->plan->collective;
     const size_t parts = parts_of(self, is_in_place(self->plan) ? row->receive : row->send);
@@ -96,8 +96,8 @@ static void write_values(const bench *self) {
 /* ---- checking -------------------------------------------------------------------------------------------------- */
 
 /*
- * Makes a call with known values, into a buffer that holds something else, and looks at what was received. The rank
- * that finds something wrong says so; all get to know.
+ * Makes a call with known values into a buffer with other contents, and checks the result. A rank that finds a wrong
+ * element prints it. All ranks learn whether any rank found one.
  */
 static ls_status check(const bench *self, bool *wrong) {
     const ls_bench_collective *row = self->plan->collective;
@@ -125,7 +125,7 @@ static ls_status check(const bench *self, bool *wrong) {
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-/* Seconds that one of `calls` calls takes on this rank. */
+/* Measures the seconds per call on this rank, over `calls` calls. */
 static ls_status time_calls(bench *self, int calls, double *seconds) {
     uint64_t before[2] = {0};
     if (self->plan->fresh) {
@@ -149,7 +149,7 @@ static int within(double value, int least, int most) {
     return value <= least ? least : value >= most ? most : (int)value;
 }
 
-/* Warms up and finds, alike on all ranks, how many iterations of how many calls to time. */
+/* Warms up, and chooses the number of iterations and of calls per iteration. All ranks choose the same numbers. */
 static ls_status choose_iterations(bench *self) {
     double seconds = 0.0;
     int calls = 2;
@@ -171,7 +171,7 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* An iteration takes as long as on the rank where it takes longest. Afterwards `times` is sorted. */
+/* Times all iterations. The time of an iteration is that of the slowest rank. Sorts `times`. */
 static ls_status measure(bench *self) {
     const size_t count = (size_t)self->iterations;
     self->times = ls_allocate_zeroed(count, sizeof *self->times);
@@ -195,7 +195,7 @@ static double microseconds(const bench *self, double quantile) {
     return 1e6 * part * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
 }
 
-/* "3", or `otherwise` where the backend does not count. */
+/* Formats a count, or returns `otherwise` if the backend does not count. */
 static const char *count_text(const bench *self, uint64_t count, const char *otherwise, char text[24]) {
     snprintf(text, 24, "%llu", (unsigned long long)count);
     return self->counts ? text : otherwise;
@@ -244,12 +244,12 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
 
 /* ---- one rank -------------------------------------------------------------------------------------------------- */
 
-/* Checked before the timed calls and after them. */
+/* Checks the results before and after the timed calls. */
 static ls_status bench_size(bench *self, size_t size, bool *wrong) {
     LS_TRY(open_bench(self, size));
     LS_TRY(check(self, wrong));
     if (self->plan->in_place && !self->plan->fresh) {
-        /* Results are the next call's values: those of zeros stay zeros, others would grow beyond all bounds. */
+        /* Zeros stay zeros when results become the next call's values. Other values would grow without bound. */
         memset(self->call.receive, 0, self->bytes);
     }
     LS_TRY(choose_iterations(self));

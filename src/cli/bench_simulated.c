@@ -11,9 +11,9 @@
 #include "comm/frame.h"
 #include "comm/transport/simulated/driver.h"
 
-#define NEVER_S 1e9                  /* on the network's clock */
+#define NEVER_S 1e9                  /* seconds, on the clock of the simulation */
 #define LOOK_NS UINT64_C(1000000000) /* the same */
-#define CONTENT ((size_t)65536)      /* more than travels in rounds */
+#define CONTENT ((size_t)65536)      /* more than the agreement carries inline */
 
 /* ---- numbers with a unit ----------------------------------------------------------------------------------------- */
 
@@ -22,7 +22,7 @@ typedef struct named_unit {
     double factor;
 } named_unit;
 
-/* A number of 0 or more, with one of the units right behind it or after a blank. */
+/* Reads a number of 0 or more, with one of the units directly after it or after a blank. */
 static bool read_number(const char *text, const named_unit *units, size_t count, double *number) {
     char *end = NULL;
     const double value = isdigit((unsigned char)text[0]) ? strtod(text, &end) : 0.0;
@@ -130,13 +130,13 @@ static void close_ranks(simulation *self) {
     snprintf(message, sizeof message, "%s", ls_error_message());
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
-            self->ranks[rank].engine->ended = true; /* nobody is left to be told of it */
+            self->ranks[rank].engine->ended = true; /* no engine is left to be notified */
             ls_engine_close(self->ranks[rank].engine);
         }
     }
     ls_sim_free(self->network);
     ls_free(self->ranks);
-    ls_error_restore(status, message); /* ranks that leave in the midst of a call have one of their own */
+    ls_error_restore(status, message); /* a rank that leaves during a call has its own error */
 }
 
 static ls_status run_call(simulation *self) {
@@ -157,7 +157,10 @@ static ls_status run_call(simulation *self) {
     return LS_OK;
 }
 
-/* Whole elements, at least one in each part: as on real ranks. All ranks have the same buffers, of zeros. */
+/*
+ * Sets the sizes: whole elements, at least one in each part, as on real ranks. All ranks share one set of zeroed
+ * buffers.
+ */
 static ls_status set_call(simulation *self, size_t size) {
     const ls_bench_plan *plan = self->plan;
     const ls_bench_collective *row = plan->collective;
@@ -222,7 +225,7 @@ ls_status ls_bench_simulate(const ls_bench_plan *plan, const ls_bench_cluster *c
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --simulate is for collectives; %s is single messages",
                        plan->collective->name);
     }
-    ls_comm_tell_after_ns = UINT64_MAX; /* nobody waits in earnest */
+    ls_comm_tell_after_ns = UINT64_MAX; /* no warnings about waiting: the clock is simulated */
     ls_status status = LS_OK;
     if (!plan->json) {
         print_heading(plan, cluster);

@@ -1,7 +1,7 @@
 /*
- * What well-known algorithms take in the model of LogGP, in closed form (R. Thakur, R. Rabenseifner, W. Gropp,
- * "Optimization of collective communication operations in MPICH", 2005): steps one after the other, each a message of
- * its own. None of them agrees on anything.
+ * Costs of well-known algorithms in the LogGP model, in closed form (R. Thakur, R. Rabenseifner, W. Gropp,
+ * "Optimization of Collective Communication Operations in MPICH", 2005). The steps follow each other, and each step is
+ * one message. None of these algorithms includes an agreement.
  */
 #include <math.h>
 
@@ -12,19 +12,20 @@ typedef struct model {
     double ranks;
     double bytes;
     double levels; /* ceil(log2 ranks) */
-    double power;  /* the largest power of two that is at most `ranks` */
-    double folds;  /* 1 where that is not `ranks` itself */
+    double power;  /* the largest power of two up to `ranks` */
+    double folds;  /* 1 if `ranks` is not a power of two */
     ls_bench_estimate best;
 } model;
 
 /* One message. */
 static double message(const model *m, double bytes) {
     const ls_bench_cluster *c = m->cluster;
-    const double hands = bytes > (double)c->eager ? 3 : 1; /* what is large is announced and asked for */
+    const double hands =
+        bytes > (double)c->eager ? 3 : 1; /* the rendezvous protocol: request to send, clear to send, data */
     return hands * (2 * c->overhead_ns + c->latency_ns) + bytes / c->bytes_per_ns;
 }
 
-/* Messages of 1/2, 1/4 ... of the buffer, down to what one of `ranks` has. */
+/* Adds messages of 1/2, 1/4, ... of the buffer, down to the part of one of `ranks` ranks. */
 static double halves(const model *m, double ranks) {
     double ns = 0;
     for (int level = 1; exp2(level - 1) < ranks; level++) {
@@ -67,7 +68,7 @@ static void offer_broadcast(model *m) {
           m->levels + m->ranks - 1, 2 * others * m->bytes);
 }
 
-/* All-gather, and reduce-scatter, which is the same backwards. */
+/* All-gather and reduce-scatter: the second is the first in reverse. */
 static void offer_parts(model *m, bool reduces) {
     const double others = m->ranks - 1;
     const double fold = reduces ? m->folds * (message(m, m->bytes) + message(m, m->bytes / m->ranks)) : 0;

@@ -7,14 +7,14 @@
 #include "comm/reduce.h"
 #include "tensor/tensor.h"
 
-/* Values repeat after a prime number of elements: a piece that landed in a wrong place shows. */
+/* Values repeat after a prime number of elements, so a piece in the wrong place is noticed. */
 enum { PERIOD = 251, WIDEST = 16 };
 
 size_t ls_bench_width(ls_dtype dtype, ls_reduction reduction) {
     return reduction >= LS_MINLOC ? ls_reduce_width(dtype, reduction) : ls_dtype_size(dtype);
 }
 
-/* The value of an element: a small whole number, so that every dtype holds it and sums of it. */
+/* Returns the value of an element. It is a small integer, so every dtype can hold it and sums of it. */
 static int64_t value_of(const ls_bench_call *call, int rank, size_t index) {
     const unsigned place = (unsigned)(index % PERIOD);
     const unsigned mixed = (place * place + 31U * (unsigned)rank + place * (unsigned)(rank + 1)) / 3;
@@ -56,7 +56,7 @@ static int64_t combine(ls_reduction reduction, int64_t left, int64_t right) {
 
 typedef struct element {
     double value;
-    int64_t location; /* minloc and maxloc: the rank it comes from */
+    int64_t location; /* for minloc and maxloc: the rank of the value */
 } element;
 
 static element reduced(const ls_bench_call *call, size_t index) {
@@ -68,7 +68,7 @@ static element reduced(const ls_bench_call *call, size_t index) {
         location = whole == before ? location : rank;
     }
     if (call->reduction >= LS_LAND && call->reduction <= LS_LXOR) {
-        whole = whole != 0; /* a rank that is alone combined nothing */
+        whole = whole != 0; /* a single rank combines nothing */
     }
     double value = (double)whole;
     if (call->reduction == LS_AVG) {
@@ -128,13 +128,13 @@ void ls_bench_fill(const ls_bench_call *call, void *buffer, size_t total) {
     for (size_t i = 0; i < first; i++) {
         put_element(call, sent(call, call->rank, i), bytes + i * width);
     }
-    /* A period at a time: memcpy writes large pieces past the cache, which no backward pass does. */
+    /* Copies one period at a time: memcpy writes large pieces past the cache, and a backward pass does not. */
     for (size_t done = first; done < total; done += PERIOD) {
         memcpy(bytes + done * width, bytes, (total - done < PERIOD ? total - done : PERIOD) * width);
     }
 }
 
-/* How far a result of the dtype may be off, as a part of it: several roundings of a sum or a mean. */
+/* Returns the relative error that a result of the dtype may have, because a sum or a mean is rounded several times. */
 static double tolerance(const ls_bench_call *call) {
     const bool rounds = call->reduction <= LS_PROD && ls_dtype_is_floating(call->dtype);
     const double unit = call->dtype == LS_F64   ? 0x1p-52
@@ -144,7 +144,10 @@ static double tolerance(const ls_bench_call *call) {
     return rounds ? 2 * unit : 0.0;
 }
 
-/* Compares `count` elements, bit by bit different somewhere, with what was wanted. Returns the first that is wrong. */
+/*
+ * Compares `count` elements that differ in some bit with the expected values. Returns the index of the first wrong
+ * element.
+ */
 static size_t find_wrong(const ls_bench_call *call, const char *received, const char *wanted, size_t count) {
     const size_t width = ls_bench_width(call->dtype, call->reduction);
     for (size_t i = 0; i < count; i++) {

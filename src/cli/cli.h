@@ -23,16 +23,16 @@
 
 #include "cli/options.h"
 
-/* Exit statuses of the command's own; 126 and 127 mean what they mean to a shell. */
+/* Exit statuses of the command. 126 and 127 have the same meaning as in a shell. */
 enum {
     LS_EXIT_FAILED = 1,
     LS_EXIT_USAGE = 2,
     LS_EXIT_CANNOT_EXECUTE = 126,
     LS_EXIT_NOT_FOUND = 127,
-    LS_EXIT_SIGNAL = 128 /* and the signal's number */
+    LS_EXIT_SIGNAL = 128 /* plus the number of the signal */
 };
 
-/* Bytes as people read them: "64 MiB", "1.2 KiB". */
+/* A number of bytes for people: "64 MiB", "1.2 KiB". */
 typedef struct ls_size_text {
     char text[32];
 } ls_size_text;

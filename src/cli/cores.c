@@ -9,8 +9,9 @@
 #include "base/status.h"
 
 /*
- * Cores and hardware threads of the set this process is bound to, and nothing else: devices, caches, plug-ins and the
- * x86 probe (which visits every core) would make starting a job slow on large machines. NULL where hwloc fails.
+ * Loads only the cores and hardware threads of the set that this process is bound to. Devices, caches, plug-ins and the
+ * x86 probe, which visits every core, would make the start of a job slow on large machines. Returns NULL if hwloc
+ * fails.
  */
 static hwloc_topology_t load_topology(void) {
     static const char plugins[] = "HWLOC_PLUGINS_PATH";
@@ -38,7 +39,9 @@ static hwloc_topology_t load_topology(void) {
     return topology;
 }
 
-/* The units of a rank: its share, or one that it shares with its neighbors where the ranks are a multiple of the units.
+/*
+ * Returns the units of a rank: its own share, or a share that neighboring ranks use together if the number of ranks is
+ * a multiple of the number of units.
  */
 static ls_share units_of(int count, int ranks, int rank) {
     return ranks > count ? (ls_share){.start = rank / (ranks / count), .count = 1} : ls_share_of(count, ranks, rank);
@@ -71,7 +74,7 @@ ls_status ls_cores_share(ls_cores *cores, int ranks, bool bind) {
     *cores = (ls_cores){.threads = 1};
     hwloc_topology_t topology = load_topology();
     if (topology == NULL) {
-        return LS_OK; /* a machine that does not tell its cores still runs the job */
+        return LS_OK; /* the job still runs if the machine does not report its cores */
     }
     const int core_count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
     const int thread_count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);

@@ -52,14 +52,17 @@ static void fill(own_variables *own, const ls_rank_place *place) {
     }
     if (ls_threads_from_environment() != LS_THREADS_SET) {
         set_number(own, "OMP_NUM_THREADS", place->threads);
-        if (getenv("OPENBLAS_NUM_THREADS") == NULL) { /* else OpenBLAS follows the user's OMP_NUM_THREADS */
+        if (getenv("OPENBLAS_NUM_THREADS") == NULL) { /* otherwise OpenBLAS would follow the user's OMP_NUM_THREADS */
             set_number(own, "OPENBLAS_NUM_THREADS", place->threads);
         }
     }
 }
 
 static bool is_own(const own_variables *own, const char *variable) {
-    /* Those of an outer job are nobody's here: the second says that MASTER_PORT is not ours. */
+    /*
+     * Variables of an outer job do not apply to this one. The second variable says that MASTER_PORT belongs to
+     * torchrun.
+     */
     static const char *const outer[] = {"LOCKSTEP_STORE_FD=", "TORCHELASTIC_USE_AGENT_STORE="};
     for (size_t i = 0; i < sizeof outer / sizeof outer[0]; i++) {
         if (strncmp(variable, outer[i], strlen(outer[i])) == 0) {

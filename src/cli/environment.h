@@ -1,4 +1,7 @@
-/* What a rank finds in its environment: the launcher's own, without what an outer job left there, and its place. */
+/*
+ * Makes the environment of a rank: the launcher's own, without the variables of an outer job, plus the variables of the
+ * rank.
+ */
 #ifndef LS_CLI_ENVIRONMENT_H
 #define LS_CLI_ENVIRONMENT_H
 
@@ -11,16 +14,18 @@ typedef struct ls_rank_place {
     int local_rank;
     int local_ranks;
     const ls_start *start;
-    const char *interface; /* NULL: that of the start, if it has one */
-    int store_fd;          /* the listening socket that this rank inherits; -1: none */
-    int report_fd;         /* the socket by which it tells why it fails */
+    const char *interface; /* NULL: the launcher's value, if set */
+    int store_fd;          /* the inherited listening socket; -1 if none */
+    int report_fd;         /* the socket on which the rank reports its failure */
     int restarts;
     int threads;
-    const char *gpu;  /* for CUDA_VISIBLE_DEVICES; NULL: left as it is */
+    const char *gpu;  /* for CUDA_VISIBLE_DEVICES; NULL leaves it unchanged */
     const char *mark; /* see ls_launch */
 } ls_rank_place;
 
-/* The environment for execve, in one block that ls_free takes back; it lends the launcher's strings. NULL on failure.
+/*
+ * Makes the environment for execve in one block; the caller frees it with ls_free. The block borrows the launcher's
+ * strings. Returns NULL on failure.
  */
 char **ls_environment_make(const ls_rank_place *place);
 

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The files nvidia0, nvidia1, ... In a container, or where a batch system keeps GPUs apart, those that may be opened
- * are the ones that CUDA will find, and it numbers them from 0 whatever the files are called. */
+/*
+ * Counts the files nvidia0, nvidia1, ... In a container, or if a batch system separates GPUs, only the files that can
+ * be opened belong to GPUs that CUDA finds. CUDA numbers these GPUs from 0, whatever the names of the files are.
+ */
 static int count_files(const char *path) {
     static const char beginning[] = "nvidia";
     int count = 0;
@@ -27,7 +29,7 @@ static int count_files(const char *path) {
     return count;
 }
 
-/* As CUDA reads it: a list ends at the first entry that names none, as -1 does. */
+/* Counts the entries as CUDA does: the list ends at the first invalid entry, for example -1. */
 static int count_entries(const char *list) {
     int count = 0;
     for (list += strspn(list, " "); isalnum((unsigned char)*list) && strcmp(list, "NoDevFiles") != 0; count++) {

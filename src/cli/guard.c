@@ -18,7 +18,7 @@
 enum { WINDOW = 64 * 1024, MOST_ROUNDS = 5000 };
 
 static bool environment_holds(const char *pid, const char *mark) {
-    static char window[WINDOW]; /* the guard is a process of its own with one thread */
+    static char window[WINDOW]; /* static, because the guard is its own process with one thread */
     const size_t mark_size = strlen(mark);
     snprintf(window, sizeof window, "/proc/%.20s/environ", pid);
     const int fd = open(window, O_RDONLY | O_CLOEXEC);
@@ -34,14 +34,14 @@ static bool environment_holds(const char *pid, const char *mark) {
         }
         const size_t filled = kept + (size_t)size;
         found = memmem(window, filled, mark, mark_size) != NULL;
-        kept = filled < mark_size ? filled : mark_size - 1; /* the mark may lie across two reads */
+        kept = filled < mark_size ? filled : mark_size - 1; /* the mark may cross two reads */
         memmove(window, window + filled - kept, kept);
     }
     close(fd);
     return found;
 }
 
-/* Kills whom it finds; false when there was nobody. */
+/* Kills the processes that it finds. Returns false if it found none. */
 static bool kill_holders(const char *mark) {
     DIR *folder = opendir("/proc");
     bool found = false;
@@ -62,8 +62,8 @@ static _Noreturn void watch(int pipe, const char *mark) {
     sigprocmask(SIG_SETMASK, &every, NULL);
     setsid();
     prctl(PR_SET_NAME, "lockstep-guard");
-    uv_set_process_title("lockstep-guard"); /* a search for the program's name among processes is not to find it */
-    /* Whoever waits for the end of the launcher's output is not to wait for the guard. */
+    uv_set_process_title("lockstep-guard"); /* so that a search for the name of the program does not find the guard */
+    /* A reader that waits for the end of the launcher's output must not wait for the guard. */
     const int nothing = open("/dev/null", O_RDWR);
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         dup2(nothing, fd);
@@ -74,7 +74,7 @@ static _Noreturn void watch(int pipe, const char *mark) {
     while (read(STDERR_FILENO + 1, &byte, 1) < 0 && errno == EINTR) {
     }
     for (int round = 0; round < MOST_ROUNDS && kill_holders(mark); round++) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the killed take a moment to be gone */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* killed processes take a moment to disappear */
     }
     _exit(0);
 }
@@ -101,7 +101,7 @@ ls_status ls_guard_start(ls_guard *guard, const char *mark) {
 
 void ls_guard_stop(ls_guard *guard) {
     if (guard->pid > 0) {
-        kill(guard->pid, SIGKILL); /* before its pipe closes: it is not to look for anybody */
+        kill(guard->pid, SIGKILL); /* before its pipe closes, which would start its search */
         waitpid(guard->pid, NULL, 0);
         ls_guard_forget(guard);
     }

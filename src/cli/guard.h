@@ -1,7 +1,7 @@
 /*
- * The guard: a small process that outlives a launcher killed with SIGKILL for as long as it takes to end what the
- * launcher can no longer end. The ranks themselves die with the launcher (their death signal); what they started does
- * not, and is found by the launch's mark in its environment.
+ * The guard: a small process that survives if the launcher is killed with SIGKILL. It ends the processes that the
+ * launcher can no longer end, and exits. The ranks themselves die with the launcher, by their parent-death signal. The
+ * processes that ranks started do not; the guard finds them by the mark of the launch in their environment.
  */
 #ifndef LS_CLI_GUARD_H
 #define LS_CLI_GUARD_H
@@ -11,16 +11,16 @@
 
 typedef struct ls_guard {
     pid_t pid; /* 0: none */
-    int pipe;  /* the guard wakes when this end is closed */
+    int pipe;  /* the guard wakes up when this end is closed */
 } ls_guard;
 
-/* Starts a guard over the processes whose environment holds `mark`, text that must live as long as the guard. */
+/* Starts a guard of the processes whose environment contains `mark`. Borrows `mark` until the guard ends. */
 ls_status ls_guard_start(ls_guard *guard, const char *mark);
 
-/* Ends it and leaves no trace. Without one it does nothing. */
+/* Ends the guard. Does nothing without a guard. */
 void ls_guard_stop(ls_guard *guard);
 
-/* For a guard that somebody else ended and that has been waited for. */
+/* Forgets a guard that another process ended and waited for. */
 void ls_guard_forget(ls_guard *guard);
 
 #endif
