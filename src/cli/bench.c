@@ -38,8 +38,8 @@ typedef struct bench_values {
 } bench_values;
 
 static const ls_option options[] = {
-    {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(bench_values, ranks), 1, MOST_RANKS, "how many ranks to start (2)"},
-    {"backend", 0, LS_OPTION_TEXT, "B", offsetof(bench_values, backend), 0, 0, "what carries it (the one that fits)"},
+    {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(bench_values, ranks), 1, MOST_RANKS, "number of ranks (2)"},
+    {"backend", 0, LS_OPTION_TEXT, "B", offsetof(bench_values, backend), 0, 0, "backend (the best for these ranks)"},
     {"sizes", 0, LS_OPTION_TEXT, "LIST", offsetof(bench_values, sizes), 0, 0,
      "bytes, with K, M, G for 2^10, 2^20, 2^30\n(4,1K,64K,1M,16M,64M)"},
     {"dtype", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, dtype), 0, 0,
@@ -47,26 +47,26 @@ static const ls_option options[] = {
     {"op", 0, LS_OPTION_TEXT, "OP", offsetof(bench_values, op), 0, 0,
      "reduction: sum avg prod min max land lor lxor band bor\nbxor minloc maxloc (sum)"},
     {"iterations", 0, LS_OPTION_COUNT, "K", offsetof(bench_values, iterations), 1, MOST_ITERATIONS,
-     "how many timings of each size (about 0.25 s of them)"},
+     "timed iterations of each size (as many as fit into 0.25 s)"},
     {"registered", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, registered), 0, 0,
-     "buffers of ls_comm_alloc instead of ordinary memory"},
+     "buffers from ls_comm_alloc instead of ordinary memory"},
     {"in-place", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, in_place), 0, 0,
      "allreduce: one buffer, which the result replaces"},
     {"fresh", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, fresh), 0, 0,
-     "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
+     "each rank writes its input before each call, as a backward\npass does (not timed)"},
     {"any-order", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, any_order), 0, 0,
-     "reductions may be made in any order: backends mpi\nand gloo may have their library make them"},
+     "reductions in any order, so that backends mpi and gloo can\nuse the collectives of their library"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
-     "no ranks: tell what P of them would take, by a model\n(allreduce, where COLLECTIVE is left out)"},
+     "start no ranks: compute the time for P ranks in a network\nmodel (allreduce if COLLECTIVE is missing)"},
     {"latency", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, latency), 0, 0,
-     "with --simulate: of the network, as 2us or 500ns"},
+     "with --simulate: latency of the network, such as 2us"},
     {"bandwidth", 0, LS_OPTION_TEXT, "R", offsetof(bench_values, bandwidth), 0, 0,
-     "with --simulate: of a rank's link, as 12GB/s, 100Gbit/s"},
+     "with --simulate: bandwidth of a link, such as 12GB/s"},
     {"overhead", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, overhead), 0, 0,
-     "with --simulate: a processor's per message, at each end\n(300ns)"},
+     "with --simulate: processor time per message at each end\n(300ns)"},
     {"eager", 0, LS_OPTION_TEXT, "S", offsetof(bench_values, eager), 0, 0,
-     "with --simulate: the largest message that is sent unasked\n(8K)"},
+     "with --simulate: largest message of the eager protocol (8K)"},
 };
 
 /* ---- the command line ------------------------------------------------------------------------------------------ */
@@ -352,43 +352,41 @@ const ls_command ls_bench_command = {
     .summary = "measure a collective, by size, and check its results",
     .usage = "COLLECTIVE [options]",
     .about =
-        "Starts N ranks on this machine and times a collective for buffers of each size. An iteration takes as long\n"
-        "as on the rank where it takes longest; ranks meet at a barrier before each, outside the time. Calls of\n"
-        "less than 10 us are timed in groups, of which one iteration is the mean. Every size's result is checked.\n",
+        "Starts N ranks on this machine, times a collective for buffers of each size, and checks the results. The\n"
+        "time of an iteration is that of the slowest rank. A barrier before each iteration is not timed. Calls\n"
+        "shorter than 10 us are timed in groups: one iteration is the mean of a group.\n",
     .notes =
         "examples:\n"
         "  lockstep bench allreduce -n 4\n"
         "  lockstep bench allreduce --sizes 1K,1M --dtype bf16 --op avg --registered\n"
-        "  lockstep bench allreduce --in-place --fresh          as gradients are reduced\n"
+        "  lockstep bench allreduce --in-place --fresh          like gradients\n"
         "  lockstep bench broadcast --json | python3 plot.py\n"
-        "  lockstep run -n 2 --no-bind lockstep bench allreduce    without -n, inside a job: one of its ranks\n"
+        "  lockstep run -n 2 --no-bind lockstep bench allreduce    inside a job, without -n: a rank of the job\n"
         "  mpirun -np 2 lockstep bench allreduce                   the same\n"
         "  lockstep bench allreduce --simulate 1024 --latency 2us --bandwidth 12GB/s\n"
         "\n"
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
         "algbw_gbps busbw_gbps messages sent_bytes correct):\n"
-        "  bytes    the larger buffer of a rank, in whole elements, at least one for each rank it is cut for\n"
+        "  bytes    larger buffer of a rank: whole elements, at least one for each rank that gets a part\n"
         "  algbw    bytes / median, in 10^9 bytes per second\n"
-        "           (pingpong: from rank 2k to rank 2k+1 and back, half of which counts)\n"
-        "  busbw    algbw times what nccl-tests multiplies with: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"
+        "           (pingpong: half the time from rank 2k to rank 2k+1 and back)\n"
+        "  busbw    algbw times the factor of nccl-tests: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"
         "           gather, scatter and all-to-all (n-1)/n; others 1\n"
-        "  messages  of one call, sent by the rank that sends most, and `sent`, their bytes; agreement is in them. "
-        "Backends\n"
-        "           that do not count print - (null): shm, self and gloo\n"
-        "  algorithm  how it travelled, where the backend has several ways (docs/COMMUNICATION.md tells them;\n"
-        "           not in --json)\n"
-        "  correct  whether each rank found what it should, before the timed calls and after them\n"
+        "  messages, sent  messages and bytes of one call, agreement included, of the rank that sends most; - (null)\n"
+        "           on backends that do not count: shm, self and gloo\n"
+        "  algorithm  algorithm of the call, on backends with several (not in --json)\n"
+        "  correct  whether all results were right, before and after the timed calls\n"
         "\n"
-        "with --simulate (docs/SCALE.md), whose keys are collective ranks bytes us messages sent_bytes textbook\n"
-        "textbook_us textbook_messages textbook_sent_bytes:\n"
-        "  lockstep us  from when all ranks call until the last has its result, in the model of LogGP: Lockstep's own\n"
-        "           messages, agreement included, and nothing for computing\n"
-        "  textbook  the fastest of the usual algorithms in the same model, in closed form, without agreement\n"
+        "columns with --simulate, and its keys of --json (collective ranks bytes us messages sent_bytes textbook\n"
+        "textbook_us textbook_messages textbook_sent_bytes):\n"
+        "  lockstep us  time until the last rank has its result, in the LogGP model: all messages of Lockstep,\n"
+        "           agreement included; computation is free\n"
+        "  textbook  fastest well-known algorithm in the same model, without agreement\n"
         "\n"
         "exit status:\n"
-        "  0    measured, all results correct\n"
-        "  1    a result was wrong, or the ranks could not do it\n"
-        "  2    the command line is wrong\n",
+        "  0    all results were correct\n"
+        "  1    a result was wrong, or a rank failed\n"
+        "  2    wrong command line\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .run = run,

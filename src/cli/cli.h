@@ -1,22 +1,22 @@
 /*
- * cli: the `lockstep` command, and nothing that a program links.
+ * cli: the `lockstep` command. Programs do not link it.
  *
- *   main.c       the table of subcommands            options.c      a subcommand's options: parsing, --help
- *   run.c        `lockstep run`: checks, restarts    program.c      which file PROGRAM names
- *   job.c        one start of N ranks, to their end  process.c      one rank's process
- *   job_report.c what is said of a job that failed   rank.c         what a rank gets before it starts
- *   relay.c      what ranks print, line by line      tree.c         every process a job has on this machine
- *   lines.c      which lines are shown, and when     outlet.c       the launcher's own two outputs
- *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
- *   guard.c      ends the ranks of a launcher that was killed
- *   nodes.c      several machines, each with a launcher: meeting, starting; nodes_events.c: while ranks run;
- *                node_message.c: what launchers say to each other
- *   checkpoint.c `lockstep checkpoint`: looks at checkpoints, see checkpoint.h
+ *   main.c       the table of subcommands            options.c      options of a subcommand: parsing, --help
+ *   run.c        `lockstep run`: checks, restarts    program.c      the file of PROGRAM
+ *   job.c        one start of N ranks, to their end  process.c      the process of a rank
+ *   job_report.c the report about a failed job       rank.c         descriptors and environment of a rank
+ *   relay.c      output of ranks, line by line       tree.c         all processes of the job on this machine
+ *   lines.c      selection of the lines to print     outlet.c       the two outputs of the launcher
+ *   cores.c      cores of each rank                  environment.c  environment variables of a rank
+ *   guard.c      ends the processes of a job whose launcher was killed
+ *   nodes.c      several machines, one launcher on each: meeting and starting; nodes_events.c: while ranks run;
+ *                node_message.c: messages between launchers
+ *   checkpoint.c `lockstep checkpoint`: inspects checkpoints, see checkpoint.h
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
- *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
+ *   doctor.c     `lockstep doctor`: inspects the machine, see doctor.h
  *
- * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help),
- * outlet.c, nodes.c (while it waits), checkpoint, bench and doctor print.
+ * A function that fails sets ls_error_message(), as everywhere. Only main.c, options.c (--help), outlet.c, nodes.c
+ * (while it waits), checkpoint, bench and doctor print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H

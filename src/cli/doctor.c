@@ -11,7 +11,7 @@ static const ls_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, json), 0, 0, "one JSON object"},
 };
 
-/* In the order in which they are printed. */
+/* In the order of the output. */
 static const struct {
     const char *key;
     void (*check)(ls_report *report);

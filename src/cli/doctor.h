@@ -1,7 +1,7 @@
 /*
- * `lockstep doctor`: what this machine has for Lockstep. doctor.c is the command and the list of checks; a check is a
- * function that looks at one thing and reports facts, notes and problems. doctor_report.c turns these into lines for
- * people or one JSON object.
+ * `lockstep doctor`: the state of this machine. doctor.c is the command and the list of checks. A check is a function
+ * that examines one thing and reports facts, notes and problems. doctor_report.c prints these as lines or as one JSON
+ * object.
  */
 #ifndef LS_CLI_DOCTOR_H
 #define LS_CLI_DOCTOR_H
@@ -10,59 +10,69 @@
 #include <lockstep/base.h>
 
 typedef struct ls_report {
-    bool as_json;       /* nothing is printed before ls_report_end */
-    bool out_of_memory; /* something is missing from the object */
+    bool as_json;       /* prints nothing before ls_report_end */
+    bool out_of_memory; /* the JSON object is incomplete */
     json_t *root;       /* the object */
-    json_t *section;    /* where facts go, lent by root */
-    json_t *problems;   /* lent by root */
-    json_t *notes;      /* lent by root */
+    json_t *section;    /* the section for new facts; borrowed from root */
+    json_t *problems;   /* borrowed from root */
+    json_t *notes;      /* borrowed from root */
 } ls_report;
 
-/* Fills in an empty report. */
+/* Initializes an empty report. */
 ls_status ls_report_begin(ls_report *report, bool as_json);
 
-/* Facts from here on belong to section `key`. */
+/* Starts section `key`, which later facts belong to. */
 void ls_report_section(ls_report *report, const char *key);
 
-/* One fact: `value` (taken) under `key` for JSON; the line in printf's format for people, who also read `key`. */
+/*
+ * Reports a fact. JSON gets `value` (takes ownership) under `key`. The text output gets `key` and the line in printf's
+ * format.
+ */
 void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
 
-/* Something that a person may want to change. */
+/* Reports something that the user may want to change. */
 void ls_report_note(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
-/* Something that Lockstep needs and that is broken: `lockstep doctor` will exit with 1. */
+/* Reports something broken that Lockstep needs: `lockstep doctor` exits with status 1. */
 void ls_report_problem(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
-/* Prints what is left to print, frees the report and says whether there were problems. */
+/* Prints the rest, frees the report, and returns whether there were problems. */
 ls_status ls_report_end(ls_report *report, bool *problems);
 
-/* Any bytes as a JSON string: what is not UTF-8 or not printable becomes '?'. */
+/* Makes a JSON string of any bytes. Replaces bytes that are not UTF-8, and unprintable characters, by '?'. */
 json_t *ls_report_text(const char *text);
 
-/* The first line of a file, without its end. False where it cannot be read. */
+/* Reads the first line of a file, without its newline. Returns false if the file is not readable. */
 bool ls_report_read_line(const char *path, char *line, size_t capacity);
 
-/* What follows `name` and a colon or blanks in the first line that begins with it. False where there is none. */
+/*
+ * Reads the text after `name` and colons or blanks in the first line that begins with `name`. Returns false if there is
+ * no such line.
+ */
 bool ls_report_read_field(const char *path, const char *name, char *value, size_t capacity);
 
-/* Adds to a list of texts, as far as there is room. */
+/* Appends to a list of texts, up to the capacity. */
 void ls_report_append(char *list, size_t capacity, const char *gap, const char *text);
 
 /*
- * Lets ranks of the backend compute and check an all-reduce, this program again: `ranks` of them under `launcher` (its
- * path), or by lockstep bench where that is NULL. Where it fails, `reason` says why.
+ * Runs this program as `ranks` ranks of the backend, which compute and check an all-reduce: under the launcher at path
+ * `launcher`, or by lockstep bench if `launcher` is NULL. On failure, `reason` has the reason.
  */
 bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity);
 
-/* Whether plug-in lockstep-NAME.so, which could not be used, is broken: it exists, and the cause is not a library that
- * is not installed. */
+/*
+ * Returns whether plug-in lockstep-NAME.so is broken: its file exists and cannot be used, and the cause is not a
+ * library that is not installed.
+ */
 bool ls_doctor_plugin_is_broken(const char *name);
 
-/* Reports such a plug-in: the fact (`value` as for ls_report_fact) and the problem. */
+/* Reports a broken plug-in: the fact (`value` as for ls_report_fact) and the problem. */
 void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason);
 
-/* The outcome; `reason` says why it is not here, is broken, was not tested, or failed; `version` is that of its
- * library. Both may be "". */
+/*
+ * The result of a backend's check. `reason` says why the backend is missing, broken, untested or failed; `version` is
+ * the version of its library. Both may be "".
+ */
 typedef struct ls_backend_outcome {
     const char *name;
     bool available, broken, tested, passed;
@@ -72,7 +82,7 @@ typedef struct ls_backend_outcome {
 } ls_backend_outcome;
 void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome);
 
-/* doctor_mpi.c: the same for backend mpi, on every MPI library that is here. */
+/* doctor_mpi.c: checks backend mpi with every installed MPI library. */
 void ls_doctor_mpi(ls_report *report);
 
 /* The checks. */

@@ -12,14 +12,14 @@
 #include "cli/program.h"
 #include "comm/backend.h"
 
-/* One row per backend there is or will be. */
+/* One row per backend. */
 typedef struct backend_row {
     const char *name;
     int ranks;                         /* of its self-test */
-    const char *library;               /* that it needs; NULL: none */
-    const char *package;               /* Debian's, that brings it */
-    bool gpus;                         /* it opens where there are some only, and its self-test moves nothing on them */
-    void (*report)(ls_report *report); /* NULL: check_backend does it */
+    const char *library;               /* a required library; NULL: none */
+    const char *package;               /* the Debian package of that library */
+    bool gpus;                         /* opens only if there are GPUs; its self-test uses host memory */
+    void (*report)(ls_report *report); /* NULL: check_backend */
 } backend_row;
 
 static const backend_row backends[] = {
@@ -33,7 +33,7 @@ static const backend_row backends[] = {
 
 /* ---- self-test ------------------------------------------------------------------------------------------------- */
 
-/* In the child: this program again, with its complaints going to `complaints`. */
+/* In the child: starts this program again, with its error output in `complaints`. */
 static void become_bench(const char *backend, int ranks, const char *launcher, int complaints) {
     char path[PATH_MAX];
     char count[16];
@@ -57,12 +57,13 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
     const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(nothing, STDOUT_FILENO) >= 0 &&
         dup2(complaints, STDERR_FILENO) >= 0) {
-        setenv("LOCKSTEP_TIMEOUT", "60", 1); /* the machine may be busy; who dies is told at once */
+        setenv("LOCKSTEP_TIMEOUT", "60",
+               1); /* generous, because the machine may be busy; a dead rank is reported at once anyway */
         setenv("LOCKSTEP_LOG", "off", 1);
-        unsetenv("RANK"); /* of a job that this shell is prepared for, which is not the job of the test */
+        unsetenv("RANK"); /* variables of another job in this shell */
         unsetenv("WORLD_SIZE");
-        unsetenv("LOCKSTEP_BACKEND"); /* the test says which */
-        /* As root, and with fewer cores than ranks, Open MPI starts nothing unless it is told that this is meant. */
+        unsetenv("LOCKSTEP_BACKEND"); /* the self-test selects the backend */
+        /* Open MPI refuses to run as root, or with fewer cores than ranks, unless these variables allow it. */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
@@ -71,7 +72,7 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
     _exit(127);
 }
 
-/* Reads to the end, so that the writer never waits; keeps the beginning. */
+/* Reads to the end, so that the writer never blocks. Keeps the beginning. */
 static void read_all(int fd, char *text, size_t capacity) {
     size_t size = 0;
     char piece[1024];
@@ -84,7 +85,7 @@ static void read_all(int fd, char *text, size_t capacity) {
     text[size] = '\0';
 }
 
-/* What the ranks said, in one line; the launcher's summary, which comes last, says nothing new. */
+/* Joins the output of the ranks into one line, without the launcher's summary at the end. */
 static void keep_complaints(char *text) {
     char *summary = strstr(text, "\nlockstep: rank");
     if (summary != NULL) {
@@ -124,7 +125,8 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 
 bool ls_doctor_plugin_is_broken(const char *name) {
     const ls_module_state state = ls_module_file_open(name).state;
-    return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
+    return state == LS_MODULE_BROKEN ||
+           state == LS_MODULE_OPEN; /* the plug-in opens, but belongs to another version of Lockstep */
 }
 
 void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason) {
@@ -166,7 +168,7 @@ void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome) {
     }
 }
 
-/* Whether the backend found no GPU, of what its ranks said; then that alone stays. */
+/* Returns whether the ranks report that the backend found no GPU, and keeps only this sentence. */
 static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
     char begin[64];
     char rest[LS_ERROR_CAPACITY];
@@ -176,7 +178,7 @@ static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
         return false;
     }
     at += strlen(begin);
-    const char *rank = strstr(at, " (rank "); /* the launcher says which said it first */
+    const char *rank = strstr(at, " (rank "); /* the launcher adds the rank that printed the line first */
     const size_t line = strcspn(at, "|");
     snprintf(rest, sizeof rest, "%.*s", rank != NULL && rank < at + line ? (int)(rank - at) : (int)line, at);
     snprintf(reason, capacity, "%s", rest);

@@ -10,7 +10,7 @@ enum { LINE = 256 };
 
 /* ---- what the kernel says -------------------------------------------------------------------------------------- */
 
-/* The first of the hardware threads that share the core of `cpu`: its own number where it has the core alone. */
+/* Returns the first hardware thread of the core of `cpu`: `cpu` itself if it is the only one. */
 static int first_sibling(int cpu) {
     char path[128];
     char line[LINE];
@@ -18,7 +18,7 @@ static int first_sibling(int cpu) {
     return ls_report_read_line(path, line, sizeof line) ? atoi(line) : cpu;
 }
 
-/* Cores' worth of time that the control group allows; 0: no limit. */
+/* Returns the CPU quota of the cgroup, in cores; 0: no quota. */
 static double read_quota(void) {
     char line[LINE];
     double quota = 0.0;
@@ -33,7 +33,7 @@ typedef struct usable_cores {
     int count;
     int physical;
     json_t *list;    /* their numbers */
-    char text[LINE]; /* the same as "0-3,8" */
+    char text[LINE]; /* the same list as "0-3,8" */
 } usable_cores;
 
 static void add_range(usable_cores *self, int first, int last) {

@@ -1,5 +1,7 @@
-/* What computes: the CPU, and GPUs by module cuda, which a process of its own looks at: a driver that hangs or ends its
- * process must not do so to the doctor. */
+/*
+ * The CPU and the GPUs. A separate process examines the GPUs with plug-in cuda, because a defective driver may hang or
+ * crash the process.
+ */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,16 +16,16 @@
 
 enum { MOST_GPUS = 32, MOST_SECONDS = 20, REASON = LS_ERROR_CAPACITY, VERSION = 32 };
 
-/* What that process tells, as one block of bytes. */
+/* The report of that process, as one block of bytes. */
 typedef struct gpu_report {
     bool broken; /* the plug-in */
     int count;
-    int versions[4];     /* as ls_cuda has them: driver, runtime, cuBLAS, cuDNN */
-    char reason[REASON]; /* why there are none; "" where there are some */
+    int versions[4];     /* in the order of ls_cuda: driver, runtime, cuBLAS, cuDNN */
+    char reason[REASON]; /* why there are no GPUs; "" if there are some */
     struct {
         bool known;
         ls_cuda_info info;
-        char reason[REASON]; /* where it is not known */
+        char reason[REASON]; /* if unknown */
     } gpus[MOST_GPUS];
 } gpu_report;
 
@@ -112,7 +114,7 @@ static void look_aside(gpu_report *found) {
 
 /* ---- what it tells people -------------------------------------------------------------------------------------- */
 
-/* 13000 of CUDA is "13.0", 130002 of cuBLAS and 91200 of cuDNN are "13.0.2" and "9.12.0"; "" of 0. */
+/* Formats a version: CUDA's 13000 as "13.0", cuBLAS's 130002 and cuDNN's 91200 as "13.0.2" and "9.12.0", 0 as "". */
 static void write_version(int number, bool is_cuda, char text[VERSION]) {
     text[0] = '\0';
     if (number > 0 && is_cuda) {

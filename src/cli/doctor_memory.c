@@ -12,7 +12,7 @@ static const uint64_t SMALL_SHM = (uint64_t)256 << 20;
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-/* In bytes; 0 where /proc/meminfo does not tell. */
+/* Returns a value of /proc/meminfo in bytes, or 0 if it is missing. */
 static uint64_t read_meminfo(const char *name) {
     char kilobytes[LINE] = "";
     (void)ls_report_read_field("/proc/meminfo", name, kilobytes, sizeof kilobytes);
@@ -33,7 +33,7 @@ static void check_group_limit(ls_report *report) {
     }
 }
 
-/* Backend shm itself keeps out of /dev/shm: its memory has no name. */
+/* Backend shm itself does not use /dev/shm: its memory has no name. */
 static void check_shm(ls_report *report) {
     struct statvfs about;
     if (statvfs("/dev/shm", &about) != 0) {
@@ -87,7 +87,7 @@ static void check_open_files(ls_report *report) {
     }
 }
 
-/* Whether a rank may read another's memory (process_vm_readv), by what the Yama module says. */
+/* Checks, by the setting of the Yama module, whether a rank may read another rank's memory (process_vm_readv). */
 static void check_ptrace(ls_report *report) {
     static const char *const meanings[] = {
         "ranks may read each other's memory", "ranks may not read each other's memory without being asked (Yama)",

@@ -1,4 +1,7 @@
-/* Backend mpi on each MPI library: whether its module is here, and whether two ranks under its launcher can compute. */
+/*
+ * Checks backend mpi with each MPI library: whether its plug-in works, and whether two ranks under its launcher can
+ * compute.
+ */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,14 +13,14 @@
 #include "cli/program.h"
 #include "comm/backend.h"
 
-enum { VERSION_CAPACITY = 8192 /* what MPI_Get_library_version of MPICH may need */ };
+enum { VERSION_CAPACITY = 8192 /* the most that MPI_Get_library_version of MPICH writes */ };
 
 typedef struct flavour {
-    const char *name; /* of the module */
+    const char *name; /* of the plug-in */
     const char *title;
     const char *library;
-    const char *launcher; /* Debian's name; elsewhere it is mpirun */
-    const char *mark;     /* what that says of itself */
+    const char *launcher; /* the name in Debian; other systems call it mpirun */
+    const char *mark;     /* a text in its --version output */
 } flavour;
 
 static const flavour flavours[] = {
@@ -25,7 +28,7 @@ static const flavour flavours[] = {
     {"mpich", "MPICH", "libmpich.so.12", "mpirun.mpich", "HYDRA"},
 };
 
-/* "Open MPI 4.1.4"; false where the library is not installed. */
+/* Writes "Open MPI 4.1.4". Returns false if the library is not installed. */
 static bool find_library(const flavour *self, char *text, size_t capacity) {
     void *library = dlopen(self->library, RTLD_LAZY | RTLD_LOCAL);
     if (library == NULL) {
@@ -34,7 +37,7 @@ static bool find_library(const flavour *self, char *text, size_t capacity) {
     int (*function)(char *, int *) = NULL;
     char version[VERSION_CAPACITY] = "";
     int size = 0;
-    *(void **)&function = dlsym(library, "MPI_Get_library_version"); /* may be called before MPI_Init */
+    *(void **)&function = dlsym(library, "MPI_Get_library_version"); /* allowed before MPI_Init */
     if (function == NULL || function(version, &size) != 0) {
         version[0] = '\0';
     }
@@ -44,7 +47,7 @@ static bool find_library(const flavour *self, char *text, size_t capacity) {
     return true;
 }
 
-/* Whether mpirun is this library's. */
+/* Returns whether this mpirun belongs to the library. */
 static bool is_own(const flavour *self, const char *path) {
     char command[PATH_MAX + 64];
     char text[4096];
@@ -58,7 +61,7 @@ static bool is_own(const flavour *self, const char *path) {
     return pclose(output) == 0 && strstr(text, self->mark) != NULL;
 }
 
-/* The launcher's path; false and why in `reason` where there is none to use. */
+/* Finds the path of the launcher. Returns false, with the reason, if no launcher is usable. */
 static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason, size_t capacity) {
     int exit_status = 0;
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMI_RANK") != NULL) {
@@ -73,7 +76,7 @@ static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason
     return false;
 }
 
-/* Lets two ranks compute under its launcher. */
+/* Runs two ranks under the launcher. */
 static void test(const flavour *self, ls_backend_outcome *outcome, char *failures, char *gaps) {
     char path[PATH_MAX];
     char reason[LS_ERROR_CAPACITY / 2] = "";

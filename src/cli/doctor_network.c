@@ -17,7 +17,7 @@ enum { NAMES = 1024 };
 
 /* ---- addresses ------------------------------------------------------------------------------------------------- */
 
-/* The address as text; false for one that is no IP address. */
+/* Formats an address. Returns false if it is not an IP address. */
 static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN]) {
     if (address == NULL || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
         return false;
@@ -28,7 +28,7 @@ static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
     return inet_ntop(address->sa_family, bytes, text, INET6_ADDRSTRLEN) != NULL;
 }
 
-/* The interface that has this address, whatever follows a '%' in it; NULL: none of this machine. */
+/* Returns the interface with this address (text after '%' does not count), or NULL. */
 static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, const char *address) {
     const size_t length = strcspn(address, "%");
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -42,7 +42,7 @@ static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, co
 
 /* ---- interfaces ------------------------------------------------------------------------------------------------ */
 
-/* The addresses of the interface, as JSON and as text. */
+/* Returns the addresses of an interface as JSON, and writes them as text. */
 static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, char *list, size_t capacity) {
     json_t *addresses = json_array();
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {

@@ -52,7 +52,7 @@ void ls_report_append(char *list, size_t capacity, const char *gap, const char *
     snprintf(list + length, capacity - length, "%s%s", length > 0 ? gap : "", text);
 }
 
-/* Takes the value. */
+/* Adds a value, and takes ownership of it. */
 static void add(ls_report *report, json_t *object, const char *key, json_t *value) {
     if (json_object_set_new(object, key, value) != 0) {
         report->out_of_memory = true;
@@ -83,7 +83,7 @@ void ls_report_section(ls_report *report, const char *key) {
     }
 }
 
-/* A key as people read it: "shm_free_bytes" is "shm free"; names of variables stay as they are. */
+/* Formats a key for people: "shm_free_bytes" becomes "shm free". Names of variables are unchanged. */
 static void make_label(const char *key, char *label, size_t capacity) {
     static const char unit[] = "_bytes";
     snprintf(label, capacity, "%s", key);
@@ -140,7 +140,7 @@ void ls_report_problem(ls_report *report, const char *format, ...) {
     va_end(arguments);
 }
 
-/* Problems stand where they were found, and once more at the end, where nobody overlooks them. */
+/* Problems are printed where they were found and again at the end, where nobody overlooks them. */
 static void print_end(const ls_report *report) {
     const size_t count = json_array_size(report->problems);
     if (count == 0) {

@@ -30,7 +30,7 @@ static void libpng_version(void *library, char version[VERSION]) {
     }
 }
 
-/* libjpeg does not tell. */
+/* libjpeg does not report its version */
 static void libjpeg_version(void *library, char version[VERSION]) {
     (void)library;
     (void)version;
@@ -47,7 +47,7 @@ static json_t *missing_library(const char *reason) {
     return json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason));
 }
 
-/* `needed`: Lockstep cannot do without it. */
+/* `needed`: Lockstep does not work without this library */
 static void check_library(ls_report *report, const char *key, bool needed, const void *functions,
                           void (*read_version)(void *library, char version[VERSION])) {
     char version[VERSION] = "";
@@ -96,7 +96,7 @@ void ls_doctor_libraries(ls_report *report) {
 
 /* ---- environment ----------------------------------------------------------------------------------------------- */
 
-/* Beginnings of the names of variables that matter to Lockstep or to those that start it. */
+/* Prefixes of the variables that matter to Lockstep or to launchers. */
 static const char *const beginnings[] = {"LOCKSTEP_",
                                          "OMPI_COMM_WORLD_",
                                          "PMI_",

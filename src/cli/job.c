@@ -21,14 +21,14 @@ enum { KILL_AGAIN_MS = 10, READER_MS = 1000 };
 
 typedef enum phase {
     RUNNING,
-    ENDING, /* the ranks have been asked to end and have until the deadline */
-    KILLING /* SIGKILL, again and again until nobody is left */
+    ENDING, /* the ranks got a signal to end, and have until the deadline */
+    KILLING /* SIGKILL, repeated until no process is left */
 } phase;
 
 typedef struct job {
     const ls_job_options *options;
     uv_loop_t loop;
-    uv_poll_t signals;  /* of signal_fd: what the launcher is told by a person, a terminal, a batch system */
+    uv_poll_t signals;  /* of signal_fd: signals from a user, a terminal or a batch system */
     uv_poll_t children; /* of child_fd: SIGCHLD */
     uv_timer_t timer;
     int signal_fd;
@@ -41,23 +41,24 @@ typedef struct job {
     ls_rank *ranks;
     int running;
     phase phase;
-    double deadline; /* of ls_clock_seconds: when what has been asked to end is killed */
+    double deadline; /* on ls_clock_seconds: when processes that did not end are killed */
     bool done;
-    bool settled;       /* nothing runs here any more; other nodes may still be at it */
-    bool restart;       /* when done: node 0 says that the job starts again */
-    bool failed;        /* `failure` is known: */
-    ls_failure failure; /* the first of the job */
-    bool suspected;     /* a rank failed here that blames another, of which nothing is known yet: */
+    bool settled;       /* no process of the job is left here; other nodes may still have some */
+    bool restart;       /* valid when done: node 0 has decided to start the job again */
+    bool failed;        /* `failure` is valid */
+    ls_failure failure; /* the first failure of the job */
+    bool suspected; /* a rank here failed and names another rank as the cause, whose end is not known yet; `suspect` is
+                       valid */
     ls_failure suspect;
-    int others;        /* how many ran here when a rank had failed for the first time; -1: none has */
-    int64_t oom_kills; /* of the machine, before any rank ran */
+    int others;        /* ranks that ran here when the first rank failed; -1: none has failed */
+    int64_t oom_kills; /* the machine's OOM kills before any rank ran */
     int interrupt;     /* the signal that ended the job; 0: none */
-    char notice[256];  /* to be said when no write is under way */
+    char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
     ls_outlet output;
     ls_outlet error;
     ls_lines lines;
-    bool explained;  /* the failed rank has said why, and its line says the rest */
+    bool explained;  /* the line of the failed rank, plus `remark`, explains the failure */
     char remark[64]; /* that rest */
 } job;
 
@@ -83,7 +84,7 @@ static void on_failed(void *user, const ls_failure *failure);
 
 static void kill_job(job *self) {
     self->phase = KILLING;
-    if (self->settled) { /* nobody is left here, and a person does not want to wait for the other nodes */
+    if (self->settled) { /* no process is left here, and the user does not want to wait for the other nodes */
         self->done = true;
         return;
     }
@@ -92,7 +93,7 @@ static void kill_job(job *self) {
     uv_timer_start(&self->timer, on_timer, KILL_AGAIN_MS, 0);
 }
 
-/* Asks everybody to end. A stopped process must be woken to hear it. */
+/* Signals all processes to end. Wakes stopped processes first, so that they receive the signal. */
 static void end_job(job *self, int signal, pid_t skip_group) {
     self->phase = ENDING;
     self->deadline = ls_clock_seconds() + self->options->grace;
@@ -111,21 +112,27 @@ static void kill_late(job *self) {
 
 static void on_timer(uv_timer_t *timer) {
     job *self = timer->data;
-    if (self->phase == RUNNING && self->options->nodes == NULL) { /* nothing was heard of whom the suspect blames */
+    if (self->phase == RUNNING &&
+        self->options->nodes == NULL) { /* nothing arrived from the rank that the suspect names */
         on_failed(self, &self->suspect);
-    } else if (self->phase == RUNNING) { /* node 0 says who was the first */
+    } else if (self->phase == RUNNING) { /* node 0 decides which failure was first */
         end_job(self, SIGTERM, 0);
     } else {
         kill_late(self);
     }
 }
 
-/* Where nobody reads any more, the ranks hear of it as they would without the launcher; else there is more to say. */
+/*
+ * Returns whether the reader of the output has closed it. The ranks then get a broken pipe, as without the launcher, so
+ * the launcher adds nothing.
+ */
 static bool has_lost_output(const job *self) {
     return self->output.failure != 0 && self->output.failure != EPIPE;
 }
 
-/* Who stopped to go on later does not want to be started at once: its machine is wanted by others. */
+/*
+ * A rank that stopped with status 75 wants to resume later: others need its machine, so the job does not start again.
+ */
 static bool wants_restart(void *user) {
     const job *self = user;
     const int ended = self->failure.wait_status;
@@ -134,7 +141,7 @@ static bool wants_restart(void *user) {
            self->launch.restarts < self->options->most_restarts;
 }
 
-/* When all ranks have ended: whom they started and left behind is ended too, and then the job is done. */
+/* When all ranks have ended, ends the processes that they left behind. Then the job is done. */
 static void settle(job *self) {
     if (self->running > 0 || self->settled) {
         return;
@@ -158,7 +165,8 @@ static void settle(job *self) {
         }
         return;
     }
-    (void)ls_guard_start(&self->guard, self->launch.mark); /* without one this still ends, but for a kill -9 of us */
+    (void)ls_guard_start(&self->guard, self->launch.mark); /* without a guard, the job still ends properly unless the
+                                                              launcher is killed with SIGKILL */
     if (self->phase == RUNNING) {
         end_job(self, SIGTERM, 0);
     }
@@ -166,14 +174,14 @@ static void settle(job *self) {
 
 /* ---- signals --------------------------------------------------------------------------------------------------- */
 
-/* The terminal's Ctrl-Z reaches our group; ranks in groups of their own must stop with it and wake with it. */
+/* Stops and wakes the ranks with the launcher: Ctrl-Z on the terminal reaches only the launcher's process group. */
 static void pause_job(job *self) {
     signal_job(self, SIGSTOP, 0);
     raise(SIGSTOP);
     signal_job(self, SIGCONT, 0);
 }
 
-/* `where` is empty or tells where it came from. */
+/* Passes a signal to all processes. `where` is empty or names its origin. */
 static void pass_signal(job *self, int signal, const char *where, pid_t skip_group) {
     self->interrupt = signal;
     ls_lines_interrupted(&self->lines);
@@ -193,11 +201,11 @@ static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
     if (self->options->nodes != NULL) {
         ls_nodes_interrupt(self->options->nodes, signal);
     }
-    /* What the terminal sends it sends to its whole foreground group, where rank 0 may be: once is enough. */
+    /* A terminal signals its whole foreground process group, which may include rank 0: signal it only once. */
     pass_signal(self, signal, "", info->ssi_code == SI_KERNEL ? getpgrp() : 0);
 }
 
-/* The rank of the world, if it is here. */
+/* Returns the rank with this number in the world, or NULL if it runs on another node. */
 static ls_rank *find_rank(const job *self, int rank) {
     const int local = rank - self->launch.start.first_rank;
     return local >= 0 && local < self->options->ranks ? &self->ranks[local] : NULL;
@@ -209,7 +217,7 @@ static void take_signals(job *self) {
         if (info.ssi_signo == SIGTSTP) {
             pause_job(self);
         } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
-            tell_ranks(self, (int)info.ssi_signo); /* of a scheduler or a user; they go on */
+            tell_ranks(self, (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
         } else {
             interrupt_job(self, &info);
         }
@@ -230,7 +238,10 @@ static void on_signal(uv_poll_t *poll, int status, int events) {
     say_notice(poll->data);
 }
 
-/* Signals are heard while a slow reader keeps us from writing; once the job is over that reader has a second left. */
+/*
+ * Waits until the output accepts bytes, and handles signals meanwhile. After the end of the job, the reader has one
+ * second.
+ */
 static bool wait_for_reader(int fd, void *user) {
     job *self = user;
     for (;;) {
@@ -255,12 +266,12 @@ static bool wait_for_reader(int fd, void *user) {
 
 /* ---- the end of ranks ------------------------------------------------------------------------------------------ */
 
-/* When something fails for the first time here. */
+/* Counts the running ranks at the first failure on this machine. */
 static void count_others(job *self) {
     self->others = self->others < 0 ? self->running : self->others;
 }
 
-/* Tells of the job's first failure, wherever it was. */
+/* Handles the first failure of the job, on any node. */
 static void on_failed(void *user, const ls_failure *failure) {
     job *self = user;
     if (self->failed || self->interrupt != 0) {
@@ -269,7 +280,7 @@ static void on_failed(void *user, const ls_failure *failure) {
     self->failed = true;
     self->failure = *failure;
     count_others(self);
-    if (self->phase == RUNNING && !self->settled) { /* else nothing is left to end here */
+    if (self->phase == RUNNING && !self->settled) { /* otherwise no process is left here */
         end_job(self, SIGTERM, 0);
     }
     snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
@@ -280,8 +291,10 @@ static void on_failed(void *user, const ls_failure *failure) {
                                       can_say ? self->remark : NULL);
 }
 
-/* One that blames another is not taken for the first while that one's end may be on its way: ends may be heard of in
- * another order than they came. */
+/*
+ * Reports a failure. If the rank names another rank as the cause, waits for the end of that rank: notifications may
+ * arrive in another order than the ends.
+ */
 static void report_failure(job *self, const ls_failure *failure) {
     if (failure->blames && self->suspected) {
         return;
@@ -308,7 +321,7 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
         close(rank->pidfd);
         rank->pidfd = -1;
     }
-    take_signals(self); /* was it a Ctrl-C that reached it before us? */
+    take_signals(self); /* a Ctrl-C may have reached the rank before the launcher */
     const bool failed = wait_status != 0 && self->phase == RUNNING;
     const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->culprit));
     if (failed) {
@@ -325,7 +338,10 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     settle(self);
 }
 
-/* Whether what we say ourselves explains this line: who ends after the first ends because of it. */
+/*
+ * Returns whether the launcher's own sentence explains this line: a rank that reports the end of another rank adds
+ * nothing.
+ */
 static bool told_of(void *user, int rank, const char *line) {
     const job *self = user;
     const ls_rank_report *report = ls_rank_hear(find_rank(self, rank));
@@ -333,7 +349,7 @@ static bool told_of(void *user, int rank, const char *line) {
            strstr(line, report->sentence) != NULL;
 }
 
-/* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
+/* The event loop reports ends in the order in which they happened; waitpid does not. */
 static void on_rank_end(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
@@ -345,7 +361,9 @@ static void on_rank_end(uv_poll_t *poll, int status, int events) {
     }
 }
 
-/* Orphans that became our children, a guard somebody killed, and ranks where there are no pidfds. */
+/*
+ * Waits for orphans that became children of the launcher, for a guard that was killed, and, without pidfds, for ranks.
+ */
 static void on_child(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
@@ -401,7 +419,7 @@ static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) 
                         : ls_fail(LS_ERR_IO, "lockstep run: cannot watch a descriptor: %s", uv_strerror(failure));
 }
 
-/* Signals wait in descriptors from here on, and orphans of the job become our children. */
+/* Opens the descriptors of signals, and makes orphans of the job children of this process. */
 static ls_status open_signals(job *self) {
     sigset_t told;
     sigset_t child;
@@ -413,7 +431,7 @@ static ls_status open_signals(job *self) {
     for (const int *signal = signals; *signal != 0; signal++) {
         struct sigaction action;
         sigaction(*signal, NULL, &action);
-        if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* nohup means it */
+        if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* respects nohup */
             sigaddset(&told, *signal);
         }
     }
@@ -486,7 +504,10 @@ static int exit_status_of(const job *self) {
                                    : ls_failure_exit_status(&self->failure);
 }
 
-/* A rank that writes where nothing can be written any more is ended by the system: told of as what it comes from. */
+/*
+ * Returns whether SIGPIPE ended the failed rank because the output was closed: the lost output is then the cause to
+ * report.
+ */
 static bool ended_by_lost_output(const job *self) {
     const int status = self->failure.wait_status;
     return has_lost_output(self) && WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE;
@@ -497,7 +518,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         ls_relay_close(&self->ranks[i].output);
         ls_relay_close(&self->ranks[i].error);
         close(self->ranks[i].report_fd);
-        self->ranks[i].report_fd = -1; /* lines may still ask */
+        self->ranks[i].report_fd = -1; /* closed; the functions of lines.h may still read it */
     }
     ls_lines_flush(&self->lines);
     say_notice(self);
@@ -517,7 +538,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {
-        char most[24] = ""; /* on several machines node 0's counts, and it may be the only one that was told */
+        char most[24] = ""; /* on several machines, node 0 has the number */
         if (self->options->most_restarts > self->launch.restarts) {
             snprintf(most, sizeof most, " of %d", self->options->most_restarts);
         }
@@ -526,7 +547,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
 }
 
 static void close_handle(uv_poll_t *poll, int fd) {
-    if (poll->type == UV_POLL) { /* it was opened */
+    if (poll->type == UV_POLL) { /* the handle was opened */
         uv_close((uv_handle_t *)poll, NULL);
     }
     if (fd >= 0) {
@@ -552,7 +573,7 @@ static void close_job(job *self) {
     }
 }
 
-/* Ranks that started before one could not, here or elsewhere, are of no use. */
+/* Ends the ranks that started before another rank failed to start, here or on another node. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
         ls_failure failure = {.rank = -1};
@@ -572,7 +593,7 @@ static ls_status run(job *self, ls_job_outcome *outcome) {
     const ls_status status = start_ranks(self, &start_failure);
     char reason[LS_ERROR_CAPACITY];
     snprintf(reason, sizeof reason, "%s", ls_error_message());
-    ls_launch_close(&self->launch); /* when rank 0 dies nobody else is to accept connections for it */
+    ls_launch_close(&self->launch); /* so that no connection for rank 0 is accepted after rank 0 has died */
     if (status != LS_OK) {
         give_up(self, reason);
     }
@@ -598,12 +619,13 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     self->others = -1;
     self->oom_kills = ls_oom_kills();
     self->launch = (ls_launch){.options = options, .restarts = restarts};
-    const int failure = uv_loop_init(&self->loop); /* first: libuv gives up the process where descriptors are scarce */
+    const int failure =
+        uv_loop_init(&self->loop); /* first, because libuv aborts the process if it runs out of descriptors later */
     if (failure != 0) {
         ls_free(self);
         return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
     }
-    ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends that as usual */
+    ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends the wait */
     if (status == LS_OK) {
         status = run(self, outcome);
         close_job(self);

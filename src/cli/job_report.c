@@ -57,7 +57,7 @@ ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit) {
     return failure;
 }
 
-/* The kernel does not say whom it killed for want of memory, only how many. */
+/* Describes the OOM kills since the job began. The kernel reports only their number, not the processes. */
 static void describe_cause(const ls_report *report, char *text, size_t size) {
     const int wait_status = report->failure->wait_status;
     text[0] = '\0';
@@ -69,7 +69,7 @@ static void describe_cause(const ls_report *report, char *text, size_t size) {
     }
 }
 
-/* What became of the others. */
+/* Describes the end of the other ranks. */
 static void describe_others(const ls_report *report, char *text, size_t size) {
     const int ended = report->ended;
     text[0] = '\0';
@@ -114,7 +114,7 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
     const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
     if (size > 0 && out_of_sight) {
         ls_outlet_say(error, "lockstep: the last lines of rank %d were:", rank->rank);
-        ls_outlet_put(error, tail, size); /* the program's own: unchanged */
+        ls_outlet_put(error, tail, size); /* the output of the program, unchanged */
         ls_outlet_put(error, "\n", 1);
         ls_outlet_flush(error);
     }

@@ -1,4 +1,4 @@
-/* What the launcher says of a job's first failure, and its exit status then. */
+/* The launcher's report about the first failure of a job, and the exit status. */
 #ifndef LS_CLI_JOB_REPORT_H
 #define LS_CLI_JOB_REPORT_H
 
@@ -9,23 +9,28 @@
 typedef struct ls_report {
     const ls_job_options *options;
     const ls_failure *failure;
-    const ls_rank *rank; /* the one that failed; NULL: it ran elsewhere, or no rank did */
-    int ended;           /* how many others ran here at that moment */
-    int64_t oom_kills;   /* since before any rank ran */
-    int nodes;           /* of the job */
+    const ls_rank *rank; /* the rank that failed; NULL if it ran on another node, or if a node failed */
+    int ended;           /* other ranks that ran here at that moment */
+    int64_t oom_kills;   /* since before the first rank started */
+    int nodes;           /* the number of nodes of the job */
 } ls_report;
 
-/* How many processes of this machine the kernel has ended for want of memory since it began; 0 where it does not say.
- */
+/* Returns the number of processes that the OOM killer of this machine has killed since boot, or 0 if unknown. */
 int64_t ls_oom_kills(void);
 
-/* Of a rank that has ended; `culprit`, unless NULL, is the rank here whose end it reports as the reason. */
+/*
+ * Returns the failure of a rank that has ended. `culprit`, unless NULL, is the rank on this machine that it names as
+ * the cause.
+ */
 ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit);
 
-/* Says which rank failed, where and how, what became of the others, and its last lines if nobody has seen them. */
+/*
+ * Prints which rank failed, on which node and why, what happened to the other ranks, and the last lines of the failed
+ * rank if the user has not seen them.
+ */
 void ls_failure_report(const ls_report *report, ls_outlet *error);
 
-/* The exit status of a job that ended by this failure. */
+/* Returns the exit status of a job that ended with this failure. */
 int ls_failure_exit_status(const ls_failure *failure);
 
 #endif

@@ -31,7 +31,7 @@ static void pass(ls_speaker *speaker, const char *data, size_t size) {
     outlet->unfinished = data[size - 1] == '\n' ? NULL : speaker;
 }
 
-/* Whether another rank has said it as often as this one has, now included. */
+/* Returns whether another rank has printed the line as often as this rank, with the current line included. */
 static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
     int own = 1, shown = 0;
     for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
@@ -55,7 +55,7 @@ static bool is_worth_showing(const ls_lines *lines, const ls_held_line *line, ui
     return lines->failed < 0 || !was_said(lines, hash, rank);
 }
 
-/* Passes on or drops the oldest line that is held. */
+/* Prints or drops the oldest held line. */
 static void release_first(ls_lines *lines) {
     ls_held_line *line = lines->first;
     ls_speaker *speaker = line->speaker;
@@ -80,7 +80,7 @@ static void release_first(ls_lines *lines) {
     ls_free(line);
 }
 
-/* Releases what was said until `limit`. */
+/* Releases the lines that came before `limit`. */
 static void release(ls_lines *lines, double limit) {
     ls_outlet *outlet = NULL;
     while (lines->first != NULL && lines->first->time <= limit) {
@@ -110,7 +110,7 @@ static void on_timer(uv_timer_t *timer) {
     }
 }
 
-/* False without memory. */
+/* Holds a line back. Returns false if out of memory. */
 static bool hold_back(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size) {
     ls_held_line *line = ls_allocate(sizeof *line + size + 1);
     if (line == NULL) {
@@ -151,7 +151,7 @@ void ls_lines_say(ls_lines *lines, ls_speaker *speaker, const char *data, size_t
         pass(speaker, data, size);
         return;
     }
-    if (lines->size + size > MOST_HELD) { /* who says so much is not about to say why it fails */
+    if (lines->size + size > MOST_HELD) { /* a rank that prints this much is not reporting a failure */
         ls_lines_flush(lines);
     }
     if (size > MOST_HELD || !hold_back(lines, speaker, data, size)) {
@@ -166,8 +166,10 @@ void ls_lines_interrupted(ls_lines *lines) {
     lines->ending = true;
 }
 
-/* The line in which the rank says `sentence`, else, without one, the only line that it has said of late; NULL where
- * that is not held any more. */
+/*
+ * Returns the line in which the rank gives `sentence`. If `sentence` is empty, returns the only recent line of the
+ * rank. Returns NULL if the line is no longer held.
+ */
 static const ls_held_line *find_reason(const ls_lines *lines, int rank, const char *sentence) {
     const ls_held_line *found = NULL;
     int count = 0;
@@ -180,7 +182,7 @@ static const ls_held_line *find_reason(const ls_lines *lines, int rank, const ch
             count++;
         }
     }
-    const bool says = found != NULL && strspn(found->data, " \t\r\n") < found->size; /* a blank one says nothing */
+    const bool says = found != NULL && strspn(found->data, " \t\r\n") < found->size; /* ignores blank lines */
     return says && (count == 1 || sentence[0] != '\0') ? found : NULL;
 }
 
@@ -192,7 +194,7 @@ bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char
     if (reason == NULL) {
         return false;
     }
-    ls_held_line *said = lines->first; /* who said it first is the one that is shown */
+    ls_held_line *said = lines->first; /* the first copy is shown */
     while (!said->speaker->error || said->size != reason->size || memcmp(said->data, reason->data, said->size) != 0) {
         said = said->next;
     }
@@ -203,7 +205,8 @@ bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char
 void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user) {
     uv_timer_init(loop, &lines->timer);
     lines->hold = hold;
-    lines->hold_seconds = 0.3; /* between saying why and having ended; a user does not notice it */
+    lines->hold_seconds =
+        0.3; /* enough for a rank to end after it has printed its reason, and too short for a user to notice */
     lines->failed = -1;
     lines->told = told;
     lines->user = user;

@@ -1,4 +1,4 @@
-/* The `lockstep` command: picks the subcommand. Adding one is a row in the table. */
+/* The `lockstep` command: selects the subcommand. A new subcommand is a row in the table. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static const ls_command *const commands[] = {&ls_run_command, &ls_checkpoint_com
                                              &ls_doctor_command};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* Where one of the three is closed, the next file opened would take its place and receive somebody's output. */
+/* If one of the three standard descriptors is closed, the next opened file would get its number and receive output. */
 static void open_standard_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) {

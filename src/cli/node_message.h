@@ -1,6 +1,6 @@
 /*
- * What the launchers of a job on several machines say to each other once they have greeted: a word, some numbers and a
- * text, carried as a `set` request of the store's protocol (comm/store_message.h). Writing it, and the strict reading.
+ * Messages between the launchers of a job on several machines, after the handshake: a word, some numbers and a text, as
+ * a `set` request of the store's protocol (comm/store_message.h).
  */
 #ifndef LS_CLI_NODE_MESSAGE_H
 #define LS_CLI_NODE_MESSAGE_H
@@ -10,16 +10,17 @@
 enum { LS_NODE_NUMBERS = 4, LS_NODE_TEXT = 1200, LS_NODE_FRAME = 2048 };
 
 typedef enum ls_node_word {
-    LS_NODE_JOIN,    /* to node 0: node, nodes, ranks; its host */
-    LS_NODE_REFUSED, /* to a node that cannot join: why */
-    LS_NODE_NEWS,    /* to the others: something to tell the person who waits there */
-    LS_NODE_START,   /* to the others: restarts, first rank, world size; what the start's key is derived from */
-    LS_NODE_FAILED,  /* to node 0: rank, process, status, whether it blames another; host and why */
-    LS_NODE_END,     /* to the others: rank (-1: a node), process, status; host and why, or the reason */
-    LS_NODE_SIGNAL,  /* both ways: signal, node */
-    LS_NODE_DONE,    /* to node 0: nothing of the job runs here any more */
-    LS_NODE_OVER,    /* to the others: whether the job starts again */
-    LS_NODE_ASK,     /* both ways: whether anybody is there */
+    LS_NODE_JOIN,    /* to node 0: node, nodes, ranks; text: its host */
+    LS_NODE_REFUSED, /* to a node that cannot join; text: the reason */
+    LS_NODE_NEWS,    /* to other nodes; text: a line for the user who waits there */
+    LS_NODE_START,   /* to other nodes: restarts, first rank, world size; text: the salt of the key of this start */
+    LS_NODE_FAILED,  /* to node 0: rank, process, status, whether the rank names another as the cause; text: host and
+                        reason */
+    LS_NODE_END,     /* to other nodes: rank (-1: a node), process, status; text: host and reason */
+    LS_NODE_SIGNAL,  /* both directions: signal, node */
+    LS_NODE_DONE,    /* to node 0: no process of the job is left here */
+    LS_NODE_OVER,    /* to other nodes: whether the job starts again */
+    LS_NODE_ASK,     /* both directions: asks for any message, to see that the launcher is alive */
     LS_NODE_HERE,    /* the answer */
     LS_NODE_WORDS
 } ls_node_word;
@@ -30,10 +31,13 @@ typedef struct ls_node_message {
     char text[LS_NODE_TEXT];
 } ls_node_message;
 
-/* Writes a whole frame into LS_NODE_FRAME bytes; returns its size. */
+/* Writes a frame into a buffer of LS_NODE_FRAME bytes. Returns its size. */
 size_t ls_node_message_write(const ls_node_message *message, uint8_t *frame);
 
-/* Reads a frame's body. LS_ERR_FORMAT with the reason when it is no such message. The text is fit for a terminal. */
+/*
+ * Reads the body of a frame. Fails with LS_ERR_FORMAT and the reason if it is not a valid message. Makes the text
+ * printable.
+ */
 ls_status ls_node_message_read(const uint8_t *body, size_t size, ls_node_message *message);
 
 #endif

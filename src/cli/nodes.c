@@ -22,8 +22,8 @@
 enum { MOST_PENDING = LS_UNPROVEN_MOST + 128, MOST_SECONDS = 60 };
 
 static const double report_seconds = 5;
-static const double join_seconds = 30; /* that a launcher has to say who it is, once it has proved the key */
-static const double grace_seconds = 1; /* node 0, whose own timeout is over, says so and hangs up */
+static const double join_seconds = 30; /* time for a launcher to join after it has proved the key */
+static const double grace_seconds = 1; /* node 0 reports its own timeout and closes the connection */
 static const double flush_seconds = 1;
 
 /* ---- talking --------------------------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ void ls_node_name_host(char host[64]) {
     host[63] = '\0';
 }
 
-/* The kernel finds out about a machine that is gone or cut off, also while nothing is said. */
+/* Enables keepalive, so that the kernel detects a machine that has failed or is cut off while no messages are sent. */
 static void notice_silence(int socket, double timeout) {
     const int seconds = timeout < 2 ? 2 : timeout > MOST_SECONDS ? MOST_SECONDS : (int)timeout;
     const int yes = 1, idle = seconds > 3 ? seconds / 3 : 1, probes = 3;
@@ -84,7 +84,7 @@ static void notice_silence(int socket, double timeout) {
 typedef struct gathering {
     ls_nodes *nodes;
     ls_admission admission;
-    ls_connection *pending[MOST_PENDING]; /* who has not joined yet */
+    ls_connection *pending[MOST_PENDING]; /* connections that have not joined yet */
     size_t count;
 } gathering;
 
@@ -96,7 +96,7 @@ static int count_missing(const ls_nodes *nodes) {
     return missing;
 }
 
-/* "node 1 of 4 (here: node 2 on hostb)" */
+/* Writes "node 1 of 4 (here: node 2 on hostb)". */
 static void describe_missing(const ls_nodes *nodes, char *text, size_t capacity) {
     const int missing = count_missing(nodes);
     size_t used = (size_t)snprintf(text, capacity, missing == 1 ? "node" : "nodes");
@@ -126,7 +126,7 @@ static void report(ls_nodes *nodes) {
     ls_nodes_tell_all(nodes, &news, NULL);
 }
 
-/* Says why somebody is not let in, as far as not too many are. */
+/* Prints why a node is refused, for a limited number of refusals. */
 static void tell_refusal(gathering *self, const char *sentence) {
     if (ls_log_limit_pass(&self->admission.told)) {
         fprintf(stderr, "lockstep: %s\n", sentence);
@@ -148,7 +148,7 @@ static void refuse(gathering *self, ls_connection *connection, const char *why) 
     ls_connection_close(connection);
 }
 
-/* Takes those off the list that were closed or have joined. */
+/* Removes connections that were closed or have joined. */
 static void sweep(gathering *self) {
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {
@@ -175,7 +175,7 @@ static void accept_pending(gathering *self) {
     }
 }
 
-/* Why this node cannot join; NULL: it can. */
+/* Returns why this node cannot join, or NULL if it can. */
 static const char *judge(const ls_nodes *nodes, const ls_node_message *message, char *why, size_t capacity) {
     const int node = message->numbers[0], total = message->numbers[1], ranks = message->numbers[2];
     if (message->word != LS_NODE_JOIN || ranks < 1 || ranks > LS_RANKS_MAX) {
@@ -223,7 +223,8 @@ static void listen_to(gathering *self, ls_connection **connection) {
     ls_node_message message;
     if (!(*connection)->greeted) {
         const ls_status status = ls_admission_hear(&self->admission, *connection);
-        if (status != LS_OK && status != LS_ERR_PEER) { /* else it looked whether the port is open */
+        if (status != LS_OK &&
+            status != LS_ERR_PEER) { /* otherwise the connection only checked whether the port is open */
             tell_refusal(self, ls_error_message());
         } else if ((*connection)->greeted) {
             (*connection)->deadline = ls_deadline_after(join_seconds);
@@ -237,14 +238,16 @@ static void listen_to(gathering *self, ls_connection **connection) {
     }
 }
 
-/* A node that had joined and says anything before the start can only have ended. */
+/* A node that has joined sends nothing before the start: a message or an end of file means that it has ended. */
 static void lose(ls_node *node) {
     fprintf(stderr, "lockstep: node %d on %s went away before the job began\n", node->number, node->host);
     ls_connection_free(node->link);
     node->link = NULL;
 }
 
-/* Fills the poll list: the listener, the nodes that are here, those that have not joined. Returns how long to wait. */
+/*
+ * Fills the poll list: the listener, the nodes that have joined, and the pending connections. Returns the time to wait.
+ */
 static int prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
     const ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
@@ -263,14 +266,14 @@ static int prepare(const gathering *self, struct pollfd *polls, ls_deadline unti
     return ls_deadline_milliseconds(until);
 }
 
-/* Waits for something to happen, and deals with it. */
+/* Waits for events and handles them. */
 static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
     ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
     const size_t count = self->count;
     const int timeout = prepare(self, polls, until);
     if (poll(polls, (nfds_t)total + count, timeout) < 0) {
-        return; /* a signal, or no memory for the moment */
+        return; /* a signal, or out of memory for the moment */
     }
     for (int i = 1; i < total; i++) {
         if (polls[i].revents != 0) {
@@ -352,7 +355,10 @@ static ls_status come(ls_nodes *nodes) {
     return LS_OK;
 }
 
-/* Node 0 tells every few seconds for whom it waits, and gives up by itself; one that is stopped does neither. */
+/*
+ * Waits for the start. Node 0 reports every few seconds which nodes are missing, and aborts by itself. A stopped node 0
+ * does neither, so this wait has a timeout, too.
+ */
 static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
     ls_node *zero = &nodes->others[0];
     const double timeout = nodes->options.timeout;
@@ -386,7 +392,7 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
 
 /* ---- starts ---------------------------------------------------------------------------------------------------- */
 
-/* Each start has a key of its own, which follows from the job's and what node 0 says: it never travels. */
+/* Derives the key of one start from the job's key and a salt of node 0. The key itself is never sent. */
 static void derive_key(const ls_nodes *nodes, const char *salt, char key[LS_KEY_TEXT_SIZE]) {
     uint8_t nonce[LS_NONCE_SIZE] = {0}, proof[LS_PROOF_SIZE];
     size_t size;
@@ -396,7 +402,7 @@ static void derive_key(const ls_nodes *nodes, const char *salt, char key[LS_KEY_
     sodium_memzero(proof, sizeof proof);
 }
 
-/* The address that the other nodes know this one by. */
+/* Finds the address by which the other nodes know this node. */
 static void find_interface(const ls_nodes *nodes, char *interface, size_t capacity) {
     char address[LS_ADDRESS_CAPACITY] = "";
     const ls_node *other = &nodes->others[nodes->first];
@@ -405,7 +411,7 @@ static void find_interface(const ls_nodes *nodes, char *interface, size_t capaci
     }
 }
 
-/* On node 0: hands the listening socket to the caller and tells the others. */
+/* On node 0: gives the listening socket to the caller and notifies the other nodes. */
 static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char salt[LS_NODE_TEXT]) {
     uint8_t nonce[LS_NONCE_SIZE];
     if (nodes->listener < 0) {

@@ -24,75 +24,79 @@ typedef struct ls_nodes_options {
     int nodes;
     int node;               /* this one */
     int ranks;              /* here */
-    const char *rendezvous; /* "HOST:PORT": node 0 listens there, and the others find it there */
+    const char *rendezvous; /* "HOST:PORT": the address on which node 0 listens */
     const char *key;        /* text; NULL: none */
-    double timeout;         /* seconds to wait for a node, and for one that is silent */
-    double grace;           /* seconds that ranks have to end when the job has failed */
+    double timeout;         /* seconds to wait for a missing or silent node */
+    double grace;           /* seconds for the ranks to end after a failure */
 } ls_nodes_options;
 
-enum { LS_BLAME_MS = 1000 }; /* so long a rank that blames another is not taken for the first */
+enum { LS_BLAME_MS = 1000 }; /* time to wait for the end of a rank that another rank names as the cause */
 
-/* Why the job failed first. */
+/* The cause of the first failure of the job. */
 typedef struct ls_failure {
     int rank; /* -1: a node was lost */
     int process;
-    bool blames;             /* it reports that another rank came to its end before */
-    int wait_status;         /* of the rank, as waitpid has it */
-    char text[LS_NODE_TEXT]; /* the rank's host, a space, and why, unless nothing is known; of a node, the sentence */
+    bool blames;             /* the rank reports that another rank ended first */
+    int wait_status;         /* of the rank, in waitpid's format */
+    char text[LS_NODE_TEXT]; /* the rank's host, a space, and the reason if known; for a node, the sentence */
 } ls_failure;
 
-/* One start of a job, as this node sees it. */
+/* One start of a job, from the view of this node. */
 typedef struct ls_start {
     int first_rank; /* here */
     int world;
     int nodes;
     char key[LS_KEY_TEXT_SIZE];
-    char host[LS_HOST_CAPACITY]; /* where rank 0 serves the store */
+    char host[LS_HOST_CAPACITY]; /* address of rank 0's store */
     int port;
-    int listener;       /* a socket that listens there, for rank 0; the caller's. -1: rank 0 is elsewhere */
-    char interface[64]; /* the own address that the other nodes know; empty: there are none */
+    int listener; /* a socket that listens there, for rank 0; owned by the caller. -1: rank 0 is on another node */
+    char interface[64]; /* the address by which other nodes know this node; empty: no other nodes */
 } ls_start;
 
-/* What other nodes bring about while ranks run. Called from the loop, and `failed` also from ls_nodes_failed. */
+/* Events from other nodes while ranks run. The loop calls these functions; ls_nodes_failed also calls `failed`. */
 typedef struct ls_nodes_events {
     void (*failed)(void *user, const ls_failure *failure);
     void (*interrupted)(void *user, int signal, int node);
     void (*over)(void *user, bool restart);
-    bool (*wants_restart)(void *user); /* node 0's; asked when nothing runs anywhere and the first failure is known */
+    bool (*wants_restart)(void *user); /* of node 0; called when no rank runs anywhere and the first failure is known */
     void *user;
 } ls_nodes_events;
 
 typedef struct ls_nodes ls_nodes;
 
 /*
- * Meets the other nodes, says on standard error who is missing while it waits, and stores the caller's *nodes.
- * LS_ERR_TIMEOUT when some do not come, LS_ERR_DENIED for a wrong or missing key.
+ * Connects to the other nodes. While it waits, it prints on standard error which nodes are missing. Returns ownership
+ * of *nodes to the caller. Fails with LS_ERR_TIMEOUT if nodes are missing, and with LS_ERR_DENIED if the key is wrong
+ * or missing.
  */
 ls_status ls_nodes_open(const ls_nodes_options *options, ls_nodes **nodes);
 
-/* Agrees on the next start; waits for node 0's word. */
+/* Agrees on the next start. Waits for node 0. */
 ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start);
 
-/* A start of a job that has this machine to itself, on loopback. */
+/* Prepares a start of a job on this machine only, on loopback. */
 ls_status ls_start_alone(int ranks, ls_start *start);
 
-/* From here on, until ls_nodes_unwatch, the loop serves the other nodes. `events` must live as long. */
+/* Serves the other nodes in the loop until ls_nodes_unwatch. Borrows `events` until then. */
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events);
 void ls_nodes_unwatch(ls_nodes *nodes);
 
-/* A rank failed here. events->failed comes when it is known which failure was the first. */
+/* Notes that a rank failed here. events->failed follows once the first failure is known. */
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure);
 
-/* A person ends the job here. */
+/* Notes that the user ends the job here. */
 void ls_nodes_interrupt(ls_nodes *nodes, int signal);
 
-/* Nothing of this start runs here any more. events->over comes when that is so everywhere; node 0 says what next. */
+/*
+ * Notes that no process of this start is left here. events->over follows once this is true on all nodes; node 0 then
+ * decides how to continue.
+ */
 void ls_nodes_done(ls_nodes *nodes);
 
-/* The host's name of this machine, for people. */
+/* Writes the host name of this machine, for messages. */
 void ls_node_name_host(char host[64]);
 
-/* NULL is allowed. */
+/* Frees the connections. NULL is allowed. */
 void ls_nodes_close(ls_nodes *nodes);
 
 #endif

@@ -1,10 +1,10 @@
-/* Nodes while ranks run: what one of them meets becomes what all of them do. */
+/* Nodes while ranks run: an event on one node becomes the same action on all nodes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/nodes_state.h"
 
-enum { ASKS = 4 }; /* as often within the timeout is a launcher asked whether it is there */
+enum { ASKS = 4 }; /* the number of times that a silent launcher is asked for a message within the timeout */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -12,7 +12,9 @@ static bool is_zero(const ls_nodes *nodes) {
 
 static void on_silence(uv_timer_t *timer);
 
-/* Where a job fails and nothing of it runs here any more, the others have the grace time and the timeout to say so too.
+/*
+ * After a failure, when no process is left here: the other nodes have the grace time and the timeout to report the
+ * same.
  */
 static void limit_silence(ls_nodes *nodes) {
     const double seconds = nodes->options.timeout + nodes->options.grace;
@@ -28,7 +30,7 @@ static void note_failing(ls_nodes *nodes) {
 
 /* ---- verdicts -------------------------------------------------------------------------------------------------- */
 
-/* The first failure counts, and node 0 says which it is. */
+/* Notes the first failure. Node 0 decides which failure is the first. */
 static void decide(ls_nodes *nodes, const ls_failure *failure) {
     if (nodes->decided) {
         return;
@@ -48,7 +50,7 @@ static void on_blame_timeout(uv_timer_t *timer) {
     decide(nodes, &nodes->suspect);
 }
 
-/* On node 0: a rank that blames another is not taken for the first to fail while that one's end may be on its way. */
+/* On node 0: if a rank names another rank as the cause, waits for the end of that rank. */
 static void judge(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
     if (!failure->blames) {
@@ -60,7 +62,7 @@ static void judge(ls_nodes *nodes, const ls_failure *failure) {
     }
 }
 
-/* On node 0, when nothing runs anywhere; elsewhere, when node 0 is gone. */
+/* Finishes the start: on node 0 when no process is left anywhere, on other nodes also when node 0 is lost. */
 static void conclude(ls_nodes *nodes) {
     bool done = nodes->done && !nodes->over, lost = false;
     for (int i = 0; i < nodes->count; i++) {
@@ -101,13 +103,13 @@ static void lose(ls_node *node, const char *why) {
     conclude(nodes);
 }
 
-/* Waits no longer for a node. */
+/* Stops waiting for a node. */
 static void leave_behind(ls_node *node, const char *why) {
     fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host, why);
     lose(node, why);
 }
 
-/* Whose launcher is stopped. */
+/* The node's launcher is stopped or hangs. */
 static void on_silence(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     char why[96];
@@ -125,8 +127,9 @@ static void on_silence(uv_timer_t *timer) {
 }
 
 /*
- * Nothing runs here any more, all is well, and elsewhere it may go on for as long as it likes: but a launcher that is
- * stopped would never say that it is over. Asks are counted, not seconds, since this process may be stopped, too.
+ * No process is left here, but the job continues elsewhere, possibly for long. A launcher that is stopped would never
+ * report the end, so this asks it for a message. It counts the requests, not seconds, because this process may be
+ * stopped, too.
  */
 static void on_pulse(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
@@ -188,7 +191,7 @@ static void on_link(uv_poll_t *poll, int status, int events) {
     (void)events;
     ls_node *node = (ls_node *)poll;
     bool whole = true;
-    /* What comes after "over" belongs to the next start. */
+    /* Messages after "over" belong to the next start. */
     while (whole && node->link != NULL && node->watched && !node->nodes->over) {
         ls_node_message message;
         if (ls_node_hear(node->link, &whole, &message) != LS_OK) {
@@ -224,7 +227,7 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
 }
 
 void ls_nodes_unwatch(ls_nodes *nodes) {
-    if (nodes->blame.data != NULL) { /* it was opened */
+    if (nodes->blame.data != NULL) { /* the handle was opened */
         uv_close((uv_handle_t *)&nodes->blame, NULL);
         uv_close((uv_handle_t *)&nodes->silence, NULL);
         uv_close((uv_handle_t *)&nodes->pulse, NULL);

@@ -1,20 +1,20 @@
-/* What nodes.c (meeting, starting) and nodes_events.c (while ranks run) share. */
+/* State that nodes.c (meeting, starting) and nodes_events.c (while ranks run) share. */
 #ifndef LS_CLI_NODES_STATE_H
 #define LS_CLI_NODES_STATE_H
 
 #include "cli/nodes.h"
 #include "comm/store_connection.h"
 
-/* Another node. On node 0 one for each; on the others only node 0. */
+/* Another node. Node 0 has one for each node, the other nodes have one for node 0. */
 typedef struct ls_node {
-    uv_poll_t poll; /* first: libuv gives it back */
+    uv_poll_t poll; /* first member: libuv returns a pointer to it */
     bool watched;
     ls_nodes *nodes;
     int number;
-    ls_connection *link; /* NULL: it has not come, or was lost */
-    bool lost;           /* after it had come */
-    bool done;           /* nothing of this start runs there any more */
-    int asked;           /* so often whether its launcher is there, since anything was heard of it */
+    ls_connection *link; /* NULL: not connected yet, or lost */
+    bool lost;           /* lost after it had joined */
+    bool done;           /* no process of this start is left there */
+    int asked;           /* requests since the last message of the node */
     int ranks;
     char host[64];
 } ls_node;
@@ -23,27 +23,27 @@ struct ls_nodes {
     ls_nodes_options options;
     ls_key key;
     ls_address address;
-    int listener;     /* node 0: until rank 0 gets it */
-    ls_node *others;  /* node 0: `options.nodes` entries of which the first is itself; else one, node 0 */
-    int first, count; /* those of them that are other nodes */
+    int listener;     /* node 0: the listening socket, until rank 0 gets it */
+    ls_node *others;  /* node 0: `options.nodes` entries, the first for itself; other nodes: one entry, for node 0 */
+    int first, count; /* the entries that are other nodes */
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
-    bool decided;                  /* how this start ends */
-    bool failing;                  /* it does not end well, as far as is known here */
-    bool suspected; /* a rank failed; on node 0 one that blames another, of which nothing is known yet: */
+    bool decided;                  /* the result of this start is decided */
+    bool failing;                  /* the start has failed, as far as this node knows */
+    bool suspected;                /* a rank failed that names another rank as the cause, whose end is not known yet */
     ls_failure suspect;
-    uv_timer_t blame;   /* until it is taken for the first to fail */
-    uv_timer_t silence; /* of a job that has failed and of which nothing runs here: until the others must have ended */
-    uv_timer_t pulse;   /* of one that goes on elsewhere alone: when the launchers there are asked */
-    bool done;          /* nothing of it runs here any more */
+    uv_timer_t blame;   /* ends the wait for that rank */
+    uv_timer_t silence; /* after a failure, with no process left here: ends the wait for the other nodes */
+    uv_timer_t pulse;   /* while the job continues only elsewhere: when to ask the launchers for a message */
+    bool done;          /* no process of the start is left here */
     bool over;
 };
 
-/* Sends; a node that does not take it is as good as lost, which its connection will tell. */
+/* Sends a message. Ignores errors: the connection reports the loss of a node. */
 void ls_node_tell(ls_node *node, const ls_node_message *message);
 void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_node *but);
 
-/* What has come, if it is whole. A status other than LS_OK: the connection is of no more use. */
+/* Receives a message if a whole one has arrived. After a status other than LS_OK, the connection is unusable. */
 ls_status ls_node_hear(ls_connection *link, bool *whole, ls_node_message *message);
 
 #endif

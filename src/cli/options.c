@@ -68,10 +68,12 @@ static ls_status store_value(const ls_command *command, const ls_option *option,
     return LS_OK;
 }
 
-/* getopt's two forms of the table. A code below HELP_CODE is a letter, above it an option's place in the table. */
+/*
+ * Converts the table into getopt's two forms. A code below HELP_CODE is a letter; other codes are indices of the table.
+ */
 static void describe(const ls_command *command, struct option *longs, char *letters) {
-    *letters++ = '+'; /* stop at PROGRAM: what follows is its own */
-    *letters++ = ':'; /* tell a missing argument from an unknown option */
+    *letters++ = '+'; /* stop at PROGRAM: later arguments belong to the program */
+    *letters++ = ':'; /* distinguish a missing argument from an unknown option */
     *letters++ = 'h';
     for (size_t i = 0; i < command->option_count; i++) {
         const ls_option *option = &command->options[i];
@@ -98,7 +100,7 @@ static const ls_option *option_of_code(const ls_command *command, int code) {
     return NULL;
 }
 
-/* getopt met something that is not in the table, or that lacks or has a value against it. */
+/* Fails because of an unknown option, or an option whose argument is missing or not allowed. */
 static ls_status fail_option(const ls_command *command, const char *typed, int code) {
     const ls_option *option = option_of_code(command, optopt);
     const bool is_long = strncmp(typed, "--", 2) == 0;
@@ -113,7 +115,10 @@ static ls_status fail_option(const ls_command *command, const char *typed, int c
     return fail_unknown(command, is_long ? typed : letter);
 }
 
-/* getopt takes any beginning of a name: --n for --no-bind. Nobody who types that means it. */
+/*
+ * Returns whether the whole name was typed. getopt accepts any prefix (--n for --no-bind), which is more likely a
+ * mistake.
+ */
 static bool is_whole_name(const struct option *longs, int code, const char *typed) {
     while (longs->val != code) {
         longs++;

@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 /*
- * Runs in the child on borrowed memory (vfork) with every signal blocked: plain system calls only, like posix_spawn,
- * which offers neither the death signal nor the cores. Comes back with an errno when the program cannot be started.
+ * Runs in the child of vfork, on the parent's memory and with all signals blocked, so it makes only plain system calls.
+ * (posix_spawn supports neither the death signal nor the cores.) Returns errno if the program cannot be started.
  */
 static int become_program(const ls_process_spec *spec, pid_t launcher) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) {
-        return ESRCH; /* it was killed before the death signal was set */
+        return ESRCH; /* the launcher was killed before the death signal was set */
     }
     if (spec->own_group && setpgid(0, 0) != 0) {
         return errno;
@@ -29,9 +29,10 @@ static int become_program(const ls_process_spec *spec, pid_t launcher) {
         }
     }
     if (spec->cores != NULL) {
-        sched_setaffinity(0, spec->cores_size, spec->cores); /* cores gone meanwhile: unbound is the best left */
+        sched_setaffinity(0, spec->cores_size,
+                          spec->cores); /* if these cores are no longer available, the rank runs unbound */
     }
-    /* A shell starts background jobs deaf to Ctrl-C; the launcher hears it for them and passes it on. */
+    /* A shell starts background jobs with SIGINT ignored; the launcher receives it and passes it on. */
     const struct sigaction usual = {.sa_handler = SIG_DFL};
     sigaction(SIGINT, &usual, NULL);
     sigaction(SIGQUIT, &usual, NULL);

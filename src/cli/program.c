@@ -15,7 +15,7 @@ static bool is_file(const char *path) {
     return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
 
-/* `path` holds a slash: there is nothing to search. */
+/* Checks a path with a slash, which needs no search. */
 static ls_status check_path(const char *path, int *exit_status) {
     struct stat about;
     if (stat(path, &about) != 0) {
@@ -76,7 +76,7 @@ ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_statu
                      : ls_fail(LS_ERR_IO, "lockstep run: there is no program '%s' here or along PATH", name);
 }
 
-/* The link itself finds a file that was replaced meanwhile; what it says works under an emulator or valgrind too. */
+/* The link itself also works if the file was replaced. Its target also works under an emulator or valgrind. */
 const char *ls_program_self(char path[PATH_MAX]) {
     static const char self[] = "/proc/self/exe";
     const ssize_t length = readlink(self, path, PATH_MAX - 1);

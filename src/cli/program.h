@@ -1,5 +1,4 @@
-/* Which file a program's name stands for, found before anything is started so that a wrong name is one clear sentence.
- */
+/* Finds the file of a program by its name before anything is started, so that a wrong name gives one clear sentence. */
 #ifndef LS_CLI_PROGRAM_H
 #define LS_CLI_PROGRAM_H
 
@@ -7,12 +6,12 @@
 #include <lockstep/base.h>
 
 /*
- * Writes the path of `name` (as a shell finds it: along PATH when it holds no slash) to `path`. On failure *exit_status
- * becomes 127 (there is none) or 126 (there is one that cannot be run).
+ * Writes the path of `name` to `path`. Searches PATH if the name has no slash, as a shell does. On failure, sets
+ * *exit_status to 127 (not found) or 126 (not executable).
  */
 ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_status);
 
-/* Writes the path of this command itself, to start it again. Returns `path`. */
+/* Writes the path of this command, for starting it again. Returns `path`. */
 const char *ls_program_self(char path[PATH_MAX]);
 
 #endif

@@ -14,11 +14,14 @@
 #include "cli/cli.h"
 #include "cli/process.h"
 
-enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than a socket holds */ };
+enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than the buffer of a socket holds */ };
 
 /* ---- what ranks have in common -------------------------------------------------------------------------------- */
 
-/* What the path itself names, which may be a link: lstat follows one that a slash or a dot comes after. */
+/*
+ * Examines the path itself, which may be a link. Removes trailing slashes and dots first, because lstat would follow
+ * the link.
+ */
 static bool look_at_last(const char *path, struct stat *there) {
     char name[PATH_MAX];
     size_t length = strlen(path);
@@ -29,8 +32,8 @@ static bool look_at_last(const char *path, struct stat *there) {
 }
 
 /*
- * The folder stays what it was when it was looked at. A link to it may be this user's or root's: another's could lead
- * anywhere.
+ * Opens the folder, so that it cannot be exchanged later. A link to it must belong to this user or root, because the
+ * link of another user could lead anywhere.
  */
 static ls_status open_output_dir(ls_launch *launch) {
     const char *path = launch->options->output_dir;
@@ -50,7 +53,7 @@ static ls_status open_output_dir(ls_launch *launch) {
 
 ls_status ls_launch_open(ls_launch *launch) {
     const ls_job_options *options = launch->options;
-    getrlimit(RLIMIT_NOFILE, &launch->files); /* each rank takes four, and the usual limit is 1024 */
+    getrlimit(RLIMIT_NOFILE, &launch->files); /* each rank needs four descriptors, and the usual limit is 1024 */
     setrlimit(RLIMIT_NOFILE, &(struct rlimit){launch->files.rlim_max, launch->files.rlim_max});
     launch->start.listener = -1;
     launch->output_dir = -1;
@@ -81,8 +84,8 @@ void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_
 }
 
 /*
- * Whoever else may write in the folder could have put something there that leads to what is not theirs: so the file is
- * made now, or is a plain one of this user's with no other name.
+ * Opens a log file. If other users can write to the folder, a name could lead to a file elsewhere. So the file must be
+ * new, or a plain file of this user with only one name.
  */
 static int open_own(int folder, const char *name) {
     const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -95,7 +98,7 @@ static int open_own(int folder, const char *name) {
     if (fd >= 0 &&
         (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != geteuid() || about.st_nlink != 1)) {
         close(fd);
-        errno = ELOOP; /* as for a symbolic link */
+        errno = ELOOP; /* the error for a symbolic link */
         return -1;
     }
     return fd;
@@ -132,8 +135,9 @@ static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int
 }
 
 /*
- * A rank writes straight through where that mixes nothing up: when it is alone, and rank 0's standard output on a
- * terminal, where progress bars live. Everything else comes by pipe and is passed on line by line.
+ * Opens an output stream. A rank writes directly if lines cannot mix: if it is the only rank, or for rank 0's standard
+ * output on a terminal, where progress bars need it. All other output goes through a pipe and is passed on line by
+ * line.
  */
 static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int *standard_fd) {
     const ls_job_options *options = launch->options;
@@ -153,7 +157,7 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     return open_pipe(stream, launch, standard_fd);
 }
 
-/* Packets keep what is garbage apart from what is not, and neither side waits for the other. */
+/* Packets separate valid reports from garbage, and neither side waits for the other. */
 static ls_status open_report(ls_rank *rank, int *fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -221,7 +225,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
     if (environment == NULL) {
         return ls_error_status();
     }
-    /* Rank 0 stays in the terminal's foreground group, so that it may read from the terminal and set its modes. */
+    /* Rank 0 stays in the terminal's foreground process group, so it can read from the terminal and set its modes. */
     const bool terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO) || isatty(STDERR_FILENO);
     const ls_process_spec spec = {.path = options->path,
                                   .argv = options->argv,
@@ -242,7 +246,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
     }
     rank->pid = pid;
     rank->running = true;
-    rank->pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec; where there is none SIGCHLD must do */
+    rank->pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec; without pidfds, SIGCHLD reports the end */
     return LS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* One rank of a job: its descriptors, its environment, its process. */
+/* One rank of a job: its descriptors, environment and process. */
 #ifndef LS_CLI_RANK_H
 #define LS_CLI_RANK_H
 
@@ -13,20 +13,20 @@
 #include "comm/rank_report.h"
 
 typedef struct ls_rank {
-    uv_poll_t watch; /* of pidfd; first: libuv gives it back */
+    uv_poll_t watch; /* of pidfd; first member: libuv returns a pointer to it */
     int pidfd;       /* readable when the process has ended; -1: not open */
     int rank;        /* in the world */
     int local_rank;
-    pid_t pid; /* 0: never started */
+    pid_t pid; /* 0: not started */
     bool running;
     int wait_status;
-    int report_fd;         /* where it tells why it fails; -1: not open */
-    ls_rank_report report; /* the last that was heard of that */
+    int report_fd;         /* where the rank reports the reason of its failure; -1: not open */
+    ls_rank_report report; /* the last report */
     ls_relay_stream output;
     ls_relay_stream error;
 } ls_rank;
 
-/* What all ranks of one start on this machine have in common. */
+/* The common state of all ranks of one start on this machine. */
 typedef struct ls_launch {
     const ls_job_options *options;
     ls_start start;
@@ -35,27 +35,29 @@ typedef struct ls_launch {
     ls_outlet *error;
     ls_lines *lines;
     int restarts;
-    char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all that comes of this start here, and of nothing else */
+    char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all processes of this start on this machine */
     int nothing_fd;              /* /dev/null */
     int output_dir;              /* the folder of options->output_dir; -1: none */
-    sigset_t mask;               /* of the launcher's caller, which ranks get back */
+    sigset_t mask;               /* the caller's signal mask, which ranks get */
     struct sigaction broken_pipe;
-    struct rlimit files; /* of the caller too; the launcher raises its own */
+    struct rlimit files; /* the caller's limit, which ranks get; the launcher raises its own */
 } ls_launch;
 
-/* Agrees on the start, with a fresh key and a store's socket that is bound before any rank starts. */
+/* Prepares the start: a new key, and a socket of the store that is bound before any rank starts. */
 ls_status ls_launch_open(ls_launch *launch);
 
 void ls_launch_close(ls_launch *launch);
 
-/* Starts rank rank->rank (its descriptors -1, the rest zeroed). On failure *exit_status becomes what a shell would say.
+/*
+ * Starts rank rank->rank. Its descriptors must be -1 and the other fields zero. On failure, sets *exit_status to the
+ * status that a shell would return.
  */
 ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status);
 
-/* What the rank has told so far of why it fails. */
+/* Returns the last report of the rank about its failure. */
 const ls_rank_report *ls_rank_hear(ls_rank *rank);
 
-/* The file that takes the rank's output under --output-dir. */
+/* Writes the path of the rank's file under --output-dir. */
 void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size);
 
 #endif

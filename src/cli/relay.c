@@ -34,7 +34,10 @@ static void on_prompt_timeout(uv_timer_t *timer) {
     ls_lines_flush(stream->lines);
 }
 
-/* Keeps the beginning of a line until its end comes. What does not fit or finds no memory is passed on in pieces. */
+/*
+ * Holds the beginning of a line until its end arrives. A line that does not fit, or for which memory is missing, is
+ * passed on in pieces.
+ */
 static void hold(ls_relay_stream *stream, const char *data, size_t size) {
     if (stream->held_size + size > stream->held_capacity && stream->held_size + size <= LS_RELAY_LINE) {
         size_t capacity = stream->held_capacity > 0 ? stream->held_capacity : 256;
@@ -113,14 +116,14 @@ static void shut(ls_relay_stream *stream) {
     stream->fd = -1;
 }
 
-/* Reads once; false when nothing is there now. */
+/* Reads once. Returns false if no bytes are available. */
 static bool read_some(ls_relay_stream *stream) {
     char data[LS_RELAY_READ];
     const ssize_t size = read(stream->fd, data, sizeof data);
     if (size > 0) {
         take(stream, data, (size_t)size);
         if (stream->speaker.outlet->failure != 0) {
-            shut(stream); /* the rank meets the broken pipe at its next write, as if it wrote there itself */
+            shut(stream); /* the rank gets a broken pipe at its next write, as if it wrote to the output itself */
         }
         return stream->fd >= 0;
     }
@@ -150,7 +153,7 @@ ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lin
 }
 
 void ls_relay_drain(ls_relay_stream *stream) {
-    /* More than any pipe holds; what writes on for ever is not waited for. */
+    /* The limit exceeds the capacity of any pipe; a process that never stops writing is not waited for. */
     for (int i = 0; i < MOST_READS && stream->fd >= 0 && read_some(stream); i++) {
     }
 }
@@ -171,7 +174,7 @@ const char *ls_relay_last_lines(const ls_relay_stream *stream, int lines, size_t
     while (start > 0 && (stream->tail[start - 1] != '\n' || --lines > 0)) {
         start--;
     }
-    if (start == 0 && stream->tail_size == sizeof stream->tail) { /* the first line has lost its beginning */
+    if (start == 0 && stream->tail_size == sizeof stream->tail) { /* the beginning of the first line is missing */
         const char *whole = memchr(stream->tail, '\n', end);
         start = whole != NULL ? (size_t)(whole - stream->tail) + 1 : 0;
     }

@@ -1,4 +1,4 @@
-/* `lockstep run`: what a person asked for, checked; then the job, as often as it may start. */
+/* `lockstep run`: checks the options, then runs the job, and starts it again after failures if requested. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,14 +16,14 @@
 enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400, KEY_TEXT = LS_KEY_CAPACITY + 1 };
 
 typedef struct run_values {
-    int ranks; /* 0: not said */
+    int ranks; /* 0: not given */
     bool no_bind;
     bool prefix;
     double grace;
     int most_restarts;
     const char *output_dir;
-    int nodes; /* 0: not said */
-    int node;  /* -1: not said */
+    int nodes; /* 0: not given */
+    int node;  /* -1: not given */
     const char *rendezvous;
     const char *key_file;
     const char *interface;
@@ -32,29 +32,28 @@ typedef struct run_values {
 
 static const ls_option options[] = {
     {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(run_values, ranks), 1, MOST_RANKS,
-     "how many ranks to start on this machine (1)"},
+     "number of ranks on this machine (1)"},
     {"prefix", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, prefix), 0, 0,
-     "begin each line of output with its rank: [rank 1] ..."},
+     "each line of output begins with its rank: [rank 1] ..."},
     {"output-dir", 0, LS_OPTION_TEXT, "DIR", offsetof(run_values, output_dir), 0, 0,
-     "write what rank R prints to DIR/rank-R.log instead"},
-    {"no-bind", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, no_bind), 0, 0,
-     "leave it to the system which rank runs on which cores"},
+     "write the output of rank R to DIR/rank-R.log"},
+    {"no-bind", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, no_bind), 0, 0, "do not bind ranks to cores"},
     {"gpus", 0, LS_OPTION_TEXT, "each|none", offsetof(run_values, gpus), 0, 0,
-     "each: a GPU for each rank in turn, as its cuda:0;\nnone: every rank sees all of them (each)"},
+     "each: each rank gets one GPU, as its cuda:0;\nnone: each rank sees all GPUs (each)"},
     {"grace", 0, LS_OPTION_SECONDS, "SECONDS", offsetof(run_values, grace), 0, MOST_GRACE,
-     "time that ranks have to end when they are told to,\nbefore they are killed (5)"},
+     "time between SIGTERM and SIGKILL when ranks are ended\n(5)"},
     {"max-restarts", 0, LS_OPTION_COUNT, "K", offsetof(run_values, most_restarts), 0, MOST_RESTARTS,
-     "start the whole job again, at most K times, when a\nrank fails (0); not when it stops with status 75"},
+     "start the job again, at most K times, after a rank has\nfailed (0); not after exit status 75"},
     {"nnodes", 0, LS_OPTION_COUNT, "M", offsetof(run_values, nodes), 1, MOST_RANKS,
-     "how many machines the job runs on; this command is\ngiven on each of them (1)"},
+     "number of machines; give this command on each of them\n(1)"},
     {"node-rank", 0, LS_OPTION_COUNT, "K", offsetof(run_values, node), 0, MOST_RANKS - 1,
-     "which of them this is, from 0"},
+     "number of this machine, from 0"},
     {"rendezvous", 0, LS_OPTION_TEXT, "HOST:PORT", offsetof(run_values, rendezvous), 0, 0,
-     "an address of machine 0 and a free port there"},
+     "address of machine 0, and a free port on it"},
     {"key-file", 0, LS_OPTION_TEXT, "FILE", offsetof(run_values, key_file), 0, 0,
-     "holds a secret, the same on all machines; without it\nLOCKSTEP_KEY does"},
+     "file with the key of the job, the same on all machines\n(LOCKSTEP_KEY)"},
     {"interface", 0, LS_OPTION_TEXT, "NAME", offsetof(run_values, interface), 0, 0,
-     "where ranks listen for data, by name or address (the\none that leads to the other machines)"},
+     "interface for data, by name or address (the interface\nthat leads to the other machines)"},
 };
 
 static ls_status make_output_dir(const char *path) {
@@ -102,7 +101,7 @@ static ls_status check_nodes(const run_values *values) {
     return LS_OK;
 }
 
-/* Of random bytes the first NUL or end of a line would leave but a few. */
+/* Random bytes would often contain a NUL or a newline early, which would leave a short key. */
 static bool is_text(const char *bytes, size_t size) {
     for (size_t i = 0; i < size; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
@@ -113,7 +112,7 @@ static bool is_text(const char *bytes, size_t size) {
     return true;
 }
 
-/* The first line of a file that nobody else may read. */
+/* Reads the first line of a file that only its owner can read. */
 static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
     struct stat about;
     FILE *file = fopen(path, "re");
@@ -124,7 +123,7 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
         }
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: cannot read it: %s", path, strerror(reason));
     }
-    if (S_ISDIR(about.st_mode)) { /* chmod, which is advised below, would do it no good */
+    if (S_ISDIR(about.st_mode)) { /* the advice to use chmod, below, would be wrong for a folder */
         fclose(file);
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: this is a folder", path);
     }
@@ -150,7 +149,10 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
     return LS_OK;
 }
 
-/* *nodes is the caller's; NULL for a job on this machine alone. */
+/*
+ * Opens the connections to the other nodes. Returns ownership of *nodes to the caller, NULL for a job on this machine
+ * only.
+ */
 static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
     char key[KEY_TEXT];
     *nodes = NULL;
@@ -218,8 +220,10 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
     return status;
 }
 
-/* The option of this command's that asks for ranks among the arguments of PROGRAM, which may have one of that name;
- * NULL if there is none. */
+/*
+ * Finds -n or --ranks among the arguments of PROGRAM, where it may be misplaced. Returns NULL if there is no such
+ * option.
+ */
 static const char *misplaced_ranks(char **program, const char **number) {
     for (char **argument = program + 1; *argument != NULL && strcmp(*argument, "--") != 0; argument++) {
         static const char with_number[] = "--ranks=";
@@ -234,7 +238,7 @@ static const char *misplaced_ranks(char **program, const char **number) {
     return NULL;
 }
 
-/* What is probably not meant, but can be. */
+/* Warns of settings that are valid but probably unintended. */
 static void warn_of_settings(bool ranks_given, char **program) {
     const char *number = NULL, *option = ranks_given ? NULL : misplaced_ranks(program, &number);
     if (option != NULL) {
@@ -273,43 +277,43 @@ static ls_status run(int argc, char **argv, int *exit_status) {
 
 const ls_command ls_run_command = {
     .name = "run",
-    .summary = "start a program as N ranks on this machine, or on several",
+    .summary = "start a program as N ranks, on this machine or on several",
     .usage = "[options] PROGRAM [ARGUMENTS]",
-    .about =
-        "Starts PROGRAM as N ranks on this machine, or on each of M machines where this command is given, and waits "
-        "for\n"
-        "them. They find each other with ls_init.\n"
-        "When a rank fails the others are ended, and the last lines on standard error say which failed and why.\n"
-        "Ctrl-C is passed on once; what still runs after the grace time is killed; a second Ctrl-C kills at once.\n"
-        "Nothing that the ranks started is left running.\n",
-    .notes = "examples:\n"
-             "  lockstep run -n 2 build/examples/fashion_mnist --epochs 3\n"
-             "  lockstep run -n 4 --prefix ./train            see which rank says what\n"
-             "  lockstep run -n 8 --max-restarts 3 ./train    go on from its checkpoints after a failure\n"
-             "  lockstep run -n 8 --nnodes 2 --node-rank 0 --rendezvous hosta:29500 --key-file job.key ./train\n"
-             "                                                on hosta, and the same with --node-rank 1 on hostb\n"
-             "\n"
-             "input and output:\n"
-             "  Rank 0 reads standard input; the others find it empty. On a terminal rank 0 writes straight to it, so\n"
-             "  progress bars work; all other output is passed on in whole lines, its bytes unchanged.\n"
-             "\n"
-             "environment of each rank:\n"
-             "  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT    as torchrun sets them\n"
-             "  LOCKSTEP_KEY             the job's key, fresh at each start: only who has it may join\n"
-             "  LOCKSTEP_STORE_FD        rank 0 only: a socket that listens on MASTER_PORT already\n"
-             "  LOCKSTEP_REPORT          a socket by which the rank tells the launcher why it fails\n"
-             "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... under --max-restarts\n"
-             "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen\n"
-             "  LOCKSTEP_LAUNCH          this start on this machine, by which the launcher finds what is left of it\n"
-             "  CUDA_VISIBLE_DEVICES     of several GPUs the one that is the rank's own, unless --gpus none is given\n"
-             "  OMP_NUM_THREADS OPENBLAS_NUM_THREADS    the cores of a rank, unless you set OMP_NUM_THREADS yourself\n"
-             "\n"
-             "exit status:\n"
-             "  0    all ranks ended well           126  PROGRAM cannot be executed\n"
-             "  2    the command line is wrong      127  PROGRAM does not exist\n"
-             "  75   a rank has stopped, to go on later from its checkpoint (LS_EXIT_STOPPED)\n"
-             "  130  ended by Ctrl-C (143 by SIGTERM)\n"
-             "  otherwise that of the rank that failed first, or 128 and the number of the signal that killed it\n",
+    .about = "Starts PROGRAM as N ranks on this machine, and waits for them. For a job on several machines, give the\n"
+             "same command on each machine. The ranks find each other with ls_init.\n"
+             "If a rank fails, the launcher ends the other ranks. The last lines on standard error name the failed\n"
+             "rank and the reason.\n"
+             "Ctrl-C reaches each rank once. Ranks that still run after the grace time are killed; a second Ctrl-C\n"
+             "kills them immediately. No process of the job survives the launcher.\n",
+    .notes =
+        "examples:\n"
+        "  lockstep run -n 2 build/examples/fashion_mnist --epochs 3\n"
+        "  lockstep run -n 4 --prefix ./train            each line begins with its rank\n"
+        "  lockstep run -n 8 --max-restarts 3 ./train    restarts from checkpoints after a failure\n"
+        "  lockstep run -n 8 --nnodes 2 --node-rank 0 --rendezvous hosta:29500 --key-file job.key ./train\n"
+        "                                                on hosta; on hostb the same with --node-rank 1\n"
+        "\n"
+        "input and output:\n"
+        "  Rank 0 reads standard input; for other ranks it is empty. On a terminal, rank 0 writes to it directly,\n"
+        "  so progress bars work. All other output is passed on in whole lines, with unchanged bytes.\n"
+        "\n"
+        "environment of each rank:\n"
+        "  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT    as torchrun sets them\n"
+        "  LOCKSTEP_KEY             key of the job, new at each start: only processes with this key can join\n"
+        "  LOCKSTEP_STORE_FD        rank 0 only: socket that listens on MASTER_PORT\n"
+        "  LOCKSTEP_REPORT          socket on which the rank reports why it fails\n"
+        "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... with --max-restarts\n"
+        "  LOCKSTEP_INTERFACE       with several machines or --interface: where the rank listens\n"
+        "  LOCKSTEP_LAUNCH          mark of this start, by which the launcher finds its processes\n"
+        "  CUDA_VISIBLE_DEVICES     the rank's GPU, unless --gpus none is given\n"
+        "  OMP_NUM_THREADS OPENBLAS_NUM_THREADS    cores of the rank, unless you set OMP_NUM_THREADS\n"
+        "\n"
+        "exit status:\n"
+        "  0    all ranks exited with 0        126  PROGRAM is not executable\n"
+        "  2    wrong command line             127  PROGRAM does not exist\n"
+        "  75   a rank stopped in order to resume from its checkpoint later (LS_EXIT_STOPPED)\n"
+        "  130  ended by Ctrl-C (143 by SIGTERM)\n"
+        "  otherwise the status of the first failed rank, or 128 plus the number of the signal that killed it\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .run = run,

@@ -17,7 +17,7 @@ typedef struct process {
     pid_t pid;
     pid_t parent;
     pid_t group;
-    bool below; /* a descendant of ours */
+    bool below; /* a descendant of this process */
 } process;
 
 typedef struct process_list {
@@ -35,7 +35,7 @@ static bool append(process_list *list, process item) {
     return true;
 }
 
-/* /proc/PID/stat is "pid (name) state parent group ..." and the name may hold anything. */
+/* Parses /proc/PID/stat: "pid (name) state parent group ...". The name may contain any character. */
 static bool read_process(const char *pid, process *item) {
     char path[64];
     char text[1024];
@@ -91,7 +91,10 @@ static bool is_spared(const ls_tree *tree, pid_t pid) {
     return pid == tree->guard;
 }
 
-/* Process ids wrap around, so a child may come before its parent: this goes round until a round finds nobody new. */
+/*
+ * Marks all descendants. A child may come before its parent, because process ids wrap around; so this repeats until a
+ * pass finds no new descendant.
+ */
 static void mark_descendants(const ls_tree *tree, process_list *list) {
     const pid_t self = getpid();
     qsort(list->items, list->count, sizeof *list->items, by_pid);

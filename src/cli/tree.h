@@ -1,24 +1,27 @@
-/* Every process below this one, whatever groups and sessions they have made. */
+/* All descendants of this process, in any process group and session. */
 #ifndef LS_CLI_TREE_H
 #define LS_CLI_TREE_H
 
 #include <lockstep/base.h>
 #include <sys/types.h>
 
-/* Children that this process had before it started any: a script that `exec`s the launcher leaves its own to it. */
+/*
+ * The children that this process had before it started any: a script that `exec`s the launcher leaves its children to
+ * it.
+ */
 typedef struct ls_tree {
-    pid_t guard; /* spared too; 0: none */
+    pid_t guard; /* not signaled either; 0: none */
     pid_t *spared;
     size_t spared_count;
 } ls_tree;
 
-/* Remembers which children are there already. */
+/* Notes the existing children. */
 ls_status ls_tree_open(ls_tree *tree);
 
 /*
- * Sends `signal` (0: none) to every descendant of this process but the spared, and, where skip_group is not 0, not to
- * those in that process group. Returns how many there were; -1 when /proc does not tell. Those that start meanwhile may
- * be missed.
+ * Sends `signal` (0: none) to every descendant of this process, except the noted children, the guard, and the processes
+ * of group skip_group if skip_group is not 0. Returns the number of descendants, or -1 if /proc is not readable. May
+ * miss processes that start meanwhile.
  */
 int ls_tree_signal(const ls_tree *tree, int signal, pid_t skip_group);
 
