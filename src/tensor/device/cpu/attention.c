@@ -1,8 +1,8 @@
 /*
- * Attention in blocks of queries and keys: softmax(scale q k^T) v is summed over blocks of keys with a running largest
- * score and a running sum (Rabe and Staats, arXiv 2112.05682), and the backward pass makes each block of probabilities
- * anew from the logarithms of the sums (Dao et al., arXiv 2205.14135), so that no matrix of all scores is ever there.
- * Every sum of f32 is made in one order, whatever the number of threads.
+ * Attention in blocks of queries and keys. The forward pass sums softmax(scale q k^T) v over blocks of keys, with a
+ * running maximum and a running sum (Rabe and Staats, arXiv 2112.05682). The backward pass recomputes each block of
+ * probabilities from the logarithms of the sums (Dao et al., arXiv 2205.14135). So the matrix of all scores never
+ * exists. Sums of f32 have one order, for any number of threads.
  */
 #include <math.h>
 #include <string.h>
@@ -12,21 +12,21 @@
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/scope.h"
 
-/* Products of these sizes run at about the speed of large ones, and two blocks of scores fit into a second cache. */
+/* Products of these sizes run at about the speed of large products, and two blocks of scores fit into the L2 cache. */
 enum { QUERIES = 128, KEYS = 256 };
 
-/* A block of scores [rows, columns], whose first query and key have these numbers. */
+/* A block of scores [rows, columns], and the indices of its first query and key. */
 typedef struct block {
     int64_t rows, columns;
     int64_t query, key;
     const uint8_t *mask; /* of its keys, or NULL */
     bool causal;
     double scale;
-    int64_t width; /* of rows of y */
+    int64_t width; /* of the rows of y */
     int64_t y_step;
 } block;
 
-/* How many of its keys come before those that are later than query i. */
+/* Returns the number of keys of the block that query i sees under the causal mask. */
 static int64_t visible(const block *b, int64_t i) {
     const int64_t seen = b->causal ? b->query + i + 1 - b->key : b->columns;
     return seen < 0 ? 0 : seen < b->columns ? seen : b->columns;
@@ -44,9 +44,9 @@ static int64_t visible(const block *b, int64_t i) {
 
 /* The matrix of one head. */
 typedef struct matrix {
-    char *data; /* NULL: not wanted */
+    char *data; /* NULL: not needed */
     int64_t rows, columns;
-    int64_t step; /* elements from row to row */
+    int64_t step; /* elements between rows */
 } matrix;
 
 static matrix head_of(const ls_tensor *x, int64_t batch, int64_t head) {
@@ -58,7 +58,7 @@ static matrix head_of(const ls_tensor *x, int64_t batch, int64_t head) {
                     x->size[2] > 1 ? x->stride[2] : x->size[3]};
 }
 
-/* What both passes know of a head. */
+/* The common data of both passes. */
 typedef struct heads {
     ls_dtype dtype;
     int64_t element; /* bytes */
@@ -74,7 +74,7 @@ static matrix rows_from(const heads *h, const matrix *m, int64_t first, int64_t 
     return (matrix){m->data + first * m->step * h->element, count, m->columns, m->step};
 }
 
-/* c = a b, or c += a b; with transposes. */
+/* Computes c = a b, or c += a b, with optional transposes. */
 static ls_status multiply(const heads *h, matrix a, bool transpose_a, matrix b, bool transpose_b, matrix c, bool add) {
     const ls_gemm gemm = {.dtype = h->dtype,
                           .m = c.rows,
@@ -106,7 +106,7 @@ static block block_at(const heads *h, int64_t query, int64_t key) {
                    .y_step = h->y.step};
 }
 
-/* The keys that a block of queries need look at. */
+/* Returns the number of keys that a block of queries sees. */
 static int64_t keys_for(const heads *h, int64_t query) {
     const int64_t last = query + QUERIES < h->q.rows ? query + QUERIES : h->q.rows;
     return h->causal && last < h->k.rows ? last : h->k.rows;
@@ -120,7 +120,7 @@ static ls_status scores_of(const heads *h, const block *b, matrix scores) {
 /* Calls name_f32 or name_f64. */
 #define CALL(h, name, ...) ((h)->dtype == LS_F32 ? name##_f32(__VA_ARGS__) : name##_f64(__VA_ARGS__))
 
-/* `scores` has room for a block, `largest` and `sum` for its rows. */
+/* Needs room for a block in `scores`, and for its rows in `largest` and `sum`. */
 static ls_status forward_rows(const heads *h, int64_t query, char *scores, void *largest, double *sum) {
     block b = block_at(h, query, 0);
     const matrix y = rows_from(h, &h->y, query, b.rows);

@@ -1,14 +1,14 @@
-/* Batch normalisation and its gradient. Variances are biased and taken around the mean (two passes). */
+/* Batch normalization and its gradient. Variances are biased, and computed around the mean in two passes. */
 #include "tensor/device/cpu/floating.h"
 
 #include <string.h>
 
-/* [n, channels, ...] as three numbers. */
+/* The shape [n, channels, ...] as three numbers. */
 typedef struct channel_view {
     int64_t n, channels, inner;
 } channel_view;
 
-/* So much of one tensor is passed over several times. */
+/* Bytes of a tensor that several passes process while they are in the cache. */
 enum { BLOCK_BYTES = 512 * 1024 };
 
 #define REAL     float

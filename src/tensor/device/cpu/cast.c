@@ -1,10 +1,10 @@
-/* Conversions between all dtypes, and counting in all of them. */
+/* Conversions between all dtypes, and ls_arange's counting in all of them. */
 #include "base/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"
 
-/* What lies in memory, and the value it stands for. (bool is a macro, so b8 stands for it.) */
+/* The type in memory, and the type of the value. (b8 stands for bool, which is a macro.) */
 typedef float memory_f32;
 typedef double memory_f64;
 typedef uint16_t memory_bf16;
@@ -22,7 +22,7 @@ typedef uint8_t memory_b8;
 #define VALUE_u8(x)   (x)
 #define VALUE_b8(x)   ((x) != 0)
 
-/* From a floating value. */
+/* Conversions from a floating value. */
 #define FLOATING_TO_f32(x)  ((float)(x))
 #define FLOATING_TO_f64(x)  ((double)(x))
 #define FLOATING_TO_bf16(x) ls_bf16_from_float((float)(x))
@@ -32,7 +32,7 @@ typedef uint8_t memory_b8;
 #define FLOATING_TO_u8(x)   ls_u8_of((double)(x))
 #define FLOATING_TO_b8(x)   ((x) != 0)
 
-/* From an integer, which wraps around where it does not fit into another. */
+/* Conversions from an integer. The value wraps around if it does not fit into another integer type. */
 #define INTEGER_TO_f32(x)  FLOATING_TO_f32(x)
 #define INTEGER_TO_f64(x)  FLOATING_TO_f64(x)
 #define INTEGER_TO_bf16(x) FLOATING_TO_bf16(x)
@@ -42,7 +42,7 @@ typedef uint8_t memory_b8;
 #define INTEGER_TO_u8(x)   ((uint8_t)(x))
 #define INTEGER_TO_b8(x)   ((x) != 0)
 
-/* Those from and to f32 are built with LS_CLONES. */
+/* The conversions from and to f32 are built with LS_CLONES. */
 #define CAST(BUILD, FROM, KIND, TO)                                                                                    \
     BUILD static void FROM##_to_##TO(int64_t n, void *const *at, const int64_t *step, const void *context) {           \
         memory_##TO *const to = at[0];                                                                                 \

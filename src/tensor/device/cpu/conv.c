@@ -1,11 +1,10 @@
 /*
- * Convolution. In f32 oneDNN makes the larger ones; the rest is made by matrix products: what a window sees at an
- * output position is a column; the columns of some positions are laid side by side (im2col), and with them
- *
+ * Convolution. oneDNN computes the larger f32 convolutions. All others are matrix products over im2col: the values that
+ * a window sees at one output position form a column, and the columns of several positions form a matrix. For each
+ * sample and group,
  *     y = weight columns     d_weight = d_y columns^T     d_columns = weight^T d_y
- *
- * for each sample and group. So many positions are taken at once as keep their columns in the second cache, a number
- * that follows from the sizes alone. Where a window is a single position, the image itself is the columns.
+ * The number of positions per product follows from the sizes alone: their columns fit into the L2 cache. If a window is
+ * a single position, the image itself is the matrix of columns.
  */
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
@@ -14,17 +13,19 @@
 
 #include <string.h>
 
-/* One sample and group of both sides of a convolution: the side that windows see, and the side with an output of each
- * window. */
+/*
+ * One sample and group of both sides of a convolution: the large side, which windows see, and the small side, which has
+ * one output per window.
+ */
 typedef struct conv_part {
     const ls_window *window;
-    int64_t channels, size[3], plane; /* of the large side; `plane` is all of a channel */
+    int64_t channels, size[3], plane; /* of the large side; `plane` is the size of a channel */
     int64_t outputs, out[3], positions;
-    int64_t taps;   /* channels times the positions of the window: the height of a column */
-    bool is_column; /* the large side is the columns of all positions */
+    int64_t taps;   /* channels times positions of the window: the height of a column */
+    bool is_column; /* the large side is itself the matrix of columns */
 } conv_part;
 
-/* So many bytes of columns at once. */
+/* Bytes of the columns of one product. */
 enum { COLUMN_BYTES = 256 * 1024, FEWEST_POSITIONS = 32 };
 
 #define REAL     float
@@ -55,7 +56,7 @@ static conv_part part_of(const ls_tensor *large, const ls_tensor *small, const l
     return part;
 }
 
-/* How many positions are taken at once. */
+/* Returns the number of positions per product. */
 static int64_t positions_at_once(const conv_part *part, ls_dtype dtype) {
     if (part->is_column) {
         return part->positions;
@@ -84,7 +85,7 @@ static void move_columns(const conv_sides *sides, int64_t first, int64_t count, 
     }
 }
 
-/* The product for `count` positions from `first` on. */
+/* Computes the product for `count` positions from position `first` on. */
 static ls_status multiply(const conv_sides *sides, ls_conv_work work, int64_t first, int64_t count, void *room) {
     const conv_part *part = sides->part;
     void *columns = part->is_column ? sides->large : room;
@@ -116,7 +117,7 @@ static ls_status multiply(const conv_sides *sides, ls_conv_work work, int64_t fi
     return LS_OK;
 }
 
-/* Goes over samples, groups and positions. */
+/* Iterates over samples, groups and positions. */
 static ls_status walk(const conv_part *part, ls_conv_work work, const ls_tensor *large, const ls_tensor *small,
                       const ls_tensor *weight) {
     const ls_dtype dtype = (ls_dtype)large->dtype;
@@ -159,12 +160,12 @@ static ls_status add_bias(ls_tensor *y, const ls_tensor *bias) {
 /* ---- oneDNN --------------------------------------------------------------------------------------------------------
  */
 
-/* So many multiplications at least; below, oneDNN gains nothing that would make up for the code it writes. */
+/* The fewest multiplications for oneDNN. Below, oneDNN saves less time than it takes to generate its code. */
 enum { FEWEST_MULTIPLICATIONS = 1 << 20, FEW_CHANNELS = 5 };
 
 /*
- * oneDNN's products of a window of one position (1x1) copy what ours take as it is; and its gradient of an image of few
- * channels works on sixteen.
+ * oneDNN copies the operands of a 1x1 convolution, which our products read in place. oneDNN's gradient of an image with
+ * few channels computes sixteen channels.
  */
 static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samples) {
     const double groups = (double)part->window->groups;
@@ -174,14 +175,14 @@ static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samp
     return multiplications >= FEWEST_MULTIPLICATIONS && !part->is_column && !(work == LS_CONV_LARGE && few);
 }
 
-/* The tensors of one call, and what its products' operands are rounded to. */
+/* The tensors of one call, and the dtype that operands are rounded to. */
 typedef struct conv_call {
     ls_conv_work work;
     const ls_tensor *large, *small, *weight, *bias;
     ls_dtype rounds_to;
 } conv_call;
 
-/* LS_ERR_UNSUPPORTED, with no error set: it is ours to make. */
+/* Returns LS_ERR_UNSUPPORTED, and sets no error, if our own code must compute the convolution. */
 static ls_status by_onednn(const conv_part *part, const conv_call *call) {
     if (call->large->dtype != LS_F32 || !is_for_onednn(part, call->work, call->large->size[0])) {
         return LS_ERR_UNSUPPORTED;
@@ -206,7 +207,7 @@ static ls_status make(const conv_part *part, const conv_call *call) {
     return call->work == LS_CONV_SMALL ? add_bias(&y, call->bias) : LS_OK;
 }
 
-/* With rounded copies of the two tensors that the third is made of. */
+/* Computes one of the three tensors from rounded copies of the other two. */
 static ls_status make_rounded(const conv_part *part, const conv_call *call) {
     conv_call own = *call;
     own.rounds_to = LS_F32;

@@ -1,4 +1,4 @@
-/* Copies between tensors of one dtype, of which filling is a case. Elements are moved as words of their size. */
+/* Copies between tensors of one dtype, and fills. Elements are moved as words of their size. */
 #include <string.h>
 
 #include "base/clones.h"
@@ -6,18 +6,18 @@
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 
-/* Words may lie over elements of any type. */
+/* Words may alias elements of any type. */
 typedef uint8_t word1 __attribute__((may_alias));
 typedef uint16_t word2 __attribute__((may_alias));
 typedef uint32_t word4 __attribute__((may_alias));
 typedef uint64_t word8 __attribute__((may_alias));
 
-/* A matrix that is transposed on its way is copied in strips of this many rows: as many lines stay in the cache. */
+/* The rows of a strip when a matrix is transposed: their cache lines stay in the cache. */
 enum { STRIP = 16 };
 
 /*
- * row_N copies one row, in which either side may have steps or repeat. transpose_N copies a matrix whose columns lie
- * dense in x and whose rows lie dense in y: the rows are the loop's last axis but one, the columns its last.
+ * row_N copies one row; either side may have strides or repeat. transpose_N copies a matrix whose columns are dense in
+ * x and whose rows are dense in y: the rows are the last axis but one of the loop, the columns the last.
  */
 #define COPY_WORDS(N)                                                                                                  \
     static void row_##N(int64_t n, void *const *at, const int64_t *step, const void *context) {                        \
@@ -77,7 +77,7 @@ static void axes_swap(ls_loop *loop, int i, int j) {
     memcpy(loop->step[j], before.step[i], sizeof before.step[j]);
 }
 
-/* Whether x lies dense along another axis than y does; that axis then becomes the last but one. */
+/* Returns whether x is dense along another axis than y, and makes that axis the last but one. */
 static bool find_transposition(ls_loop *loop) {
     const int last = loop->ndim - 1;
     if (loop->step[last][0] != 1 || loop->step[last][1] <= 1) {
@@ -112,14 +112,14 @@ ls_status ls_cpu_copy(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     return LS_OK;
 }
 
-/* Whether the element is nothing but zero bits. */
+/* Returns whether all bits of the element are zero. */
 static bool is_zero(const void *element, size_t bytes) {
     static const char zeros[LARGEST_WORD];
     return memcmp(element, zeros, bytes) == 0;
 }
 
 ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value) {
-    if (y->dtype == LS_F32 && y->count == 1) { /* where every backward pass begins */
+    if (y->dtype == LS_F32 && y->count == 1) { /* the start of every backward pass */
         *(float *)y->data = (float)value;
         return LS_OK;
     }

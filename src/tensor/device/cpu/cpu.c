@@ -1,5 +1,7 @@
-/* The CPU's row of the device table. Memory comes from the calling thread's cache; what a stream is asked is done
- * before the call returns, so there is one stream and one event, and neither holds anything. */
+/*
+ * The CPU in the table of devices. Memory comes from the cache of the calling thread. Work is finished before a call
+ * returns, so one stream and one event, both empty, are enough.
+ */
 #include "tensor/device/cpu/cpu.h"
 
 #include <string.h>

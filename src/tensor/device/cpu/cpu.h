@@ -1,7 +1,7 @@
 /*
- * device/cpu: tensors in main memory and the kernels that compute on them. cpu.c is the row of the device (memory,
- * streams, events, copies); kernels_*.c hold the kernels, one file per family, and the table that names them all. The
- * CPU has one stream, which does everything at once, so kernels need not look at theirs.
+ * device/cpu: tensors in main memory, and the kernels that compute with them. cpu.c implements the device (memory,
+ * streams, events, copies). The kernels are in one file per family, and table.c lists them. The CPU has a single
+ * stream, and finishes work immediately, so kernels ignore their stream.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_H
 #define LS_TENSOR_DEVICE_CPU_H

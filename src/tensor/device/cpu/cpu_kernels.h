@@ -1,6 +1,6 @@
 /*
- * The CPU's kernels: ls_cpu_NAME for each of the list in tensor/kernels.h, which says what it computes; table.c puts
- * them together. They run in the calling thread, at once: `stream` is ignored.
+ * The kernels of the CPU: ls_cpu_NAME for each kernel of the list in tensor/kernels.h, which describes them. table.c
+ * makes the table. Kernels run in the calling thread and ignore `stream`.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H
 #define LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H

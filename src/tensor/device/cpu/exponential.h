@@ -1,9 +1,8 @@
 /*
- * The exponential and what is made of it, of f32 without a call or a branch, so that loops over them vectorise (libm's
- * do not); of f64 by libm. Subnormal results, infinities and NaN are as they should be. How far results of f32 are off,
- * in units in the last place, as tests/unit/tensor/kernels_accuracy.c measures it:
- *
- *     exp 1.5, sigmoid 3, tanh 2; the normal distribution function 6 (12 beyond -6, where it is below 1e-9)
+ * The exponential and functions made from it. For f32 they have no calls and no branches, so loops over them vectorize
+ * (libm's do not). For f64 they call libm. Subnormal results, infinities and NaN are right. The errors for f32, in
+ * units in the last place, as tests/unit/tensor/kernels_accuracy.c measures them:
+ *     exp 1.5, sigmoid 3, tanh 2; the normal distribution function 6 (12 below -6, where it is below 1e-9)
  */
 #ifndef LS_TENSOR_DEVICE_CPU_EXPONENTIAL_H
 #define LS_TENSOR_DEVICE_CPU_EXPONENTIAL_H
@@ -14,14 +13,14 @@
 #include "base/host_device.h"
 
 /*
- * exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x - n ln 2. ln 2 is in two parts, the first short enough that n
- * times it is exact. exp(r) is 1 + r + r^2 q(r), q through the Chebyshev points of |r| <= ln 2 / 2. 2^n is in two
- * factors, since n reaches beyond the exponents of f32.
+ * Computes exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x - n ln 2. ln 2 is split into two parts; the first is
+ * short enough that its product with n is exact. exp(r) is 1 + r + r^2 q(r), where q interpolates at the Chebyshev
+ * points of |r| <= ln 2 / 2. 2^n is split into two factors, because n exceeds the exponents of f32.
  */
 LS_HOST_DEVICE static inline float ls_exp_f32(float x) {
     const float above = x > 89.0F ? 89.0F : x; /* infinity from 88.73 on, 0 below -103.98 */
     const float inside = above < -105.0F ? -105.0F : above;
-    const float rounder = 0x1.8p23F; /* adding it leaves an integer in the low bits */
+    const float rounder = 0x1.8p23F; /* adding this number leaves the rounded integer in the low bits */
     const float shifted = inside * 0x1.715476p0F + rounder;
     const float n = shifted - rounder;
     const float r = (inside - n * 0x1.62e4p-1F) - n * 0x1.7f7d1cp-20F;
@@ -38,7 +37,7 @@ LS_HOST_DEVICE static inline float ls_exp_f32(float x) {
     return power * first * second;
 }
 
-/* 1 / (1 + exp(-x)); the exponential is taken of -|x|, which does not overflow. */
+/* Computes 1 / (1 + exp(-x)) from exp(-|x|), which does not overflow. */
 LS_HOST_DEVICE static inline float ls_sigmoid_f32(float x) {
     const float power = ls_exp_f32(x < 0 ? x : -x);
     return (x < 0 ? power : 1.0F) / (1.0F + power);
@@ -49,7 +48,10 @@ LS_HOST_DEVICE static inline double ls_sigmoid_f64(double x) {
     return (x < 0 ? power : 1.0) / (1.0 + power);
 }
 
-/* Near 0, x + x^3 p(x^2), p through Chebyshev points; further out, where nothing cancels, 1 - 2 / (exp(2 |x|) + 1). */
+/*
+ * Computes tanh. Near 0, it is x + x^3 p(x^2), where p interpolates at Chebyshev points. Otherwise, it is 1 - 2 /
+ * (exp(2 |x|) + 1), without cancellation.
+ */
 LS_HOST_DEVICE static inline float ls_tanh_f32(float x) {
     const float size = fabsf(x);
     const float z = x * x;
@@ -65,8 +67,9 @@ LS_HOST_DEVICE static inline float ls_tanh_f32(float x) {
 }
 
 /*
- * exp(-x^2 / 2). x is a short number, whose square is exact, and a rest: rounding x^2 would cost a relative x^2 2^-25.
- * The rest's part is at most 0.03 of x^2 / 2 and comes as a series. From |x| = 15 on the result is 0.
+ * Computes exp(-x^2 / 2). x is split into a short number, whose square is exact, and a remainder, because rounding x^2
+ * would cause a relative error of x^2 2^-25. The contribution of the remainder is at most 0.03 of x^2 / 2, and comes
+ * from a series. From |x| = 15 on the result is 0.
  */
 LS_HOST_DEVICE static inline float ls_bell_f32(float x) {
     const float size = fabsf(x) > 15.0F ? 15.0F : fabsf(x);
@@ -81,8 +84,8 @@ LS_HOST_DEVICE static inline double ls_bell_f64(double x) {
 }
 
 /*
- * The normal distribution function. Below 0 it is exp(-x^2 / 2) m(|x|), where m falls slowly from 1/2: a polynomial in
- * 1 / (1 + |x| / 4) - 0.6, of which that quotient is the exact form near 0; through Chebyshev points of |x| <= 14.5.
+ * Computes the normal distribution function. Below 0 it is exp(-x^2 / 2) m(|x|), where m decreases slowly from 1/2. m
+ * is a polynomial in 1 / (1 + |x| / 4) - 0.6 that interpolates at Chebyshev points of |x| <= 14.5.
  */
 LS_HOST_DEVICE static inline float ls_normal_f32(float x) {
     const float size = fabsf(x) > 15.0F ? 15.0F : fabsf(x);

@@ -1,4 +1,4 @@
-/* Flat runs of numbers: y += a x, y *= a, inner products and norms. */
+/* Operations on flat arrays: y += a x, y *= a, inner products and norms. */
 #include <math.h>
 #include <string.h>
 

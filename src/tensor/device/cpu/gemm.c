@@ -1,24 +1,24 @@
-/* Matrix products: which code does which. The measurements behind the numbers are in docs/PERFORMANCE.md. */
+/* Matrix products: selection of the implementation. The limits were measured: see docs/PERFORMANCE.md. */
 #include "tensor/device/cpu/gemm.h"
 
 #include "tensor/device/cpu/floating.h"
 
 /*
- * Up to so many multiplications a way beats the one after it in ls_cpu_gemm: a library has to look at its arguments,
- * copy operands and, the first time, write its code (25 ms).
+ * Numbers of multiplications up to which an implementation is faster than the next one in ls_cpu_gemm. A library checks
+ * its arguments, copies operands and, at its first call, generates code (25 ms).
  */
 enum {
-    MOST_IN_STRIPS = 131072, /* our vectors, B as it is */
-    MOST_IN_DOTS = 4096,     /* our vectors, B transposed */
+    MOST_IN_STRIPS = 131072, /* our vector code, B not transposed */
+    MOST_IN_DOTS = 4096,     /* our vector code, B transposed */
     MOST_IN_PLAIN_LOOPS = 1024
 };
 
-/* A product that passes once over one matrix and does little else leaves nothing for a library to do better. */
+/* Returns whether the product reads one matrix once and does little else, so that a library cannot be faster. */
 static bool is_one_pass(const ls_gemm *gemm) {
     return gemm->k == 1 || (gemm->m == 1 && !gemm->transpose_a);
 }
 
-/* One product after the other. */
+/* Computes the products one after the other. */
 __attribute__((noinline)) static ls_status multiply_batch(const ls_gemm *gemm) {
     const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
     ls_gemm each = *gemm;

@@ -1,6 +1,6 @@
 /*
- * The matrix products behind ls_cpu_gemm, which chooses among them (gemm.c). The first three take
- * an inner size of zero too; all finish the result (bias, activation) themselves.
+ * The implementations of matrix products. ls_cpu_gemm (gemm.c) selects one. The first three accept an inner size of
+ * zero. All apply the bias and the activation themselves.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_GEMM_H
 #define LS_TENSOR_DEVICE_CPU_GEMM_H
@@ -9,36 +9,36 @@
 #include "tensor/device/onednn/onednn.h"
 
 /*
- * Small f32 products with masked vectors. False, with nothing done, where the processor lacks them (or hides them, as
- * valgrind does AVX-512) or both operands are transposed.
+ * Computes small f32 products with masked vectors. Returns false, and does nothing, if the processor does not support
+ * them (valgrind hides AVX-512) or if both operands are transposed.
  */
 bool ls_gemm_avx512(const ls_gemm *gemm);
 bool ls_gemm_avx2(const ls_gemm *gemm);
 
-/* Plain loops, for small products and for those that are one pass over a matrix. */
+/* Computes products in plain loops: small products, and products that read a matrix once. */
 void ls_gemm_plain(const ls_gemm *gemm);
 
-/* The bias and the activation of a product that a library made; nothing when it accumulates. */
+/* Adds the bias and applies the activation to a product of a library. Does nothing if the product accumulates. */
 void ls_gemm_finish(const ls_gemm *gemm);
 
-/* One product of f32 with operands that count as rounded, of any size. */
+/* Computes one f32 product, of any size, of rounded operands. */
 ls_status ls_gemm_rounded(const ls_gemm *gemm);
 
-/* Whether oneDNN makes the larger ones faster than those of f32. */
+/* Returns whether oneDNN computes larger products of rounded operands faster than f32 products. */
 bool ls_rounding_pays(ls_dtype rounds_to);
 
-/* A dense tensor like x, of f32, its numbers rounded to those of a half, with memory to be given back by
- * ls_rounded_end. */
+/* Makes a dense f32 tensor with the numbers of x, rounded to a 16-bit dtype. ls_rounded_end frees its memory. */
 ls_status ls_rounded_begin(const ls_tensor *x, ls_dtype rounds_to, ls_tensor *rounded);
 void ls_rounded_end(const ls_tensor *rounded);
 
 /*
- * A product of f32 or f64 in parts, on the threads of the module, whose bits do not depend on the number of threads.
- * Without bias and activation. LS_ERR_UNSUPPORTED, with nothing done and no message, if `multiply` refuses.
+ * Computes an f32 or f64 product in parts, on the threads of plug-in onednn, without bias and activation. The bits do
+ * not depend on the number of threads. Returns LS_ERR_UNSUPPORTED, without an error message and without changes, if
+ * `multiply` refuses.
  */
 ls_status ls_product_divided(const ls_gemm *gemm, const ls_onednn *onednn, ls_product_part *multiply);
 
-/* oneDNN for f32, OpenBLAS for f64. */
+/* Computes a product with oneDNN (f32) or OpenBLAS (f64). */
 ls_status ls_gemm_library(const ls_gemm *gemm);
 
 #endif

@@ -37,7 +37,9 @@ INLINE vector load_part(part lanes, const float *at) {
     return _mm256_maskload_ps(at, lanes.mask);
 }
 
-/* In halves of halves: a masked store takes as long as a dozen others on the processors that lack AVX-512. */
+/*
+ * Stores 4, 2 and 1 numbers: on the processors without AVX-512, a masked store takes as long as twelve normal stores.
+ */
 INLINE void store_part(part lanes, float *at, vector v) {
     if (lanes.count == LANES) {
         _mm256_storeu_ps(at, v);
@@ -87,7 +89,7 @@ INLINE vector with_lane(vector v, int lane, float x) {
     return _mm256_blendv_ps(v, _mm256_set1_ps(x), _mm256_castsi256_ps(here));
 }
 
-/* Each step adds neighbours of two vectors while it puts them together; the last adds the halves. */
+/* Each step adds neighboring numbers of two vectors and merges the vectors. The last step adds the halves. */
 INLINE vector sums_of(const vector *x) {
     const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     const __m256 high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));

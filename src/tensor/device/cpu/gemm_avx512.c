@@ -1,4 +1,4 @@
-/* Small f32 products in AVX-512, where any first lanes of a vector load and store at no cost. */
+/* Small f32 products in AVX-512, where loads and stores of the first lanes of a vector cost nothing extra. */
 #include "tensor/device/cpu/gemm.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -60,7 +60,7 @@ INLINE vector with_lane(vector v, int lane, float x) {
     return _mm512_mask_mov_ps(v, (part)(1U << lane), _mm512_set1_ps(x));
 }
 
-/* Each step adds halves of two vectors while it puts them together, so sixteen sums cost little more than two. */
+/* Each step adds the halves of two vectors and merges the vectors, so sixteen sums cost little more than two. */
 INLINE vector sums_of(const vector *x) {
     vector pair[8];
     for (int i = 0; i < 8; i++) {

@@ -1,8 +1,8 @@
 /*
- * Large matrix products: oneDNN for f32, OpenBLAS for f64. oneDNN is best where it reads both operands as they lie; it
- * copies what is transposed, and the weights of a layer (B transposed) are the larger part of what it copies. So where
- * something smaller can be transposed instead, we transpose that. Where rows are a large power of two apart, few sets
- * of the first cache hold them all: what we lay out ourselves has its rows an odd number of cache lines apart.
+ * Large matrix products: oneDNN for f32, OpenBLAS for f64. oneDNN is fastest if it can read both operands in place. It
+ * copies transposed operands; for a layer, this is mainly the weights (B transposed). If a smaller matrix can be
+ * transposed instead, this file transposes it. Rows at a distance of a large power of two share few sets of the L1
+ * cache, so matrices made here have rows at an odd number of cache lines.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
-/* Four numbers of a row, wherever they lie. */
+/* Four numbers of a row, at any alignment. */
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 
 static inline void transpose_four(const float *from, int64_t from_step, float *to, int64_t to_step) {
@@ -31,9 +31,9 @@ static inline void transpose_four(const float *from, int64_t from_step, float *t
 }
 
 /*
- * to[j][i] = from[i][j]. A block of sixteen columns is read to its end before the next: each line of `from` is then
- * read whole, and the sixteen rows of `to` that are written stay in the first cache. Where those rows are multiples of
- * a page apart, only eight find room there.
+ * Computes to[j][i] = from[i][j]. It reads a block of sixteen columns to its end before the next block: each cache line
+ * of `from` is read whole, and the sixteen written rows of `to` stay in the L1 cache. If these rows are multiples of a
+ * page apart, only eight fit.
  */
 static void transpose(int64_t rows, int64_t columns, const float *from, int64_t from_step, float *to, int64_t to_step) {
     const int64_t even_rows = rows - rows % 4;
@@ -54,7 +54,7 @@ static void transpose(int64_t rows, int64_t columns, const float *from, int64_t 
     }
 }
 
-/* OpenBLAS, with as many threads as it is set to use. */
+/* Calls OpenBLAS with its present number of threads. */
 static ls_status openblas_multiply(const ls_gemm *gemm) {
     const ls_openblas *openblas = ls_openblas_open();
     const CBLAS_TRANSPOSE a = gemm->transpose_a ? CblasTrans : CblasNoTrans;
@@ -71,8 +71,10 @@ static ls_status openblas_multiply(const ls_gemm *gemm) {
     return LS_OK;
 }
 
-/* Divided on the threads of module onednn; if there is no such module, on OpenBLAS's own, with other bits for each
- * number of threads. */
+/*
+ * Computes the product in parts on the threads of plug-in onednn. Without this plug-in, OpenBLAS uses its own threads,
+ * and the bits depend on their number.
+ */
 static ls_status openblas_product(const ls_gemm *gemm) {
     if (ls_openblas_open() == NULL) {
         return ls_error_status();
@@ -87,22 +89,22 @@ static ls_status openblas_product(const ls_gemm *gemm) {
     return status;
 }
 
-/* oneDNN's, or OpenBLAS's where there is none. */
+/* Calls oneDNN, or OpenBLAS if oneDNN is missing. */
 static ls_status f32_product(const ls_gemm *gemm) {
     const ls_onednn *onednn = ls_onednn_open();
     const ls_status status = onednn != NULL ? ls_product_divided(gemm, onednn, onednn->gemm) : LS_ERR_UNSUPPORTED;
     return status == LS_ERR_UNSUPPORTED ? openblas_product(gemm) : status;
 }
 
-/* Columns from row to row of a matrix of our own: an odd number of cache lines. */
+/* Returns the row stride of a matrix of our own: an odd number of cache lines. */
 static int64_t step_of(int64_t columns) {
     return ((columns + 15) / 16 | 1) * 16;
 }
 
-/* Rows that get their bias and activation while they are still in the first cache. */
+/* Rows that get their bias and activation while they are in the L1 cache. */
 enum { FINISHED_AT_ONCE = 16 };
 
-/* Some rows of C from columns of its transpose, added to what is there if the product accumulates. */
+/* Computes some rows of C from columns of its transpose. Adds the old values if the product accumulates. */
 static void rows_from_columns(const ls_gemm *rows, const float *columns, int64_t step, float *added) {
     if (!rows->accumulate) {
         transpose(rows->n, rows->m, columns, step, rows->c, rows->ldc);
@@ -119,8 +121,8 @@ static void rows_from_columns(const ls_gemm *rows, const float *columns, int64_t
 }
 
 /*
- * C transposed = op(B) transposed op(A) transposed, both operands read as they lie, and C from that. One of A and B is
- * transposed already; the other one is transposed here.
+ * Computes C transposed = op(B) transposed op(A) transposed, with both operands read in place, and then C. One of A and
+ * B is already transposed; the other is transposed here.
  */
 static ls_status turned_result(const ls_gemm *gemm) {
     const bool turns_b = gemm->transpose_a;
@@ -154,7 +156,7 @@ static ls_status turned_result(const ls_gemm *gemm) {
     return status;
 }
 
-/* A transposed, B with its rows further apart, or both, before oneDNN reads them. */
+/* Transposes A, or copies B with a larger row stride, or both, before oneDNN reads them. */
 static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spread_b) {
     const int64_t a_step = transpose_a ? step_of(gemm->k) : 0;
     const int64_t b_step = spread_b ? step_of(gemm->n) : 0;
@@ -184,8 +186,8 @@ static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spre
 }
 
 /*
- * oneDNN's AVX2 code, which reads B where it lies, loses a third of its speed when the rows are multiples of 2 KiB
- * apart; its AVX-512 code does not.
+ * oneDNN's AVX2 code reads B in place, and loses a third of its speed if the rows are multiples of 2 KiB apart. Its
+ * AVX-512 code does not.
  */
 static bool is_slow_to_read(int64_t step) {
 #if defined(__x86_64__)
@@ -197,9 +199,9 @@ static bool is_slow_to_read(int64_t step) {
 }
 
 /*
- * When transposing pays. The result: if what is transposed for it is less than what oneDNN would copy (B), or than A,
- * which would be transposed else. An operand: if A is not too small a share of the work. Measured with 16 to 1024 rows
- * and layers of 10 to 1024.
+ * Decides whether transposing pays. The result: if the matrix that is transposed for it is smaller than the copy that
+ * oneDNN would make (B), or than A, which would be transposed otherwise. An operand: if A is a large enough part of the
+ * work. Measured with 16 to 1024 rows and layers of 10 to 1024.
  */
 static bool is_result_worth_transposing(const ls_gemm *gemm) {
     if (gemm->transpose_a && !gemm->transpose_b) {
@@ -214,7 +216,7 @@ static bool is_operand_worth_transposing(const ls_gemm *gemm) {
     return gemm->transpose_a && !gemm->transpose_b && gemm->k >= 16 && gemm->m >= 32 && gemm->n >= 128;
 }
 
-/* Few rows of A are not worth a copy of B. */
+/* With few rows of A, a copy of B does not pay. */
 static bool is_operand_worth_spreading(const ls_gemm *gemm) {
     return !gemm->transpose_b && gemm->m >= 24 && is_slow_to_read(gemm->ldb);
 }

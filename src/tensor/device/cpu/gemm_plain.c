@@ -1,4 +1,4 @@
-/* Small matrix products in loops for the compiler to vectorise, where gemm_avx512.c is not for them. */
+/* Small matrix products in loops that the compiler vectorizes, for products that gemm_avx512.c does not accept. */
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
 

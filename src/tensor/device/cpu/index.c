@@ -1,10 +1,10 @@
-/* Reading and adding at places that an index names. Indices are checked before anything is written. */
+/* Reads and additions at indexed positions. Indices are checked before anything is written. */
 #include <string.h>
 
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/loop.h"
 
-/* A tensor as [outer, axis, inner]. */
+/* Sees a tensor as [outer, axis, inner]. */
 static int64_t sizes_product(const ls_tensor *x, int from, int to) {
     int64_t product = 1;
     for (int axis = from; axis < to; axis++) {
@@ -13,7 +13,7 @@ static int64_t sizes_product(const ls_tensor *x, int from, int to) {
     return product;
 }
 
-/* The first index out of [0, size) is an error. */
+/* Fails if an index is outside [0, size), and names the first. */
 static ls_status check_index(const char *name, const ls_tensor *index, int axis, int64_t size) {
     const int64_t *const at = index->data;
     for (int64_t i = 0; i < index->count; i++) {
@@ -42,8 +42,8 @@ ls_status ls_cpu_index_select(ls_stream *stream, ls_tensor *y, const ls_tensor *
 }
 
 /*
- * Per type: to[i] += from[i], and the bodies of take_along and scatter_add, which see one element after the other
- * beside its index; `context` is the step along the indexed axis.
+ * Per type: to[i] += from[i], and the bodies of take_along and scatter_add, which process one element after the other
+ * with its index. `context` is the stride along the indexed axis.
  */
 #define INDEXED(name, T, R, U)                                                                                         \
     LS_CLONES static void add_run_##name(int64_t n, void *y, const void *x) {                                          \
@@ -108,7 +108,7 @@ ls_status ls_cpu_index_add(ls_stream *stream, ls_tensor *y, const ls_tensor *x, 
     return LS_OK;
 }
 
-/* The tensor that the index points into, as seen beside the index: it stands still along the axis. */
+/* Returns the indexed tensor as a view with the shape of the index: its stride along the axis is 0. */
 static ls_tensor beside(const ls_tensor *x, int axis, const ls_tensor *index) {
     ls_tensor still = *x;
     memcpy(still.size, index->size, sizeof still.size);

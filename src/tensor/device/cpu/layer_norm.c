@@ -1,4 +1,6 @@
-/* Layer normalisation and its gradient. Variances are biased and taken around the mean (two passes), or around 0. */
+/*
+ * Layer normalization and its gradient. Variances are biased, and computed in two passes, around the mean or around 0.
+ */
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/parallel.h"
 

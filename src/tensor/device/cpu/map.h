@@ -1,13 +1,11 @@
 /*
- * Makes the kernels of maps from one expression each, for example
- *
+ * Makes the kernels of maps from one expression each. For example,
  *     LS_MAP2(bce_backward_of_ones, LS_NONE, p, target, (p - target) / (p * (1 - p)))
- *
- * which defines ls_cpu_bce_backward_of_ones for f32 and f64. The expression must do for every type: functions are those
- * of <tgmath.h>, T is the element type, and U the type to compute in (unsigned for integers, so that they wrap around).
- * LS_MAPn makes loops that vectorise. LS_MAPn_CALLS is for expressions that call libm, which more loops would not make
- * faster, LS_MAPn_F64_CALLS for those that do so for f64 alone. LS_MAPn_ANY adds integers and bool, which is the number
- * 0 or 1 before and "not 0" after.
+ * defines ls_cpu_bce_backward_of_ones for f32 and f64. The expression must be valid for each type. Functions come
+ * from <tgmath.h>, T is the element type, and U is the type for computation (unsigned for integers, so that they wrap
+ * around). LS_MAPn makes loops that vectorize. LS_MAPn_CALLS is for expressions that call libm, which more loops would
+ * not accelerate; LS_MAPn_F64_CALLS for expressions that call libm only for f64. LS_MAPn_ANY adds integers and bool: a
+ * bool is 0 or 1 as an operand, and "not 0" as a result.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_MAP_H
 #define LS_TENSOR_DEVICE_CPU_MAP_H
@@ -20,7 +18,7 @@
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"
 
-/* Runs the body for the dtype of the last operand; LS_ERR_UNSUPPORTED where there is none. */
+/* Runs the body for the dtype of the last operand. Returns LS_ERR_UNSUPPORTED if there is no such body. */
 ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands, ls_tensor *y,
                      const ls_tensor *const *operand, const double *parameters);
 
@@ -59,7 +57,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
 #define LS_NORMAL(x)      LS_BY_T(ls_normal_f32, ls_normal_f64)(x)
 #define LS_BELL(x)        LS_BY_T(ls_bell_f32, ls_bell_f64)(x)
 
-/* The head of a body: T, U and R (the result's type), the output `to`, and the parameters. */
+/* The head of a body: T, U and R (the type of the result), the output `to`, and the parameters. */
 #define LS_BODY_HEAD(name, T_, U_, R_, take)                                                                           \
     static void name(int64_t n, void *const *at, const int64_t *step, const void *context) {                           \
         typedef T_ T;                                                                                                  \
@@ -69,7 +67,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
         const int64_t sy = step[0];                                                                                    \
         take;
 
-/* Loops whose operands a, b and c are read as told: literal indices and values read ahead let them vectorise. */
+/* Loops that read the operands a, b and c by literal indices, or before the loop, so that the loops vectorize. */
 #define LS_LOOP1(index, read_a, a, expression)                                                                         \
     LS_INDEPENDENT                                                                                                     \
     for (int64_t i = 0; i < n; i++) {                                                                                  \
@@ -135,7 +133,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     const T number = one[0];                                                                                           \
     if (sy == 1 && sa == 1 && sb == 1 && sc == 1) {                                                                    \
         LS_LOOP3(i, one[i], two[i], three[i], a, b, c, expression)                                                     \
-    } else if (sy == 1 && sa == 0 && sb == 1 && sc == 1) { /* one gradient for all, below a sum */                     \
+    } else if (sy == 1 && sa == 0 && sb == 1 && sc == 1) { /* a single gradient for all elements, as below a sum */    \
         LS_LOOP3(i, number, two[i], three[i], a, b, c, expression)                                                     \
     } else {                                                                                                           \
         LS_LOOP3(i *sy, one[i * sa], two[i * sb], three[i * sc], a, b, c, expression)                                  \
@@ -169,7 +167,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
 
 /* clang-format off */
 
-/* Kernels of f32 and f64. */
+/* Kernels for f32 and f64. */
 #define LS_MAP1(name, take, a, expression)                                                                             \
     LS_CLONES LS_BODY1(name##_f32, float, float, float, take, a, expression)                                           \
     LS_CLONES LS_BODY1(name##_f64, double, double, double, take, a, expression)                                        \
@@ -207,7 +205,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     LS_BODY3_CALLS(name##_f64, double, take, a, b, c, expression)                                                      \
     LS_MAP_KERNEL_FLOATS(name, 3)
 
-/* Kernels of every dtype but the halves. */
+/* Kernels for every dtype except bf16 and f16. */
 #define LS_MAP1_ANY(name, take, a, expression)                                                                         \
     LS_CLONES LS_BODY1(name##_f32, float, float, float, take, a, expression)                                           \
     LS_CLONES LS_BODY1(name##_f64, double, double, double, take, a, expression)                                        \

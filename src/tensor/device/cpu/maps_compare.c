@@ -1,7 +1,7 @@
-/* Comparisons, which give bool, and the choice that a bool makes. */
+/* Comparisons, which return bool, and the selection by a bool. */
 #include "tensor/device/cpu/map.h"
 
-/* A number to compare integers with must keep its fraction: no integer type is then wide enough, this one is. */
+/* A number that is compared with integers must keep its fraction. long double holds all integers and the fraction. */
 #define TAKE_WIDE(b) const long double b = (long double)((const double *)context)[0]
 
 /* clang-format off */

@@ -1,6 +1,6 @@
 /*
- * A number given as a double, as an element of any dtype: integers cut towards zero, hold at the ends of their range,
- * and take NaN for 0; bool is "not 0"; bf16 and f16 go by way of f32.
+ * Converts a double into an element of any dtype. Integers truncate towards zero, saturate at their limits, and take
+ * NaN as 0. A bool is "not 0". bf16 and f16 are rounded from f32.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_NUMBER_H
 #define LS_TENSOR_DEVICE_CPU_NUMBER_H

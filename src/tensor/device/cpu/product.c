@@ -1,7 +1,7 @@
 /*
- * Large products, divided into parts. A library divides a product by its threads, long sums too, and chooses its code
- * by how many threads there are, so the last bits depend on their number. Here the sizes alone say how a product is
- * divided, and one thread of the library makes each part: the bits are the same whichever thread makes it, and when.
+ * Large products in parts. A library divides a product, and also long sums, by its number of threads, and selects its
+ * code by this number, so the last bits depend on it. Here, the division follows from the sizes alone, and one thread
+ * of the library computes each part. So the bits do not depend on the threads.
  */
 #include <stdatomic.h>
 
@@ -10,14 +10,14 @@
 #include "tensor/scope.h"
 
 /*
- * What a part is worth dividing for: above, two calls take at most a few percent longer than one (measured in
- * docs/notes/matmul.md). Libraries may copy what they read of both operands, so parts that are narrow cost more.
+ * The limits for dividing. Above them, two calls take at most a few percent longer than one (measured in
+ * docs/notes/matmul.md). Libraries may copy what they read from both operands, so narrow parts cost more.
  */
 enum { MOST_PARTS = 16, FEWEST_MULTIPLICATIONS = 1 << 18, SHORTEST_SIDE = 64, SHORTEST_SUM = 2048 };
-#define MOST_COPIED (1.0 / 48) /* numbers copied for each multiplication; as many as a square of 96 rows */
-#define MORE_COPIED 1.5        /* or so much more than without dividing */
+#define MOST_COPIED (1.0 / 48) /* copied numbers per multiplication; equal to a square of 96 rows */
+#define MORE_COPIED 1.5        /* or this factor more than without dividing */
 
-/* One of the three sizes, in parts of whole blocks, but the last. */
+/* One of the three sizes, in parts of whole blocks; the last part may be shorter. */
 typedef struct side {
     int64_t size, block;
     int parts;
@@ -27,13 +27,13 @@ typedef struct product {
     const ls_gemm *gemm;
     ls_product_part *multiply;
     side rows, columns, sums;
-    char *partial; /* C of each part of the sums but the first, dense */
+    char *partial; /* C of each part of the sums except the first, dense */
 } product;
 
-/* The parts of a product that are shared out over threads. */
+/* The parts of a product that threads take. */
 typedef struct product_work {
     const product *product;
-    atomic_int next;   /* the first part that no thread has begun */
+    atomic_int next;   /* the first part that no thread has started */
     atomic_int failed; /* the largest status of all parts */
 } product_work;
 
@@ -59,7 +59,7 @@ static bool is_enough_for(const product *p, int parts) {
     return parts <= MOST_PARTS && multiplications >= (double)parts * FEWEST_MULTIPLICATIONS;
 }
 
-/* Whether halves of `longer` are still wide enough. */
+/* Returns whether halves of `longer` are wide enough. */
 static bool is_worth_halving(const product *p, const side *longer, const side *shorter) {
     const double whole = 1 / (double)longer->size + 1 / (double)shorter->size;
     const double copied = 2 / length_of(longer) + 1 / length_of(shorter);
@@ -67,7 +67,7 @@ static bool is_worth_halving(const product *p, const side *longer, const side *s
            (copied <= MOST_COPIED || copied <= MORE_COPIED * whole);
 }
 
-/* Halves of the longer side, as often as they are wide enough; then, where that gave few, parts of long sums. */
+/* Halves the longer side while the halves are wide enough. If this gives few parts, divides long sums. */
 static void divide(product *p) {
     for (;;) {
         side *longer = length_of(&p->rows) > length_of(&p->columns) ? &p->rows : &p->columns;
@@ -107,7 +107,7 @@ static ls_status run_part(const product *p, int part) {
     return p->multiply(&own);
 }
 
-/* Makes parts until none is left. */
+/* Computes parts until none is left. */
 static void take_parts(int thread, const void *context) {
     (void)thread;
     product_work *work = *(product_work *const *)context;
@@ -147,7 +147,7 @@ static ls_status run_parts(const product *p, const ls_onednn *onednn, int thread
         }                                                                                                              \
     } while (0)
 
-/* In their order. */
+/* Adds the partial sums in their order. */
 static void add_partial(const product *p) {
     const ls_gemm *gemm = p->gemm;
     const int64_t bytes = gemm->m * gemm->n * (int64_t)ls_dtype_size(gemm->dtype);
@@ -182,7 +182,7 @@ static ls_status run_product(product *p, const ls_onednn *onednn, int threads) {
 }
 
 ls_status ls_product_divided(const ls_gemm *gemm, const ls_onednn *onednn, ls_product_part *multiply) {
-    /* Parts begin at a cache line of C, if C does, and where the libraries' code has whole vectors of columns. */
+    /* Parts begin at a cache line of C, if C does, and at whole vectors of columns of the libraries' code. */
     product p = {.gemm = gemm,
                  .multiply = multiply,
                  .rows = {.size = gemm->m, .block = 8, .parts = 1},

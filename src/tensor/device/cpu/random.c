@@ -1,19 +1,19 @@
 /*
- * Random numbers: element i is number i of the stream, so neither the size of a tensor nor how it is filled matters.
- * They are made as doubles or 64-bit integers, a piece at a time, and converted.
+ * Random numbers. Element i is number i of the stream, whatever the size of the tensor and the order of filling.
+ * Numbers are made as doubles or 64-bit integers, piece by piece, and converted.
  */
 #include <math.h>
 
 #include "base/random.h"
 #include "tensor/device/cpu/floating.h"
 
-enum { PIECE = 256 }; /* numbers at a time; even */
+enum { PIECE = 256 }; /* numbers per piece; even */
 
 /* What numbers are made from. */
 typedef struct ls_source {
     ls_random_state state;
     double start, scale; /* of floating numbers: start + scale * number */
-    double limit;        /* no floating number is larger */
+    double limit;        /* the upper limit of floating numbers */
     int64_t low;         /* of integers: in [low, low + range) */
     uint64_t range;
 } ls_source;
@@ -37,7 +37,7 @@ static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_a
     return LS_OK;
 }
 
-/* A piece has room for the other number of its last pair. */
+/* The piece has room for the second number of its last pair. */
 static void make_uniform(const ls_source *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
     ls_random_uniform_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
@@ -64,7 +64,7 @@ static void make_integers(const ls_source *source, uint64_t first, int64_t count
     }
 }
 
-/* The largest number of the dtype below `high`, for rounding must not reach it. */
+/* Returns the largest number of the dtype below `high`, which rounding must not reach. */
 static double largest_below(double high, ls_dtype dtype) {
     if (dtype != LS_F32) {
         return nextafter(high, -INFINITY);
@@ -91,7 +91,7 @@ ls_status ls_cpu_random_integer(ls_stream *stream, ls_tensor *y, ls_random_state
     return fill_by_pieces(stream, y, LS_I64, make_integers, &source);
 }
 
-/* Element i lives when word start + i of the stream is at least p * 2^32. */
+/* Element i survives if word start + i of the stream is at least p * 2^32. */
 #define DROPOUT(name, T)                                                                                               \
     LS_CLONES static void name(T *y, const T *x, const uint32_t *word, int64_t count, uint64_t threshold, T scale) {   \
         LS_INDEPENDENT                                                                                                 \
@@ -107,7 +107,8 @@ DROPOUT(dropout_piece_f64, double)
     static void name(ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t start, double p) {              \
         const uint64_t threshold = (uint64_t)ceil(p * 0x1p32);                                                         \
         const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                                  \
-        const uint64_t block = start / 4, before = start % 4; /* words of the first block that are others' */          \
+        const uint64_t block = start / 4,                                                                              \
+                       before = start % 4; /* words of the first block that belong to earlier elements */              \
         for (int64_t first = 0; first < y->count; first += PIECE) {                                                    \
             uint32_t word[PIECE + 4];                                                                                  \
             const int64_t count = y->count - first < PIECE ? y->count - first : PIECE;                                 \

@@ -1,10 +1,10 @@
 /*
- * Reductions over any axes. What is left of the axes of x after merging is either reduced (y repeats along it) or kept.
- * Where the innermost axis is kept, a tile of columns is reduced at a time, row by row of memory; where it is reduced,
- * the row is read as rows of LANES numbers, so that both are the same loop. Eight rows at a time are joined as a tree
- * and then join their column's running value, which for sums of f32 is a double. The order in which numbers are joined
- * depends on sizes and steps only. A whole dense tensor is halved first, as long as that goes, so that in f64 its sum
- * has the bits of the sums of equal shares of it that a balanced tree of ranks adds up.
+ * Reductions over any axes. After merging, an axis of x is either reduced (y repeats along it) or kept. If the
+ * innermost axis is kept, the loop reduces a tile of columns, row by row. If it is reduced, the loop reads the row as
+ * rows of LANES numbers, so both cases are the same loop. Eight rows are joined as a tree and then joined to the
+ * running value of their column, which is a double for sums of f32. The order depends on sizes and strides only. A
+ * whole dense tensor is first halved as often as possible: so its sum in f64 has the bits of the sums of equal shares
+ * that a balanced tree of ranks adds up.
  */
 #include <math.h>
 
@@ -23,19 +23,20 @@ typedef union ls_running {
     uint8_t u8[TILE];
 } ls_running;
 
-/* How one reduction treats one dtype. */
+/* A reduction of one dtype. */
 typedef struct ls_reduction {
     void (*start)(ls_running *running, int64_t columns);
     void (*rows)(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns,
                  int64_t column_step);
-    void (*fold)(ls_running *running);                          /* joins LANES columns into the first */
-    void (*join)(ls_running *running, const ls_running *other); /* the first columns */
-    void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step, bool onto); /* onto: joins y */
+    void (*fold)(ls_running *running);                          /* joins LANES columns into the first column */
+    void (*join)(ls_running *running, const ls_running *other); /* joins the first columns of two */
+    void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step,
+                bool onto); /* stores the result; `onto`: joins it to y */
 } ls_reduction;
 
 /*
- * T and R are what lies in memory, read and written; B is what a tree of rows is made of, and RUNNING the member that
- * holds running values, of type A. `joining` returns what a and b join to.
+ * T and R are the types in memory that are read and written. B is the type in a tree of rows. RUNNING is the member
+ * with the running values, of type A. `joining` combines a and b.
  */
 #define REDUCTION(BUILD, name, T, R, B, A, RUNNING, identity, joining)                                                 \
     static inline B name##_join_rows(B a, B b) {                                                                       \
@@ -112,7 +113,7 @@ REDUCTION(, prod_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 1, return a * b
 REDUCTION(, prod_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 1, return a * b;)
 REDUCTION(, prod_b8, uint8_t, bool, uint64_t, uint64_t, u64, 1, return a * b;)
 
-/* NaN wins. Said in two steps without a branch, so that loops vectorise. */
+/* NaN wins. Written in two steps without a branch, so that loops vectorize. */
 #define MAXIMUM                                                                                                        \
     const __typeof__(a) larger = a > b ? a : b;                                                                        \
     return a != a ? a : larger;
@@ -141,12 +142,12 @@ TABLE(prod, b8)
 TABLE(max, u8)
 TABLE(min, u8)
 
-/* One reduction under way: the axes to reduce, and what the loop over them needs. */
+/* A reduction in progress: the reduced axes, and the data of the loop. */
 typedef struct ls_reducing {
     const ls_reduction *reduction;
     bool onto;
     bool by_columns;
-    int64_t element;  /* bytes of one of x and y */
+    int64_t element;  /* bytes of an element of x and y */
     ls_loop *reduced; /* of x alone */
     ls_running *running;
     int64_t columns; /* of the present tile */
@@ -171,7 +172,7 @@ static void reduce_rows_body(int64_t n, void *const *at, const int64_t *step, co
     }
 }
 
-/* All columns, or the single number, of y that belong to one place among the outer kept axes. */
+/* Computes all columns, or the single number, of y for one position of the outer kept axes. */
 static void reduce_place(int64_t n, void *const *at, const int64_t *step, const void *context) {
     ls_reducing reducing = *(const ls_reducing *)context;
     const ls_reduction *const reduction = reducing.reduction;
@@ -222,7 +223,10 @@ static void reduce_planned(const ls_reduction *reduction, ls_tensor *y, const ls
     ls_loop_walk(&kept, kept.ndim - 1, reduce_place, &reducing);
 }
 
-/* Into the first running value: each half for itself, while they are equal and long enough to make that cheap. */
+/*
+ * Reduces into the first running value: each half separately, while the halves are equal and long enough for this to be
+ * cheap.
+ */
 static void reduce_halves(const ls_reduction *reduction, ls_running *running, int64_t element, int64_t n,
                           const char *x) {
     if (n <= LEAF || n % 2 != 0) {
@@ -237,14 +241,14 @@ static void reduce_halves(const ls_reduction *reduction, ls_running *running, in
     reduction->join(running, &second);
 }
 
-/* The whole of a dense tensor into one number needs no plan. */
+/* Reduces a whole dense tensor to one number, without a plan. */
 static void reduce_all(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
     ls_running running;
     reduce_halves(reduction, &running, (int64_t)ls_dtype_size(x->dtype), x->count, x->data);
     reduction->put(&running, 1, y->data, 1, onto);
 }
 
-/* What nothing reduces to. */
+/* Stores the result of reducing no elements. */
 static ls_status put_start(const ls_reduction *reduction, ls_stream *stream, ls_tensor *y) {
     ls_running running;
     uint64_t element = 0;
@@ -292,7 +296,7 @@ ls_status ls_cpu_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     if (reduction->start == NULL) {
         return ls_no_kernel("add_sum", x->dtype);
     }
-    if (x->count == y->count) { /* nothing to reduce: a sum of two */
+    if (x->count == y->count) { /* no axis is reduced: y is a copy, or a sum of two */
         return ls_cpu_add(stream, y, (const ls_tensor *const[]){y, x}, NULL);
     }
     if (x->count > 0 && y->count == 1 && x->contiguous) {

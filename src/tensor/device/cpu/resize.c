@@ -1,14 +1,14 @@
-/* One axis of another size: the nearest position, or the mean of the two beside it by their distance. */
+/* Resizes one axis: the nearest position, or the mean of two neighbors weighted by distance. */
 #include "tensor/device/cpu/floating.h"
 
-/* The axis, what lies outside of it and inside, and how outputs lie on inputs. */
+/* The axis, the sizes outside and inside of it, and the mapping from outputs to inputs. */
 typedef struct stretch {
     int64_t outer, in, out, inner;
     bool linear;
-    double scale, shift; /* linear: output o lies at o * scale + shift, at least 0 */
+    double scale, shift; /* linear: output o is at o * scale + shift, at least 0 */
 } stretch;
 
-/* The input below output o; *part is that of the one above. */
+/* Returns the input below output o. *part is the weight of the input above. */
 static inline int64_t below(const stretch *s, int64_t o, double *part) {
     if (!s->linear) {
         *part = 0;
@@ -29,7 +29,7 @@ static inline int64_t below(const stretch *s, int64_t o, double *part) {
 #define FN(name) name##_f64
 #include "tensor/device/cpu/resize.inc"
 
-/* How an axis of size `in` becomes one of size `out`, in tensors that are like `like` but for that axis. */
+/* Describes the change of an axis from size `in` to size `out`, in tensors that otherwise have the shape of `like`. */
 static stretch stretch_of(const ls_tensor *like, int64_t in, int64_t out, int axis, bool linear, bool align_corners) {
     stretch s = {.outer = 1, .in = in, .out = out, .inner = 1, .linear = linear};
     for (int i = 0; i < like->ndim; i++) {

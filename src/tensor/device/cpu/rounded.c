@@ -1,8 +1,8 @@
 /*
- * Products of f32 whose operands count as rounded to bf16 or f16. Where the processor is fast in bf16 (Intel's
- * AMX, AMD's vectors), oneDNN makes the larger ones of those; else they are those of f32 with rounded copies, which
- * have the same values: the product of two halves is exact in f32. Intel's vectors of bf16 are no gain: oneDNN's
- * product by them takes longer than its product of f32 (docs/notes/matmul.md).
+ * f32 products of operands that are rounded to bf16 or f16. If the processor is fast in bf16 (Intel's AMX, AMD's
+ * vectors), oneDNN computes the larger ones. Otherwise, they are f32 products of rounded copies, which have the same
+ * values: the product of two 16-bit floats is exact in f32. Intel's bf16 vectors do not help: oneDNN's bf16 product is
+ * slower than its f32 product (docs/notes/matmul.md).
  */
 #include "base/clones.h"
 #include "base/float16.h"
@@ -10,7 +10,7 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
-/* Below, f32 is as fast. */
+/* Below this limit, f32 is as fast. */
 enum { FEWEST_MULTIPLICATIONS = 1 << 20 };
 
 bool ls_rounding_pays(ls_dtype rounds_to) {
@@ -18,7 +18,7 @@ bool ls_rounding_pays(ls_dtype rounds_to) {
     return onednn != NULL && onednn->has_fast_bf16;
 }
 
-/* To the nearest, ties to even; what is not a number stays that. */
+/* Rounds to nearest, ties to even. NaN stays NaN. */
 LS_CLONES static void round_row_to_bf16(int64_t count, const float *restrict from, float *restrict to) {
     for (int64_t i = 0; i < count; i++) {
         const uint32_t bits = ls_bits_of_float(from[i]);
@@ -28,16 +28,17 @@ LS_CLONES static void round_row_to_bf16(int64_t count, const float *restrict fro
     }
 }
 
-/* As ls_f16_from_float, without branches. */
+/* Like ls_f16_from_float, without branches. */
 LS_CLONES static void round_row_to_f16(int64_t count, const float *restrict from, float *restrict to) {
     for (int64_t i = 0; i < count; i++) {
         const uint32_t bits = ls_bits_of_float(from[i]);
         const uint32_t magnitude = bits & 0x7fffffffU;
         const uint32_t rounded = (magnitude + 0xfffU + (magnitude >> 13 & 1U)) & 0xffffe000U;
-        /* Below 2^-14 steps are of 2^-24, as those of f32 from 0.5 on. */
+        /* Below 2^-14, numbers are multiples of 2^-24, as f32 numbers from 0.5 to 1 are. */
         const uint32_t small = ls_bits_of_float(ls_float_of_bits(magnitude) + 0.5F - 0.5F);
         const uint32_t finite = magnitude < 0x38800000U ? small : rounded;
-        const uint32_t large = magnitude > 0x7f800000U ? 0x7fc00000U : 0x7f800000U; /* 65520 and beyond is infinite */
+        const uint32_t large =
+            magnitude > 0x7f800000U ? 0x7fc00000U : 0x7f800000U; /* values from 65520 on become infinite */
         to[i] = ls_float_of_bits((bits & 0x80000000U) | (magnitude >= 0x477ff000U ? large : finite));
     }
 }

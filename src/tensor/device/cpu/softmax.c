@@ -1,4 +1,4 @@
-/* Softmax and its logarithm along one axis, and their gradients. */
+/* Softmax and log-softmax along one axis, and their gradients. */
 #include "tensor/device/cpu/exponential.h"
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/parallel.h"
@@ -6,8 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-/* A contiguous tensor seen from one of its axes: `outer` blocks of `width` rows of `inner` numbers; no blocks where it
- * is empty. */
+/*
+ * A contiguous tensor seen along one axis: `outer` blocks of `width` rows of `inner` numbers. No blocks if it is empty.
+ */
 typedef struct axis_view {
     int64_t outer, width, inner;
 } axis_view;
@@ -36,7 +37,7 @@ static axis_view view_along(const ls_tensor *tensor, int axis) {
 #define LOG      log
 #include "tensor/device/cpu/softmax.inc"
 
-/* y of x, or dx of dy and y: with `logarithm` those of the logarithm. */
+/* Computes y from x, or dx from dy and y; with `logarithm`, for log-softmax. */
 typedef struct softmax_call {
     axis_view view;
     void *result;
