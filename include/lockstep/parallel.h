@@ -20,7 +20,7 @@ extern "C" {
  * communicated on the way forwards is communicated in the opposite order on the way back, so every rank that took part
  * in a call whose gradient some rank wants calls ls_backward. Whether one is wanted is agreed in the call itself: a
  * rank may bring a tensor without gradient, or be under ls_no_grad. The communicator must outlive the tape. See
- * docs/DIFFERENTIABLE.md.
+ * docs/explanation/differentiable-communication.md.
  *
  * In a backward pass the ranks agree on each collective: if the losses of the pass reach its result on some rank, all
  * ranks take part. Otherwise (ls_detach, another loss) the collective stays on the tape for a later pass as long as
