@@ -81,7 +81,7 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
                             backend_name, file.reason, known ? "; `scripts/install-deps --" : "",
                             known ? backend_name : "",
                             known                               ? "` and building Lockstep again make it"
-                            : strcmp(backend_name, "nccl") == 0 ? "; docs/GPU.md says what it is built with"
+                            : strcmp(backend_name, "nccl") == 0 ? "; docs/reference/gpu.md says what it is built with"
                                                                 : "");
     }
     if (file.handle == NULL) {

@@ -12,7 +12,7 @@
  * A reduce-scatter is half of that, and so on. Where ranks share cores the model does not hold: each message takes a
  * switch between processes, or each step a turn of all of them, and the rounds have 2 (P - 1) in all, for the bytes
  * that halves and shares move, too, so data travels in them up to LS_ENGINE_CARRIED_SHARED (measured:
- * docs/PERFORMANCE.md). What travels before it is reduced to the end are accumulators, which may be wider than
+ * docs/internals/performance.md). What travels before it is reduced to the end are accumulators, which may be wider than
  * elements.
  */
 #include <math.h>
@@ -145,7 +145,7 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
 /* ---- the network's own collectives ------------------------------------------------------------------------------- */
 
 /* From how many ranks and bytes on they are faster than what the engine makes of messages: measured, see
- * docs/PERFORMANCE.md. */
+ * docs/internals/performance.md. */
 typedef struct network_row {
     int ranks;    /* 0: never */
     double bytes; /* of the whole vector, of all ranks */

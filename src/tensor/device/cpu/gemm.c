@@ -1,4 +1,4 @@
-/* Matrix products: selection of the implementation. The limits were measured: see docs/PERFORMANCE.md. */
+/* Matrix products: selection of the implementation. The limits were measured: see docs/internals/performance.md. */
 #include "tensor/device/cpu/gemm.h"
 
 #include "tensor/device/cpu/floating.h"

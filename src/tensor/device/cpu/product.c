@@ -11,7 +11,7 @@
 
 /*
  * The limits for dividing. Above them, two calls take at most a few percent longer than one (measured in
- * docs/notes/matmul.md). Libraries may copy what they read from both operands, so narrow parts cost more.
+ * docs/internals/notes/matmul.md). Libraries may copy what they read from both operands, so narrow parts cost more.
  */
 enum { MOST_PARTS = 16, FEWEST_MULTIPLICATIONS = 1 << 18, SHORTEST_SIDE = 64, SHORTEST_SUM = 2048 };
 #define MOST_COPIED (1.0 / 48) /* copied numbers per multiplication; equal to a square of 96 rows */

@@ -2,7 +2,7 @@
  * f32 products of operands that are rounded to bf16 or f16. If the processor is fast in bf16 (Intel's AMX, AMD's
  * vectors), oneDNN computes the larger ones. Otherwise, they are f32 products of rounded copies, which have the same
  * values: the product of two 16-bit floats is exact in f32. Intel's bf16 vectors do not help: oneDNN's bf16 product is
- * slower than its f32 product (docs/notes/matmul.md).
+ * slower than its f32 product (docs/internals/notes/matmul.md).
  */
 #include "base/clones.h"
 #include "base/float16.h"

@@ -1,6 +1,6 @@
 /*
  * Products of f32 that are made in bf16. Reorders round the operands and leave B as it lies: the product lays it out in
- * less time than the reorders that do so (docs/notes/matmul.md). A transposed is turned.
+ * less time than the reorders that do so (docs/internals/notes/matmul.md). A transposed is turned.
  */
 #include "tensor/device/onednn/plan.h"
 

@@ -52,7 +52,7 @@ static bool has_isa(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-/* Intel's vectors of bf16 are slower than those of f32, AMD's are faster (docs/notes/matmul.md). */
+/* Intel's vectors of bf16 are slower than those of f32, AMD's are faster (docs/internals/notes/matmul.md). */
 static bool is_amd(void) {
 #ifdef __x86_64__
     return __builtin_cpu_is("amd");
