@@ -1,6 +1,6 @@
 /*
  * How a process finds its job: what the options and the environment say (ls_job_read), and meeting the other ranks
- * through a store (ls_rendezvous). docs/COMMUNICATION.md tells users about it.
+ * through a store (ls_rendezvous). docs/reference/communication.md tells users about it.
  */
 #ifndef LS_COMM_RENDEZVOUS_H
 #define LS_COMM_RENDEZVOUS_H

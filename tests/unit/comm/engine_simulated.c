@@ -239,7 +239,7 @@ static void check_link(const site *at, const call_plan *plan, size_t part, doubl
     }
 }
 
-/* What docs/COMMUNICATION.md says. */
+/* What docs/reference/communication.md says. */
 static void check_links(const site *at, size_t part) {
     const int machine_count = (at->ranks + at->machine_ranks - 1) / at->machine_ranks;
     const bool in_pairs = (at->ranks & (at->ranks - 1)) == 0;
