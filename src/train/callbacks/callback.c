@@ -18,16 +18,8 @@ void ls_callback_describe_nothing(void *user, char *text, size_t size) {
     snprintf(text, size, "%s", "");
 }
 
-void ls_callback_drop(const ls_callback *callbacks, int count) {
-    for (int i = 0; i < count; i++) {
-        if (callbacks[i].release != NULL && !callbacks[i].invalid) {
-            callbacks[i].release(callbacks[i].user);
-        }
-    }
-}
-
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user)) {
-    return callback != NULL && !callback->invalid && callback->release == release ? callback->user : NULL;
+    return callback != NULL && callback->hooks.release == release ? callback->user : NULL;
 }
 
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead) {

@@ -15,26 +15,11 @@
 #include "optim/snapshot.h"
 #include "train/trial.h"
 
-/* All hooks, in the order of ls_callback. */
-#define LS_HOOKS(each)                                                                                                 \
-    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
-        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
-            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
-                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
-
-/* What a constructor returns that has failed. */
-static inline ls_callback ls_callback_failed(void) {
-    return (ls_callback){.invalid = true};
-}
-
 /* `describe` of a callback that ranks need not have alike: it acts on one rank and exchanges nothing. */
 void ls_callback_describe_nothing(void *user, char *text, size_t size);
 
 /* Cleared memory of a callback; NULL with an error. */
 void *ls_callback_allocate(const char *call, size_t size);
-
-/* What a constructor takes over and cannot use. */
-void ls_callback_drop(const ls_callback *callbacks, int count);
 
 /* The memory of a callback that `release` frees; NULL for one of another kind. */
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));
@@ -76,7 +61,7 @@ static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);
 ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number);
 
-/* `state` of ls_callback by a function that lists: the list is made anew. */
+/* `state` of ls_callback_hooks by a function that lists: the list is made anew. */
 typedef ls_status (*ls_callback_list)(void *self, ls_state_list *list);
 ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
                             int *count);
