@@ -23,43 +23,49 @@ typedef struct ls_trial ls_trial;
 /** When and where a trial writes checkpoints. See checkpoint.h. */
 typedef struct ls_checkpoint_options ls_checkpoint_options;
 
-/** What a trial is in the midst of. */
+/** What a trial is doing. */
 typedef enum ls_trial_phase {
-    LS_PHASE_NONE = 0, /**< outside of any pass over a loader */
+    LS_PHASE_NONE = 0, /**< no pass over a loader */
     LS_PHASE_TRAINING,
     LS_PHASE_VALIDATION,
     LS_PHASE_EVALUATION, /**< ls_trial_evaluate */
     LS_PHASE_PREDICTION, /**< ls_trial_predict */
-    LS_PHASE_REPLAY      /**< ls_trial_replay: there are no tensors, and nothing is computed */
+    LS_PHASE_REPLAY      /**< ls_trial_replay: without tensors, and nothing is computed */
 } ls_trial_phase;
 
-/** What a trial is doing, as callbacks and metrics see it. Tensors are lent for the time of the step. */
+/** The state of a trial, for callbacks, metrics and steps. Tensors are borrowed until the step ends. */
 struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
-    ls_comm *comm;          /**< NULL without one */
-    ls_trial_phase phase;   /**< of the pass that is under way */
-    ls_loader *loader;      /**< that it goes over; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
-    ls_criterion criterion; /**< a hook may put another here, for the steps that follow */
-    void *criterion_user;   /**< given to it; likewise */
-    int64_t epoch;          /**< of the trial, from 0 */
-    int64_t epochs;         /**< to be run in all */
-    int64_t batch;          /**< in the epoch, from 0 */
-    int64_t batches;        /**< in the epoch; -1 where the loader does not know */
-    int64_t step;           /**< training steps taken since the trial was made */
+    ls_comm *comm;          /**< NULL if the trial has none */
+    ls_trial_phase phase;   /**< current pass */
+    ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
+    ls_criterion criterion; /**< a hook may replace the criterion, for the following steps */
+    void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
+    int64_t epoch;          /**< index of the epoch in the trial, from 0 */
+    int64_t epochs;         /**< number of epochs to run in all */
+    int64_t batch;          /**< index of the batch in the epoch, from 0 */
+    int64_t batches;        /**< number of batches in the epoch; -1 if the loader does not know */
+    int64_t step;           /**< number of training steps since the trial was made */
     int64_t first;          /**< index in the global batch of this rank's first sample; see ls_batch */
-    int64_t count;          /**< this rank's samples in the batch */
-    int64_t global_count;   /**< all ranks' */
-    ls_tensor *input;       /**< on_sample may put another tensor here */
-    ls_tensor *target;      /**< likewise */
-    ls_tensor *output;      /**< of the model */
-    ls_tensor *loss;        /**< of the criterion */
-    /** Set by a hook or a step, on one rank or several: training ends on all after this step. The epoch has then its
-     * on_end_training, but no validation, no on_end_epoch and no place in the history (torchbearer's STOP_TRAINING); in
-     * validation, or behind it, the epoch is ended as usual. A further ls_trial_run goes on. */
+    int64_t count;          /**< number of samples in this rank's share of the batch */
+    int64_t global_count;   /**< number of samples in the global batch */
+    ls_tensor *input;       /**< on_sample may replace the input */
+    ls_tensor *target;      /**< on_sample may replace the target */
+    ls_tensor *output;      /**< output of the model */
+    ls_tensor *loss;        /**< loss of the criterion */
+    /**
+     * A hook or a step on any rank sets this to end the run on all ranks after this step.
+     *
+     * - In training, the epoch then has on_end_training, but no validation and no on_end_epoch, and is not in the
+     *   history (torchbearer's STOP_TRAINING).
+     * - In validation and after it, the epoch ends as usual.
+     * - A further ls_trial_run continues the training.
+     */
     bool stop;
-    bool save; /**< likewise: a checkpoint is written after this step, or this epoch, if the trial has `.checkpoint` */
+    bool save; /**< a hook or a step on any rank sets this to write a checkpoint after this step or epoch, if the trial
+                    has `.checkpoint` */
 };
 
 /**
@@ -112,13 +118,13 @@ typedef struct ls_callback_hooks {
     void (*describe)(void *user, char *text, size_t size);
 } ls_callback_hooks;
 
-/** A callback: hooks that a trial calls. Opaque; a constructor of callbacks.h or ls_callback_new makes it. */
+/** A callback: hooks that a trial calls. Opaque: ls_callback_new and the constructors of callbacks.h make it. */
 typedef struct ls_callback ls_callback;
 
 /**
  * Makes a callback from hooks of your own. Copies `hooks` and passes `user` to every function. Takes ownership of
- * `user` if `release` is set. Returns ownership to the caller, or NULL on failure: a trial takes ownership
- * (ls_trial_new), or the caller frees the callback with ls_callback_free.
+ * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure. Give the
+ * callback to ls_trial_new, which takes ownership, or free it with ls_callback_free.
  *
  * ```c
  * ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.name = "mine", .on_end_epoch = report}, NULL);
@@ -131,9 +137,9 @@ LS_API ls_callback *ls_callback_new(const ls_callback_hooks *hooks, void *user);
 LS_API void ls_callback_free(ls_callback *callback);
 
 /**
- * Copies an array of callbacks, for languages in which an array in an expression does not live long enough. Returns a
- * borrowed pointer: the first callback that is not NULL owns the copy. Returns NULL on failure, or if no callback is in
- * the array; on failure it frees the callbacks.
+ * Copies an array of callbacks, for LS_CALLBACKS in C++, where the array of an expression does not live until
+ * ls_trial_new. Returns a borrowed pointer: the first callback that is not NULL owns the copy. Returns NULL if all
+ * elements are NULL. Returns NULL on failure, too, and frees the callbacks.
  */
 LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count);
 
@@ -155,9 +161,9 @@ LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int 
     .callback_count = (int)(sizeof((ls_callback *const[]){__VA_ARGS__}) / sizeof(ls_callback *))
 #endif
 
-/** What a trial consists of. Everything is lent and must outlive it, but for callbacks, metrics that have `release`,
- * and metrics of constructors: the trial takes ownership of these, also if ls_trial_new fails.
- * ls_trial_run is LS_ERR_STATE if a loader or the optimizer was freed before. */
+/** Options of ls_trial_new. The trial takes ownership of callbacks, of metrics that have `release` and of metrics of
+ * constructors, also if ls_trial_new fails. It borrows all other objects: free the trial first. ls_trial_run fails with
+ * LS_ERR_STATE if a loader or the optimizer was freed before. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */

@@ -232,9 +232,6 @@ ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options);
 void ls_checkpointer_free(ls_checkpointer *checkpointer);
 /* Writes its options, which must be the same on all ranks, into `text`. */
 void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
-/* The best value so far, for checkpoints: a borrowed list of tensors. */
-void ls_checkpointer_state(ls_checkpointer *checkpointer, const ls_named **tensors, int *count);
-ls_status ls_checkpointer_set_state(ls_checkpointer *checkpointer, const ls_named *tensors, int count);
 
 /* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);

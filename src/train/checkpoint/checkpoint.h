@@ -193,7 +193,6 @@ enum { LS_IDLE = 0, LS_SETTLING, LS_WRITING };
 struct ls_checkpointer {
     ls_checkpoint_options options; /* with texts of its own */
     double best[2];                /* the best value so far; 1: there is one */
-    ls_named lent;                 /* the same, as its state */
     bool begun;                    /* in a run */
     bool signals;                  /* are counted */
     void *signal_stack;            /* for ls_signals_end */

@@ -120,20 +120,13 @@ static ls_status set_callbacks(const loading *load) {
     return LS_OK;
 }
 
-static ls_status set_checkpointer(const loading *load) {
+static void set_best(const loading *load) {
     ls_checkpointer *checkpointer = load->trial->checkpointer;
-    ls_named *tensors;
-    int count;
-    if (checkpointer == NULL) {
-        return LS_OK;
+    if (checkpointer != NULL && !get_pair(load->own, "best", LS_F64, checkpointer->best) &&
+        checkpointer->options.best != NULL) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value: the first epoch's becomes the best",
+                     load->folder);
     }
-    LS_TRY(list_with(load->own, "checkpoint/", &tensors, &count));
-    if (count == 0 && checkpointer->options.best != NULL) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value, which begins anew", load->folder);
-    }
-    const ls_status status = count > 0 ? ls_checkpointer_set_state(checkpointer, tensors, count) : LS_OK;
-    ls_free(tensors);
-    return status;
 }
 
 static ls_status set_scaler(const loading *load) {
@@ -210,7 +203,7 @@ static ls_status set_own(const loading *load) {
     }
     LS_TRY(set_modes(load));
     LS_TRY(set_metrics(load));
-    LS_TRY(set_checkpointer(load));
+    set_best(load);
     LS_TRY(set_callbacks(load));
     LS_TRY(set_scaler(load));
     if (ls_data_parallel_memory(load->trial->state.model, &memory) &&

@@ -1,32 +1,14 @@
-/* The checkpointer of a trial: its options, and its state in checkpoints. */
+/* The checkpointer of a trial: its options. */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/describe.h"
 #include "base/memory.h"
-#include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { KEEP = 3, BEST_NUMBERS = 2 };
-
-void ls_checkpointer_state(ls_checkpointer *self, const ls_named **tensors, int *count) {
-    *tensors = &self->lent;
-    *count = 1;
-}
-
-ls_status ls_checkpointer_set_state(ls_checkpointer *self, const ls_named *tensors, int count) {
-    if (count != 1 || strcmp(tensors->name, self->lent.name) != 0 || ls_dtype_of(tensors->tensor) != LS_F64 ||
-        ls_numel(tensors->tensor) != BEST_NUMBERS) {
-        return ls_fail(LS_ERR_FORMAT, "checkpoint: the file of a rank has no valid \"checkpoint/%s\"", self->lent.name);
-    }
-    memcpy(self->best, ls_host_data(tensors->tensor), sizeof self->best);
-    return LS_OK;
-}
+enum { KEEP = 3 };
 
 void ls_checkpointer_free(ls_checkpointer *self) {
     if (self != NULL) {
-        ls_tensor_drop(self->lent.tensor);
         ls_free((char *)self->options.folder);
         ls_free((char *)self->options.best);
         ls_free(self);
@@ -49,7 +31,6 @@ static ls_status check(const ls_checkpoint_options *options) {
 }
 
 static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options) {
-    static const ls_shape shape = {1, {BEST_NUMBERS}};
     self->options = *options;
     self->options.folder = ls_duplicate_string(options->folder);
     self->options.best = ls_duplicate_string(options->best);
@@ -58,9 +39,7 @@ static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options
         self->options.every_epochs = 1;
     }
     self->lock = -1;
-    self->lent = (ls_named){.name = "best", .tensor = ls_tensor_over(&ls_cpu, &shape, LS_F64, self->best)};
-    return self->options.folder != NULL && (self->options.best != NULL) == (options->best != NULL) &&
-           self->lent.tensor != NULL;
+    return self->options.folder != NULL && (self->options.best != NULL) == (options->best != NULL);
 }
 
 ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options) {

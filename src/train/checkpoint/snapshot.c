@@ -113,13 +113,6 @@ static ls_status copy_callbacks(const ls_trial *trial, ls_copies *copies) {
     return LS_OK;
 }
 
-static ls_status copy_checkpointer(ls_checkpointer *checkpointer, ls_copies *copies) {
-    const ls_named *tensors = NULL;
-    int count = 0;
-    ls_checkpointer_state(checkpointer, &tensors, &count);
-    return add_copies(copies, "checkpoint/", tensors, count);
-}
-
 static ls_status copy_metrics(ls_trial *trial, ls_copies *copies) {
     const ls_named *tensors = NULL;
     int count = 0;
@@ -156,7 +149,7 @@ static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
     }
     LS_TRY(copy_metrics(trial, &snapshot->own));
     if (trial->checkpointer != NULL) {
-        LS_TRY(copy_checkpointer(trial->checkpointer, &snapshot->own));
+        LS_TRY(add_numbers(&snapshot->own, "best", LS_F64, 2, trial->checkpointer->best));
     }
     return copy_callbacks(trial, &snapshot->own);
 }
