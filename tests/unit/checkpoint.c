@@ -535,6 +535,26 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     snprintf(logged, sizeof logged, "%s", line);
 }
 
+/* A trial that did not look for the best checkpoint left no best value. */
+static void test_no_best_value(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("no-best"));
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    end(&t);
+    logged[0] = '\0';
+    ls_log_set_sink(note_log, NULL);
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more")}, folder);
+    end(&t);
+    assert_string_equal(logged, "");
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more"), .best = "loss"}, folder);
+    end(&t);
+    assert_non_null(strstr(logged, "no-best has no best value: the first epoch's becomes the best"));
+    ls_log_set_sink(NULL, NULL);
+}
+
 static void test_damaged_files(void **state) {
     (void)state;
     unsigned char bytes[16384];
@@ -711,6 +731,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_files_of_the_user_are_kept),
         cmocka_unit_test(test_modes_of_layers),
         cmocka_unit_test(test_wrong_trial),
+        cmocka_unit_test(test_no_best_value),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),
