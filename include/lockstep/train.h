@@ -154,7 +154,7 @@ LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int 
 #ifdef __cplusplus
 #define LS_CALLBACKS(...)                                                                                              \
     .callbacks = ls_callback_array_of({__VA_ARGS__}),                                                                  \
-    .callback_count = (int)(sizeof(ls_callback_pointers{__VA_ARGS__}) / sizeof(ls_callback *))
+    .callback_count = static_cast<int>(sizeof(ls_callback_pointers{__VA_ARGS__}) / sizeof(ls_callback *))
 #else
 #define LS_CALLBACKS(...)                                                                                              \
     .callbacks = (ls_callback *const[]){__VA_ARGS__},                                                                  \

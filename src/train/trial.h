@@ -84,13 +84,6 @@ typedef struct ls_watch {
     uint64_t communication;  /* what the thread's meter showed at the beginning */
 } ls_watch;
 
-/* All hooks, in the order of ls_callback_hooks. */
-#define LS_HOOKS(each)                                                                                                 \
-    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
-        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
-            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
-                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
-
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;

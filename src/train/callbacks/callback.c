@@ -62,7 +62,7 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     return LS_OK;
 }
 
-/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
 
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number) {
     return ls_state_add(list, "", (ls_state_word){word, LS_STATE_ANY}, LS_SCALAR, LS_F64, &ls_cpu, number);

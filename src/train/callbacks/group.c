@@ -1,24 +1,31 @@
-/* Callbacks made of callbacks: several as one, and a gate before them that says whether a hook is called now. */
+/* Callbacks made of callbacks: a group calls the hooks of its callbacks if its gate is open. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* All hooks, in the order of ls_callback_hooks. */
+#define ALL_HOOKS(each)                                                                                                \
+    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
+        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
+            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
+                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
+
 #define HOOK_NUMBER(hook) HOOK_##hook,
-enum { LS_HOOKS(HOOK_NUMBER) HOOKS };
+enum { ALL_HOOKS(HOOK_NUMBER) HOOKS };
 
 typedef struct group group;
 
-/* Whether hook `hook` is called now. */
+/* Returns whether hook number `hook` is called now. */
 typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
 
 struct group {
     const char *maker;
     ls_callback **callbacks;
     int count;
-    gate gate;           /* NULL: always */
-    const char *word;    /* of what the gate remembers; NULL: nothing */
-    int64_t seen[HOOKS]; /* that */
+    gate gate;           /* NULL: always open */
+    const char *word;    /* name of the gate's state in checkpoints; NULL: no state */
+    int64_t seen[HOOKS]; /* the state of the gate */
     ls_callback_predicate predicate;
     void *predicate_user;
     int rank;
@@ -43,7 +50,7 @@ static ls_status call(void *user, ls_trial_state *state, int hook, size_t offset
     static ls_status call_##hook(ls_trial_state *state, void *user) {                                                  \
         return call(user, state, HOOK_##hook, offsetof(ls_callback_hooks, hook));                                      \
     }
-LS_HOOKS(CALL_HOOK)
+ALL_HOOKS(CALL_HOOK)
 
 static bool has_hook(const group *self, size_t offset) {
     bool has = false;
@@ -53,7 +60,7 @@ static bool has_hook(const group *self, size_t offset) {
     return has;
 }
 
-/* ---- what they remember: "1.best" is "best" of callback 1 -------------------------------------------------------- */
+/* ---- state: "1.best" is "best" of callback 1 --------------------------------------------------------------------- */
 
 static ls_status list_seen(void *user, ls_state_list *list) {
     group *self = user;
@@ -92,7 +99,8 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
     return ls_callback_state(user, list_all, &((group *)user)->lent, tensors, count);
 }
 
-/* Moves the tensors whose names begin with "NUMBER." into `own`, without that; returns how many they are. */
+/* Copies the tensors of callback `number`, whose names begin with "NUMBER.", to `own`, without this prefix. Returns
+ * their number. */
 static int pick(const ls_named *tensors, int count, int number, ls_named *own) {
     char prefix[16];
     const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%d.", number);
@@ -112,7 +120,8 @@ static ls_status set_states(group *self, const ls_named *tensors, int count, ls_
         const int picked = pick(tensors, count, i, own);
         taken += picked;
         if (picked > 0 && callback->hooks.set_state == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "ls_callback: set_state: callback %d remembers nothing, but is given %s", i,
+            return ls_fail(LS_ERR_FORMAT,
+                           "ls_callback: set_state: callback %d has no state, but the checkpoint has %s of it", i,
                            own[0].name);
         }
         LS_TRY(callback->hooks.set_state != NULL ? callback->hooks.set_state(callback->user, own, picked) : LS_OK);
@@ -193,7 +202,7 @@ static group *take(const char *name, ls_callback *const *callbacks, int count) {
 }
 
 /* A checkpoint contains nothing of a group without state. */
-static bool remembers(const group *self) {
+static bool has_state(const group *self) {
     bool does = self->word != NULL;
     for (int i = 0; i < self->count; i++) {
         does = does || self->callbacks[i]->hooks.state != NULL || self->callbacks[i]->hooks.set_state != NULL;
@@ -215,12 +224,12 @@ static ls_callback *finish(group *self) {
     }
     const bool built_in = is_built_in(self);
     ls_callback_hooks hooks = {.name = self->count == 1 ? self->callbacks[0]->hooks.name : NULL,
-                               .state = remembers(self) ? state : NULL,
-                               .set_state = remembers(self) ? set_state : NULL,
+                               .state = has_state(self) ? state : NULL,
+                               .set_state = has_state(self) ? set_state : NULL,
                                .describe = is_described(self) ? describe : NULL,
                                .release = release};
 #define GIVE_HOOK(hook) hooks.hook = has_hook(self, offsetof(ls_callback_hooks, hook)) ? call_##hook : NULL;
-    LS_HOOKS(GIVE_HOOK)
+    ALL_HOOKS(GIVE_HOOK)
     return built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
 }
 
@@ -242,7 +251,7 @@ ls_callback *ls_once(ls_callback *callback) {
     return finish(self);
 }
 
-/* Remembers the epoch after the last one, so that 0 is none. */
+/* Stores the epoch plus 1: 0 means that the hook was never called. */
 static bool is_first_in_epoch(group *self, const ls_trial_state *now, int hook) {
     const int64_t before = self->seen[hook];
     self->seen[hook] = now->epoch + 1;
