@@ -1,7 +1,7 @@
 /**
  * @file checkpoint.h
- * Checkpoints of trials, and going on from them: with the bits of a run that was not interrupted, also from the midst
- * of an epoch. docs/TRAINING.md tells what is in one and what a program should do.
+ * Checkpoints of trials. A trial that resumes from a checkpoint, also within an epoch, gives the same bits as a run
+ * without interruption. docs/TRAINING.md describes the content of a checkpoint and what a program should do.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
@@ -63,24 +63,31 @@ struct ls_checkpoint_options {
 };
 
 /**
- * Writes a checkpoint to the folder of this name, which is replaced as a whole if it is one already (LS_ERR_IO where it
- * is something else: a link to one, or a folder whose manifest.json is not Lockstep's), and returns when it is whole.
- * Outside of runs (LS_ERR_STATE in a hook: set `state->save` there). LS_ERR_MISMATCH if the ranks of a data-parallel
- * model have different parameters, as in ls_trial_run. A collective call where the trial has a communicator.
+ * Writes a checkpoint to `folder`, and returns when it is complete. Replaces the folder if it is a checkpoint.
+ * Collective if the trial has a communicator.
+ *
+ * Fails with:
+ *
+ * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a manifest of Lockstep
+ * - LS_ERR_STATE in a hook: set `state->save` there
+ * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 
 /**
- * Puts the trial where it was when the checkpoint was written: `folder` is one, or it holds some, of which the newest
- * whole one is taken. The model, optimizer, loader, metrics and callbacks must be like those of that time. A callback
- * that remembers something of which the checkpoint has nothing begins anew, with a warning in the log. On another
- * number of ranks training goes on at the same sample, which must be where one of the global batches begins
- * (LS_ERR_ARGUMENT); what each rank has of its own (random numbers, states of callbacks) is there rank 0's on those
- * that are new.
+ * Restores the trial from a checkpoint. `folder` is a checkpoint, or contains checkpoints: then the newest complete one
+ * is used. Collective if the trial has a communicator.
  *
- * LS_ERR_FORMAT names the file that is damaged, LS_ERR_UNSUPPORTED says that a newer Lockstep wrote the checkpoint; the
- * errors of ls_module_load and ls_optimizer_load that the model or optimizer is another one. After those the trial may
- * have a part of the checkpoint. Outside of runs. A collective call where the trial has a communicator.
+ * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. A callback whose state is not in the
+ *   checkpoint starts from its initial state, with a warning in the log.
+ * - On another number of ranks, training continues at the same sample. A global batch must begin there
+ *   (LS_ERR_ARGUMENT). New ranks get the random numbers and the states of callbacks of rank 0.
+ * - Fails with LS_ERR_FORMAT, and names the file, if a file is damaged.
+ * - Fails with LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint.
+ * - Fails with the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match.
+ * - Fails with LS_ERR_STATE in a hook.
+ *
+ * After a failure the trial may have a part of the checkpoint.
  */
 LS_API ls_status ls_trial_load(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 
