@@ -100,12 +100,13 @@ int main(void) {
     int64_t samples = 0;
     ls_trial *trial = NULL;
     if (set_up(&by_hand) == LS_OK && set_up(&in_trial) == LS_OK) {
-        trial = ls_trial_new(&(ls_trial_options){.model = in_trial.model,
-                                                 .optimizer = in_trial.optimizer,
-                                                 .criterion = ls_criterion_mse,
-                                                 .train = in_trial.loader,
-                                                 .quiet = true,
-                                                 LS_CALLBACKS({.user = &samples, .on_step_training = count})});
+        trial = ls_trial_new(&(ls_trial_options){
+            .model = in_trial.model,
+            .optimizer = in_trial.optimizer,
+            .criterion = ls_criterion_mse,
+            .train = in_trial.loader,
+            .quiet = true,
+            LS_CALLBACKS(ls_callback_new(&(ls_callback_hooks){.on_step_training = count}, &samples))});
     }
     if (trial == NULL || measure(&by_hand, trial) != LS_OK || samples != (int64_t)ROUNDS * EPOCHS * SAMPLES) {
         fprintf(stderr, "trial: %s\n", ls_error_message());

@@ -116,14 +116,16 @@ static ls_status report(ls_comm *world, const ls_trial *trial, const ls_module *
 static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader, ls_loader *held) {
     gradient_norms norms = {.largest = 0};
     double warm = 5;
-    const ls_callback stopping = ls_early_stopping(&(ls_early_stopping_options){.patience = 8, .restore_best = true});
-    const ls_callback callbacks[] = {
-        {.user = &norms, .on_backward = measure_gradient, .on_end_training = tell_gradient, .name = "gradient norms"},
-        ls_terminate_on_nan(NULL),
-        ls_scheduler(ls_schedule_function(optimizer, factor_of, &warm), NULL),
-        stopping,
-        log_path != NULL ? ls_csv_log(log_path, NULL) : ls_callbacks_of(NULL, 0),
-        quiet ? ls_callbacks_of(NULL, 0) : ls_console(NULL)};
+    ls_callback *stopping = ls_early_stopping(&(ls_early_stopping_options){.patience = 8, .restore_best = true});
+    ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_backward = measure_gradient,
+                                                                           .on_end_training = tell_gradient,
+                                                                           .name = "gradient norms"},
+                                                      &norms),
+                                      ls_terminate_on_nan(NULL),
+                                      ls_scheduler(ls_schedule_function(optimizer, factor_of, &warm), NULL),
+                                      stopping,
+                                      log_path != NULL ? ls_csv_log(log_path, NULL) : ls_callbacks_of(NULL, 0),
+                                      quiet ? ls_callbacks_of(NULL, 0) : ls_console(NULL)};
     ls_trial *trial =
         ls_trial_new(&(ls_trial_options){.model = model,
                                          .optimizer = optimizer,
@@ -140,7 +142,7 @@ static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer
         status = ls_trial_evaluate(trial, held, "test");
     }
     if (status == LS_OK) {
-        status = report(world, trial, model, &stopping);
+        status = report(world, trial, model, stopping);
     }
     ls_trial_free(trial);
     return status;

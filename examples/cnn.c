@@ -110,7 +110,7 @@ static ls_optimizer *make_optimizer(ls_module *model) {
 }
 
 static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
-    ls_callback callbacks[2];
+    ls_callback *callbacks[2];
     int count = 0;
     if (!quiet) {
         callbacks[count++] = ls_timer(NULL); /* a table at the end: how long it waited for data, too */

@@ -118,12 +118,9 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
 
 static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
     char log[4096 + 64], checkpoints[4096 + 64];
-    ls_callback callbacks[3] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
+    const ls_checkpoint_options saving = {.folder = in_folder(checkpoints, "checkpoints"), .every_steps = checkpoint};
+    ls_callback *callbacks[2] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
     int count = 1;
-    if (checkpoint > 0) {
-        callbacks[count++] = ls_checkpoint_callback(
-            &(ls_checkpoint_options){.folder = in_folder(checkpoints, "checkpoints"), .every_steps = checkpoint});
-    }
     if (tensorboard != NULL) {
         callbacks[count++] = ls_tensorboard(tensorboard, NULL);
     }
@@ -135,7 +132,8 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
                                             .metrics = LS_METRICS("loss", "acc"),
                                             .callbacks = callbacks,
                                             .callback_count = count,
-                                            .resume = resume ? in_folder(checkpoints, "checkpoints") : NULL,
+                                            .checkpoint = checkpoint > 0 ? &saving : NULL,
+                                            .resume = resume ? checkpoints : NULL,
                                             .max_steps = max_steps,
                                             .quiet = quiet});
 }

@@ -70,28 +70,22 @@ static ls_loader *open_data(ls_comm *world, bool train) {
 
 static ls_trial *make_trial(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *training,
                             ls_loader *test) {
-    ls_callback callbacks[4] = {
-        {.on_init = sync_model},
-        {.on_backward = average_gradients},
-        {.on_sample = flatten, .on_sample_validation = flatten},
-    };
-    int count = 3;
-    if (checkpoint > 0) {
-        callbacks[count++] =
-            ls_checkpoint_callback(&(ls_checkpoint_options){.folder = save, .every_steps = checkpoint});
-    }
-    return ls_trial_new(&(ls_trial_options){.model = model,
-                                            .optimizer = optimizer,
-                                            .criterion = ls_criterion_cross_entropy,
-                                            .train = training,
-                                            .validate = test,
-                                            .comm = world,
-                                            .metrics = LS_METRICS("loss", "acc"),
-                                            .callbacks = callbacks,
-                                            .callback_count = count,
-                                            .resume = resume ? save : NULL,
-                                            .max_steps = max_steps,
-                                            .quiet = quiet});
+    const ls_checkpoint_options saving = {.folder = save, .every_steps = checkpoint};
+    const ls_callback_hooks sync = {.on_init = sync_model}, average = {.on_backward = average_gradients},
+                            shape = {.on_sample = flatten, .on_sample_validation = flatten};
+    return ls_trial_new(&(ls_trial_options){
+        .model = model,
+        .optimizer = optimizer,
+        .criterion = ls_criterion_cross_entropy,
+        .train = training,
+        .validate = test,
+        .comm = world,
+        .metrics = LS_METRICS("loss", "acc"),
+        LS_CALLBACKS(ls_callback_new(&sync, NULL), ls_callback_new(&average, NULL), ls_callback_new(&shape, NULL)),
+        .checkpoint = checkpoint > 0 ? &saving : NULL,
+        .resume = resume ? save : NULL,
+        .max_steps = max_steps,
+        .quiet = quiet});
 }
 
 static ls_status train(ls_comm *world) {

@@ -259,14 +259,14 @@ static ls_status run_trial(training *t) {
         return ls_error_status();
     }
     *(training **)ls_loader_state(loader) = t;
-    ls_trial *trial = ls_trial_new(
-        &(ls_trial_options){.model = t->model,
-                            .optimizer = t->optimizer,
-                            .criterion = t->criterion,
-                            .train = loader,
-                            .autocast = bf16 ? LS_BF16 : LS_F32,
-                            .quiet = true,
-                            LS_CALLBACKS({.user = t, .on_sample = on_sample, .on_step_training = on_step})});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = t->model,
+        .optimizer = t->optimizer,
+        .criterion = t->criterion,
+        .train = loader,
+        .autocast = bf16 ? LS_BF16 : LS_F32,
+        .quiet = true,
+        LS_CALLBACKS(ls_callback_new(&(ls_callback_hooks){.on_sample = on_sample, .on_step_training = on_step}, t))});
     const ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
     ls_trial_free(trial);
     ls_loader_free(loader);

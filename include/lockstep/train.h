@@ -12,116 +12,158 @@
 #include <lockstep/parallel.h>
 
 #ifdef __cplusplus
+#include <initializer_list>
+
 extern "C" {
 #endif
 
 /** A training run. Opaque. */
 typedef struct ls_trial ls_trial;
 
-/** What a trial is in the midst of. */
+/** When and where a trial writes checkpoints. See checkpoint.h. */
+typedef struct ls_checkpoint_options ls_checkpoint_options;
+
+/** What a trial is doing. */
 typedef enum ls_trial_phase {
-    LS_PHASE_NONE = 0, /**< outside of any pass over a loader */
+    LS_PHASE_NONE = 0, /**< no pass over a loader */
     LS_PHASE_TRAINING,
     LS_PHASE_VALIDATION,
     LS_PHASE_EVALUATION, /**< ls_trial_evaluate */
     LS_PHASE_PREDICTION, /**< ls_trial_predict */
-    LS_PHASE_REPLAY      /**< ls_trial_replay: there are no tensors, and nothing is computed */
+    LS_PHASE_REPLAY      /**< ls_trial_replay: without tensors, and nothing is computed */
 } ls_trial_phase;
 
-/** What a trial is doing, as callbacks and metrics see it. Tensors are lent for the time of the step. */
+/** The state of a trial, for callbacks, metrics and steps. Tensors are borrowed until the step ends. */
 struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
-    ls_comm *comm;          /**< NULL without one */
-    ls_trial_phase phase;   /**< of the pass that is under way */
-    ls_loader *loader;      /**< that it goes over; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
-    ls_criterion criterion; /**< a hook may put another here, for the steps that follow */
-    void *criterion_user;   /**< given to it; likewise */
-    int64_t epoch;          /**< of the trial, from 0 */
-    int64_t epochs;         /**< to be run in all */
-    int64_t batch;          /**< in the epoch, from 0 */
-    int64_t batches;        /**< in the epoch; -1 where the loader does not know */
-    int64_t step;           /**< training steps taken since the trial was made */
+    ls_comm *comm;          /**< NULL if the trial has none */
+    ls_trial_phase phase;   /**< current pass */
+    ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
+    ls_criterion criterion; /**< a hook may replace the criterion, for the following steps */
+    void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
+    int64_t epoch;          /**< index of the epoch in the trial, from 0 */
+    int64_t epochs;         /**< number of epochs to run in all */
+    int64_t batch;          /**< index of the batch in the epoch, from 0 */
+    int64_t batches;        /**< number of batches in the epoch; -1 if the loader does not know */
+    int64_t step;           /**< number of training steps since the trial was made */
     int64_t first;          /**< index in the global batch of this rank's first sample; see ls_batch */
-    int64_t count;          /**< this rank's samples in the batch */
-    int64_t global_count;   /**< all ranks' */
-    ls_tensor *input;       /**< on_sample may put another tensor here */
-    ls_tensor *target;      /**< likewise */
-    ls_tensor *output;      /**< of the model */
-    ls_tensor *loss;        /**< of the criterion */
-    /** Set by a hook or a step, on one rank or several: training ends on all after this step. The epoch has then its
-     * on_end_training, but no validation, no on_end_epoch and no place in the history (torchbearer's STOP_TRAINING); in
-     * validation, or behind it, the epoch is ended as usual. A further ls_trial_run goes on. */
+    int64_t count;          /**< number of samples in this rank's share of the batch */
+    int64_t global_count;   /**< number of samples in the global batch */
+    ls_tensor *input;       /**< on_sample may replace the input */
+    ls_tensor *target;      /**< on_sample may replace the target */
+    ls_tensor *output;      /**< output of the model */
+    ls_tensor *loss;        /**< loss of the criterion */
+    /**
+     * A hook or a step on any rank sets this to end the run on all ranks after this step.
+     *
+     * - In training, the epoch then has on_end_training, but no validation and no on_end_epoch, and is not in the
+     *   history (torchbearer's STOP_TRAINING).
+     * - In validation and after it, the epoch ends as usual.
+     * - A further ls_trial_run continues the training.
+     */
     bool stop;
-    bool save; /**< likewise: a checkpoint is written after this step, or this epoch, where the trial has an
-                    ls_checkpoint_callback */
+    bool save; /**< a hook or a step on any rank sets this to write a checkpoint after this step or epoch, if the trial
+                    has `.checkpoint` */
 };
 
 /**
- * A hook. A status other than LS_OK ends the run with it, on every rank, whichever it was called on; ls_error_message()
- * should say why: the other ranks are told that too, with the rank and the hook.
+ * A hook. Returning a status other than LS_OK ends the run with this status on every rank, even if only one rank calls
+ * the hook. Set ls_error_message() to the reason (ls_error_set): the other ranks get the message with the rank and the
+ * name of the hook.
  */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
 /**
- * The hooks of a trial, all optional, in the order in which they are called. A rank whose share of a batch is empty is
- * not called from on_sample to on_criterion; every other hook is called on every rank. Where a trial has a step of its
- * own, on_forward, on_criterion and on_backward are not called: what lies between on_sample and on_step_training is the
- * step's. The hooks of validation are those of ls_trial_evaluate and ls_trial_predict, too.
+ * The functions of a callback, for ls_callback_new. All of them are optional. Hooks are listed in the order in which a
+ * trial calls them.
+ *
+ * - A rank whose share of a batch is empty skips on_sample, on_forward and on_criterion. Every rank calls the other
+ *   hooks.
+ * - A trial with a step of its own does not call on_forward, on_criterion and on_backward.
+ * - ls_trial_evaluate and ls_trial_predict call the hooks of validation, too.
  */
-typedef struct ls_callback {
-    void *user;                    /**< given to every hook */
-    ls_callback_function on_init;  /**< the trial was made */
+typedef struct ls_callback_hooks {
+    const char *name;              /**< in messages and checkpoints (copied); NULL: "callback N", counted from 0 */
+    ls_callback_function on_init;  /**< the trial is made */
     ls_callback_function on_start; /**< a run begins */
     ls_callback_function on_start_epoch;
     ls_callback_function on_start_training;
-    ls_callback_function on_sample;        /**< input and target are there */
-    ls_callback_function on_forward;       /**< output is there */
-    ls_callback_function on_criterion;     /**< loss is there */
-    ls_callback_function on_backward;      /**< gradients are there */
-    ls_callback_function on_step_training; /**< the parameters have changed */
-    ls_callback_function on_end_training;  /**< the epoch's training metrics are there */
+    ls_callback_function on_sample;        /**< state->input and state->target are set */
+    ls_callback_function on_forward;       /**< state->output is set */
+    ls_callback_function on_criterion;     /**< state->loss is set */
+    ls_callback_function on_backward;      /**< the gradients are complete */
+    ls_callback_function on_step_training; /**< the optimizer has changed the parameters */
+    ls_callback_function on_end_training;  /**< the training metrics of the epoch are complete */
     ls_callback_function on_start_validation;
     ls_callback_function on_sample_validation;
     ls_callback_function on_forward_validation;
     ls_callback_function on_criterion_validation;
     ls_callback_function on_step_validation;
-    ls_callback_function on_end_validation; /**< the validation metrics are there */
+    ls_callback_function on_end_validation; /**< the validation metrics are complete */
     ls_callback_function on_end_epoch;      /**< the epoch is in the history */
-    ls_callback_function on_checkpoint;     /**< a good moment to save */
+    ls_callback_function on_checkpoint;     /**< the epoch is complete: save files of your own here */
     ls_callback_function on_end;            /**< the run ends */
-    const char *name; /**< for messages and checkpoints; NULL: "callback N", N being its number from 0 */
-    /** What it remembers, for a checkpoint: named tensors, lent until the next call of one of its functions. NULL: it
-     * remembers nothing. */
+    /** Lists the state of the callback as named tensors, for checkpoints. The trial borrows the tensors until it calls
+     * another function of the callback. NULL: checkpoints contain nothing of the callback. */
     ls_status (*state)(void *user, const ls_named **tensors, int *count);
-    /** Has it remember that again, in a trial that goes on from the checkpoint: copies what it needs, or refuses. */
+    /** Restores the state when a trial resumes from a checkpoint. Copies the values, or fails. */
     ls_status (*set_state)(void *user, const ls_named *tensors, int count);
-    /** NULL, or called with `user` when the trial is done with it: by ls_trial_free, or by ls_trial_new on failure. A
-     * callback that has this is taken over by the trial. */
+    /** Frees `user` when the callback is freed. */
     void (*release)(void *user);
-    bool invalid; /**< its constructor failed: ls_trial_new fails with that error */
     /** Writes the kind and the options of the callback into `text` of `size` bytes, ended by NUL. Texts over 511 bytes
-     * are cut. ls_trial_run fails with LS_ERR_MISMATCH if the texts of the ranks differ. If this is NULL, or if it
-     * writes an empty text, the callback is not compared. */
+     * are truncated. ls_trial_run fails with LS_ERR_MISMATCH if the texts of the ranks differ. If `describe` is NULL,
+     * or if it writes an empty text, the callback is not compared. */
     void (*describe)(void *user, char *text, size_t size);
-    bool built_in; /**< true in callbacks that the library's constructors return; leave it false in yours */
-} ls_callback;
+} ls_callback_hooks;
+
+/** A callback: hooks that a trial calls. Opaque: ls_callback_new and the constructors of callbacks.h make it. */
+typedef struct ls_callback ls_callback;
 
 /**
- * The callbacks of ls_trial_options, in place of its two fields:
+ * Makes a callback from hooks of your own. Copies `hooks` and passes `user` to every function. Takes ownership of
+ * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure. Give the
+ * callback to ls_trial_new, which takes ownership, or free it with ls_callback_free.
+ *
+ * ```c
+ * ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.name = "mine", .on_end_epoch = report}, NULL);
+ * ```
+ */
+LS_API ls_callback *ls_callback_new(const ls_callback_hooks *hooks, void *user);
+
+/** Frees a callback that the caller owns. Does nothing if a trial or another callback has taken ownership. NULL is
+ * allowed. */
+LS_API void ls_callback_free(ls_callback *callback);
+
+/**
+ * Copies an array of callbacks, for LS_CALLBACKS in C++, where the array of an expression does not live until
+ * ls_trial_new. Returns a borrowed pointer: the first callback that is not NULL owns the copy. Returns NULL if all
+ * elements are NULL. Returns NULL on failure, too, and frees the callbacks.
+ */
+LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count);
+
+/**
+ * Sets .callbacks and .callback_count of ls_trial_options, in C and in C++. An array and its length are the equivalent
+ * without a macro:
  *
  * ```c
  * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, LS_CALLBACKS(ls_csv_log("log.csv", NULL), mine)});
  * ```
  */
+#ifdef __cplusplus
 #define LS_CALLBACKS(...)                                                                                              \
-    .callbacks = (const ls_callback[]){__VA_ARGS__},                                                                   \
-    .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))
+    .callbacks = ls_callback_array_of({__VA_ARGS__}),                                                                  \
+    .callback_count = static_cast<int>(sizeof(ls_callback_pointers{__VA_ARGS__}) / sizeof(ls_callback *))
+#else
+#define LS_CALLBACKS(...)                                                                                              \
+    .callbacks = (ls_callback *const[]){__VA_ARGS__},                                                                  \
+    .callback_count = (int)(sizeof((ls_callback *const[]){__VA_ARGS__}) / sizeof(ls_callback *))
+#endif
 
-/** What a trial consists of. Everything is lent and must outlive it, but for callbacks and metrics that have
- * `release`, and metrics of constructors: those the trial takes over, even when it fails.
- * ls_trial_run is LS_ERR_STATE if a loader or the optimizer was freed before. */
+/** Options of ls_trial_new. The trial takes ownership of callbacks, of metrics that have `release` and of metrics of
+ * constructors, also if ls_trial_new fails. It borrows all other objects: free the trial first. ls_trial_run fails with
+ * LS_ERR_STATE if a loader or the optimizer was freed before. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */
@@ -143,8 +185,13 @@ typedef struct ls_trial_options {
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
     const ls_metric *custom_metrics; /**< your own and constructors', after those (copied); see LS_CUSTOM_METRICS */
     int custom_metric_count;
-    const ls_callback *callbacks; /**< called in this order (copied); see LS_CALLBACKS */
+    /** Called in this order; see LS_CALLBACKS. The trial copies the array. A callback belongs to one trial: giving it
+     * to a second trial is LS_ERR_STATE, and giving it twice is LS_ERR_ARGUMENT. If an element is NULL, ls_trial_new
+     * fails with the error of the constructor. */
+    ls_callback *const *callbacks;
     int callback_count;
+    /** When and where the trial writes checkpoints (copied); see checkpoint.h. NULL: never. */
+    const ls_checkpoint_options *checkpoint;
     /**
      * Batches of an epoch of training; 0: as many as the loader's epoch has. Where they are more, the loader goes
      * round; where they are fewer, the rest of the loader's epoch is left out, unless the trial is `endless`.
@@ -184,7 +231,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * time. Collective where the trial has a communicator. A rank that fails, in a hook or in its own step, ends the run on
  * all ranks with its status and a message that names it
  * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
- * LS_ERR_STOPPED where a signal has ended it behind a checkpoint (ls_checkpoint_callback): a further call goes on.
+ * LS_ERR_STOPPED where a signal has ended it after a checkpoint (ls_checkpoint_options): a further call goes on.
  *
  * The ranks must have the same setup: loaders that divide batches over the ranks (samples, batch size, seed, order),
  * optimizers (kind, options, rates), metrics, the library's callbacks and their options. The optimizers may differ if a
@@ -224,11 +271,12 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
                                   ls_tensor **outputs) LS_WARN_UNUSED;
 
 /**
- * Calls callbacks (lent) as the runs of this trial did, epoch after epoch of its history, without computing anything:
- * ls_trial_metric gives what was known then, and there are no tensors. With `one_batch` each pass has one batch. A hook
- * that stops ends it. on_init and on_checkpoint are not called (torchbearer's replay).
+ * Calls the hooks of callbacks for every epoch in the history of the trial, without computing anything (torchbearer's
+ * replay). Borrows the callbacks: the caller, or their trial, still owns them afterwards. ls_trial_metric returns the
+ * results of the epoch, and there are no tensors. With `one_batch` each pass has one batch. A hook that sets
+ * state->stop ends the replay. on_init and on_checkpoint are not called.
  */
-LS_API ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int count,
+LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
 
 /** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
@@ -259,6 +307,13 @@ LS_API double ls_trial_throughput(ls_trial *trial);
 LS_API void ls_trial_free(ls_trial *trial);
 
 #ifdef __cplusplus
+}
+
+/* For LS_CALLBACKS. */
+using ls_callback_pointers = ls_callback *[];
+
+inline ls_callback *const *ls_callback_array_of(std::initializer_list<ls_callback *> callbacks) {
+    return ls_callback_array(callbacks.begin(), static_cast<int>(callbacks.size()));
 }
 #endif
 

@@ -290,7 +290,7 @@ const ls_command ls_checkpoint_command = {
     .name = "checkpoint",
     .summary = "look at checkpoints of trials, check and compare them",
     .usage = "ACTION PATH [PATH] [--json]",
-    .about = "Looks at checkpoints that ls_checkpoint_callback and ls_trial_save wrote; changes none of them.\n"
+    .about = "Looks at checkpoints of trials; changes none of them.\n"
              "\n"
              "actions:\n"
              "  ls FOLDER          the checkpoints in a folder, the oldest first\n"

@@ -1,4 +1,4 @@
-/* `lockstep checkpoint`: looks at what ls_checkpoint_callback wrote. One function for each action. */
+/* `lockstep checkpoint`: looks at the checkpoints of trials. One function for each action. */
 #ifndef LS_CLI_CHECKPOINT_H
 #define LS_CLI_CHECKPOINT_H
 

@@ -144,7 +144,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 static bool has_own_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
-        has = has || !trial->own_callbacks[i].built_in;
+        has = has || !trial->own_callbacks[i]->built_in;
     }
     return has;
 }
@@ -154,8 +154,8 @@ enum { CALLED, OWN_HOOKS, OWN_STEP, SETUPS };
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
     const bool has_step = trial->options.step != NULL;
-    int64_t some[SETUPS] = {
-        [CALLED] = trial->options.callback_count + has_step, [OWN_HOOKS] = has_own_hooks(trial), [OWN_STEP] = has_step};
+    const bool called = trial->options.callback_count > 0 || has_step || trial->checkpointer != NULL;
+    int64_t some[SETUPS] = {[CALLED] = called, [OWN_HOOKS] = has_own_hooks(trial), [OWN_STEP] = has_step};
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';

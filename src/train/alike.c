@@ -22,7 +22,7 @@ enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OPTIMIZER, METRIC, CALLBACK, NOT
 static const char *const differ[] = {
     [TRAINING - 'a'] = "the ranks' loaders differ for training",
     [VALIDATION - 'a'] = "the ranks' loaders differ for validation",
-    [CHECKPOINTS - 'a'] = "the ranks have different options of ls_checkpoint_callback, or some have none",
+    [CHECKPOINTS - 'a'] = "the ranks' .checkpoint options differ, or some ranks have none",
     [OPTIMIZER - 'a'] = "the ranks' optimizers differ",
     [METRIC - 'a'] = "the ranks' metrics differ",
     [CALLBACK - 'a'] = "the ranks' callbacks differ",
@@ -77,10 +77,10 @@ static ls_status add_metrics(const ls_trial *trial, text *own) {
 
 static ls_status add_callbacks(const ls_trial *trial, text *own) {
     for (int i = 0; i < trial->options.callback_count; i++) {
-        const ls_callback *callback = &trial->own_callbacks[i];
+        const ls_callback *callback = trial->own_callbacks[i];
         char line[LINE_LIMIT] = "";
-        if (callback->describe != NULL) {
-            callback->describe(callback->user, line, sizeof line);
+        if (callback->hooks.describe != NULL) {
+            callback->hooks.describe(callback->user, line, sizeof line);
             line[sizeof line - 1] = '\0';
         }
         LS_TRY(line[0] != '\0' ? add_line(own, CALLBACK, line) : LS_OK);

@@ -5,7 +5,7 @@
 
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]) {
     snprintf(number, 24, "callback %d", i);
-    return callback->name != NULL ? callback->name : number;
+    return callback->hooks.name != NULL ? callback->hooks.name : number;
 }
 
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what) {
@@ -18,9 +18,8 @@ ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, con
 
 ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
     for (int i = 0; i < trial->options.callback_count; i++) {
-        const ls_callback *callback = &trial->callbacks[i];
-        const ls_callback_function function =
-            *(const ls_callback_function *)(const void *)((const char *)callback + hook);
+        const ls_callback *callback = trial->callbacks[i];
+        const ls_callback_function function = ls_callback_hook(callback, hook);
         if (function == NULL) {
             continue;
         }

@@ -68,16 +68,23 @@ static ls_status replay(ls_trial *trial, bool one_batch) {
     return LS_CALL(trial, on_end);
 }
 
-ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int count, bool one_batch) {
-    if (trial == NULL || trial->running || count < 0 || (callbacks == NULL && count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_replay: %s",
-                       trial == NULL    ? "the trial is NULL"
-                       : trial->running ? "the trial is running"
-                                        : "callbacks are counted that are not there");
+static ls_status check(const ls_trial *trial, ls_callback *const *callbacks, int count) {
+    const char *const call = "ls_trial_replay";
+    if (trial == NULL || trial->running) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial is %s", call, trial == NULL ? "NULL" : "running");
     }
+    LS_TRY(ls_callbacks_check_list(call, callbacks, count));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(callbacks[i] != NULL ? LS_OK : ls_fail_missing("%s: callback %d", call, i));
+    }
+    return LS_OK;
+}
+
+ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count, bool one_batch) {
+    LS_TRY(check(trial, callbacks, count));
     const ls_trial_state state = trial->state;
     const ls_history_entry latest = trial->latest;
-    const ls_callback *own = trial->callbacks;
+    ls_callback *const *own = trial->callbacks;
     const int own_count = trial->options.callback_count;
     trial->callbacks = callbacks;
     trial->options.callback_count = count;

@@ -11,28 +11,6 @@
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-static void release_callbacks(const ls_callback *callbacks, int count) {
-    for (int i = 0; i < count; i++) {
-        if (callbacks[i].release != NULL && !callbacks[i].invalid) {
-            callbacks[i].release(callbacks[i].user);
-        }
-    }
-}
-
-static ls_status copy_callbacks(ls_trial *trial) {
-    const ls_callback *callbacks = trial->options.callbacks;
-    const size_t size = (size_t)trial->options.callback_count * sizeof *callbacks;
-    trial->own_callbacks = ls_allocate(size);
-    if (trial->own_callbacks == NULL) {
-        return ls_fail_memory("ls_trial_new", size);
-    }
-    if (size > 0) {
-        memcpy(trial->own_callbacks, callbacks, size);
-    }
-    trial->callbacks = trial->own_callbacks;
-    return LS_OK;
-}
-
 /* The model goes where batches will be. */
 static ls_status choose_device(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
@@ -74,49 +52,38 @@ static ls_status prepare(ls_trial *trial) {
         trial->comm = ls_comm_hold(trial->state.comm);
     }
     LS_TRY(choose_device(trial));
-    LS_TRY(copy_callbacks(trial));
+    if (options->checkpoint != NULL) {
+        trial->checkpointer = ls_checkpointer_new(options->checkpoint);
+        LS_TRY(trial->checkpointer != NULL ? LS_OK : ls_error_status());
+    }
     LS_TRY(ls_metrics_find(trial));
     LS_TRY(LS_CALL(trial, on_init));
     return options->resume != NULL ? ls_trial_go_on_from(trial, options->resume, false) : LS_OK;
 }
 
 static ls_status check_numbers(const ls_trial_options *options) {
-    if ((options->callbacks == NULL && options->callback_count > 0) ||
-        (options->custom_metrics == NULL && options->custom_metric_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: %d callbacks and %d custom metrics are counted, but not there",
-                       options->callback_count, options->custom_metric_count);
+    if (options->custom_metrics == NULL && options->custom_metric_count > 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: %d custom metrics are counted, but not there",
+                       options->custom_metric_count);
     }
     if (options->autocast != LS_F32 && options->autocast != LS_BF16 && options->autocast != LS_F16) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(options->autocast));
     }
-    if (options->max_steps < 0 || options->callback_count < 0 || options->custom_metric_count < 0 ||
-        options->train_steps < 0 || options->validate_steps < 0 || options->evaluate_steps < 0) {
+    if (options->max_steps < 0 || options->custom_metric_count < 0 || options->train_steps < 0 ||
+        options->validate_steps < 0 || options->evaluate_steps < 0) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_new: a negative number: %lld steps, %d callbacks, %d metrics, %lld, %lld and %lld "
-                       "batches of an epoch of training, validation and evaluation",
-                       (long long)options->max_steps, options->callback_count, options->custom_metric_count,
-                       (long long)options->train_steps, (long long)options->validate_steps,
-                       (long long)options->evaluate_steps);
-    }
-    return LS_OK;
-}
-
-/* A constructor of callbacks that failed has said why. */
-static ls_status check_callbacks(const ls_trial_options *options) {
-    for (int i = 0; i < options->callback_count; i++) {
-        if (options->callbacks[i].invalid) {
-            return ls_error_status() != LS_OK ? ls_error_status()
-                                              : ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: callback %d is invalid", i);
-        }
+                       "ls_trial_new: a negative number: %lld steps, %d metrics, %lld, %lld and %lld batches of an "
+                       "epoch of training, validation and evaluation",
+                       (long long)options->max_steps, options->custom_metric_count, (long long)options->train_steps,
+                       (long long)options->validate_steps, (long long)options->evaluate_steps);
     }
     return LS_OK;
 }
 
 static ls_status check(const ls_trial_options *options) {
-    LS_TRY(options != NULL ? check_numbers(options) : LS_OK);
-    LS_TRY(options != NULL ? check_callbacks(options) : LS_OK);
-    if (options == NULL || options->model == NULL || (options->criterion == NULL && options->step == NULL)) {
+    LS_TRY(check_numbers(options));
+    if (options->model == NULL || (options->criterion == NULL && options->step == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_trial_new: a trial needs a model and a criterion, or a step of its own instead");
     }
@@ -126,16 +93,17 @@ static ls_status check(const ls_trial_options *options) {
     return LS_OK;
 }
 
-/* Of options that are right. */
-static ls_trial *make(const ls_trial_options *options) {
+/* Takes ownership of the callbacks, and leaves the metrics to the caller on failure. */
+static ls_trial *make(const ls_trial_options *options, ls_callback **callbacks) {
     ls_trial *trial = ls_allocate_zeroed(1, sizeof *trial);
     if (trial == NULL) {
         (void)ls_fail_memory("ls_trial_new", sizeof *trial);
+        ls_callbacks_free(callbacks, options->callback_count);
         return NULL;
     }
     trial->options = *options;
-    if (prepare(trial) != LS_OK) {
-        trial->options.callback_count = 0; /* they, and metrics, are released by who calls this */
+    trial->callbacks = trial->own_callbacks = callbacks;
+    if (check(options) != LS_OK || prepare(trial) != LS_OK) {
         ls_trial_free(trial);
         return NULL;
     }
@@ -144,11 +112,13 @@ static ls_trial *make(const ls_trial_options *options) {
 }
 
 ls_trial *ls_trial_new(const ls_trial_options *options) {
-    ls_trial *trial = check(options) == LS_OK ? make(options) : NULL;
-    if (trial == NULL && options != NULL && options->callbacks != NULL) {
-        release_callbacks(options->callbacks, options->callback_count);
+    if (options == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: the options are NULL");
+        return NULL;
     }
-    if (trial == NULL && options != NULL) {
+    ls_callback **callbacks = ls_callbacks_take("ls_trial_new", options->callbacks, options->callback_count);
+    ls_trial *trial = callbacks != NULL ? make(options, callbacks) : NULL;
+    if (trial == NULL) {
         ls_metrics_drop(options->custom_metrics, options->custom_metric_count);
     }
     return trial;
@@ -156,8 +126,8 @@ ls_trial *ls_trial_new(const ls_trial_options *options) {
 
 void ls_trial_free(ls_trial *trial) {
     if (trial != NULL) {
-        release_callbacks(trial->own_callbacks, trial->options.callback_count);
-        ls_free(trial->own_callbacks);
+        ls_callbacks_free(trial->own_callbacks, trial->options.callback_count);
+        ls_checkpointer_free(trial->checkpointer);
         ls_metrics_free(trial);
         ls_history_free(&trial->history);
         ls_comm_drop(trial->comm);

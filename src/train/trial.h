@@ -71,7 +71,7 @@ typedef struct ls_ballot {
     int64_t writing;
 } ls_ballot;
 
-/* checkpoint/: what a trial with ls_checkpoint_callback has for it. */
+/* checkpoint/: writes the checkpoints of a trial with `.checkpoint`. */
 typedef struct ls_checkpointer ls_checkpointer;
 
 /* setup.c: whether ranks train apart. */
@@ -84,10 +84,19 @@ typedef struct ls_watch {
     uint64_t communication;  /* what the thread's meter showed at the beginning */
 } ls_watch;
 
+struct ls_callback {
+    ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
+    void *user;
+    bool built_in;                   /* the library made it */
+    bool owned;                      /* by a trial or another callback */
+    struct ls_callback_copy *copies; /* of arrays: ls_callback_array */
+    char name[];
+};
+
 struct ls_trial {
     ls_trial_options options;
-    const ls_callback *callbacks; /* those that are called: its own, or a replay's */
-    ls_callback *own_callbacks;
+    ls_callback *const *callbacks; /* the callbacks to call: the trial's own, or a replay's */
+    ls_callback **own_callbacks;
     struct ls_metrics *metrics;
     ls_trial_state state;
     const ls_device *device; /* where batches are brought to; NULL: nowhere */
@@ -107,7 +116,7 @@ struct ls_trial {
     bool agrees; /* some rank has callbacks or a step of its own, so that all agree on going on */
     bool agreed; /* on a failure */
     ls_ballot ballot;
-    ls_checkpointer *checkpointer;      /* lent by its callback; NULL: there is none */
+    ls_checkpointer *checkpointer;      /* NULL: there is none */
     char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
     ls_progress progress;
     ls_progress run_progress; /* of all epochs of a run, where options.bar_per_run */
@@ -119,12 +128,26 @@ struct ls_trial {
 
 #define LS_WARM_UP_STEPS 10
 
-/* hooks.c: a callback's name, or its number in place of that. */
+/* callbacks/make.c: makes a callback of the library, as ls_callback_new. */
+ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user);
+/* Fails if there are fewer than 0 callbacks, or no array of them. */
+ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
+/* Takes ownership of the callbacks. Returns a copy of the array, for ls_callbacks_free. Returns NULL if an element is
+ * NULL, has an owner, or is in the array twice; the callbacks without an owner are freed then. */
+ls_callback **ls_callbacks_take(const char *call, ls_callback *const *callbacks, int count);
+void ls_callbacks_free(ls_callback **callbacks, int count);
+
+/* hooks.c: a callback's name, or "callback N". */
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
 
-/* Calls one hook, given by its place in ls_callback and its name, of every callback that has it. */
+/* Returns the hook at this offset in ls_callback_hooks; NULL if the callback does not have it. */
+static inline ls_callback_function ls_callback_hook(const ls_callback *callback, size_t offset) {
+    return *(const ls_callback_function *)(const void *)((const char *)&callback->hooks + offset);
+}
+
+/* Calls one hook, given by its offset in ls_callback_hooks and its name, of every callback that has it. */
 ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name);
-#define LS_CALL(trial, hook) ls_trial_call_hooks((trial), offsetof(ls_callback, hook), #hook)
+#define LS_CALL(trial, hook) ls_trial_call_hooks((trial), offsetof(ls_callback_hooks, hook), #hook)
 /* What was the user's, a hook, say, and says nothing, must not be heard with the words of an older error. */
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what);
 
@@ -197,6 +220,9 @@ ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch);
 /* Puts the trial where the newest checkpoint in the folder is; where there is none it stays, or fails if one is needed.
  * Collective. */
 ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
+/* Makes the checkpointer of a trial. Copies the options. Returns NULL on failure. */
+ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options);
+void ls_checkpointer_free(ls_checkpointer *checkpointer);
 /* Writes its options, which must be the same on all ranks, into `text`. */
 void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
 

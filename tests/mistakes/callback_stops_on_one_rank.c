@@ -21,7 +21,7 @@ int main(void) {
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(ls_ones(LS_SHAPE(48, 4), LS_F32), ls_zeros(LS_SHAPE(48), LS_I64)),
                       &(ls_loader_options){.batch_size = 4, .comm = world});
-    const ls_callback callback = {.on_end_epoch = draw};
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_end_epoch = draw}, NULL);
     const ls_trial_options options = {.model = model,
                                       .optimizer = optimizer,
                                       .criterion = ls_criterion_cross_entropy,

@@ -17,13 +17,13 @@ int main(void) {
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(ls_randn(LS_SHAPE(48, 4), LS_F32), ls_zeros(LS_SHAPE(48), LS_I64)),
                       &(ls_loader_options){.batch_size = 4, .comm = world});
-    ls_callback clipping = ls_gradient_norm_clipping(1);
+    ls_callback *clipping = ls_comm_rank(world) == 0 ? ls_gradient_norm_clipping(1) : NULL;
     const ls_trial_options options = {.model = model,
                                       .optimizer = optimizer,
                                       .criterion = ls_criterion_cross_entropy,
                                       .train = loader,
                                       .callbacks = &clipping,
-                                      .callback_count = ls_comm_rank(world) == 0 ? 1 : 0,
+                                      .callback_count = clipping != NULL ? 1 : 0,
                                       .quiet = true};
     ls_trial *trial = ls_trial_new(&options);
     if (trial == NULL || ls_trial_run(trial, 3) != LS_OK) {

@@ -29,12 +29,13 @@ int main(void) {
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(ls_randn(LS_SHAPE(48, 4), LS_F32), ls_zeros(LS_SHAPE(48), LS_I64)),
                       &(ls_loader_options){.batch_size = 4, .comm = world});
-    const ls_trial_options options = {.model = model,
-                                      .optimizer = optimizer,
-                                      .criterion = ls_criterion_cross_entropy,
-                                      .train = loader,
-                                      LS_CALLBACKS((ls_callback){.on_end_training = change}),
-                                      .quiet = true};
+    const ls_trial_options options = {
+        .model = model,
+        .optimizer = optimizer,
+        .criterion = ls_criterion_cross_entropy,
+        .train = loader,
+        LS_CALLBACKS(ls_callback_new(&(ls_callback_hooks){.on_end_training = change}, NULL)),
+        .quiet = true};
     ls_trial *trial = ls_trial_new(&options);
     if (trial == NULL || ls_trial_run(trial, 3) != LS_OK) {
         return failed();

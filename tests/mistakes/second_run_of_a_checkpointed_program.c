@@ -3,7 +3,7 @@
  *
  * ranks: 1 2
  * on: shm tcp
- * says: ls_checkpoint_callback: an earlier run left checkpoints, and .* is further than this trial: go on from it
+ * says: checkpoint: an earlier run left checkpoints, and .* is further than this trial: go on from it
  * \(.resume = "saved"
  */
 #include "tests/mistakes/mistake.h"
@@ -17,7 +17,7 @@ static ls_status run_program(ls_comm *world) {
                                       .optimizer = optimizer,
                                       .criterion = ls_criterion_cross_entropy,
                                       .train = loader,
-                                      LS_CALLBACKS(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "saved"})),
+                                      .checkpoint = &(ls_checkpoint_options){.folder = "saved"},
                                       .quiet = true};
     ls_trial *trial = ls_trial_new(&options);
     return trial != NULL ? ls_trial_run(trial, 1) : LS_ERR_ARGUMENT;

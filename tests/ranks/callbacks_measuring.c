@@ -30,7 +30,7 @@ static ls_status read_losses(const char *path, double *losses, int count) {
 }
 
 static ls_status log_batches(ls_comm *comm, const char *path) {
-    const ls_callback log = ls_csv_log(path, &(ls_csv_log_options){.per_batch = true});
+    ls_callback *log = ls_csv_log(path, &(ls_csv_log_options){.per_batch = true});
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1, .global_batch = 25}, comm));
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
@@ -58,7 +58,7 @@ static ls_status files(ls_comm *world) {
 
 /* Where rank 0 cannot write, all end. */
 static ls_status no_file(ls_comm *world) {
-    const ls_callback log = ls_csv_log("/dev/null/log.csv", NULL);
+    ls_callback *log = ls_csv_log("/dev/null/log.csv", NULL);
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1}, world));
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO);
@@ -81,28 +81,28 @@ static ls_status be_busy(ls_trial_state *state, void *user) {
 }
 
 static ls_status times(ls_comm *world) {
-    const ls_callback timer = ls_timer(&(ls_timer_options){.waiting = true, .no_table = true});
-    const ls_callback callbacks[] = {{.on_forward = be_busy}, timer};
+    ls_callback *timer = ls_timer(&(ls_timer_options){.waiting = true, .no_table = true});
+    ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_forward = be_busy}, NULL), timer};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
     double sum = 0, least, mean, largest;
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
-        const double own = ls_timer_seconds(&timer, (ls_time)i);
+        const double own = ls_timer_seconds(timer, (ls_time)i);
         LS_CHECK(own >= 0);
         sum += i != LS_TIME_COMMUNICATION ? own : 0; /* is a part of the others */
-        ls_timer_over_ranks(&timer, (ls_time)i, &least, &mean, &largest);
+        ls_timer_over_ranks(timer, (ls_time)i, &least, &mean, &largest);
         LS_CHECK(least >= 0 && least <= own && own <= largest && least <= mean * (1 + 1e-9) &&
                  mean <= largest * (1 + 1e-9));
         LS_TRY(same_on_all(world, mean));
     }
-    LS_CHECK(sum <= ls_timer_seconds(&timer, LS_TIME_TOTAL));
-    ls_timer_over_ranks(&timer, LS_TIME_FORWARD, NULL, NULL, &largest);
+    LS_CHECK(sum <= ls_timer_seconds(timer, LS_TIME_TOTAL));
+    ls_timer_over_ranks(timer, LS_TIME_FORWARD, NULL, NULL, &largest);
     LS_CHECK(largest >= EPOCHS * 5 * BUSY_NS * 1e-9);
-    LS_CHECK(ls_timer_seconds(&timer, LS_TIME_OWN_STEP) == 0 && ls_timer_seconds(&timer, LS_TIME_VALIDATION) > 0);
-    const double messages = ls_timer_seconds(&timer, LS_TIME_COMMUNICATION);
-    LS_CHECK(messages < ls_timer_seconds(&timer, LS_TIME_TOTAL) && (ls_comm_size(world) == 1 || messages > 0));
-    LS_CHECK(isnan(ls_timer_seconds(&callbacks[0], LS_TIME_DATA)));
+    LS_CHECK(ls_timer_seconds(timer, LS_TIME_OWN_STEP) == 0 && ls_timer_seconds(timer, LS_TIME_VALIDATION) > 0);
+    const double messages = ls_timer_seconds(timer, LS_TIME_COMMUNICATION);
+    LS_CHECK(messages < ls_timer_seconds(timer, LS_TIME_TOTAL) && (ls_comm_size(world) == 1 || messages > 0));
+    LS_CHECK(isnan(ls_timer_seconds(callbacks[0], LS_TIME_DATA)));
     training_end(&t);
     return LS_OK;
 }
@@ -115,11 +115,12 @@ static ls_status fail(ls_trial_state *state, void *user) {
 
 /* A run that failed is not measured any longer when its trial is gone. */
 static ls_status times_of_failures(ls_comm *world) {
-    const ls_callback callbacks[] = {ls_timer(NULL), {.on_step_training = fail}};
+    ls_callback *const callbacks[] = {ls_timer(NULL),
+                                      ls_callback_new(&(ls_callback_hooks){.on_step_training = fail}, NULL)};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1);
-    LS_CHECK(isnan(ls_timer_seconds(&callbacks[1], LS_TIME_DATA)));
+    LS_CHECK(isnan(ls_timer_seconds(callbacks[1], LS_TIME_DATA)));
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1 && ls_comm_metered.depth == 0);
     training_end(&t);
     LS_CHECK(ls_comm_metered.users == 0);
@@ -130,8 +131,8 @@ static ls_status times_of_failures(ls_comm *world) {
 
 static const ls_rate_finder_options sweep = {.lowest = 1e-4, .highest = 1e3, .steps = 40};
 
-static ls_status train(training *t, ls_comm *comm, ls_callback *finder, const ls_rate_finder_options *how) {
-    *finder = how != NULL ? ls_rate_finder(how) : (ls_callback){.name = NULL};
+static ls_status train(training *t, ls_comm *comm, ls_callback **finder, const ls_rate_finder_options *how) {
+    *finder = how != NULL ? ls_rate_finder(how) : ls_callback_new(&(ls_callback_hooks){.name = NULL}, NULL);
     LS_TRY(training_begin(t, &(training_plan){.callbacks = finder, .callback_count = 1, .global_batch = 7}, comm));
     return ls_trial_run(t->trial, EPOCHS);
 }
@@ -139,23 +140,23 @@ static ls_status train(training *t, ls_comm *comm, ls_callback *finder, const ls
 /* The same bits and results as without it, and the same numbers as in one process. */
 static ls_status rates(ls_comm *world) {
     training all, alone, plain;
-    ls_callback finders[3];
+    ls_callback *finders[3];
     LS_TRY(train(&all, world, &finders[0], &sweep));
     LS_TRY(train(&alone, NULL, &finders[1], &sweep));
     LS_TRY(train(&plain, world, &finders[2], NULL));
     LS_CHECK(ls_module_hash(all.model) == ls_module_hash(plain.model));
     LS_CHECK(ls_trial_metric(all.trial, "loss") == ls_trial_metric(plain.trial, "loss"));
     LS_CHECK(ls_optimizer_learning_rate(all.optimizer, 0) == 0.05);
-    const double found = ls_rate_finder_suggestion(&finders[0]);
-    LS_CHECK(found > 1e-3 && found < 10 && fabs(found / ls_rate_finder_suggestion(&finders[1]) - 1) < 1e-6);
+    const double found = ls_rate_finder_suggestion(finders[0]);
+    LS_CHECK(found > 1e-3 && found < 10 && fabs(found / ls_rate_finder_suggestion(finders[1]) - 1) < 1e-6);
     LS_TRY(same_on_all(world, found));
-    const int64_t count = ls_rate_finder_count(&finders[0]);
-    LS_CHECK(count > 10 && count < sweep.steps && count == ls_rate_finder_count(&finders[1]));
+    const int64_t count = ls_rate_finder_count(finders[0]);
+    LS_CHECK(count > 10 && count < sweep.steps && count == ls_rate_finder_count(finders[1]));
     double rate, loss, other;
-    ls_rate_finder_point(&finders[0], 5, &rate, &loss);
-    ls_rate_finder_point(&finders[1], 5, NULL, &other);
+    ls_rate_finder_point(finders[0], 5, &rate, &loss);
+    ls_rate_finder_point(finders[1], 5, NULL, &other);
     LS_CHECK(fabs(rate / (1e-4 * pow(1e7, 5.0 / 39)) - 1) < 1e-12 && fabs(loss - other) < 1e-10);
-    ls_rate_finder_point(&finders[0], count, &rate, &loss);
+    ls_rate_finder_point(finders[0], count, &rate, &loss);
     LS_CHECK(isnan(rate) && isnan(loss));
     training_end(&all);
     training_end(&alone);
@@ -167,12 +168,12 @@ static ls_status rate_that_is_used(ls_comm *world) {
     ls_rate_finder_options how = sweep;
     how.apply = true;
     training t;
-    ls_callback finder;
+    ls_callback *finder;
     LS_TRY(train(&t, world, &finder, &how));
-    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(&finder));
+    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(finder));
     LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) != 0.05 && isfinite(ls_trial_metric(t.trial, "loss")));
     LS_TRY(ls_trial_run(t.trial, EPOCHS + 1));
-    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(&finder));
+    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(finder));
     training_end(&t);
     return LS_OK;
 }

@@ -44,11 +44,12 @@ static ls_status add_to_loss(ls_trial_state *state, void *user) {
 }
 
 /* All that remember something, and a log. */
-static void list_callbacks(ls_callback list[LISTED], ls_optimizer *optimizer, const char *log) {
-    const ls_callback once = {.on_criterion = add_to_loss, .name = "once"};
-    const ls_callback each = {.on_criterion = add_to_loss, .name = "once an epoch"};
-    const ls_callback several[] = {ls_once(once), ls_once_per_epoch(each)};
-    const ls_callback callbacks[LISTED] = {
+static void list_callbacks(ls_callback *list[LISTED], ls_optimizer *optimizer, const char *log) {
+    ls_callback *once = ls_callback_new(&(ls_callback_hooks){.on_criterion = add_to_loss, .name = "once"}, NULL);
+    ls_callback *each =
+        ls_callback_new(&(ls_callback_hooks){.on_criterion = add_to_loss, .name = "once an epoch"}, NULL);
+    ls_callback *const several[] = {ls_once(once), ls_once_per_epoch(each)};
+    ls_callback *const callbacks[LISTED] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5}),
         ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.7}),
         ls_scheduler(ls_schedule_cosine(optimizer, EPOCHS * STEPS, 0), &(ls_scheduler_options){.per_step = true}),
@@ -63,20 +64,19 @@ static void list_callbacks(ls_callback list[LISTED], ls_optimizer *optimizer, co
 
 typedef struct run {
     training t;
-    ls_callback list[LISTED + 1];
+    ls_callback *list[LISTED];
 } run;
 
 /* `folder`: of checkpoints, the newest of which is that of step INTERRUPTED; NULL: none. */
 static ls_status begin_run(run *r, ls_comm *world, const char *log, const char *folder, bool resumes) {
+    const ls_checkpoint_options checkpoint = {.folder = folder, .every_steps = INTERRUPTED, .no_signals = true};
     training_plan plan = {.callbacks = r->list,
-                          .callback_count = LISTED + (folder != NULL),
+                          .callback_count = LISTED,
+                          .checkpoint = folder != NULL ? &checkpoint : NULL,
                           .max_steps = folder != NULL && !resumes ? INTERRUPTED + 1 : 0,
                           .resume = resumes ? folder : NULL};
     LS_TRY(training_prepare(&r->t, &plan, world));
     list_callbacks(r->list, r->t.optimizer, log);
-    r->list[LISTED] = folder != NULL ? ls_checkpoint_callback(&(ls_checkpoint_options){
-                                           .folder = folder, .every_steps = INTERRUPTED, .no_signals = true})
-                                     : (ls_callback){.name = NULL};
     training_start(&r->t, &plan);
     LS_CHECK(r->t.trial != NULL);
     return ls_trial_run(r->t.trial, EPOCHS);
@@ -110,8 +110,8 @@ static ls_status goes_on(ls_comm *world, const char *scratch) {
     for (int i = 0; i < EPOCHS; i++) {
         LS_CHECK(ls_trial_history(second.t.trial, i, "val_loss") == ls_trial_history(whole.t.trial, i, "val_loss"));
     }
-    LS_CHECK(ls_early_stopping_best(&second.list[BEST]) == ls_early_stopping_best(&whole.list[BEST]));
-    LS_CHECK(ls_weight_averaging_count(&second.list[AVERAGING]) == EPOCHS * STEPS);
+    LS_CHECK(ls_early_stopping_best(second.list[BEST]) == ls_early_stopping_best(whole.list[BEST]));
+    LS_CHECK(ls_weight_averaging_count(second.list[AVERAGING]) == EPOCHS * STEPS);
     LS_TRY(ls_trial_evaluate(second.t.trial, second.t.validate, "test"));
     LS_TRY(ls_trial_evaluate(whole.t.trial, whole.t.validate, "test"));
     LS_CHECK(ls_trial_metric(second.t.trial, "test_loss") == ls_trial_metric(whole.t.trial, "test_loss"));

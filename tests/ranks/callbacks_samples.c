@@ -45,8 +45,8 @@ static ls_status show_pictures(training *t, ls_comm *comm, int64_t global_batch)
     return LS_OK;
 }
 
-static ls_status train(training *t, ls_comm *comm, ls_callback callback, ls_callback after, int64_t global_batch) {
-    const ls_callback callbacks[] = {callback, after};
+static ls_status train(training *t, ls_comm *comm, ls_callback *callback, ls_callback *after, int64_t global_batch) {
+    ls_callback *const callbacks[] = {callback, after};
     const training_plan plan = {.callbacks = callbacks, .callback_count = 2};
     LS_TRY(training_prepare(t, &plan, comm));
     LS_TRY(show_pictures(t, comm, global_batch));
@@ -55,46 +55,46 @@ static ls_status train(training *t, ls_comm *comm, ls_callback callback, ls_call
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-typedef ls_callback (*maker)(void);
+typedef ls_callback *(*maker)(void);
 
-static ls_callback mixup(void) {
+static ls_callback *mixup(void) {
     return ls_mixup(&(ls_mixup_options){.classes = CLASSES, .alpha = 0.4});
 }
 
-static ls_callback pairing(void) {
+static ls_callback *pairing(void) {
     return ls_mixup(&(ls_mixup_options){.lambda = 0.5, .keep_targets = true, .seed = 3});
 }
 
-static ls_callback cutmix(void) {
+static ls_callback *cutmix(void) {
     return ls_cutmix(&(ls_cutmix_options){.classes = CLASSES});
 }
 
-static ls_callback cutout(void) {
+static ls_callback *cutout(void) {
     return ls_cutout(&(ls_cutout_options){.length = 3, .holes = 2, .fill = -1});
 }
 
-static ls_callback erasing(void) {
+static ls_callback *erasing(void) {
     return ls_cutout(&(ls_cutout_options){.length = 4, .noise = true});
 }
 
-static ls_callback smoothing(void) {
+static ls_callback *smoothing(void) {
     return ls_label_smoothing(0.2, CLASSES);
 }
 
-static ls_callback manifold(void) {
+static ls_callback *manifold(void) {
     return ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES});
 }
 
-static ls_callback manifold_by_name(void) {
+static ls_callback *manifold_by_name(void) {
     static const char *const layers[] = {"1", "2", NULL};
     return ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES, .layers = layers, .lambda = 0.3});
 }
 
-static ls_callback averaging(void) {
+static ls_callback *averaging(void) {
     return ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.8, .keep = true});
 }
 
-static ls_callback averaging_of_epochs(void) {
+static ls_callback *averaging_of_epochs(void) {
     return ls_weight_averaging(&(ls_weight_averaging_options){.first_epoch = 1, .keep = true});
 }
 
@@ -104,8 +104,8 @@ static ls_status nothing(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static ls_callback none(void) {
-    return (ls_callback){.on_end = nothing};
+static ls_callback *none(void) {
+    return ls_callback_new(&(ls_callback_hooks){.on_end = nothing}, NULL);
 }
 
 static ls_status as_alone(ls_comm *world, maker make, int64_t global_batch) {
@@ -158,7 +158,7 @@ static ls_status see(ls_trial_state *state, void *user) {
 static ls_status see_batch(ls_comm *comm, maker make, int64_t global_batch, seen *s) {
     training t;
     memset(s, 0, sizeof *s);
-    LS_TRY(train(&t, comm, make(), (ls_callback){.user = s, .on_sample = see}, global_batch));
+    LS_TRY(train(&t, comm, make(), ls_callback_new(&(ls_callback_hooks){.on_sample = see}, s), global_batch));
     training_end(&t);
     return LS_OK;
 }
@@ -228,7 +228,7 @@ static ls_status looks_right(void) {
 
 /* Keeps the first parameter behind each step, and looks at what is validated. */
 typedef struct history {
-    ls_callback averaging;
+    ls_callback *averaging;
     double weights[64];
     int steps;
     double validated;
@@ -259,10 +259,10 @@ static ls_status averages(ls_comm *world, double decay) {
     history h = {.averaging = ls_weight_averaging(&(ls_weight_averaging_options){.decay = decay})};
     training t;
     LS_TRY(train(&t, world, h.averaging,
-                 (ls_callback){.user = &h,
-                               .on_step_training = note_step,
-                               .on_sample_validation = note_validated,
-                               .on_end_epoch = note_after},
+                 ls_callback_new(&(ls_callback_hooks){.on_step_training = note_step,
+                                                      .on_sample_validation = note_validated,
+                                                      .on_end_epoch = note_after},
+                                 &h),
                  10));
     LS_CHECK(h.steps == 3 * EPOCHS && h.after == h.weights[h.steps - 1]);
     double want = decay > 0 ? h.weights[0] : 0;
@@ -273,7 +273,7 @@ static ls_status averages(ls_comm *world, double decay) {
         want += h.weights[i] / EPOCHS;
     }
     LS_CHECK(fabs(h.validated - want) < 1e-14 && h.validated != h.after);
-    LS_CHECK(ls_weight_averaging_count(&h.averaging) == (decay > 0 ? h.steps : EPOCHS));
+    LS_CHECK(ls_weight_averaging_count(h.averaging) == (decay > 0 ? h.steps : EPOCHS));
     LS_TRY(same_on_all(world, h.validated));
     LS_TRY(ls_trial_evaluate(t.trial, t.validate, "test"));
     LS_CHECK(ls_trial_metric(t.trial, "test_loss") == ls_trial_metric(t.trial, "val_loss"));
@@ -283,7 +283,7 @@ static ls_status averages(ls_comm *world, double decay) {
 
 /* ---- what cannot be ---------------------------------------------------------------------------------------------- */
 
-static ls_status refused(ls_comm *world, ls_callback callback, const char *words) {
+static ls_status refused(ls_comm *world, ls_callback *callback, const char *words) {
     training t;
     const ls_status status = train(&t, world, callback, none(), 12);
     LS_CHECK(status != LS_OK);

@@ -27,16 +27,16 @@ static ls_status spoil(ls_trial_state *state, void *user) {
 }
 
 static ls_status stop_early(ls_comm *world, ls_comm *comm, uint64_t *best, double *best_loss) {
-    ls_callback stop =
+    ls_callback *stop =
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 2, .restore_best = true});
-    const ls_callback callbacks[] = {stop, {.on_start_training = spoil}};
+    ls_callback *const callbacks[] = {stop, ls_callback_new(&(ls_callback_hooks){.on_start_training = spoil}, NULL)};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, comm));
-    LS_CHECK(isnan(ls_early_stopping_best(&stop)) && !ls_early_stopping_stopped(&stop));
+    LS_CHECK(isnan(ls_early_stopping_best(stop)) && !ls_early_stopping_stopped(stop));
     LS_TRY(ls_trial_run(t.trial, 20));
-    LS_CHECK(ls_trial_history_count(t.trial) == 5 && ls_early_stopping_stopped(&stop));
+    LS_CHECK(ls_trial_history_count(t.trial) == 5 && ls_early_stopping_stopped(stop));
     *best_loss = ls_trial_history(t.trial, 2, "val_loss");
-    LS_CHECK(ls_early_stopping_best(&stop) == ls_trial_history(t.trial, 2, "loss"));
+    LS_CHECK(ls_early_stopping_best(stop) == ls_trial_history(t.trial, 2, "loss"));
     LS_CHECK(ls_trial_history(t.trial, 4, "val_loss") > 2 * *best_loss);
     LS_TRY(ls_trial_evaluate(t.trial, t.validate, "test"));
     LS_CHECK(ls_trial_metric(t.trial, "test_loss") == *best_loss);
@@ -109,12 +109,12 @@ static ls_status one_sentence(ls_comm *world, const char *words, int rank) {
 }
 
 static ls_status end_at(ls_comm *world, faulty f, bool by_layer, const char *words, int rank) {
-    const ls_callback callbacks[] = {{.user = &f,
-                                      .on_sample = spoil_sample,
-                                      .on_criterion = spoil_loss,
-                                      .on_backward = spoil_gradient,
-                                      .on_sample_validation = spoil_sample},
-                                     ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = by_layer})};
+    ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_sample = spoil_sample,
+                                                                           .on_criterion = spoil_loss,
+                                                                           .on_backward = spoil_gradient,
+                                                                           .on_sample_validation = spoil_sample},
+                                                      &f),
+                                      ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = by_layer})};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_STATE);
@@ -144,38 +144,38 @@ static ls_status not_finite(ls_comm *world) {
 
 /* ---- limits and rates ------------------------------------------------------------------------------------------ */
 
-typedef ls_callback (*maker)(ls_optimizer *optimizer);
+typedef ls_callback *(*maker)(ls_optimizer *optimizer);
 
-static ls_callback clip_norms(ls_optimizer *optimizer) {
+static ls_callback *clip_norms(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_gradient_norm_clipping(0.05);
 }
 
-static ls_callback clip_values(ls_optimizer *optimizer) {
+static ls_callback *clip_values(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_gradient_value_clipping(0.01);
 }
 
-static ls_callback decay_1(ls_optimizer *optimizer) {
+static ls_callback *decay_1(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_weight_decay(0.01, 1);
 }
 
-static ls_callback decay_2(ls_optimizer *optimizer) {
+static ls_callback *decay_2(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_weight_decay(0.02, 2);
 }
 
-static ls_callback schedule_epochs(ls_optimizer *optimizer) {
+static ls_callback *schedule_epochs(ls_optimizer *optimizer) {
     return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
 }
 
-static ls_callback schedule_steps(ls_optimizer *optimizer) {
+static ls_callback *schedule_steps(ls_optimizer *optimizer) {
     return ls_scheduler(ls_schedule_warm_up(ls_schedule_cosine(optimizer, 20, 0), 6, 0.1),
                         &(ls_scheduler_options){.per_step = true});
 }
 
-static ls_callback schedule_plateau(ls_optimizer *optimizer) {
+static ls_callback *schedule_plateau(ls_optimizer *optimizer) {
     return ls_scheduler(ls_schedule_plateau(optimizer, &(ls_plateau_options){.threshold = 0.5, .patience = 1}),
                         &(ls_scheduler_options){.monitor = "val_loss"});
 }
@@ -183,7 +183,8 @@ static ls_callback schedule_plateau(ls_optimizer *optimizer) {
 static ls_status train(training *t, ls_comm *comm, maker make) {
     training_plan plan = {.global_batch = 7};
     LS_TRY(training_prepare(t, &plan, comm));
-    const ls_callback callback = make != NULL ? make(t->optimizer) : (ls_callback){.name = NULL};
+    ls_callback *callback =
+        make != NULL ? make(t->optimizer) : ls_callback_new(&(ls_callback_hooks){.name = NULL}, NULL);
     plan.callbacks = &callback;
     plan.callback_count = 1;
     training_start(t, &plan);
@@ -237,14 +238,16 @@ static ls_status fail(ls_trial_state *state, void *user) {
 static ls_status one_rank(ls_comm *world) {
     int calls = 0;
     const int last = ls_comm_size(world) - 1;
-    const ls_callback callbacks[] = {ls_on_rank((ls_callback){.user = &calls, .on_end_epoch = count}, last)};
+    ls_callback *const callbacks[] = {
+        ls_on_rank(ls_callback_new(&(ls_callback_hooks){.on_end_epoch = count}, &calls), last)};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 1}, world));
     LS_TRY(ls_trial_run(t.trial, 3));
     LS_CHECK(calls == (ls_comm_rank(world) == last ? 3 : 0));
     training_end(&t);
 
-    const ls_callback failing = ls_on_rank(ls_once((ls_callback){.on_step_training = fail, .name = "mine"}), last);
+    ls_callback *failing = ls_on_rank(
+        ls_once(ls_callback_new(&(ls_callback_hooks){.on_step_training = fail, .name = "mine"}, NULL)), last);
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &failing, .callback_count = 1}, world));
     LS_CHECK(ls_trial_run(t.trial, 3) == LS_ERR_IO && strstr(ls_error_message(), "no more in step 1") != NULL);
     LS_CHECK(last == 0 || strstr(ls_error_message(), "the hook on_step_training of mine") != NULL);

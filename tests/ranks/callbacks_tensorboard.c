@@ -56,7 +56,7 @@ static ls_status read_folder(const char *folder, found *f) {
 }
 
 static ls_status write_run(ls_comm *comm, const char *folder, training *t) {
-    const ls_callback board = ls_tensorboard(folder, &(ls_tensorboard_options){.every_steps = EVERY, .images = 3});
+    ls_callback *board = ls_tensorboard(folder, &(ls_tensorboard_options){.every_steps = EVERY, .images = 3});
     LS_TRY(training_begin(t, &(training_plan){.callbacks = &board, .callback_count = 1, .global_batch = 7}, comm));
     LS_TRY(ls_trial_run(t->trial, EPOCHS));
     return ls_trial_evaluate(t->trial, t->validate, "test");
@@ -104,7 +104,7 @@ static ls_status pictures(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     char folder[1024];
     snprintf(folder, sizeof folder, "%s", first ? test_path("pictures") : "/dev/null/folder");
-    const ls_callback board =
+    ls_callback *board =
         ls_tensorboard(folder, &(ls_tensorboard_options){.images = 2, .no_histograms = true, .no_model = true});
     ls_seed(3);
     ls_tensor *input = ls_rand(LS_SHAPE(24, 3, 5, 4), LS_F32);
@@ -136,7 +136,7 @@ static ls_status pictures(ls_comm *world) {
 
 /* Where rank 0 cannot write, all end with its sentence. */
 static ls_status no_folder(ls_comm *world) {
-    const ls_callback board = ls_tensorboard("/dev/null/board", NULL);
+    ls_callback *board = ls_tensorboard("/dev/null/board", NULL);
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &board, .callback_count = 1}, world));
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO &&

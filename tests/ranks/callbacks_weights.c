@@ -15,7 +15,7 @@ static ls_module *make_model(uint64_t seed) {
 }
 
 static ls_status initialize(ls_module *model, const ls_initialize_options *how) {
-    const ls_callback callback = ls_initialize(how);
+    ls_callback *callback = ls_initialize(how);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){
         .model = model, .criterion = ls_criterion_mse, .callbacks = &callback, .callback_count = 1});
     LS_CHECK(trial != NULL);
@@ -129,7 +129,8 @@ static ls_status look(training *t, outputs *o) {
 }
 
 static ls_status scale(training *t, ls_comm *comm, outputs *o, const ls_lsuv_options *how) {
-    const ls_callback callbacks[] = {ls_lsuv(how), {.user = o, .on_start_epoch = note_weights}};
+    ls_callback *const callbacks[] = {ls_lsuv(how),
+                                      ls_callback_new(&(ls_callback_hooks){.on_start_epoch = note_weights}, o)};
     const training_plan plan = {
         .callbacks = callbacks, .callback_count = 2, .global_batch = 40, .learning_rate = 1e-300};
     LS_TRY(training_begin(t, &plan, comm));
@@ -161,7 +162,7 @@ static ls_status outputs_that_do_not_vary(ls_comm *world) {
     for (int i = 0; i < ls_module_parameter_count(t.model); i++) {
         LS_TRY(ls_nn_init_constant(ls_module_parameter(t.model, i), 0));
     }
-    const ls_callback zeros = ls_lsuv(&(ls_lsuv_options){.keep_weights = true});
+    ls_callback *zeros = ls_lsuv(&(ls_lsuv_options){.keep_weights = true});
     training_start(&t, &(training_plan){.callbacks = &zeros, .callback_count = 1});
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_STATE);
     LS_CHECK(strstr(ls_error_message(), "ls_lsuv: the outputs of layer \"0\" have deviation 0") != NULL);

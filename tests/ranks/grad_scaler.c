@@ -190,7 +190,8 @@ static ls_status trial(ls_comm *world, bool averages) {
                             .autocast = LS_F16,
                             .grad_scaler = scaler,
                             .quiet = true,
-                            LS_CALLBACKS({.user = &seen, .on_backward = on_backward}, ls_terminate_on_nan(NULL))});
+                            LS_CALLBACKS(ls_callback_new(&(ls_callback_hooks){.on_backward = on_backward}, &seen),
+                                         ls_terminate_on_nan(NULL))});
     LS_CHECK(trial != NULL);
     LS_TRY(ls_trial_run(trial, 2));
     LS_CHECK(ls_grad_scaler_skipped(scaler) == 1 && ls_grad_scaler_get_scale(scaler) == 32768);

@@ -122,7 +122,8 @@ static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[
         .metrics = LS_METRICS("loss", "loss_std", "loss_var"),
         .custom_metrics = &running,
         .custom_metric_count = 1,
-        LS_CALLBACKS(ls_terminate_on_nan(NULL), {.user = &steps, .on_step_training = on_step_training}),
+        LS_CALLBACKS(ls_terminate_on_nan(NULL),
+                     ls_callback_new(&(ls_callback_hooks){.on_step_training = on_step_training}, &steps)),
         .quiet = true});
     LS_CHECK(trial != NULL);
     LS_TRY(ls_trial_run(trial, 2));

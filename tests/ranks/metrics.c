@@ -90,7 +90,7 @@ typedef struct plan {
     int64_t global_batch;
     int64_t samples;
     int64_t held_back;
-    ls_callback callback;
+    ls_callback *callback; /* NULL: one without hooks */
 } plan;
 
 /* One participant: all ranks together, or this process alone with the same global batches. */
@@ -105,6 +105,8 @@ typedef struct participant {
 
 static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
     const ls_loader_options loading = {.global_batch_size = how->global_batch, .comm = comm, .seed = 5};
+    ls_callback *callback =
+        how->callback != NULL ? how->callback : ls_callback_new(&(ls_callback_hooks){.name = "none"}, NULL);
     const ls_metric own = {.name = "own", .measure = measure_size};
     const ls_metric users[] = {{.name = "formula", .width = 3, .add = add_squares, .result = make_formula},
                                ls_metric_running(own, &(ls_running_options){.window = 3, .every = 2})};
@@ -124,7 +126,7 @@ static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
                             .metrics = how->classes ? of_classes : of_numbers,
                             .custom_metrics = users,
                             .custom_metric_count = 2,
-                            .callbacks = &how->callback,
+                            .callbacks = &callback,
                             .callback_count = 1,
                             .quiet = true});
     LS_CHECK(p->trial != NULL);
@@ -248,10 +250,10 @@ static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
     plan how = {classes, .global_batch = 7, .samples = 53, .held_back = 17};
     participant whole;
     participant rest;
-    how.callback = (ls_callback){.on_step_training = keep_state, .user = &kept};
+    how.callback = ls_callback_new(&(ls_callback_hooks){.on_step_training = keep_state}, &kept);
     LS_TRY(begin(&whole, &how, world));
     LS_TRY(ls_trial_run(whole.trial, 2));
-    how.callback = (ls_callback){.name = "none"};
+    how.callback = NULL;
     LS_TRY(begin(&rest, &how, world));
     LS_TRY(ls_metrics_set_state(rest.trial, kept.tensors, kept.count));
     LS_TRY(go_on_to_the_end(&rest, done));
@@ -290,10 +292,10 @@ static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
     kept_state theirs;
     plan how = {classes, .global_batch = 7, .samples = 53, .held_back = 17};
     participant all, alone, rest;
-    how.callback = (ls_callback){.on_step_training = keep_state, .user = &kept};
+    how.callback = ls_callback_new(&(ls_callback_hooks){.on_step_training = keep_state}, &kept);
     LS_TRY(begin(&all, &how, world));
     LS_TRY(ls_trial_run(all.trial, 2));
-    how.callback = (ls_callback){.name = "none"};
+    how.callback = NULL;
     LS_TRY(begin(&alone, &how, NULL));
     for (int rank = 0; rank < ls_comm_size(world); rank++) {
         LS_TRY(send_state(world, rank, &kept, &theirs));
@@ -305,10 +307,10 @@ static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
     LS_TRY(compare_all(world, &all, &alone, &how, ""));
     release_state(&kept);
 
-    how.callback = (ls_callback){.on_step_training = keep_state, .user = &kept};
+    how.callback = ls_callback_new(&(ls_callback_hooks){.on_step_training = keep_state}, &kept);
     LS_TRY(begin(&rest, &how, NULL));
     LS_TRY(ls_trial_run(rest.trial, 2));
-    how.callback = (ls_callback){.name = "none"};
+    how.callback = NULL;
     end(&all);
     LS_TRY(begin(&all, &how, world));
     LS_TRY(ls_comm_rank(world) == 0 ? ls_metrics_set_state(all.trial, kept.tensors, kept.count)

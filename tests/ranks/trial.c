@@ -47,7 +47,8 @@ typedef struct plan {
     int64_t max_steps;
     uint64_t seed_apart;   /* the last rank's seed is so much larger */
     int64_t samples_apart; /* the last rank's validation has so many samples fewer */
-    ls_callback callback;
+    ls_callback_hooks hooks;
+    void *user; /* of the hooks */
 } plan;
 
 static ls_status sync_model(ls_trial_state *state, void *user) {
@@ -61,7 +62,9 @@ static ls_status sync_gradients(ls_trial_state *state, void *user) {
 }
 
 static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
-    const ls_callback callbacks[] = {how->callback, {.on_init = sync_model, .on_backward = sync_gradients}};
+    const ls_callback_hooks sync = {.on_init = sync_model, .on_backward = sync_gradients};
+    ls_callback *const callbacks[] = {ls_callback_new(&how->hooks, how->user),
+                                      how->by_hand ? ls_callback_new(&sync, NULL) : NULL};
     const ls_layer_options layer = {.dtype = LS_F64};
     const bool last = comm != NULL && ls_comm_rank(comm) == ls_comm_size(comm) - 1;
     const ls_loader_options loading = {
@@ -207,13 +210,10 @@ static ls_status count_validation(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static ls_callback counting(counts *c) {
-    return (ls_callback){.user = c,
-                         .on_sample = count_sample,
-                         .on_forward = count_forward,
-                         .on_step_training = count_step,
-                         .on_step_validation = count_validation};
-}
+static const ls_callback_hooks counting = {.on_sample = count_sample,
+                                           .on_forward = count_forward,
+                                           .on_step_training = count_step,
+                                           .on_step_validation = count_validation};
 
 static ls_status sum_is(ls_comm *world, int64_t part, int64_t whole) {
     LS_TRY(ls_comm_allreduce(world, &part, &part, 1, LS_I64, LS_SUM, NULL));
@@ -225,7 +225,7 @@ static ls_status sum_is(ls_comm *world, int64_t part, int64_t whole) {
 static ls_status hooks_on_every_rank(ls_comm *world) {
     counts c = {.stop_at = -1};
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 2, .callback = counting(&c)}, world));
+    LS_TRY(begin(&all, &(plan){.global_batch = 2, .hooks = counting, .user = &c}, world));
     LS_TRY(ls_trial_run(all.trial, 2));
     LS_CHECK(c.steps == 2 * (SAMPLES / 2) && c.validations == 2 * 5);
     LS_CHECK(c.global_samples == 2 * SAMPLES);
@@ -239,12 +239,12 @@ static ls_status hooks_on_every_rank(ls_comm *world) {
 static ls_status early_ends(ls_comm *world) {
     counts c = {.stop_at = 5};
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = counting(&c)}, world)); /* 4 batches an epoch */
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .hooks = counting, .user = &c}, world)); /* 4 batches an epoch */
     LS_TRY(ls_trial_run(all.trial, 9));
     LS_CHECK(c.steps == 5 && ls_trial_history_count(all.trial) == 1);
     end(&all);
     c = (counts){.stop_at = -1};
-    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = counting(&c), .max_steps = 6}, world));
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .hooks = counting, .user = &c, .max_steps = 6}, world));
     LS_TRY(ls_trial_run(all.trial, 9));
     LS_CHECK(c.steps == 6 && ls_trial_history_count(all.trial) == 2);
     end(&all);
@@ -259,7 +259,7 @@ static ls_status refuse(ls_trial_state *state, void *user) {
 
 static ls_status failing_hook(ls_comm *world) {
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = {.on_step_training = refuse}}, world));
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .hooks = {.on_step_training = refuse}}, world));
     LS_CHECK(ls_trial_run(all.trial, 2) == LS_ERR_STATE);
     LS_CHECK(strcmp(ls_error_message(), "refused at step 3") == 0);
     LS_CHECK(ls_trial_history_count(all.trial) == 0);

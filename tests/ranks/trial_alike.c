@@ -78,9 +78,10 @@ static void write_empty_text(void *user, char *text, size_t size) {
 }
 
 /* Callbacks that one rank alone may have, in a callback that is made of them. */
-static ls_callback make_group(int rank) {
-    const ls_callback own = {.on_forward = do_nothing, .describe = write_empty_text};
-    return ls_on_rank(ls_callbacks_of((const ls_callback[]){own, own}, 2), rank);
+static ls_callback *make_group(int rank) {
+    const ls_callback_hooks own = {.on_forward = do_nothing, .describe = write_empty_text};
+    return ls_on_rank(ls_callbacks_of((ls_callback *[]){ls_callback_new(&own, NULL), ls_callback_new(&own, NULL)}, 2),
+                      rank);
 }
 
 static ls_dataset *make_dataset(void) {
@@ -113,7 +114,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
             : ls_sgd(model, &(ls_sgd_options){.learning_rate = rate, .momentum = differs ? s.momentum : 0});
     ls_loader *loader =
         ls_loader_new(make_dataset(), &(ls_loader_options){.global_batch_size = 6, .comm = world, .seed = 3});
-    ls_callback callbacks[4] = {{.user = &s, .on_step_training = change}};
+    ls_callback *callbacks[4] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = change}, &s)};
     int count = 1;
     if (s.clipping > 0 && !differs) {
         callbacks[count++] = ls_gradient_norm_clipping(s.clipping);
@@ -126,12 +127,10 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
         callbacks[count++] = ls_scheduler(ls_schedule_multi_step(optimizer, milestones, 2, 0.5), NULL);
     }
     if (s.own_callback && differs) {
-        callbacks[count++] = (ls_callback){.on_forward = do_nothing};
+        callbacks[count++] = ls_callback_new(&(ls_callback_hooks){.on_forward = do_nothing}, NULL);
         callbacks[count++] = make_group(ls_comm_rank(world));
     }
-    if (s.folder != NULL) {
-        callbacks[count++] = ls_checkpoint_callback(&(ls_checkpoint_options){.folder = s.folder, .every_steps = 2});
-    }
+    const ls_checkpoint_options checkpoint = {.folder = s.folder, .every_steps = 2};
     ls_trial *trial =
         ls_trial_new(&(ls_trial_options){.model = model,
                                          .optimizer = differs && s.own_step ? NULL : optimizer,
@@ -141,6 +140,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
                                          .metrics = differs && s.metrics != NULL ? s.metrics : LS_METRICS("loss"),
                                          .callbacks = callbacks,
                                          .callback_count = count,
+                                         .checkpoint = s.folder != NULL ? &checkpoint : NULL,
                                          .quiet = true});
     const ls_status status = trial != NULL ? carry_out(trial, model, loader, s, epochs) : ls_error_status();
     char message[1024];

@@ -40,7 +40,7 @@ static const struct {
     size_t place;
 } hooks[] = {
 #define HOOK(name)                                                                                                     \
-    { #name, offsetof(ls_callback, name) }
+    { #name, offsetof(ls_callback_hooks, name) }
     HOOK(on_start),
     HOOK(on_start_epoch),
     HOOK(on_start_training),
@@ -87,9 +87,9 @@ typedef struct run {
     char message[1024];
 } run;
 
-/* `step`: a step of the trial's own, or NULL. */
-static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_callback *callback, int callbacks,
-                       ls_callback_function step, void *user) {
+/* `callback` may be NULL. `step`: a step of the trial's own, or NULL. */
+static ls_status begin(run *r, ls_comm *world, int64_t global_batch, ls_callback *callback, ls_callback_function step,
+                       void *user) {
     const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
     const ls_layer_options layer = {.dtype = LS_F64};
     ls_seed(SEED);
@@ -102,8 +102,8 @@ static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_ca
                                                 .criterion = criterion,
                                                 .train = r->train,
                                                 .validate = r->validate,
-                                                .callbacks = callback,
-                                                .callback_count = callbacks,
+                                                .callbacks = &callback,
+                                                .callback_count = callback != NULL,
                                                 .step = step,
                                                 .step_user = user,
                                                 .metrics = LS_METRICS("loss"),
@@ -142,9 +142,10 @@ static ls_status end_in_hook(ls_comm *world, ending how, size_t hook, bool every
     how.world = world;
     how.name = hooks[hook].name;
     how.acts = ls_comm_rank(world) == last;
-    ls_callback callback = {.user = &how};
-    memcpy((char *)&callback + hooks[hook].place, &(ls_callback_function){act}, sizeof(ls_callback_function));
-    LS_TRY(begin(&r, world, global_batch, &callback, everywhere || how.acts ? 1 : 0, NULL, NULL));
+    ls_callback_hooks own = {.name = NULL};
+    memcpy((char *)&own + hooks[hook].place, &(ls_callback_function){act}, sizeof(ls_callback_function));
+    ls_callback *callback = everywhere || how.acts ? ls_callback_new(&own, &how) : NULL;
+    LS_TRY(begin(&r, world, global_batch, callback, NULL, NULL));
     LS_TRY(carry_out(&r));
     if (how.stops) {
         LS_CHECK(r.status == LS_OK);
@@ -187,7 +188,7 @@ static ls_status own_step_fails(ls_comm *world) {
     char expected[100];
     for (int64_t call = 1; call <= 8; call += 3) { /* in training, and in validation */
         run r = {0};
-        LS_TRY(begin(&r, world, 8, NULL, 0, NULL, NULL));
+        LS_TRY(begin(&r, world, 8, NULL, NULL, NULL));
         criterion_calls_left = ls_comm_rank(world) == last ? call : 0;
         LS_TRY(carry_out(&r));
         snprintf(expected, sizeof expected, "ls_trial: rank %d failed: ls_matmul: ", last);
@@ -221,8 +222,9 @@ static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64
     const int last = ls_comm_size(world) - 1;
     ending how = {.world = world, .stops = stops, .step = 3, .acts = ls_comm_rank(world) == last, .silent = silent};
     run r = {0};
-    const ls_callback callback = {.on_sample = has_samples};
-    LS_TRY(begin(&r, world, global_batch, &callback, global_batch == 2, act_and_train, &how));
+    ls_callback *callback =
+        global_batch == 2 ? ls_callback_new(&(ls_callback_hooks){.on_sample = has_samples}, NULL) : NULL;
+    LS_TRY(begin(&r, world, global_batch, callback, act_and_train, &how));
     const ls_status status = ls_trial_run(r.trial, EPOCHS);
     LS_CHECK(status == (stops ? LS_OK : LS_ERR_IO));
     char expected[100];
@@ -243,7 +245,7 @@ static ls_status loader_is_freed(ls_comm *world) {
     ending how = {.world = world, .acts = ls_comm_rank(world) == last};
     run r = {0};
     char expected[100];
-    LS_TRY(begin(&r, world, 8, &(ls_callback){.user = &how, .on_start = act}, 1, NULL, NULL));
+    LS_TRY(begin(&r, world, 8, ls_callback_new(&(ls_callback_hooks){.on_start = act}, &how), NULL, NULL));
     LS_CHECK(ls_trial_run(r.trial, EPOCHS) == LS_ERR_IO);
     if (how.acts) {
         ls_loader_free(r.train);

@@ -73,14 +73,14 @@ static ls_status check(ls_comm *world, int hook, bool always, bool parallel) {
     ls_loader *train = make_loader(parallel ? world : NULL);
     ls_loader *validate = make_loader(parallel ? world : NULL);
     freezer self = {.layer = norm, .hook = hook, .always = always};
-    const ls_callback hooks = {.user = &self,
-                               .on_start = on_start,
-                               .on_start_epoch = on_start_epoch,
-                               .on_start_training = on_start_training,
-                               .on_step_training = on_step_training,
-                               .on_start_validation = in_validation,
-                               .on_step_validation = in_validation,
-                               .on_end_validation = in_validation};
+    ls_callback *hooks = ls_callback_new(&(ls_callback_hooks){.on_start = on_start,
+                                                              .on_start_epoch = on_start_epoch,
+                                                              .on_start_training = on_start_training,
+                                                              .on_step_training = on_step_training,
+                                                              .on_start_validation = in_validation,
+                                                              .on_step_validation = in_validation,
+                                                              .on_end_validation = in_validation},
+                                         &self);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = ls_criterion_mse,

@@ -81,16 +81,16 @@ static ls_status train_alone(ls_trial_state *state, void *user) {
 }
 
 typedef struct setup {
-    bool parallel;        /* ls_data_parallel */
-    bool divides;         /* the loader has .comm */
-    bool own_samples;     /* of each rank */
-    bool own_targets;     /* of each rank */
-    bool sums;            /* the model is a sum over the ranks */
-    bool first_steps;     /* rank 0 has a step of its own */
-    bool comm;            /* the trial has .comm */
-    bool alone;           /* a .comm of one rank */
-    ls_callback callback; /* its user is the world */
-    const char *says;     /* NULL: nothing */
+    bool parallel;           /* ls_data_parallel */
+    bool divides;            /* the loader has .comm */
+    bool own_samples;        /* of each rank */
+    bool own_targets;        /* of each rank */
+    bool sums;               /* the model is a sum over the ranks */
+    bool first_steps;        /* rank 0 has a step of its own */
+    bool comm;               /* the trial has .comm */
+    bool alone;              /* a .comm of one rank */
+    ls_callback_hooks hooks; /* their user is the world */
+    const char *says;        /* NULL: nothing */
 } setup;
 
 static ls_dataset *make_dataset(int rank, const setup *s) {
@@ -107,9 +107,8 @@ static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
     ls_module *model = ls_nn_linear(4, 2);
     model = s->parallel ? ls_data_parallel(model, world, NULL) : model;
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
-    ls_callback callback = s->callback;
-    const bool called = callback.on_backward != NULL || callback.on_end_epoch != NULL;
-    callback.user = world;
+    const bool called = s->hooks.on_backward != NULL || s->hooks.on_end_epoch != NULL;
+    ls_callback *callback = called ? ls_callback_new(&s->hooks, world) : NULL;
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = s->sums ? compare_sum : ls_criterion_mse,
@@ -152,24 +151,24 @@ static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    static const ls_callback nothing = {.on_end_epoch = do_nothing};
+    static const ls_callback_hooks nothing = {.on_end_epoch = do_nothing};
     const setup setups[] = {
         {.divides = true, .says = "each rank that runs this trial trains a model of its own"},
-        {.divides = true, .callback = nothing, .says = "each rank that runs this trial trains a model of its own"},
+        {.divides = true, .hooks = nothing, .says = "each rank that runs this trial trains a model of its own"},
         {.divides = true, .comm = true, .says = "nothing averages their gradients"},
-        {.divides = true, .comm = true, .callback = nothing, .says = "nothing averages their gradients"},
+        {.divides = true, .comm = true, .hooks = nothing, .says = "nothing averages their gradients"},
         {.parallel = true, .says = "trains on all samples"},
         {.parallel = true, .divides = true},
         {.parallel = true, .own_samples = true},
         {.parallel = true, .own_targets = true},
         {.sums = true, .comm = true},
-        {.sums = true, .comm = true, .callback = nothing},
+        {.sums = true, .comm = true, .hooks = nothing},
         {.divides = true, .comm = true, .first_steps = true, .says = "nothing averages their gradients"},
-        {.divides = true, .callback = {.on_backward = average_gradients}},
-        {.divides = true, .comm = true, .callback = {.on_backward = average_gradients}},
-        {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model}},
-        {.divides = true, .callback = {.on_end_epoch = take_first_model}},
-        {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model, .describe = describe}},
+        {.divides = true, .hooks = {.on_backward = average_gradients}},
+        {.divides = true, .comm = true, .hooks = {.on_backward = average_gradients}},
+        {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model}},
+        {.divides = true, .hooks = {.on_end_epoch = take_first_model}},
+        {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model, .describe = describe}},
         {.alone = true},
     };
     ls_comm *part = NULL;

@@ -139,17 +139,17 @@ static ls_status train(ls_comm *world) {
     ls_loader *training = make_loader(world, 1, SAMPLES), *held_back = make_loader(world, 2, 50);
     const ls_checkpoint_options checkpoints = {
         .folder = "run", .every_steps = 4, .every_epochs = 1, .best = "val_loss"};
-    ls_trial *trial = ls_trial_new(
-        &(ls_trial_options){.model = model,
-                            .optimizer = optimizer,
-                            .criterion = ls_criterion_cross_entropy,
-                            .train = training,
-                            .validate = held_back,
-                            .metrics = LS_METRICS("loss", "acc"),
-                            LS_CALLBACKS(((ls_callback){.on_step_training = hold, .on_end = wait_for_death}),
-                                         ls_checkpoint_callback(&checkpoints)),
-                            .resume = "run",
-                            .quiet = true});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model,
+        .optimizer = optimizer,
+        .criterion = ls_criterion_cross_entropy,
+        .train = training,
+        .validate = held_back,
+        .metrics = LS_METRICS("loss", "acc"),
+        LS_CALLBACKS(ls_callback_new(&(ls_callback_hooks){.on_step_training = hold, .on_end = wait_for_death}, NULL)),
+        .checkpoint = &checkpoints,
+        .resume = "run",
+        .quiet = true});
     ls_status status = trial != NULL ? ls_trial_run(trial, EPOCHS) : ls_error_status();
     if (status == LS_OK) {
         status = write_result(trial, model, optimizer);

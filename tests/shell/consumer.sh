@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake;
-# and the layer of docs/MODELS.md. And every other snippet of the documentation compiles.
+# the layer of docs/MODELS.md, and a C++ program with callbacks. And every other snippet of the documentation compiles.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -59,6 +59,16 @@ layer_learns() {
 check "docs/MODELS.md shows a layer" test -s "$work/layer.c"
 check "the layer builds" cc -std=c17 "${strict[@]}" "$work/layer.c" "${flags[@]}" -o "$work/layer"
 check "the layer learns on two ranks" layer_learns
+
+callbacks_work() { # RANKS
+    "$work/prefix/bin/lockstep" run -n "$1" "$work/trial" >"$work/run" || { cat "$work/run" && return 1; }
+    cat "$work/run"
+    grep -q "$1 ranks: right\$" "$work/run" && grep -q 'the limit -1 is not positive; ls_trial_new: callback 0 is NULL' "$work/run"
+}
+check "a C++ program with callbacks builds" c++ -std=c++20 "${strict[@]}" -Wextra -Wno-missing-field-initializers \
+    "$LS_SOURCE/tests/shell/trial_program.cpp" "${flags[@]}" -o "$work/trial"
+check "callbacks in C++: alone" callbacks_work 1
+check "callbacks in C++: two ranks" callbacks_work 2
 
 mkdir "$work/project"
 cat >"$work/project/CMakeLists.txt" <<'TXT'

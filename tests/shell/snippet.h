@@ -8,9 +8,10 @@ extern ls_optimizer *optimizer;
 extern ls_grad_scaler *scaler;
 extern ls_loader *training, *validation;
 extern ls_tensor *x, *target;
-extern ls_callback mine;
+extern ls_callback *mine;
 extern int64_t epochs;
 
+ls_status report(ls_trial_state *state, void *user);
 ls_status measure(const ls_trial_state *state, void *user, double *sum, double *weight);
 ls_status add_products(const ls_trial_state *state, void *user, double *sums);
 double correlation(const double *sums, void *user);

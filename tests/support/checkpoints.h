@@ -34,9 +34,7 @@ typedef struct training {
 
 static inline ls_trial *trial_of(const setting *s, const ls_checkpoint_options *checkpoints, const char *resume) {
     ls_trial_options options = options_of(s);
-    const ls_callback callback = checkpoints != NULL ? ls_checkpoint_callback(checkpoints) : (ls_callback){0};
-    options.callbacks = &callback;
-    options.callback_count = checkpoints != NULL;
+    options.checkpoint = checkpoints;
     options.resume = resume;
     return ls_trial_new(&options);
 }

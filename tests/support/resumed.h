@@ -215,13 +215,12 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     }
     t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
-    const ls_callback watching = {.user = &t->watcher,
-                                  .on_sample = watch_sample,
-                                  .on_step_training = watch_step,
-                                  .name = "watcher",
-                                  .state = watcher_state,
-                                  .set_state = watcher_set_state};
-    const ls_callback callbacks[] = {watching, ls_checkpoint_callback(how->checkpoints)};
+    ls_callback *watching = ls_callback_new(&(ls_callback_hooks){.on_sample = watch_sample,
+                                                                 .on_step_training = watch_step,
+                                                                 .name = "watcher",
+                                                                 .state = watcher_state,
+                                                                 .set_state = watcher_set_state},
+                                            &t->watcher);
     const char *const *metrics = how->cut == PIPELINE ? LS_METRICS("loss", "running_loss")
                                                       : LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var",
                                                                    "f1", "recall_per_class", "running_acc");
@@ -233,8 +232,8 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                                 .comm = comm,
                                                 .step = how->cut == PIPELINE ? step_pipeline : NULL,
                                                 .metrics = metrics,
-                                                .callbacks = callbacks,
-                                                .callback_count = how->checkpoints != NULL ? 2 : 1,
+                                                LS_CALLBACKS(watching),
+                                                .checkpoint = how->checkpoints,
                                                 .train_steps = how->train_steps,
                                                 .max_steps = how->max_steps,
                                                 .autocast = how->cut == HALF ? LS_F16 : LS_F32,

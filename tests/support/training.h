@@ -26,8 +26,9 @@ typedef struct training {
 
 /* What may differ. */
 typedef struct training_plan {
-    const ls_callback *callbacks;
+    ls_callback *const *callbacks;
     int callback_count;
+    const ls_checkpoint_options *checkpoint;
     int64_t global_batch; /* 0: 12 */
     int64_t max_steps;
     ls_criterion criterion; /* NULL: cross entropy */
@@ -86,6 +87,7 @@ static inline void training_start(training *t, const training_plan *plan) {
                             .metrics = LS_METRICS("loss", "acc"),
                             .callbacks = plan->callbacks,
                             .callback_count = plan->callback_count,
+                            .checkpoint = plan->checkpoint,
                             .max_steps = plan->max_steps,
                             .resume = plan->resume,
                             .quiet = true});

@@ -18,16 +18,8 @@ void ls_callback_describe_nothing(void *user, char *text, size_t size) {
     snprintf(text, size, "%s", "");
 }
 
-void ls_callback_drop(const ls_callback *callbacks, int count) {
-    for (int i = 0; i < count; i++) {
-        if (callbacks[i].release != NULL && !callbacks[i].invalid) {
-            callbacks[i].release(callbacks[i].user);
-        }
-    }
-}
-
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user)) {
-    return callback != NULL && !callback->invalid && callback->release == release ? callback->user : NULL;
+    return callback != NULL && callback->hooks.release == release ? callback->user : NULL;
 }
 
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead) {
@@ -70,7 +62,7 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     return LS_OK;
 }
 
-/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
 
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number) {
     return ls_state_add(list, "", (ls_state_word){word, LS_STATE_ANY}, LS_SCALAR, LS_F64, &ls_cpu, number);

@@ -1,7 +1,7 @@
 /*
- * callbacks: one file each. A callback's memory is a struct that its constructor makes and `release` frees; what it
- * remembers is listed as named tensors over that memory, by the list that optimizers have. This header: what they
- * share.
+ * callbacks: one file each. A constructor allocates the struct of a callback, and `release` frees it. The state of a
+ * callback is a list of named tensors over this struct (ls_state_list, as in optimizers). This header: functions that
+ * callbacks share.
  */
 #ifndef LS_TRAIN_CALLBACKS_CALLBACK_H
 #define LS_TRAIN_CALLBACKS_CALLBACK_H
@@ -15,72 +15,57 @@
 #include "optim/snapshot.h"
 #include "train/trial.h"
 
-/* All hooks, in the order of ls_callback. */
-#define LS_HOOKS(each)                                                                                                 \
-    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
-        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
-            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
-                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
-
-/* What a constructor returns that has failed. */
-static inline ls_callback ls_callback_failed(void) {
-    return (ls_callback){.invalid = true};
-}
-
-/* `describe` of a callback that ranks need not have alike: it acts on one rank and exchanges nothing. */
+/* `describe` of a callback that may differ between ranks, because it does not communicate. */
 void ls_callback_describe_nothing(void *user, char *text, size_t size);
 
-/* Cleared memory of a callback; NULL with an error. */
+/* Allocates the struct of a callback, filled with zeros. Returns NULL on failure. */
 void *ls_callback_allocate(const char *call, size_t size);
 
-/* What a constructor takes over and cannot use. */
-void ls_callback_drop(const ls_callback *callbacks, int count);
-
-/* The memory of a callback that `release` frees; NULL for one of another kind. */
+/* Returns the struct of a callback of the kind that has this `release`; NULL for another kind. */
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));
 
-/* Whether an epoch of a run has ended, and not an evaluation, whose hooks are called too. */
+/* Returns whether a hook is called by ls_trial_run, not by ls_trial_evaluate. */
 static inline bool ls_callback_in_run(const ls_trial_state *state) {
     return state->trial->running;
 }
 
-/* Whether this is a replay, which computes nothing. */
+/* Returns whether a hook is called by ls_trial_replay, which computes nothing. */
 static inline bool ls_callback_in_replay(const ls_trial_state *state) {
     return state->phase == LS_PHASE_REPLAY;
 }
 
-/* LS_ERR_ARGUMENT where the trial has a step of its own, which has to call `instead`; for on_init. */
+/* For on_init: fails with LS_ERR_ARGUMENT if the trial has a step of its own, which must call `instead`. */
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead);
 
-/* LS_ERR_ARGUMENT for a metric's name that is too long to be one; NULL is none. */
+/* Fails with LS_ERR_ARGUMENT if the name of a metric is too long. NULL is allowed. */
 ls_status ls_callback_check_name(const char *call, const char *name);
 void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);
 
-/* The last value of a metric; LS_ERR_ARGUMENT where there is none of that name. */
+/* Gets the last value of a metric. Fails with LS_ERR_ARGUMENT if there is no metric of this name. */
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value);
 
-/* The mean of the step's loss over the samples of all ranks; NAN where there is none. Collective. */
+/* Computes the mean of the step's loss over the samples of all ranks; NAN if there is no loss. Collective. */
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 
-/* This process's rank: 0 without a communicator. */
+/* Returns the rank of this process; 0 without a communicator. */
 static inline int ls_callback_rank(const ls_trial_state *state) {
     return state->comm != NULL ? ls_comm_rank(state->comm) : 0;
 }
 
-/* Whether what only rank 0 does is done here. */
+/* Returns whether this is rank 0, which alone prints and writes files. */
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
     return ls_callback_rank(state) == 0;
 }
 
-/* Adds one number of the callback's memory to a list. */
+/* Adds one number of a callback's struct to a list. */
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);
 ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number);
 
-/* `state` of ls_callback by a function that lists: the list is made anew. */
+/* Implements `state` of ls_callback_hooks with a function that fills a list. `lent` is the list until the next call. */
 typedef ls_status (*ls_callback_list)(void *self, ls_state_list *list);
 ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
                             int *count);
-/* `set_state`: into the memory that the function lists, where the names, shapes and dtypes are its own. */
+/* Implements `set_state`: copies the tensors to the listed memory. Fails if names, shapes or dtypes differ. */
 ls_status ls_callback_set_state(const char *call, void *self, ls_callback_list make, const ls_named *tensors,
                                 int count);
 

@@ -33,31 +33,28 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, ((const limit *)user)->maker, fields, user);
 }
 
-static ls_callback make(limit kind, const char *name) {
+static ls_callback *make(limit kind, const char *name) {
     if (!(kind.limit > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the limit %g is not positive", kind.maker, kind.limit);
-        return ls_callback_failed();
+        return NULL;
     }
     limit *self = ls_callback_allocate(kind.maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = kind;
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_backward = on_backward,
-                         .name = name,
-                         .describe = describe,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(
+        &(ls_callback_hooks){
+            .on_init = on_init, .on_backward = on_backward, .name = name, .describe = describe, .release = ls_free},
+        self);
 }
 
-ls_callback ls_gradient_norm_clipping(double max_norm) {
+ls_callback *ls_gradient_norm_clipping(double max_norm) {
     return make((limit){"ls_gradient_norm_clipping", "ls_clip_grad_norm", clip_norm, max_norm},
                 "gradient_norm_clipping");
 }
 
-ls_callback ls_gradient_value_clipping(double value) {
+ls_callback *ls_gradient_value_clipping(double value) {
     return make((limit){"ls_gradient_value_clipping", "ls_clip_grad_value", clip_value, value},
                 "gradient_value_clipping");
 }

@@ -65,17 +65,16 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }
 
-ls_callback ls_confusion_printer(const char *metric, bool shares) {
+ls_callback *ls_confusion_printer(const char *metric, bool shares) {
     confusion *self = ls_callback_check_name(maker, metric) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
     self->shares = shares;
-    return (ls_callback){.user = self,
-                         .on_end_validation = on_end_validation,
-                         .name = "confusion_printer",
-                         .describe = ls_callback_describe_nothing,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(&(ls_callback_hooks){.on_end_validation = on_end_validation,
+                                                 .name = "confusion_printer",
+                                                 .describe = ls_callback_describe_nothing,
+                                                 .release = ls_free},
+                            self);
 }

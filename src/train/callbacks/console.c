@@ -91,26 +91,25 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     return print_pass(user, state, false);
 }
 
-ls_callback ls_console(const ls_console_options *options) {
+ls_callback *ls_console(const ls_console_options *options) {
     const console given = {.digits = options != NULL ? options->digits : 0,
                            .per_batch = options != NULL && options->per_batch};
     if (given.digits < 0 || given.digits > 17) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: %d digits: must be 1 to 17, or 0 for 4", maker, given.digits);
-        return ls_callback_failed();
+        return NULL;
     }
     console *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = given;
     self->digits = given.digits > 0 ? given.digits : 4;
-    return (ls_callback){.user = self,
-                         .on_step_training = on_step_training,
-                         .on_end_training = on_end_training,
-                         .on_step_validation = on_step_validation,
-                         .on_end_validation = on_end_validation,
-                         .name = "console",
-                         .describe = ls_callback_describe_nothing,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(&(ls_callback_hooks){.on_step_training = on_step_training,
+                                                 .on_end_training = on_end_training,
+                                                 .on_step_validation = on_step_validation,
+                                                 .on_end_validation = on_end_validation,
+                                                 .name = "console",
+                                                 .describe = ls_callback_describe_nothing,
+                                                 .release = ls_free},
+                            self);
 }

@@ -208,29 +208,28 @@ static ls_status check(const char *path, char separator) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' may be a part of a number", maker, separator);
 }
 
-ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
+ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options) {
     static const ls_csv_log_options defaults;
     options = options != NULL ? options : &defaults;
     if (check(path, options->separator) != LS_OK) {
-        return ls_callback_failed();
+        return NULL;
     }
     csv_log *self = ls_callback_allocate(maker, sizeof *self);
     char *copy = self != NULL ? ls_duplicate_string(path) : NULL;
     if (copy == NULL) {
         (void)ls_fail_memory(maker, strlen(path) + 1);
         ls_free(self);
-        return ls_callback_failed();
+        return NULL;
     }
     *self = (csv_log){.options = *options, .path = copy};
     self->options.separator = options->separator != 0 ? options->separator : ',';
-    return (ls_callback){.user = self,
-                         .on_start = on_start,
-                         .on_step_training = on_step_training,
-                         .on_end_epoch = on_end_epoch,
-                         .name = "csv_log",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .on_step_training = on_step_training,
+                                                 .on_end_epoch = on_end_epoch,
+                                                 .name = "csv_log",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }

@@ -71,23 +71,19 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, &((const cutmix *)user)->options);
 }
 
-ls_callback ls_cutmix(const ls_cutmix_options *options) {
+ls_callback *ls_cutmix(const ls_cutmix_options *options) {
     ls_cutmix_options o = options != NULL ? *options : (ls_cutmix_options){.alpha = 0};
     o.alpha = o.alpha != 0 ? o.alpha : 1;
     if (!(o.alpha > 0) || !isfinite(o.alpha) || o.classes < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and %lld classes not negative", maker, o.alpha,
                       (long long)o.classes);
-        return ls_callback_failed();
+        return NULL;
     }
     cutmix *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = o;
-    return (ls_callback){.user = self,
-                         .on_sample = on_sample,
-                         .name = "cutmix",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = release};
+    return ls_callback_make(
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutmix", .describe = describe, .release = release}, self);
 }

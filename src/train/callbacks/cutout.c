@@ -84,23 +84,19 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, user);
 }
 
-ls_callback ls_cutout(const ls_cutout_options *options) {
+ls_callback *ls_cutout(const ls_cutout_options *options) {
     ls_cutout_options o = options != NULL ? *options : (ls_cutout_options){.length = 0};
     o.holes = o.holes != 0 ? o.holes : 1;
     if (o.length < 1 || o.holes < 1 || !isfinite(o.fill)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: length %lld and %d holes must be positive, and fill %g finite", maker,
                       (long long)o.length, o.holes, o.fill);
-        return ls_callback_failed();
+        return NULL;
     }
     ls_cutout_options *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = o;
-    return (ls_callback){.user = self,
-                         .on_sample = on_sample,
-                         .name = "cutout",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutout", .describe = describe, .release = ls_free}, self);
 }

@@ -116,29 +116,28 @@ static ls_status check(const ls_early_stopping_options *options) {
     return ls_callback_check_name(maker, options->monitor);
 }
 
-ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
+ls_callback *ls_early_stopping(const ls_early_stopping_options *options) {
     static const ls_early_stopping_options defaults;
     options = options != NULL ? options : &defaults;
     early_stopping *self = check(options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = *options;
     ls_callback_copy_name(self->monitor, options->monitor != NULL ? options->monitor : "val_loss");
     self->options.monitor = self->monitor;
     self->larger_is_better =
         options->mode == LS_MONITOR_MAX || (options->mode == LS_MONITOR_AUTO && strstr(self->monitor, "acc") != NULL);
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_start = on_start,
-                         .on_end_epoch = on_end_epoch,
-                         .on_end = on_end,
-                         .name = "early_stopping",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
+                                                 .on_end_epoch = on_end_epoch,
+                                                 .on_end = on_end,
+                                                 .name = "early_stopping",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }
 
 double ls_early_stopping_best(const ls_callback *callback) {

@@ -1,24 +1,31 @@
-/* Callbacks made of callbacks: several as one, and a gate before them that says whether a hook is called now. */
+/* Callbacks made of callbacks: a group calls the hooks of its callbacks if its gate is open. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* All hooks, in the order of ls_callback_hooks. */
+#define ALL_HOOKS(each)                                                                                                \
+    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
+        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
+            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
+                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
+
 #define HOOK_NUMBER(hook) HOOK_##hook,
-enum { LS_HOOKS(HOOK_NUMBER) HOOKS };
+enum { ALL_HOOKS(HOOK_NUMBER) HOOKS };
 
 typedef struct group group;
 
-/* Whether hook `hook` is called now. */
+/* Returns whether hook number `hook` is called now. */
 typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
 
 struct group {
     const char *maker;
-    ls_callback *callbacks;
+    ls_callback **callbacks;
     int count;
-    gate gate;           /* NULL: always */
-    const char *word;    /* of what the gate remembers; NULL: nothing */
-    int64_t seen[HOOKS]; /* that */
+    gate gate;           /* NULL: always open */
+    const char *word;    /* name of the gate's state in checkpoints; NULL: no state */
+    int64_t seen[HOOKS]; /* the state of the gate */
     ls_callback_predicate predicate;
     void *predicate_user;
     int rank;
@@ -27,37 +34,33 @@ struct group {
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-static ls_callback_function hook_at(const ls_callback *callback, size_t offset) {
-    return *(const ls_callback_function *)(const void *)((const char *)callback + offset);
-}
-
 static ls_status call(void *user, ls_trial_state *state, int hook, size_t offset) {
     group *self = user;
     if (self->gate != NULL && !self->gate(self, state, hook)) {
         return LS_OK;
     }
     for (int i = 0; i < self->count; i++) {
-        const ls_callback_function function = hook_at(&self->callbacks[i], offset);
-        LS_TRY(function != NULL ? function(state, self->callbacks[i].user) : LS_OK);
+        const ls_callback_function function = ls_callback_hook(self->callbacks[i], offset);
+        LS_TRY(function != NULL ? function(state, self->callbacks[i]->user) : LS_OK);
     }
     return LS_OK;
 }
 
 #define CALL_HOOK(hook)                                                                                                \
     static ls_status call_##hook(ls_trial_state *state, void *user) {                                                  \
-        return call(user, state, HOOK_##hook, offsetof(ls_callback, hook));                                            \
+        return call(user, state, HOOK_##hook, offsetof(ls_callback_hooks, hook));                                      \
     }
-LS_HOOKS(CALL_HOOK)
+ALL_HOOKS(CALL_HOOK)
 
 static bool has_hook(const group *self, size_t offset) {
     bool has = false;
     for (int i = 0; i < self->count; i++) {
-        has = has || hook_at(&self->callbacks[i], offset) != NULL;
+        has = has || ls_callback_hook(self->callbacks[i], offset) != NULL;
     }
     return has;
 }
 
-/* ---- what they remember: "1.best" is "best" of callback 1 -------------------------------------------------------- */
+/* ---- state: "1.best" is "best" of callback 1 --------------------------------------------------------------------- */
 
 static ls_status list_seen(void *user, ls_state_list *list) {
     group *self = user;
@@ -71,7 +74,7 @@ static ls_status list_callback(const ls_callback *callback, int number, ls_state
     int count = 0;
     char owner[16];
     snprintf(owner, sizeof owner, "%d", number);
-    LS_TRY(callback->state != NULL ? callback->state(callback->user, &tensors, &count) : LS_OK);
+    LS_TRY(callback->hooks.state != NULL ? callback->hooks.state(callback->user, &tensors, &count) : LS_OK);
     for (int i = 0; i < count; i++) {
         ls_tensor *tensor = tensors[i].tensor;
         if (!ls_is_contiguous(tensor)) {
@@ -87,7 +90,7 @@ static ls_status list_all(void *user, ls_state_list *list) {
     group *self = user;
     LS_TRY(list_seen(self, list));
     for (int i = 0; i < self->count; i++) {
-        LS_TRY(list_callback(&self->callbacks[i], i, list));
+        LS_TRY(list_callback(self->callbacks[i], i, list));
     }
     return LS_OK;
 }
@@ -96,7 +99,8 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
     return ls_callback_state(user, list_all, &((group *)user)->lent, tensors, count);
 }
 
-/* Moves the tensors whose names begin with "NUMBER." into `own`, without that; returns how many they are. */
+/* Copies the tensors of callback `number`, whose names begin with "NUMBER.", to `own`, without this prefix. Returns
+ * their number. */
 static int pick(const ls_named *tensors, int count, int number, ls_named *own) {
     char prefix[16];
     const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%d.", number);
@@ -112,14 +116,15 @@ static int pick(const ls_named *tensors, int count, int number, ls_named *own) {
 static ls_status set_states(group *self, const ls_named *tensors, int count, ls_named *own) {
     int taken = 0;
     for (int i = 0; i < self->count; i++) {
-        const ls_callback *callback = &self->callbacks[i];
+        const ls_callback *callback = self->callbacks[i];
         const int picked = pick(tensors, count, i, own);
         taken += picked;
-        if (picked > 0 && callback->set_state == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "ls_callback: set_state: callback %d remembers nothing, but is given %s", i,
+        if (picked > 0 && callback->hooks.set_state == NULL) {
+            return ls_fail(LS_ERR_FORMAT,
+                           "ls_callback: set_state: callback %d has no state, but the checkpoint has %s of it", i,
                            own[0].name);
         }
-        LS_TRY(callback->set_state != NULL ? callback->set_state(callback->user, own, picked) : LS_OK);
+        LS_TRY(callback->hooks.set_state != NULL ? callback->hooks.set_state(callback->user, own, picked) : LS_OK);
     }
     int seen = 0;
     for (int i = 0; i < count && self->word != NULL; i++) {
@@ -154,10 +159,10 @@ static void describe(void *user, char *text, size_t size) {
     const size_t start = (size_t)snprintf(text, size, "%s of", self->maker);
     size_t length = start;
     for (int i = 0; i < self->count && length + 2 < size; i++) {
-        const ls_callback *callback = &self->callbacks[i];
+        const ls_callback *callback = self->callbacks[i];
         char *own = text + length + 1;
         own[0] = '\0';
-        callback->describe(callback->user, own, size - length - 1);
+        callback->hooks.describe(callback->user, own, size - length - 1);
         text[size - 1] = '\0';
         if (own[0] != '\0') {
             own[-1] = ' ';
@@ -170,55 +175,37 @@ static void describe(void *user, char *text, size_t size) {
 static bool is_described(const group *self) {
     bool all = true;
     for (int i = 0; i < self->count; i++) {
-        all = all && self->callbacks[i].describe != NULL;
+        all = all && self->callbacks[i]->hooks.describe != NULL;
     }
     return all;
 }
 
 static void release(void *user) {
     group *self = user;
-    ls_callback_drop(self->callbacks, self->count);
+    ls_callbacks_free(self->callbacks, self->count);
     ls_state_forget(&self->lent);
-    ls_free(self->callbacks);
     ls_free(self);
 }
 
-static group *make(const char *name, const ls_callback *callbacks, int count) {
-    group *self = ls_callback_allocate(name, sizeof *self);
-    ls_callback *own = ls_allocate_zeroed((size_t)count, sizeof *own);
-    if (self == NULL || own == NULL) {
-        (void)ls_fail_memory(name, (size_t)count * sizeof *own);
-        ls_free(self);
-        ls_free(own);
+/* Takes ownership of the callbacks. */
+static group *take(const char *name, ls_callback *const *callbacks, int count) {
+    ls_callback **taken = ls_callbacks_take(name, callbacks, count);
+    group *self = taken != NULL ? ls_callback_allocate(name, sizeof *self) : NULL;
+    if (self == NULL) {
+        ls_callbacks_free(taken, taken != NULL ? count : 0);
         return NULL;
     }
-    if (count > 0) {
-        memcpy(own, callbacks, (size_t)count * sizeof *own);
-    }
     self->maker = name;
-    self->callbacks = own;
+    self->callbacks = taken;
     self->count = count;
     return self;
 }
 
-/* NULL, and the callbacks released, where one of them is invalid, whose constructor has said why. */
-static group *take(const char *name, const ls_callback *callbacks, int count) {
-    bool invalid = false;
-    for (int i = 0; i < count; i++) {
-        invalid = invalid || callbacks[i].invalid;
-    }
-    group *self = invalid ? NULL : make(name, callbacks, count);
-    if (self == NULL) {
-        ls_callback_drop(callbacks, count);
-    }
-    return self;
-}
-
-/* Of one that does not a checkpoint has nothing to miss. */
-static bool remembers(const group *self) {
+/* A checkpoint contains nothing of a group without state. */
+static bool has_state(const group *self) {
     bool does = self->word != NULL;
     for (int i = 0; i < self->count; i++) {
-        does = does || self->callbacks[i].state != NULL || self->callbacks[i].set_state != NULL;
+        does = does || self->callbacks[i]->hooks.state != NULL || self->callbacks[i]->hooks.set_state != NULL;
     }
     return does;
 }
@@ -226,32 +213,27 @@ static bool remembers(const group *self) {
 static bool is_built_in(const group *self) {
     bool all = true;
     for (int i = 0; i < self->count; i++) {
-        all = all && self->callbacks[i].built_in;
+        all = all && self->callbacks[i]->built_in;
     }
     return all;
 }
 
-static ls_callback finish(group *self) {
+static ls_callback *finish(group *self) {
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
-    ls_callback callback = {.user = self,
-                            .name = self->count == 1 ? self->callbacks[0].name : NULL,
-                            .state = remembers(self) ? state : NULL,
-                            .set_state = remembers(self) ? set_state : NULL,
-                            .describe = is_described(self) ? describe : NULL,
-                            .built_in = is_built_in(self),
-                            .release = release};
-#define GIVE_HOOK(hook) callback.hook = has_hook(self, offsetof(ls_callback, hook)) ? call_##hook : NULL;
-    LS_HOOKS(GIVE_HOOK)
-    return callback;
+    const bool built_in = is_built_in(self);
+    ls_callback_hooks hooks = {.name = self->count == 1 ? self->callbacks[0]->hooks.name : NULL,
+                               .state = has_state(self) ? state : NULL,
+                               .set_state = has_state(self) ? set_state : NULL,
+                               .describe = is_described(self) ? describe : NULL,
+                               .release = release};
+#define GIVE_HOOK(hook) hooks.hook = has_hook(self, offsetof(ls_callback_hooks, hook)) ? call_##hook : NULL;
+    ALL_HOOKS(GIVE_HOOK)
+    return built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
 }
 
-ls_callback ls_callbacks_of(const ls_callback *callbacks, int count) {
-    if (count < 0 || (count > 0 && callbacks == NULL)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_callbacks_of: %d callbacks are counted that are not there", count);
-        return ls_callback_failed();
-    }
+ls_callback *ls_callbacks_of(ls_callback *const *callbacks, int count) {
     return finish(take("ls_callbacks_of", callbacks, count));
 }
 
@@ -260,7 +242,7 @@ static bool is_first(group *self, const ls_trial_state *now, int hook) {
     return self->seen[hook]++ == 0;
 }
 
-ls_callback ls_once(ls_callback callback) {
+ls_callback *ls_once(ls_callback *callback) {
     group *self = take("ls_once", &callback, 1);
     if (self != NULL) {
         self->gate = is_first;
@@ -269,14 +251,14 @@ ls_callback ls_once(ls_callback callback) {
     return finish(self);
 }
 
-/* Remembers the epoch after the last one, so that 0 is none. */
+/* Stores the epoch plus 1: 0 means that the hook was never called. */
 static bool is_first_in_epoch(group *self, const ls_trial_state *now, int hook) {
     const int64_t before = self->seen[hook];
     self->seen[hook] = now->epoch + 1;
     return self->seen[hook] != before;
 }
 
-ls_callback ls_once_per_epoch(ls_callback callback) {
+ls_callback *ls_once_per_epoch(ls_callback *callback) {
     group *self = take("ls_once_per_epoch", &callback, 1);
     if (self != NULL) {
         self->gate = is_first_in_epoch;
@@ -290,13 +272,13 @@ static bool is_so(group *self, const ls_trial_state *now, int hook) {
     return self->predicate(now, self->predicate_user);
 }
 
-ls_callback ls_only_if(ls_callback callback, ls_callback_predicate predicate, void *user) {
-    if (predicate == NULL) {
-        ls_callback_drop(&callback, 1);
-        (void)(callback.invalid ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "ls_only_if: the predicate is NULL"));
-        return ls_callback_failed();
-    }
+ls_callback *ls_only_if(ls_callback *callback, ls_callback_predicate predicate, void *user) {
     group *self = take("ls_only_if", &callback, 1);
+    if (self != NULL && predicate == NULL) {
+        release(self);
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_only_if: the predicate is NULL");
+        return NULL;
+    }
     if (self != NULL) {
         self->gate = is_so;
         self->predicate = predicate;
@@ -310,13 +292,13 @@ static bool is_on_rank(group *self, const ls_trial_state *now, int hook) {
     return ls_callback_rank(now) == self->rank;
 }
 
-ls_callback ls_on_rank(ls_callback callback, int rank) {
-    if (rank < 0) {
-        ls_callback_drop(&callback, 1);
-        (void)(callback.invalid ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: there is no rank %d", rank));
-        return ls_callback_failed();
-    }
+ls_callback *ls_on_rank(ls_callback *callback, int rank) {
     group *self = take("ls_on_rank", &callback, 1);
+    if (self != NULL && rank < 0) {
+        release(self);
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: there is no rank %d", rank);
+        return NULL;
+    }
     if (self != NULL) {
         self->gate = is_on_rank;
         self->rank = rank;

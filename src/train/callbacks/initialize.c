@@ -91,23 +91,19 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, user);
 }
 
-ls_callback ls_initialize(const ls_initialize_options *options) {
+ls_callback *ls_initialize(const ls_initialize_options *options) {
     ls_initialize_options o = options != NULL ? *options : (ls_initialize_options){.gain = 0};
     o.gain = o.gain != 0 ? o.gain : 1;
     if (o.rule < 0 || o.rule >= LS_WEIGHT_RULES || !isfinite(o.slope) || !isfinite(o.gain)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: rule %d must be one of the %d, and slope %g and gain %g finite", maker,
                       (int)o.rule, (int)LS_WEIGHT_RULES, o.slope, o.gain);
-        return ls_callback_failed();
+        return NULL;
     }
     ls_initialize_options *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = o;
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .name = "initialize",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(
+        &(ls_callback_hooks){.on_init = on_init, .name = "initialize", .describe = describe, .release = ls_free}, self);
 }

@@ -28,21 +28,19 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, user);
 }
 
-ls_callback ls_label_smoothing(double epsilon, int64_t classes) {
+ls_callback *ls_label_smoothing(double epsilon, int64_t classes) {
     if (!(epsilon >= 0 && epsilon <= 1) || classes < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: epsilon %g must be from 0 to 1, and %lld classes not negative", maker,
                       epsilon, (long long)classes);
-        return ls_callback_failed();
+        return NULL;
     }
     smoothing *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = (smoothing){.epsilon = epsilon, .classes = classes};
-    return (ls_callback){.user = self,
-                         .on_sample = on_sample,
-                         .name = "label_smoothing",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(
+        &(ls_callback_hooks){
+            .on_sample = on_sample, .name = "label_smoothing", .describe = describe, .release = ls_free},
+        self);
 }

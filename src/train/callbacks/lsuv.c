@@ -149,7 +149,7 @@ static void release(void *user) {
     ls_free(user);
 }
 
-ls_callback ls_lsuv(const ls_lsuv_options *options) {
+ls_callback *ls_lsuv(const ls_lsuv_options *options) {
     ls_lsuv_options o = options != NULL ? *options : (ls_lsuv_options){.attempts = 0};
     o.deviation = o.deviation != 0 ? o.deviation : 1;
     o.tolerance = o.tolerance != 0 ? o.tolerance : 0.1;
@@ -157,19 +157,18 @@ ls_callback ls_lsuv(const ls_lsuv_options *options) {
     if (!(o.deviation > 0) || !(o.tolerance > 0) || o.attempts < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: deviation %g, tolerance %g and %d attempts must be positive", maker,
                       o.deviation, o.tolerance, o.attempts);
-        return ls_callback_failed();
+        return NULL;
     }
     lsuv *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = o;
-    return (ls_callback){.user = self,
-                         .on_start = on_start,
-                         .name = "lsuv",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .name = "lsuv",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }

@@ -153,24 +153,23 @@ static ls_status copy_names(manifold *self) {
     return LS_OK;
 }
 
-ls_callback ls_manifold_mixup(const ls_manifold_mixup_options *options) {
+ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options) {
     ls_manifold_mixup_options o = options != NULL ? *options : (ls_manifold_mixup_options){.alpha = 0};
     o.alpha = o.alpha != 0 ? o.alpha : 1;
     manifold *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = o;
     if (copy_names(self) != LS_OK) {
         release(self);
-        return ls_callback_failed();
+        return NULL;
     }
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_sample = on_sample,
-                         .on_forward = on_forward,
-                         .name = "manifold_mixup",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_sample = on_sample,
+                                                 .on_forward = on_forward,
+                                                 .name = "manifold_mixup",
+                                                 .describe = describe,
+                                                 .release = release},
+                            self);
 }

@@ -52,20 +52,16 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, ((const mixup *)user)->maker, fields, &((const mixup *)user)->options);
 }
 
-ls_callback ls_mixup(const ls_mixup_options *options) {
+ls_callback *ls_mixup(const ls_mixup_options *options) {
     static const char *const maker = "ls_mixup";
     ls_mixup_options o = options != NULL ? *options : (ls_mixup_options){.alpha = 0};
     o.alpha = o.alpha != 0 ? o.alpha : 1;
     mixup *self = check(maker, &o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->maker = maker;
     self->options = o;
-    return (ls_callback){.user = self,
-                         .on_sample = on_sample,
-                         .name = "mixup",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = release};
+    return ls_callback_make(
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "mixup", .describe = describe, .release = release}, self);
 }

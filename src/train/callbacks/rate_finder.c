@@ -16,7 +16,7 @@ typedef struct rate_finder {
     int64_t done;   /* it was found once */
     double best;    /* smoothed loss */
     double suggestion;
-    ls_callback recorder; /* the trial's only one during the sweep */
+    ls_callback *recorder; /* the trial's only callback during the sweep */
     ls_state_list lent;
 } rate_finder;
 
@@ -30,7 +30,7 @@ static double rate_at(const rate_finder *self, int64_t step) {
 /* Everything that a step of training changes. */
 typedef struct before {
     ls_trial_state state;
-    const ls_callback *callbacks;
+    ls_callback *const *callbacks;
     int callback_count;
     ls_random_state random;
     int64_t epoch, batch; /* of the loader */
@@ -133,7 +133,6 @@ static ls_status next_batch(ls_loader *loader, ls_batch *batch) {
 }
 
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
-    self->recorder = (ls_callback){.user = self, .on_step_training = on_step, .name = maker};
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
@@ -231,6 +230,7 @@ static void describe(void *user, char *text, size_t size) {
 static void release(void *user) {
     rate_finder *self = user;
     ls_state_forget(&self->lent);
+    ls_callback_free(self->recorder);
     ls_free(self->losses);
     ls_free(self->smooth);
     ls_free(self);
@@ -249,7 +249,7 @@ static ls_status check(const ls_rate_finder_options *o) {
                             : ls_fail(LS_ERR_ARGUMENT, "%s: smoothing %g must be below 1", maker, o->smoothing);
 }
 
-ls_callback ls_rate_finder(const ls_rate_finder_options *options) {
+ls_callback *ls_rate_finder(const ls_rate_finder_options *options) {
     ls_rate_finder_options o = options != NULL ? *options : (ls_rate_finder_options){.steps = 0};
     o.lowest = o.lowest != 0 ? o.lowest : 1e-7;
     o.highest = o.highest != 0 ? o.highest : 10;
@@ -258,26 +258,26 @@ ls_callback ls_rate_finder(const ls_rate_finder_options *options) {
     o.divergence = o.divergence != 0 ? o.divergence : 4;
     rate_finder *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = o;
     self->suggestion = NAN;
     self->losses = ls_allocate_zeroed((size_t)o.steps, sizeof *self->losses);
     self->smooth = ls_allocate_zeroed((size_t)o.steps, sizeof *self->smooth);
-    if (self->losses == NULL || self->smooth == NULL) {
+    self->recorder = ls_callback_make(&(ls_callback_hooks){.on_step_training = on_step, .name = maker}, self);
+    if (self->losses == NULL || self->smooth == NULL || self->recorder == NULL) {
         (void)ls_fail_memory(maker, 2 * (size_t)o.steps * sizeof *self->losses);
         release(self);
-        return ls_callback_failed();
+        return NULL;
     }
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_start = on_start,
-                         .name = "rate_finder",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
+                                                 .name = "rate_finder",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }
 
 double ls_rate_finder_suggestion(const ls_callback *callback) {

@@ -76,24 +76,23 @@ static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *
     return ls_callback_check_name(maker, options->monitor);
 }
 
-ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options) {
+ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options) {
     static const ls_scheduler_options defaults;
     options = options != NULL ? options : &defaults;
     scheduler *self = check(schedule, options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
         ls_schedule_free(schedule);
-        return ls_callback_failed();
+        return NULL;
     }
     *self = (scheduler){.schedule = schedule, .per_step = options->per_step, .monitors = options->monitor != NULL};
     ls_callback_copy_name(self->monitor, self->monitors ? options->monitor : "");
-    return (ls_callback){.user = self,
-                         .on_start = on_start,
-                         .on_step_training = on_step_training,
-                         .on_end_epoch = on_end_epoch,
-                         .name = "scheduler",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .on_step_training = on_step_training,
+                                                 .on_end_epoch = on_end_epoch,
+                                                 .name = "scheduler",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }

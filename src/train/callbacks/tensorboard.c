@@ -178,31 +178,30 @@ static void release(void *user) {
     ls_free(self);
 }
 
-ls_callback ls_tensorboard(const char *folder, const ls_tensorboard_options *options) {
+ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *options) {
     static const ls_tensorboard_options defaults;
     options = options != NULL ? options : &defaults;
     if (folder == NULL || options->every_steps < 0 || options->images < 0) {
         (void)(folder == NULL ? ls_fail(LS_ERR_ARGUMENT, "%s: the folder is NULL", maker)
                               : ls_fail(LS_ERR_ARGUMENT, "%s: every %lld steps and %lld images must not be negative",
                                         maker, (long long)options->every_steps, (long long)options->images));
-        return ls_callback_failed();
+        return NULL;
     }
     board *self = ls_callback_allocate(maker, sizeof *self);
     char *copy = self != NULL ? ls_duplicate_string(folder) : NULL;
     if (copy == NULL) {
         (void)ls_fail_memory(maker, strlen(folder) + 1);
         ls_free(self);
-        return ls_callback_failed();
+        return NULL;
     }
     *self = (board){.options = *options, .folder = copy};
-    return (ls_callback){.user = self,
-                         .on_start = on_start,
-                         .on_sample = on_sample,
-                         .on_step_training = on_step_training,
-                         .on_end_epoch = on_end_epoch,
-                         .on_end = on_end,
-                         .name = "tensorboard",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .on_sample = on_sample,
+                                                 .on_step_training = on_step_training,
+                                                 .on_end_epoch = on_end_epoch,
+                                                 .on_end = on_end,
+                                                 .name = "tensorboard",
+                                                 .describe = describe,
+                                                 .release = release},
+                            self);
 }

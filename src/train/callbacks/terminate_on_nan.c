@@ -262,25 +262,24 @@ static void release(void *user) {
     ls_free(self);
 }
 
-ls_callback ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
+ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
     watch *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->by_layer = options != NULL && options->by_layer;
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_sample = on_sample,
-                         .on_forward = on_forward,
-                         .on_criterion = on_criterion,
-                         .on_backward = on_backward,
-                         .on_step_training = on_step_training,
-                         .on_sample_validation = on_sample,
-                         .on_forward_validation = on_forward,
-                         .on_criterion_validation = on_criterion,
-                         .on_end_validation = on_end_validation,
-                         .name = "terminate_on_nan",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_sample = on_sample,
+                                                 .on_forward = on_forward,
+                                                 .on_criterion = on_criterion,
+                                                 .on_backward = on_backward,
+                                                 .on_step_training = on_step_training,
+                                                 .on_sample_validation = on_sample,
+                                                 .on_forward_validation = on_forward,
+                                                 .on_criterion_validation = on_criterion,
+                                                 .on_end_validation = on_end_validation,
+                                                 .name = "terminate_on_nan",
+                                                 .describe = describe,
+                                                 .release = release},
+                            self);
 }

@@ -169,32 +169,31 @@ static void release(void *user) {
     ls_free(self);
 }
 
-ls_callback ls_timer(const ls_timer_options *options) {
+ls_callback *ls_timer(const ls_timer_options *options) {
     timer *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->waits = options != NULL && options->waiting;
     self->prints = options == NULL || !options->no_table;
     for (int i = 0; i < LS_TIMES; i++) {
         self->over_ranks[i][LEAST] = self->over_ranks[i][MEAN] = self->over_ranks[i][LARGEST] = NAN;
     }
-    return (ls_callback){.user = self,
-                         .on_start = on_start,
-                         .on_start_training = on_start_training,
-                         .on_sample = on_sample,
-                         .on_criterion = on_criterion,
-                         .on_backward = on_backward,
-                         .on_step_training = on_step_training,
-                         .on_start_validation = on_start_validation,
-                         .on_end_validation = on_end_validation,
-                         .on_end = on_end,
-                         .name = "timer",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .on_start_training = on_start_training,
+                                                 .on_sample = on_sample,
+                                                 .on_criterion = on_criterion,
+                                                 .on_backward = on_backward,
+                                                 .on_step_training = on_step_training,
+                                                 .on_start_validation = on_start_validation,
+                                                 .on_end_validation = on_end_validation,
+                                                 .on_end = on_end,
+                                                 .name = "timer",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }
 
 static bool is_time(ls_time what) {

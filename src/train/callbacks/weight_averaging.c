@@ -75,32 +75,31 @@ static void release(void *user) {
     ls_free(self);
 }
 
-ls_callback ls_weight_averaging(const ls_weight_averaging_options *options) {
+ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     static const ls_weight_averaging_options defaults;
     options = options != NULL ? options : &defaults;
     if (!(options->decay >= 0 && options->decay < 1) || options->first_epoch < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: decay %g must be from 0 to below 1, and first_epoch %lld not negative",
                       maker, options->decay, (long long)options->first_epoch);
-        return ls_callback_failed();
+        return NULL;
     }
     averaging *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     self->options = *options;
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_step_training = on_step_training,
-                         .on_end_training = on_end_training,
-                         .on_start_validation = on_start_validation,
-                         .on_end_validation = on_end_validation,
-                         .on_end = on_end,
-                         .name = "weight_averaging",
-                         .describe = describe,
-                         .built_in = true,
-                         .state = state,
-                         .set_state = set_state,
-                         .release = release};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_step_training = on_step_training,
+                                                 .on_end_training = on_end_training,
+                                                 .on_start_validation = on_start_validation,
+                                                 .on_end_validation = on_end_validation,
+                                                 .on_end = on_end,
+                                                 .name = "weight_averaging",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }
 
 int64_t ls_weight_averaging_count(const ls_callback *callback) {

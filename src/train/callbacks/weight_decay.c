@@ -33,21 +33,20 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, user);
 }
 
-ls_callback ls_weight_decay(double rate, double p) {
+ls_callback *ls_weight_decay(double rate, double p) {
     if (!(rate >= 0) || !isfinite(rate) || !(p > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: rate %g must not be negative, and p %g must be positive", maker, rate, p);
-        return ls_callback_failed();
+        return NULL;
     }
     weight_decay *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
-        return ls_callback_failed();
+        return NULL;
     }
     *self = (weight_decay){.rate = rate, .p = p};
-    return (ls_callback){.user = self,
-                         .on_init = on_init,
-                         .on_criterion = on_criterion,
-                         .name = "weight_decay",
-                         .describe = describe,
-                         .built_in = true,
-                         .release = ls_free};
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_criterion = on_criterion,
+                                                 .name = "weight_decay",
+                                                 .describe = describe,
+                                                 .release = ls_free},
+                            self);
 }

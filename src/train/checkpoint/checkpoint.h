@@ -14,7 +14,7 @@
  *   manifest.c   the manifest, to and from its file       snapshot.c   copies of what a trial consists of
  *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
  *   verify.c     is one whole? which is the newest?       writer.c     the thread that writes
- *   signals.c    SIGTERM and SIGUSR1                      options.c    the callback
+ *   signals.c    SIGTERM and SIGUSR1                      options.c    the checkpointer
  *   load.c       back into a trial                        runs.c       when to write; what happens between two steps
  */
 #ifndef LS_TRAIN_CHECKPOINT_H
@@ -193,7 +193,6 @@ enum { LS_IDLE = 0, LS_SETTLING, LS_WRITING };
 struct ls_checkpointer {
     ls_checkpoint_options options; /* with texts of its own */
     double best[2];                /* the best value so far; 1: there is one */
-    ls_named lent;                 /* the same, as its state */
     bool begun;                    /* in a run */
     bool signals;                  /* are counted */
     void *signal_stack;            /* for ls_signals_end */

@@ -98,18 +98,18 @@ static ls_status fail_own(const loading *load, const char *what) {
 static ls_status set_callbacks(const loading *load) {
     const ls_trial *trial = load->trial;
     for (int i = 0; i < trial->options.callback_count; i++) {
-        const ls_callback *callback = &trial->own_callbacks[i];
+        const ls_callback *callback = trial->own_callbacks[i];
         char prefix[128], number[24];
         ls_named *tensors;
         int count;
-        if (callback->set_state == NULL) {
+        if (callback->hooks.set_state == NULL) {
             continue;
         }
         ls_callback_prefix(trial, i, prefix);
         LS_TRY(list_with(load->own, prefix, &tensors, &count));
         ls_status status = LS_OK;
         if (count > 0) {
-            status = callback->set_state(callback->user, tensors, count);
+            status = callback->hooks.set_state(callback->user, tensors, count);
         } else {
             ls_log_write(LS_LOG_WARNING, "checkpoint: %s has nothing of %s, which begins anew", load->folder,
                          ls_trial_callback_name(callback, i, number));
@@ -118,6 +118,15 @@ static ls_status set_callbacks(const loading *load) {
         LS_TRY(status);
     }
     return LS_OK;
+}
+
+static void set_best(const loading *load) {
+    ls_checkpointer *checkpointer = load->trial->checkpointer;
+    if (checkpointer != NULL && !get_pair(load->own, "best", LS_F64, checkpointer->best) &&
+        checkpointer->options.best != NULL) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value: the first epoch's becomes the best",
+                     load->folder);
+    }
 }
 
 static ls_status set_scaler(const loading *load) {
@@ -194,6 +203,7 @@ static ls_status set_own(const loading *load) {
     }
     LS_TRY(set_modes(load));
     LS_TRY(set_metrics(load));
+    set_best(load);
     LS_TRY(set_callbacks(load));
     LS_TRY(set_scaler(load));
     if (ls_data_parallel_memory(load->trial->state.model, &memory) &&

@@ -1,66 +1,36 @@
-/* The callback: its options, and what it remembers. */
+/* The checkpointer of a trial: its options. */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/describe.h"
 #include "base/memory.h"
-#include "tensor/device.h"
-#include "train/callbacks/callback.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { KEEP = 3, BEST_NUMBERS = 2 };
+enum { KEEP = 3 };
 
-static ls_status on_init(ls_trial_state *state, void *user) {
-    if (state->trial->checkpointer != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_checkpoint_callback: a trial has one, not two");
+void ls_checkpointer_free(ls_checkpointer *self) {
+    if (self != NULL) {
+        ls_free((char *)self->options.folder);
+        ls_free((char *)self->options.best);
+        ls_free(self);
     }
-    state->trial->checkpointer = user;
-    return LS_OK;
-}
-
-static ls_status get_state(void *user, const ls_named **tensors, int *count) {
-    ls_checkpointer *self = user;
-    *tensors = &self->lent;
-    *count = 1;
-    return LS_OK;
-}
-
-static ls_status set_state(void *user, const ls_named *tensors, int count) {
-    ls_checkpointer *self = user;
-    if (count != 1 || strcmp(tensors->name, self->lent.name) != 0 || ls_dtype_of(tensors->tensor) != LS_F64 ||
-        ls_numel(tensors->tensor) != BEST_NUMBERS) {
-        return ls_fail(LS_ERR_FORMAT, "ls_checkpoint_callback: what the checkpoint has of it is not %s",
-                       self->lent.name);
-    }
-    memcpy(self->best, ls_host_data(tensors->tensor), sizeof self->best);
-    return LS_OK;
-}
-
-static void release(void *user) {
-    ls_checkpointer *self = user;
-    ls_tensor_drop(self->lent.tensor);
-    ls_free((char *)self->options.folder);
-    ls_free((char *)self->options.best);
-    ls_free(self);
 }
 
 static ls_status check(const ls_checkpoint_options *options) {
-    if (options == NULL || options->folder == NULL || options->folder[0] == '\0') {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_checkpoint_callback: a folder is needed");
+    if (options->folder == NULL || options->folder[0] == '\0') {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_new: .checkpoint has no folder: set .folder of ls_checkpoint_options");
     }
     if (options->every_steps < 0 || options->every_epochs < 0 || options->keep < 0 ||
         !(options->every_seconds >= 0 && isfinite(options->every_seconds))) {
         return ls_fail(
             LS_ERR_ARGUMENT,
-            "ls_checkpoint_callback: a negative number: every %lld steps, %g seconds or %lld epochs, %d kept",
+            "ls_trial_new: .checkpoint has a negative number: every %lld steps, %g seconds or %lld epochs, %d kept",
             (long long)options->every_steps, options->every_seconds, (long long)options->every_epochs, options->keep);
     }
     return LS_OK;
 }
 
 static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options) {
-    static const ls_shape shape = {1, {BEST_NUMBERS}};
     self->options = *options;
     self->options.folder = ls_duplicate_string(options->folder);
     self->options.best = ls_duplicate_string(options->best);
@@ -69,31 +39,20 @@ static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options
         self->options.every_epochs = 1;
     }
     self->lock = -1;
-    self->lent = (ls_named){.name = "best", .tensor = ls_tensor_over(&ls_cpu, &shape, LS_F64, self->best)};
-    return self->options.folder != NULL && (self->options.best != NULL) == (options->best != NULL) &&
-           self->lent.tensor != NULL;
+    return self->options.folder != NULL && (self->options.best != NULL) == (options->best != NULL);
 }
 
-ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options) {
+ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options) {
     if (check(options) != LS_OK) {
-        return (ls_callback){.invalid = true};
+        return NULL;
     }
     ls_checkpointer *self = ls_allocate_zeroed(1, sizeof *self);
     if (self == NULL || !complete(self, options)) {
-        (void)ls_fail_memory("ls_checkpoint_callback", sizeof *self);
-        if (self != NULL) {
-            release(self);
-        }
-        return (ls_callback){.invalid = true};
+        (void)ls_fail_memory("ls_trial_new", sizeof *self);
+        ls_checkpointer_free(self);
+        return NULL;
     }
-    return (ls_callback){.user = self,
-                         .name = "checkpoint",
-                         .on_init = on_init,
-                         .state = get_state,
-                         .set_state = set_state,
-                         .describe = ls_callback_describe_nothing, /* the trial describes its checkpointer */
-                         .built_in = true,
-                         .release = release};
+    return self;
 }
 
 void ls_checkpointer_describe(const ls_checkpointer *self, char *text, size_t size) {
@@ -102,5 +61,5 @@ void ls_checkpointer_describe(const ls_checkpointer *self, char *text, size_t si
         LS_FIELD(ls_checkpoint_options, every_seconds), LS_FIELD(ls_checkpoint_options, every_epochs),
         LS_FIELD(ls_checkpoint_options, keep),          LS_FIELD(ls_checkpoint_options, best),
         LS_FIELD(ls_checkpoint_options, highest),       {.name = NULL}};
-    ls_describe(text, size, "ls_checkpoint_callback", fields, &self->options);
+    ls_describe(text, size, ".checkpoint", fields, &self->options);
 }

@@ -24,7 +24,7 @@
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
-static const char *const maker = "ls_checkpoint_callback";
+static const char *const maker = "checkpoint";
 
 enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second, for what another process or machine is about to do */
 
@@ -190,12 +190,12 @@ static ls_status lock_folder(ls_checkpointer *self) {
     const char *folder = self->options.folder;
     self->lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (self->lock < 0) {
-        return ls_fail(LS_ERR_IO, "ls_checkpoint_callback: cannot open the folder %s: %s", folder, strerror(errno));
+        return ls_fail(LS_ERR_IO, "checkpoint: cannot open the folder %s: %s", folder, strerror(errno));
     }
     for (int i = 0; flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
         if (i == TRIES) {
             return ls_fail(LS_ERR_STATE,
-                           "ls_checkpoint_callback: another trial, which still runs, writes its checkpoints to %s: "
+                           "checkpoint: another trial, which still runs, writes its checkpoints to %s: "
                            "give each trial a folder of its own, or end the other one first",
                            folder);
         }
@@ -291,7 +291,7 @@ static ls_status check_best(const ls_checkpoint_options *options) {
     return options->best == NULL || lstat(best, &about) != 0 || S_ISLNK(about.st_mode)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
-                         "ls_checkpoint_callback: %s, where the link to the best checkpoint is to be, is not a link: "
+                         "checkpoint: %s, where the link to the best checkpoint is to be, is not a link: "
                          "rename it, or choose another folder",
                          best);
 }
@@ -341,18 +341,16 @@ static ls_status look_for(const char *probe, const char *folder) {
         if (i == TRIES) {
             char machine[HOST_NAME_MAX + 1] = "";
             (void)gethostname(machine, sizeof machine - 1);
-            return ls_fail(
-                LS_ERR_IO,
-                "ls_checkpoint_callback: the folder %s on %s is not the one that rank 0 uses: all ranks need "
-                "the same folder, on a file system that their machines share",
-                folder, machine);
+            return ls_fail(LS_ERR_IO,
+                           "checkpoint: the folder %s on %s is not the one that rank 0 uses: all ranks need "
+                           "the same folder, on a file system that their machines share",
+                           folder, machine);
         }
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     return access(folder, W_OK | X_OK) == 0
                ? LS_OK
-               : ls_fail(LS_ERR_IO, "ls_checkpoint_callback: cannot write to the folder %s: %s", folder,
-                         strerror(errno));
+               : ls_fail(LS_ERR_IO, "checkpoint: cannot write to the folder %s: %s", folder, strerror(errno));
 }
 
 /* Before anything is trained: rank 0 makes an entry of this writing's name, and the others look for it. */
@@ -487,8 +485,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     }
     if (trial->running || trial->measuring) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_trial_save: the trial is in the midst of a run: set state->save, and give it an "
-                       "ls_checkpoint_callback");
+                       "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(ls_trial_check_replicas(trial));

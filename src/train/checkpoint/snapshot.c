@@ -79,10 +79,10 @@ static ls_status add_numbers(ls_copies *copies, const char *name, ls_dtype dtype
 
 void ls_callback_prefix(const ls_trial *trial, int i, char prefix[128]) {
     char number[24], own[24];
-    const char *name = ls_trial_callback_name(&trial->own_callbacks[i], i, number);
+    const char *name = ls_trial_callback_name(trial->own_callbacks[i], i, number);
     int alike = 1;
     for (int k = 0; k < i; k++) {
-        alike += strcmp(ls_trial_callback_name(&trial->own_callbacks[k], k, own), name) == 0;
+        alike += strcmp(ls_trial_callback_name(trial->own_callbacks[k], k, own), name) == 0;
     }
     if (alike == 1) {
         snprintf(prefix, 128, "callback/%.80s/", name);
@@ -93,16 +93,16 @@ void ls_callback_prefix(const ls_trial *trial, int i, char prefix[128]) {
 
 static ls_status copy_callbacks(const ls_trial *trial, ls_copies *copies) {
     for (int i = 0; i < trial->options.callback_count; i++) {
-        const ls_callback *callback = &trial->own_callbacks[i];
+        const ls_callback *callback = trial->own_callbacks[i];
         const ls_named *tensors = NULL;
         int count = 0;
         char prefix[128];
-        if (callback->state == NULL) {
+        if (callback->hooks.state == NULL) {
             continue;
         }
         ls_callback_prefix(trial, i, prefix);
         const uint32_t errors = ls_error_count;
-        const ls_status status = callback->state(callback->user, &tensors, &count);
+        const ls_status status = callback->hooks.state(callback->user, &tensors, &count);
         if (status != LS_OK) {
             return ls_error_count != errors
                        ? status
@@ -148,6 +148,9 @@ static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
         LS_TRY(copy_scaler(trial->options.grad_scaler, &snapshot->own));
     }
     LS_TRY(copy_metrics(trial, &snapshot->own));
+    if (trial->checkpointer != NULL) {
+        LS_TRY(add_numbers(&snapshot->own, "best", LS_F64, 2, trial->checkpointer->best));
+    }
     return copy_callbacks(trial, &snapshot->own);
 }
 

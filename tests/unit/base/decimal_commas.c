@@ -50,7 +50,7 @@ static bool has_between_digits(const char *text, char mark) {
     return false;
 }
 
-static void run(const ls_callback *callbacks, int count, setting *s, ls_trial **trial) {
+static void run(ls_callback *const *callbacks, int count, setting *s, ls_trial **trial) {
     *s = make_setting();
     assert_int_equal(ls_optimizer_set_learning_rate(s->optimizer, -1, 0.125), LS_OK);
     ls_trial_options options = options_of(s);
@@ -71,8 +71,8 @@ static void test_logs_and_histories(void **state) {
     snprintf(saved, sizeof saved, "%s", test_path("saved.csv"));
     setting s;
     ls_trial *trial;
-    run((const ls_callback[]){ls_csv_log(epochs, &(ls_csv_log_options){.separator = ';'}),
-                              ls_csv_log(batches, &(ls_csv_log_options){.separator = ';', .per_batch = true})},
+    run((ls_callback *[]){ls_csv_log(epochs, &(ls_csv_log_options){.separator = ';'}),
+                          ls_csv_log(batches, &(ls_csv_log_options){.separator = ';', .per_batch = true})},
         2, &s, &trial);
     assert_int_equal(ls_trial_save_history(trial, saved), LS_OK);
     const double loss = ls_trial_history(trial, 1, "loss");
@@ -136,7 +136,7 @@ static void test_standard_output(void **state) {
     assert_non_null(freopen(path, "we", stdout));
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_callback callbacks[] = {ls_console(NULL), ls_timer(NULL), ls_confusion_printer("confusion", true)};
+    ls_callback *const callbacks[] = {ls_console(NULL), ls_timer(NULL), ls_confusion_printer("confusion", true)};
     options.callbacks = callbacks;
     options.callback_count = 3;
     options.quiet = false;

@@ -546,7 +546,7 @@ static void test_waiting_for_data_is_told(void **state) {
     (void)state;
     enum { EPOCHS = 3 };
     gate_reset();
-    const ls_callback timer = ls_timer(&(ls_timer_options){.no_table = true});
+    ls_callback *timer = ls_timer(&(ls_timer_options){.no_table = true});
     ls_dataset *set = ls_dataset_transform_target(gated(true), take_long, NULL);
     ls_loader *loader = ls_loader_new(ls_dataset_transform_input(set, take_long, NULL),
                                       &(ls_loader_options){.batch_size = N, .threads = 2});
@@ -561,7 +561,7 @@ static void test_waiting_for_data_is_told(void **state) {
                                                        .quiet = true});
     assert_non_null(trial);
     assert_int_equal(ls_trial_run(trial, EPOCHS), LS_OK);
-    assert_true(ls_timer_seconds(&timer, LS_TIME_DATA) >= EPOCHS * 2 * LONG_NS * 1e-9);
+    assert_true(ls_timer_seconds(timer, LS_TIME_DATA) >= EPOCHS * 2 * LONG_NS * 1e-9);
     assert_true(ls_trial_metric(trial, "data_wait") >= 2 * LONG_NS * 1e-9);
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -79,11 +79,12 @@ static ls_status average_gradients(ls_trial_state *state, void *user) {
 }
 
 /* Three epochs through a trial; what the third asks of the allocator must be nothing. */
-static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module *model, const ls_callback *averaging,
+static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module *model, ls_callback *averaging,
                            int threads) {
     steady seen = {.allocator = allocator};
-    const ls_callback callbacks[] = {{.user = &seen, .on_end_epoch = note_before, .on_end_validation = note_after},
-                                     *averaging};
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_end_epoch = note_before, .on_end_validation = note_after}, &seen),
+        averaging};
     ls_optimizer *optimizer = ls_adam(model, NULL);
     ls_loader *train = ls_loader_new(threads > 0 ? change_samples(make_samples(STEADY_SAMPLES, true))
                                                  : make_samples(STEADY_SAMPLES, true),
@@ -116,22 +117,24 @@ static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module 
 }
 
 static ls_status train_by_trial(ls_comm *world, void *argument) {
-    return run_trial(world, argument, make_model(world, 32, CLASSES), &(ls_callback){0}, 0);
+    return run_trial(world, argument, make_model(world, 32, CLASSES), ls_callback_new(&(ls_callback_hooks){0}, NULL),
+                     0);
 }
 
 /* Batches that threads make, of pictures that they change. */
 static ls_status train_with_threads(ls_comm *world, void *argument) {
-    return run_trial(world, argument, make_model(world, 32, CLASSES), &(ls_callback){0}, 2);
+    return run_trial(world, argument, make_model(world, 32, CLASSES), ls_callback_new(&(ls_callback_hooks){0}, NULL),
+                     2);
 }
 
 static ls_status train_by_callbacks(ls_comm *world, void *argument) {
-    return run_trial(world, argument, make_model(NULL, 32, CLASSES), &(ls_callback){.on_backward = average_gradients},
-                     0);
+    return run_trial(world, argument, make_model(NULL, 32, CLASSES),
+                     ls_callback_new(&(ls_callback_hooks){.on_backward = average_gradients}, NULL), 0);
 }
 
 /* What ready-made callbacks remember and compute with they have before the third epoch. */
 static ls_status train_with_ready_callbacks(ls_comm *world, void *argument) {
-    const ls_callback list[] = {
+    ls_callback *const list[] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 9, .restore_best = true}),
         ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = true}),
         ls_gradient_norm_clipping(1),
@@ -141,8 +144,8 @@ static ls_status train_with_ready_callbacks(ls_comm *world, void *argument) {
         ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.9}),
         ls_csv_log("/dev/null", &(ls_csv_log_options){.per_batch = true}),
         ls_timer(&(ls_timer_options){.waiting = true, .no_table = true})};
-    const ls_callback all = ls_callbacks_of(list, sizeof list / sizeof *list);
-    return run_trial(world, argument, make_model(world, 32, CLASSES), &all, 0);
+    ls_callback *all = ls_callbacks_of(list, sizeof list / sizeof *list);
+    return run_trial(world, argument, make_model(world, 32, CLASSES), all, 0);
 }
 
 static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {

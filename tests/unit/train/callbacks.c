@@ -44,16 +44,16 @@ static void on_release(void *user) {
     ((calls *)user)->released++;
 }
 
-static ls_callback counting(calls *c) {
-    return (ls_callback){.user = c,
-                         .on_start = on_start,
-                         .on_start_epoch = on_start_epoch,
-                         .on_step_training = on_step,
-                         .on_end_validation = on_validation,
-                         .release = on_release};
+static ls_callback *counting(calls *c) {
+    return ls_callback_new(&(ls_callback_hooks){.on_start = on_start,
+                                                .on_start_epoch = on_start_epoch,
+                                                .on_step_training = on_step,
+                                                .on_end_validation = on_validation,
+                                                .release = on_release},
+                           c);
 }
 
-static void run_with(const ls_callback *callbacks, int count, int64_t epochs) {
+static void run_with(ls_callback *const *callbacks, int count, int64_t epochs) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.callbacks = callbacks;
@@ -74,13 +74,13 @@ static void test_gates(void **unused) {
     (void)unused;
     int asked = 0;
     calls once = {0}, epoch = {0}, odd = {0}, first = {0}, other = {0}, both[2] = {{0}, {0}};
-    const ls_callback pair[] = {counting(&both[0]), counting(&both[1])};
-    const ls_callback callbacks[] = {ls_once(counting(&once)),
-                                     ls_once_per_epoch(counting(&epoch)),
-                                     ls_only_if(counting(&odd), in_odd_batches, &asked),
-                                     ls_on_rank(counting(&other), 1),
-                                     ls_on_rank(counting(&first), 0),
-                                     ls_callbacks_of(pair, 2)};
+    ls_callback *const pair[] = {counting(&both[0]), counting(&both[1])};
+    ls_callback *const callbacks[] = {ls_once(counting(&once)),
+                                      ls_once_per_epoch(counting(&epoch)),
+                                      ls_only_if(counting(&odd), in_odd_batches, &asked),
+                                      ls_on_rank(counting(&other), 1),
+                                      ls_on_rank(counting(&first), 0),
+                                      ls_callbacks_of(pair, 2)};
     run_with(callbacks, 6, 2);
     assert_int_equal(first.steps, 6);
     assert_int_equal(once.starts + once.epochs + once.steps + once.validations, 4);
@@ -99,49 +99,49 @@ static void test_gates(void **unused) {
     assert_int_equal(once.released + epoch.released + odd.released + first.released + other.released, 5);
 }
 
-/* A composition has the hooks of what it is made of, and no others. */
+/* A composition has the hooks of its callbacks, and no others. */
 static void test_hooks_of_compositions(void **unused) {
     (void)unused;
     calls c = {0};
-    const ls_callback callback = ls_once(ls_callbacks_of((ls_callback[]){counting(&c), {.name = "empty"}}, 2));
-    assert_false(callback.invalid);
-    assert_non_null(callback.on_start);
-    assert_null(callback.on_sample);
-    assert_null(callback.on_end);
-    callback.release(callback.user);
+    ls_callback *empty = ls_callback_new(&(ls_callback_hooks){.name = "empty"}, NULL);
+    ls_callback *callback = ls_once(ls_callbacks_of((ls_callback *[]){counting(&c), empty}, 2));
+    assert_non_null(callback->hooks.on_start);
+    assert_null(callback->hooks.on_sample);
+    assert_null(callback->hooks.on_end);
+    ls_callback_free(callback);
     assert_int_equal(c.released, 1);
-    const ls_callback named = ls_once((ls_callback){.name = "mine"});
-    assert_string_equal(named.name, "mine");
-    assert_true(named.state != NULL && named.set_state != NULL);
-    named.release(named.user);
-    const ls_callback forgetful = ls_on_rank(counting(&c), 0); /* a checkpoint that has nothing of it is whole */
-    assert_true(forgetful.state == NULL && forgetful.set_state == NULL);
-    forgetful.release(forgetful.user);
-    const ls_callback none = ls_callbacks_of(NULL, 0);
-    assert_false(none.invalid);
-    none.release(none.user);
+    ls_callback *named = ls_once(ls_callback_new(&(ls_callback_hooks){.name = "mine"}, NULL));
+    assert_string_equal(named->hooks.name, "mine");
+    assert_true(named->hooks.state != NULL && named->hooks.set_state != NULL);
+    ls_callback_free(named);
+    ls_callback *forgetful = ls_on_rank(counting(&c), 0); /* a checkpoint without its state is complete */
+    assert_true(forgetful->hooks.state == NULL && forgetful->hooks.set_state == NULL);
+    ls_callback_free(forgetful);
+    ls_callback *none = ls_callbacks_of(NULL, 0);
+    assert_non_null(none);
+    ls_callback_free(none);
 }
 
 /* On failure what was given is released, once. */
 static void test_refused_compositions(void **unused) {
     (void)unused;
     calls c = {0};
-    assert_true(ls_only_if(counting(&c), NULL, NULL).invalid);
+    assert_null(ls_only_if(counting(&c), NULL, NULL));
     expect_message("ls_only_if: the predicate is NULL");
-    assert_true(ls_on_rank(counting(&c), -1).invalid);
+    assert_null(ls_on_rank(counting(&c), -1));
     expect_message("ls_on_rank: there is no rank -1");
-    assert_true(ls_callbacks_of(NULL, 2).invalid);
-    expect_message("2 callbacks are counted that are not there");
-    const ls_callback some[] = {counting(&c), ls_gradient_norm_clipping(-1)};
-    assert_true(ls_once(ls_once_per_epoch(ls_callbacks_of(some, 2))).invalid);
+    assert_null(ls_callbacks_of(NULL, 2));
+    expect_message("ls_callbacks_of: the array of 2 callbacks is NULL");
+    ls_callback *const some[] = {counting(&c), ls_gradient_norm_clipping(-1)};
+    assert_null(ls_once(ls_once_per_epoch(ls_callbacks_of(some, 2))));
     expect_message("ls_gradient_norm_clipping: the limit -1 is not positive");
     assert_int_equal(c.released, 3);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
-static void expect_invalid(ls_callback callback, const char *message) {
-    assert_true(callback.invalid);
+static void expect_refused(ls_callback *callback, const char *message) {
+    assert_null(callback);
     expect_message(message);
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -159,40 +159,40 @@ static void test_refused_options(void **unused) {
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     setting s = make_setting();
-    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
-    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
-    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
-    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "xxx\" is longer than");
-    expect_invalid(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
-    expect_invalid(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
-    expect_invalid(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
-    expect_invalid(ls_weight_decay(0.5, 0), "p 0 must be positive");
-    expect_invalid(ls_scheduler(NULL, NULL), "ls_scheduler: the schedule is NULL");
-    expect_invalid(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
+    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
+    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
+    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
+    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "xxx\" is longer than");
+    expect_refused(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
+    expect_refused(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
+    expect_refused(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
+    expect_refused(ls_weight_decay(0.5, 0), "p 0 must be positive");
+    expect_refused(ls_scheduler(NULL, NULL), "ls_scheduler: the schedule is NULL");
+    expect_refused(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
                    "the metric \"loss\" is known behind an epoch");
-    expect_invalid(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
-    expect_invalid(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
-    expect_invalid(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
-    expect_invalid(ls_cutout(NULL), "ls_cutout: length 0 and 1 holes must be positive");
-    expect_invalid(ls_label_smoothing(2, 3), "ls_label_smoothing: epsilon 2 must be from 0 to 1");
-    expect_invalid(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),
+    expect_refused(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
+    expect_refused(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
+    expect_refused(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
+    expect_refused(ls_cutout(NULL), "ls_cutout: length 0 and 1 holes must be positive");
+    expect_refused(ls_label_smoothing(2, 3), "ls_label_smoothing: epsilon 2 must be from 0 to 1");
+    expect_refused(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),
                    "the list of layers is empty");
-    expect_invalid(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
+    expect_refused(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
                    "decay 1 must be from 0 to below 1");
-    expect_invalid(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
+    expect_refused(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
                    "ls_initialize: rule 5 must be one");
-    expect_invalid(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
-    expect_invalid(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
-    expect_invalid(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
-    expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
-    expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
-    expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
-    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
-    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
-    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
-    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.smoothing = 1}), "smoothing 1 must be below 1");
-    expect_invalid(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
+    expect_refused(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
+    expect_refused(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
+    expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
+    expect_refused(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
+    expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
+    expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.smoothing = 1}), "smoothing 1 must be below 1");
+    expect_refused(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
     free_setting(&s);
 }
 
@@ -207,8 +207,8 @@ static void test_steps_of_ones_own(void **unused) {
     (void)unused;
     static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
                                             "call ls_norm_axes of the parameters there"};
-    const ls_callback callbacks[] = {ls_gradient_norm_clipping(1), ls_gradient_value_clipping(1),
-                                     ls_weight_decay(0.1, 2)};
+    ls_callback *const callbacks[] = {ls_gradient_norm_clipping(1), ls_gradient_value_clipping(1),
+                                      ls_weight_decay(0.1, 2)};
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.step = own_step;
@@ -224,7 +224,7 @@ static void test_steps_of_ones_own(void **unused) {
 static void test_metric_that_is_not_there(void **unused) {
     (void)unused;
     setting s = make_setting();
-    const ls_callback callbacks[] = {
+    ls_callback *const callbacks[] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"}),
         ls_once(ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"})),
         ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), &(ls_scheduler_options){.monitor = "test_loss"})};
@@ -251,7 +251,7 @@ static void test_metric_without_a_result(void **unused) {
     options.metrics = LS_METRICS("running_loss", "acc", "confusion");
     options.callback_count = 1;
     for (int i = 0; i < 2; i++) {
-        const ls_callback callback = ls_early_stopping(&(ls_early_stopping_options){.monitor = monitors[i]});
+        ls_callback *callback = ls_early_stopping(&(ls_early_stopping_options){.monitor = monitors[i]});
         options.callbacks = &callback;
         ls_trial *trial = ls_trial_new(&options);
         assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
@@ -267,10 +267,10 @@ static void test_metric_without_a_result(void **unused) {
 static void test_samples_that_do_not_fit(void **unused) {
     (void)unused;
     static const char *const layers[] = {"nowhere", NULL};
-    const ls_callback callbacks[] = {ls_cutout(&(ls_cutout_options){.length = 2}),
-                                     ls_cutmix(&(ls_cutmix_options){.classes = 3}),
-                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = layers}),
-                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = 3})};
+    ls_callback *const callbacks[] = {ls_cutout(&(ls_cutout_options){.length = 2}),
+                                      ls_cutmix(&(ls_cutmix_options){.classes = 3}),
+                                      ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = layers}),
+                                      ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = 3})};
     static const char *const sentences[] = {"ls_cutout: inputs are [4, 2], must be [n, ..., height, width]",
                                             "ls_cutmix: inputs are [4, 2]", "the model has no layer \"nowhere\"",
                                             "the model has no layers below it"};
@@ -299,7 +299,7 @@ static ls_status measure_listed(const ls_trial_state *state, void *user, double 
 /* How many epochs are run with those values of the metric, up to 8. */
 static int64_t epochs_of(const char *name, double values[8], const ls_early_stopping_options *how) {
     setting s = make_setting();
-    ls_callback stop = ls_early_stopping(how);
+    ls_callback *stop = ls_early_stopping(how);
     ls_trial_options options = options_of(&s);
     options.train_steps = 1;
     options.custom_metrics = &(ls_metric){.name = name, .measure = measure_listed, .user = values};
@@ -338,7 +338,7 @@ static void test_when_it_stops(void **unused) {
 /* ---- what is added to losses ------------------------------------------------------------------------------------- */
 
 /* The loss of three batches of weights that do not change. */
-static double loss_with(ls_callback callback) {
+static double loss_with(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;
@@ -361,7 +361,7 @@ static ls_status nothing(ls_trial_state *state, void *user) {
 static void test_weight_decay(void **unused) {
     (void)unused;
     static const double powers[] = {1, 2, 3};
-    const double plain = loss_with((ls_callback){.on_end = nothing});
+    const double plain = loss_with(ls_callback_new(&(ls_callback_hooks){.on_end = nothing}, NULL));
     for (int i = 0; i < 3; i++) {
         setting s = make_setting();
         double want = 0;
@@ -381,7 +381,7 @@ static void test_weight_decay(void **unused) {
 /* ---- a sweep over rates ------------------------------------------------------------------------------------------ */
 
 /* Dropout and batch normalisation go on as if it had not been; so do running means of metrics. */
-static uint64_t train_after(ls_callback callback, double *loss) {
+static uint64_t train_after(ls_callback *callback, double *loss) {
     setting s = make_setting();
     ls_optimizer_free(s.optimizer);
     ls_module_free(s.model);
@@ -405,7 +405,7 @@ static uint64_t train_after(ls_callback callback, double *loss) {
 static void test_a_sweep_leaves_nothing(void **unused) {
     (void)unused;
     double loss, other;
-    const uint64_t plain = train_after((ls_callback){.on_end = nothing}, &loss);
+    const uint64_t plain = train_after(ls_callback_new(&(ls_callback_hooks){.on_end = nothing}, NULL), &loss);
     assert_true(plain == train_after(ls_rate_finder(&(ls_rate_finder_options){.steps = 10}), &other));
     assert_true(loss == other);
 }
@@ -463,7 +463,7 @@ typedef struct copies {
 
 static void copy_state(const ls_callback *callback, copies *c) {
     const ls_named *tensors;
-    assert_int_equal(callback->state(callback->user, &tensors, &c->count), LS_OK);
+    assert_int_equal(callback->hooks.state(callback->user, &tensors, &c->count), LS_OK);
     assert_in_range(c->count, 0, 64);
     for (int i = 0; i < c->count; i++) {
         snprintf(c->names[i], sizeof c->names[i], "%s", tensors[i].name);
@@ -480,7 +480,7 @@ static void free_copies(copies *c) {
 static bool same_state(const ls_callback *callback, const copies *c) {
     const ls_named *tensors;
     int count;
-    bool same = callback->state(callback->user, &tensors, &count) == LS_OK && count == c->count;
+    bool same = callback->hooks.state(callback->user, &tensors, &count) == LS_OK && count == c->count;
     for (int i = 0; same && i < count; i++) {
         same = strcmp(tensors[i].name, c->items[i].name) == 0 && ls_equal(tensors[i].tensor, c->items[i].tensor);
     }
@@ -491,10 +491,10 @@ static bool same_state(const ls_callback *callback, const copies *c) {
 typedef struct worked {
     setting s;
     ls_trial *trial;
-    ls_callback callback;
+    ls_callback *callback;
 } worked;
 
-static worked work(ls_callback (*make)(ls_optimizer *optimizer), int64_t epochs) {
+static worked work(ls_callback *(*make)(ls_optimizer *optimizer), int64_t epochs) {
     worked w = {.s = make_setting()};
     assert_int_equal(ls_optimizer_set_learning_rate(w.s.optimizer, -1, 0.1), LS_OK);
     w.callback = make(w.s.optimizer);
@@ -512,51 +512,51 @@ static void stop_work(worked *w) {
     free_setting(&w->s);
 }
 
-static ls_callback make_stopping(ls_optimizer *optimizer) {
+static ls_callback *make_stopping(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5, .restore_best = true});
 }
 
-static ls_callback make_scheduler(ls_optimizer *optimizer) {
+static ls_callback *make_scheduler(ls_optimizer *optimizer) {
     return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
 }
 
-static ls_callback make_averaging(ls_optimizer *optimizer) {
+static ls_callback *make_averaging(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
 }
 
-static ls_callback make_timer(ls_optimizer *optimizer) {
+static ls_callback *make_timer(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_timer(&(ls_timer_options){.no_table = true});
 }
 
-static ls_callback make_once(ls_optimizer *optimizer) {
+static ls_callback *make_once(ls_optimizer *optimizer) {
     return ls_once(make_stopping(optimizer));
 }
 
-static ls_callback make_epochs(ls_optimizer *optimizer) {
+static ls_callback *make_epochs(ls_optimizer *optimizer) {
     return ls_once_per_epoch(make_stopping(optimizer));
 }
 
-static ls_callback make_several(ls_optimizer *optimizer) {
-    return ls_callbacks_of((ls_callback[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
+static ls_callback *make_several(ls_optimizer *optimizer) {
+    return ls_callbacks_of((ls_callback *[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
 }
 
 /* One that has worked for 3 epochs gives its state to one that has worked for 1. */
-static void round_trip(ls_callback (*make)(ls_optimizer *optimizer)) {
+static void round_trip(ls_callback *(*make)(ls_optimizer *optimizer)) {
     worked first = work(make, 3), second = work(make, 1);
     copies c;
-    copy_state(&first.callback, &c);
+    copy_state(first.callback, &c);
     assert_true(c.count > 0);
-    assert_false(same_state(&second.callback, &c));
-    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
-    assert_true(same_state(&second.callback, &c));
-    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count - 1), LS_OK);
+    assert_false(same_state(second.callback, &c));
+    assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
+    assert_true(same_state(second.callback, &c));
+    assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count - 1), LS_OK);
     expect_message("there is no tensor");
     c.items[c.count] = (ls_named){"9.other", c.items[0].tensor};
-    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count + 1), LS_OK);
-    assert_true(same_state(&second.callback, &c));
+    assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count + 1), LS_OK);
+    assert_true(same_state(second.callback, &c));
     free_copies(&c);
     stop_work(&first);
     stop_work(&second);
@@ -573,7 +573,7 @@ static void test_states(void **unused) {
     round_trip(make_several);
 }
 
-static ls_callback make_impatient(ls_optimizer *optimizer) {
+static ls_callback *make_impatient(ls_optimizer *optimizer) {
     (void)optimizer;
     return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
 }
@@ -584,8 +584,8 @@ static void test_stopped_before(void **unused) {
     worked first = work(make_impatient, 8), second = work(make_impatient, 0);
     copies c;
     assert_int_equal(ls_trial_history_count(first.trial), 2);
-    copy_state(&first.callback, &c);
-    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
+    copy_state(first.callback, &c);
+    assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
     assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
     assert_int_equal(ls_trial_history_count(second.trial), 0);
     assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);

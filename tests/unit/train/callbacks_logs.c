@@ -49,7 +49,7 @@ static const char *columns(const char *path, char separator, int count) {
 static ls_tensor *started; /* what the last log remembered */
 
 /* A trial that has run `from` epochs elsewhere runs until `to`. */
-static void log_with(ls_callback log, int64_t from, int64_t batch, int64_t to) {
+static void log_with(ls_callback *log, int64_t from, int64_t batch, int64_t to) {
     setting s = make_setting();
     const ls_named *remembered;
     int count;
@@ -72,7 +72,7 @@ static void log_with(ls_callback log, int64_t from, int64_t batch, int64_t to) {
     trial->state.batch = batch;
     assert_int_equal(ls_loader_seek(s.train, from, batch), LS_OK);
     assert_int_equal(ls_trial_run(trial, to), LS_OK);
-    assert_int_equal(log.state(log.user, &remembered, &count), LS_OK);
+    assert_int_equal(log->hooks.state(log->user, &remembered, &count), LS_OK);
     ls_release(started);
     started = ls_clone(remembered[0].tensor);
     ls_trial_free(trial);
@@ -102,7 +102,7 @@ static void test_evaluations_between(void **unused) {
     (void)unused;
     const char *path = test_path("between.csv");
     setting s = make_setting();
-    const ls_callback log = ls_csv_log(path, NULL);
+    ls_callback *log = ls_csv_log(path, NULL);
     ls_trial_options options = options_of(&s);
     options.callbacks = &log;
     options.callback_count = 1;
@@ -144,9 +144,9 @@ static void test_goes_on(void **unused) {
 }
 
 /* A log that goes on as the last one did. */
-static ls_callback log_again(const char *path, const ls_csv_log_options *how) {
-    const ls_callback log = ls_csv_log(path, how);
-    assert_int_equal(log.set_state(log.user, &(ls_named){.name = "start", .tensor = started}, 1), LS_OK);
+static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
+    ls_callback *log = ls_csv_log(path, how);
+    assert_int_equal(log->hooks.set_state(log->user, &(ls_named){.name = "start", .tensor = started}, 1), LS_OK);
     return log;
 }
 
@@ -172,7 +172,7 @@ static void test_metric_epoch(void **unused) {
     (void)unused;
     setting s = make_setting();
     const char *path = test_path("numbered.csv"), *history = test_path("history.csv");
-    const ls_callback log = ls_csv_log(path, NULL);
+    ls_callback *log = ls_csv_log(path, NULL);
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("epoch", "loss");
     options.validate = NULL;
@@ -205,11 +205,11 @@ typedef struct damaged_log {
 } damaged_log;
 
 static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t start, ls_trial_state *state) {
-    const ls_callback log = ls_csv_log(path, how);
+    ls_callback *log = ls_csv_log(path, how);
     ls_tensor *where = ls_full(LS_SCALAR, LS_I64, (double)start);
-    assert_int_equal(log.set_state(log.user, &(ls_named){.name = "start", .tensor = where}, 1), LS_OK);
-    assert_int_equal(log.on_start(state, log.user), LS_OK);
-    log.release(log.user);
+    assert_int_equal(log->hooks.set_state(log->user, &(ls_named){.name = "start", .tensor = where}, 1), LS_OK);
+    assert_int_equal(log->hooks.on_start(state, log->user), LS_OK);
+    ls_callback_free(log);
     ls_release(where);
 }
 
@@ -264,7 +264,7 @@ static void test_files_that_cannot_be(void **unused) {
     const char *const paths[] = {test_path("absent/log.csv"), "/dev/full"};
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
-        const ls_callback log = ls_csv_log(paths[i], NULL);
+        ls_callback *log = ls_csv_log(paths[i], NULL);
         ls_trial_options options = options_of(&s);
         options.callbacks = &log;
         options.callback_count = 1;
@@ -279,7 +279,7 @@ static void test_files_that_cannot_be(void **unused) {
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 /* What two epochs, an evaluation and a replay print. */
-static const char *printed(ls_callback callback) {
+static const char *printed(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc", "lr");
@@ -365,7 +365,7 @@ static void test_confusion(void **unused) {
 static void test_confusion_of_nothing(void **unused) {
     (void)unused;
     setting s = make_setting();
-    const ls_callback printer = ls_confusion_printer("mixed_up", false);
+    ls_callback *printer = ls_confusion_printer("mixed_up", false);
     ls_trial_options options = options_of(&s);
     options.callbacks = &printer;
     options.callback_count = 1;

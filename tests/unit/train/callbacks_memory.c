@@ -4,11 +4,13 @@
  * devices: cpu
  */
 #include "tests/support/unit.h"
+#include "train/trial.h"
 
 #include <lockstep/lockstep.h>
 
 #include "base/status.h"
 #include "tests/support/allocator.h"
+#include "train/trial.h"
 
 enum { SAMPLES = 4, SIDE = 3, CLASSES = 2, LISTED = 14 };
 
@@ -24,15 +26,15 @@ static ls_loader *make_loader(void) {
     return loader;
 }
 
-static ls_callback make_callbacks(ls_optimizer *optimizer) {
+static ls_callback *make_callbacks(ls_optimizer *optimizer) {
     static const char *const layers[] = {"1", NULL};
-    const ls_callback list[LISTED] = {
+    ls_callback *const list[LISTED] = {
         ls_initialize(NULL),
         ls_lsuv(&(ls_lsuv_options){.attempts = 1}),
         ls_rate_finder(&(ls_rate_finder_options){.steps = 2, .highest = 1e-5}),
         ls_once_per_epoch(ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .restore_best = true})),
         ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = true}),
-        ls_callbacks_of((ls_callback[]){ls_gradient_norm_clipping(1), ls_once(ls_weight_decay(0.1, 2))}, 2),
+        ls_callbacks_of((ls_callback *[]){ls_gradient_norm_clipping(1), ls_once(ls_weight_decay(0.1, 2))}, 2),
         ls_scheduler(ls_schedule_step(optimizer, 1, 0.5), NULL),
         ls_cutmix(&(ls_cutmix_options){.classes = CLASSES}),
         ls_cutout(&(ls_cutout_options){.length = 1, .noise = true}),
@@ -48,7 +50,7 @@ static ls_callback make_callbacks(ls_optimizer *optimizer) {
 static ls_status repeat_state(const ls_callback *callback) {
     const ls_named *tensors;
     int count;
-    LS_TRY(callback->state(callback->user, &tensors, &count));
+    LS_TRY(callback->hooks.state(callback->user, &tensors, &count));
     ls_named *copies = calloc((size_t)count, sizeof *copies);
     ls_scope *scope = ls_scope_begin();
     ls_status status = scope != NULL ? LS_OK : ls_error_status();
@@ -56,14 +58,14 @@ static ls_status repeat_state(const ls_callback *callback) {
         copies[i] = (ls_named){tensors[i].name, ls_clone(tensors[i].tensor)};
         status = copies[i].tensor != NULL ? LS_OK : ls_error_status();
     }
-    status = status == LS_OK ? callback->set_state(callback->user, copies, count) : status;
+    status = status == LS_OK ? callback->hooks.set_state(callback->user, copies, count) : status;
     const ls_status ended = scope != NULL ? ls_scope_end(scope) : LS_OK;
     free(copies);
     return status != LS_OK ? status : ended;
 }
 
 static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {
-    const ls_callback all = make_callbacks(optimizer);
+    ls_callback *all = make_callbacks(optimizer);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = ls_criterion_cross_entropy,
@@ -73,7 +75,7 @@ static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
                                                        .callback_count = 1,
                                                        .quiet = true});
     ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
-    status = status == LS_OK ? repeat_state(&all) : status;
+    status = status == LS_OK ? repeat_state(all) : status;
     ls_trial_free(trial);
     return status;
 }

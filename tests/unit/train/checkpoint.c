@@ -204,11 +204,10 @@ static void test_a_hook_asks(void **state) {
     (void)state;
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_callback callbacks[] = {
-        {.on_step_training = ask_at_two},
-        ls_checkpoint_callback(&(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100})};
-    options.callbacks = callbacks;
-    options.callback_count = 2;
+    ls_callback *asking = ls_callback_new(&(ls_callback_hooks){.on_step_training = ask_at_two}, NULL);
+    options.callbacks = &asking;
+    options.callback_count = 1;
+    options.checkpoint = &(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100};
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_int_equal(ls_checkpoint_verify(in_root("asked/epoch-000000-step-0000000002")), LS_OK);
@@ -230,10 +229,10 @@ static void test_a_hook_stops(void **state) {
     snprintf(folder, sizeof folder, "%s", in_root("stopped"));
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_callback callbacks[] = {{.on_end_epoch = stop_after_two},
-                                     ls_checkpoint_callback(&(ls_checkpoint_options){.folder = folder})};
-    options.callbacks = callbacks;
-    options.callback_count = 2;
+    ls_callback *stopping = ls_callback_new(&(ls_callback_hooks){.on_end_epoch = stop_after_two}, NULL);
+    options.callbacks = &stopping;
+    options.callback_count = 1;
+    options.checkpoint = &(ls_checkpoint_options){.folder = folder};
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 5), LS_OK);
     assert_int_equal(ls_trial_save(trial, in_root("stopped-and-saved")), LS_OK);
@@ -303,29 +302,24 @@ static void test_wrong_use(void **state) {
     assert_int_equal(test_folder_count(in_root("full")), 1);
     expect_kept(&t);
     expect_other_manifests_kept(&t);
-    assert_true(ls_checkpoint_callback(NULL).invalid);
-    assert_true(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = ""}).invalid);
-    expect_message("ls_checkpoint_callback: a folder is needed");
+    assert_null(trial_of(&t.setting, &(ls_checkpoint_options){.keep = 1}, NULL));
+    expect_message("ls_trial_new: .checkpoint has no folder");
+    assert_null(trial_of(&t.setting, &(ls_checkpoint_options){.folder = ""}, NULL));
+    expect_message("ls_trial_new: .checkpoint has no folder");
     assert_null(trial_of(&t.setting, &(ls_checkpoint_options){.folder = "x", .keep = -1}, NULL));
-    expect_message("ls_checkpoint_callback: a negative number");
+    expect_message("ls_trial_new: .checkpoint has a negative number");
     end(&t);
 
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_callback hook = {.on_step_training = save_in_hook, .on_step_validation = save_in_hook};
+    ls_callback *hook = ls_callback_new(
+        &(ls_callback_hooks){.on_step_training = save_in_hook, .on_step_validation = save_in_hook}, NULL);
     options.callbacks = &hook;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
-    expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "in the midst of a run: set state->save");
-    expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE,
-                   "in the midst of a run: set state->save");
+    expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "the trial is running: set state->save");
+    expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE, "the trial is running: set state->save");
     ls_trial_free(trial);
-    const ls_callback two[] = {ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"}),
-                               ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"})};
-    options.callbacks = two;
-    options.callback_count = 2;
-    assert_null(ls_trial_new(&options));
-    expect_message("a trial has one, not two");
     free_setting(&s);
 }
 
@@ -543,6 +537,26 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     snprintf(logged, sizeof logged, "%s", line);
 }
 
+/* A trial that did not look for the best checkpoint left no best value. */
+static void test_no_best_value(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("no-best"));
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    end(&t);
+    logged[0] = '\0';
+    ls_log_set_sink(note_log, NULL);
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more")}, folder);
+    end(&t);
+    assert_string_equal(logged, "");
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more"), .best = "loss"}, folder);
+    end(&t);
+    assert_non_null(strstr(logged, "no-best has no best value: the first epoch's becomes the best"));
+    ls_log_set_sink(NULL, NULL);
+}
+
 static void test_damaged_files(void **state) {
     (void)state;
     unsigned char bytes[16384];
@@ -719,6 +733,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_files_of_the_user_are_kept),
         cmocka_unit_test(test_modes_of_layers),
         cmocka_unit_test(test_wrong_trial),
+        cmocka_unit_test(test_no_best_value),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),

@@ -155,7 +155,7 @@ static void test_release(void **state) {
     expect_message("two metrics are named \"a\"");
     assert_int_equal(released, 10);
     options.custom_metrics = two;
-    options.callbacks = &(ls_callback){.on_init = refuse};
+    options.callbacks = (ls_callback *[]){ls_callback_new(&(ls_callback_hooks){.on_init = refuse}, NULL)};
     options.callback_count = 1;
     assert_null(ls_trial_new(&options));
     expect_message("refused");
@@ -197,7 +197,7 @@ static void goes_on_after(int64_t after) {
     int calls = 0;
     const ls_metric own = {.name = "r", .width = 6, .add = add_products, .result = correlation, .user = &calls};
     kept_state kept = {.after = after};
-    const ls_callback keep = {.on_step_training = keep_state, .user = &kept};
+    ls_callback *keep = ls_callback_new(&(ls_callback_hooks){.on_step_training = keep_state}, &kept);
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc", "running_loss", "running_top_2_acc", "loss_std", "acc_var", "f1", "lr",
                                  "recall_per_class", "samples_per_second");

@@ -71,7 +71,8 @@ static void check_batches(int64_t samples, int epochs, const ls_running_options 
     setting s = make_setting();
     ls_loader *train = make_loader(0, samples);
     seen_losses seen = {.batches = 0};
-    const ls_callback see = {.on_criterion = see_loss, .on_end_training = see_epoch, .user = &seen};
+    ls_callback *see =
+        ls_callback_new(&(ls_callback_hooks){.on_criterion = see_loss, .on_end_training = see_epoch}, &seen);
     ls_trial_options options = options_of(&s);
     const ls_metric metrics[] = {ls_metric_running(ls_metric_named("loss"), running), ls_metric_named("loss_std")};
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.05), LS_OK);
@@ -131,7 +132,7 @@ static void test_means_of_users_own(void **state) {
     const ls_metric metrics[] = {ls_metric_running(number, &(ls_running_options){.every = 1}),
                                  ls_metric_var(number, true), ls_metric_var(ls_metric_named("top_2_acc"), false),
                                  number};
-    const ls_callback evaluating = {.on_step_training = evaluate_now, .user = s.validate};
+    ls_callback *evaluating = ls_callback_new(&(ls_callback_hooks){.on_step_training = evaluate_now}, s.validate);
     ls_trial_options options = options_of(&s);
     options.validate = NULL;
     options.custom_metrics = metrics;
@@ -160,7 +161,7 @@ static ls_status halve_rate(ls_trial_state *state, void *user) {
 static void test_rate_and_epoch(void **state) {
     (void)state;
     setting s = make_setting();
-    const ls_callback halving = {.on_step_training = halve_rate};
+    ls_callback *halving = ls_callback_new(&(ls_callback_hooks){.on_step_training = halve_rate}, NULL);
     ls_trial_options options = options_of(&s);
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 1), LS_OK);
     options.metrics = LS_METRICS("lr", "epoch");

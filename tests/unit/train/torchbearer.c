@@ -60,7 +60,7 @@ typedef struct participants {
     ls_trial *trial;
 } participants;
 
-static participants make_trial(const ls_callback *callbacks, int count) {
+static participants make_trial(ls_callback *const *callbacks, int count) {
     const ls_layer_options wide = {.dtype = LS_F64};
     participants p = {.train = make_data(0, SAMPLES), .validate = make_data(1, HELD_BACK), .test = make_data(2, TEST)};
     p.model = ls_sequential(ls_nn_linear_with(INPUTS, HIDDEN, &wide), ls_nn_tanh(),
@@ -160,7 +160,7 @@ static void check_calls(const char *name, calls *made) {
 static void test_hooks(void **state) {
     (void)state;
     calls made = {.count = 0};
-    const ls_callback callback = {.user = &made, HOOKS(FIELD)};
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){HOOKS(FIELD)}, &made);
     participants p = make_trial(&callback, 1);
     check_calls("hooks_new", &made);
     assert_int_equal(ls_trial_run(p.trial, 2), LS_OK);
@@ -190,7 +190,8 @@ static ls_status stop_at_sixteen(ls_trial_state *state, void *user) {
 static void test_hooks_of_a_run_that_is_stopped(void **state) {
     (void)state;
     calls made = {.count = 0};
-    const ls_callback callbacks[] = {{.on_step_training = stop_at_sixteen}, {.user = &made, HOOKS(FIELD)}};
+    ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_at_sixteen}, NULL),
+                                      ls_callback_new(&(ls_callback_hooks){HOOKS(FIELD)}, &made)};
     participants p = make_trial(callbacks, 2);
     assert_int_equal(ls_trial_run(p.trial, EPOCHS), LS_OK);
     check_calls("hooks_stopped", &made);

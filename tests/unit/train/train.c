@@ -44,8 +44,8 @@ HOOKS(RECORDING_HOOK)
 #define HOOK_FIELD(name) .on_##name = record_##name,
 #define HOOK_NAME(name)  #name,
 
-static ls_callback recording(recorder *r) {
-    return (ls_callback){.user = r, HOOKS(HOOK_FIELD)};
+static ls_callback *recording(recorder *r) {
+    return ls_callback_new(&(ls_callback_hooks){HOOKS(HOOK_FIELD)}, r);
 }
 
 #define TRAIN_STEP    "sample forward criterion backward step_training "
@@ -59,7 +59,7 @@ static void test_all_hooks_in_order(void **state) {
     (void)state;
     setting s = make_setting();
     recorder r = {.log = ""};
-    const ls_callback callback = recording(&r);
+    ls_callback *callback = recording(&r);
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -80,6 +80,7 @@ static void test_all_hooks_in_order(void **state) {
     ls_trial_free(trial);
     r.log[0] = '\0';
 
+    callback = recording(&r);
     options.validate = NULL;
     trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
@@ -105,9 +106,10 @@ static void test_callbacks_in_their_order(void **state) {
     (void)state;
     setting s = make_setting();
     char text[64] = "";
-    const ls_callback callbacks[] = {{.user = text, .on_start = prepend_text, .on_sample = prepend_text},
-                                     {.user = text},
-                                     {.user = text, .on_start = append_text, .on_sample = append_text}};
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_start = prepend_text, .on_sample = prepend_text}, text),
+        ls_callback_new(&(ls_callback_hooks){.name = "empty"}, NULL),
+        ls_callback_new(&(ls_callback_hooks){.on_start = append_text, .on_sample = append_text}, text)};
     ls_trial_options options = options_of(&s);
     options.callbacks = callbacks;
     options.callback_count = 3;
@@ -187,15 +189,15 @@ static ls_status check_end_epoch(ls_trial_state *state, void *user) {
 static void test_what_hooks_see(void **state) {
     (void)state;
     setting s = make_setting();
-    const ls_callback callback = {.user = &s,
-                                  .on_start = check_start,
-                                  .on_sample = check_sample,
-                                  .on_criterion = check_criterion,
-                                  .on_backward = check_backward,
-                                  .on_step_training = check_step,
-                                  .on_end_training = check_end_training,
-                                  .on_criterion_validation = check_validation,
-                                  .on_end_epoch = check_end_epoch};
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_start = check_start,
+                                                                 .on_sample = check_sample,
+                                                                 .on_criterion = check_criterion,
+                                                                 .on_backward = check_backward,
+                                                                 .on_step_training = check_step,
+                                                                 .on_end_training = check_end_training,
+                                                                 .on_criterion_validation = check_validation,
+                                                                 .on_end_epoch = check_end_epoch},
+                                            &s);
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -209,7 +211,7 @@ static void test_what_hooks_see(void **state) {
 
 static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status status, const char *log) {
     setting s = make_setting();
-    const ls_callback callback = recording(r);
+    ls_callback *callback = recording(r);
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -279,7 +281,7 @@ static void test_failing_init(void **state) {
     (void)state;
     setting s = make_setting();
     recorder r = {.acting = "init", .status = LS_ERR_IO};
-    const ls_callback callback = recording(&r);
+    ls_callback *callback = recording(&r);
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -302,7 +304,7 @@ static void test_wrong_options(void **state) {
     setting s = make_setting();
     const ls_trial_options good = options_of(&s);
     ls_trial_options options = good;
-    expect_no_trial(NULL, "ls_trial_new: a trial needs a model");
+    expect_no_trial(NULL, "ls_trial_new: the options are NULL");
     options.model = NULL;
     expect_no_trial(&options, "needs a model");
     options = good;
@@ -313,7 +315,9 @@ static void test_wrong_options(void **state) {
     expect_no_trial(&options, "-1 steps");
     options = good;
     options.callback_count = 1;
-    expect_no_trial(&options, "1 callbacks");
+    expect_no_trial(&options, "ls_trial_new: the array of 1 callbacks is NULL");
+    options.callback_count = -1;
+    expect_no_trial(&options, "ls_trial_new: the number of callbacks is -1");
     options = good;
     options.custom_metric_count = 2;
     expect_no_trial(&options, "2 custom metrics");
@@ -395,7 +399,7 @@ static void test_steps_that_fail(void **state) {
     options.custom_metric_count = 1;
     expect_failure(&options, LS_ERR_IO, "the metric \"mine\" failed with LS_ERR_IO");
     options = options_of(&s);
-    options.callbacks = &(ls_callback){.on_sample = take_input_away};
+    options.callbacks = (ls_callback *[]){ls_callback_new(&(ls_callback_hooks){.on_sample = take_input_away}, NULL)};
     options.callback_count = 1;
     expect_failure(&options, LS_ERR_ARGUMENT, "Linear: input 0 is NULL");
     free_setting(&s);

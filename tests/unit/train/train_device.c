@@ -44,9 +44,11 @@ static uint64_t trained_on(const char *device, const char *named, double results
     setting s = make_apart(device);
     ls_trial_options options = options_on(&s, named);
     int seen = 0;
-    const ls_callback watch = {.user = &seen, .on_sample = see_batch, .on_sample_validation = see_batch};
+    const ls_callback_hooks hooks = {.on_sample = named != NULL ? see_batch : NULL,
+                                     .on_sample_validation = named != NULL ? see_batch : NULL};
+    ls_callback *watch = ls_callback_new(&hooks, &seen);
     options.callbacks = &watch;
-    options.callback_count = named != NULL;
+    options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);

@@ -6,6 +6,8 @@
  */
 #include "tests/support/trials.h"
 
+#include <lockstep/callbacks.h>
+
 #include <stdio.h>
 
 /* ---- a log of hooks ---------------------------------------------------------------------------------------------- */
@@ -40,8 +42,13 @@ static void count_release(void *user) {
     ((journal *)user)->released++;
 }
 
-static ls_callback noting(journal *log) {
-    return (ls_callback){.user = log, HOOKS(FIELD).release = count_release, .name = "the journal"};
+static ls_callback_hooks noting_hooks(void) {
+    return (ls_callback_hooks){HOOKS(FIELD).release = count_release, .name = "the journal"};
+}
+
+static ls_callback *noting(journal *log) {
+    const ls_callback_hooks hooks = noting_hooks();
+    return ls_callback_new(&hooks, log);
 }
 
 /* ---- prediction -------------------------------------------------------------------------------------------------- */
@@ -51,7 +58,7 @@ static ls_callback noting(journal *log) {
 static void expect_predictions(const setting *s, int64_t count, ls_loader *loader, const char *hooks) {
     journal log = {.text = ""};
     ls_trial_options options = options_of(s);
-    const ls_callback callback = noting(&log);
+    ls_callback *callback = noting(&log);
     options.callbacks = &callback;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
@@ -159,19 +166,24 @@ static void test_replay(void **state) {
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     const double loss = ls_trial_metric(trial, "val_loss");
     journal log = {.text = ""};
-    ls_callback callback = noting(&log);
-    callback.on_end_training = see_training;
-    callback.on_end_validation = see_validation;
+    ls_callback_hooks hooks = noting_hooks();
+    hooks.on_end_training = see_training;
+    hooks.on_end_validation = see_validation;
+    ls_callback *callback = ls_callback_new(&hooks, &log);
     assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
     assert_string_equal(log.text, "start " REPLAYED REPLAYED "end ");
     log.text[0] = '\0';
     assert_int_equal(ls_trial_replay(trial, &callback, 1, true), LS_OK);
     assert_string_equal(log.text, "start " REPLAYED_BRIEFLY REPLAYED_BRIEFLY "end ");
-    assert_int_equal(log.released, 0); /* it was lent */
+    assert_int_equal(log.released, 0); /* the trial borrowed it */
     assert_true(ls_trial_metric(trial, "val_loss") == loss);
     assert_int_equal(ls_trial_history_count(trial), 2);
     assert_int_equal(ls_trial_replay(trial, NULL, 1, true), LS_ERR_ARGUMENT);
     assert_int_equal(ls_trial_replay(NULL, &callback, 1, true), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_replay(trial, (ls_callback *[]){NULL}, 1, true), LS_ERR_ARGUMENT);
+    expect_message("ls_trial_replay: callback 0 is NULL");
+    ls_callback_free(callback);
+    assert_int_equal(log.released, 1);
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -205,8 +217,8 @@ static void test_replay_knows_passes_by_names(void **state) {
     setting s = make_setting();
     int calls = 0;
     const ls_metric own = {.name = "interval_steps", .measure = count_to};
-    const ls_callback callback = {
-        .user = &calls, .on_end_training = recall_training, .on_end_validation = recall_validation};
+    ls_callback *callback = ls_callback_new(
+        &(ls_callback_hooks){.on_end_training = recall_training, .on_end_validation = recall_validation}, &calls);
     ls_trial_options options = options_of(&s);
     options.custom_metrics = &own;
     options.custom_metric_count = 1;
@@ -215,6 +227,7 @@ static void test_replay_knows_passes_by_names(void **state) {
     assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
     assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
     assert_int_equal(calls, 4);
+    ls_callback_free(callback);
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -233,7 +246,8 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
 /* Which batches of the loader an epoch's are: "epoch.batch/batches=where the loader stands behind it". */
 static void expect_batches(const ls_trial_options *options, int64_t epochs, const char *batches) {
     journal log = {.text = ""};
-    const ls_callback callback = {.user = &log, .on_sample = log_batch, .on_sample_validation = log_batch};
+    ls_callback *callback =
+        ls_callback_new(&(ls_callback_hooks){.on_sample = log_batch, .on_sample_validation = log_batch}, &log);
     ls_trial_options own = *options;
     own.callbacks = &callback;
     own.callback_count = 1;
@@ -314,7 +328,7 @@ static void test_evaluations_in_the_history(void **state) {
     free_setting(&s);
 }
 
-/* ---- callbacks that are taken over ------------------------------------------------------------------------------- */
+/* ---- ownership of callbacks -------------------------------------------------------------------------------------- */
 
 static ls_status fail_by_name(ls_trial_state *state, void *user) {
     (void)state;
@@ -322,13 +336,14 @@ static ls_status fail_by_name(ls_trial_state *state, void *user) {
     return LS_ERR_IO;
 }
 
-static void test_callbacks_taken_over(void **state) {
+static void test_trial_takes_ownership_of_callbacks(void **state) {
     (void)state;
     setting s = make_setting();
     journal log = {.text = ""}, failing = {.text = ""};
-    ls_callback bad = noting(&failing);
-    bad.on_start = fail_by_name;
-    bad.name = "the bad one";
+    ls_callback_hooks hooks = noting_hooks();
+    hooks.on_start = fail_by_name;
+    hooks.name = "the bad one";
+    ls_callback *bad = ls_callback_new(&hooks, &failing);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = s.model,
                                                        .optimizer = s.optimizer,
                                                        .criterion = ls_criterion_cross_entropy,
@@ -341,7 +356,7 @@ static void test_callbacks_taken_over(void **state) {
     assert_int_equal(log.released + failing.released, 2);
 
     ls_trial_options options = options_of(&s); /* of a trial that cannot be made, too */
-    const ls_callback callback = noting(&log);
+    ls_callback *callback = noting(&log);
     options.callbacks = &callback;
     options.callback_count = 1;
     options.metrics = LS_METRICS("nonsense");
@@ -355,14 +370,88 @@ static void test_a_constructor_that_failed(void **state) {
     setting s = make_setting();
     journal log = {.text = ""};
     ls_trial_options options = options_of(&s);
-    const ls_callback callbacks[] = {noting(&log), {.invalid = true}};
+    ls_callback *const callbacks[] = {noting(&log), NULL};
     options.callbacks = callbacks;
     options.callback_count = 2;
     (void)ls_error_set(LS_ERR_IO, "the constructor's own words");
     assert_null(ls_trial_new(&options));
-    expect_message("the constructor's own words");
+    assert_int_equal(ls_error_status(), LS_ERR_IO);
+    expect_message("the constructor's own words; ls_trial_new: callback 1 is NULL");
     assert_int_equal(log.released, 1);
     free_setting(&s);
+}
+
+/* A callback belongs to one trial, which frees it. The callbacks of a list that is refused are freed, once. */
+static void test_callbacks_of_two_owners(void **state) {
+    (void)state;
+    setting s = make_setting();
+    journal log = {.text = ""}, other = {.text = ""};
+    ls_trial_options options = options_of(&s);
+    ls_callback *own = noting(&log), *twice = noting(&other);
+    options.callbacks = &own;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    ls_callback *const taken[] = {noting(&other), own};
+    options.callbacks = taken;
+    options.callback_count = 2;
+    assert_null(ls_trial_new(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    expect_message("ls_trial_new: callback 1 belongs to another trial");
+    assert_null(ls_once(own));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    ls_callback_free(own);
+    assert_int_equal(other.released, 1);
+    ls_callback *const same[] = {twice, noting(&other), twice};
+    options.callbacks = same;
+    options.callback_count = 3;
+    assert_null(ls_trial_new(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    expect_message("ls_trial_new: callback 2 is in the list twice");
+    assert_int_equal(other.released, 3);
+    assert_int_equal(log.released, 0);
+    ls_trial_free(trial);
+    assert_int_equal(log.released, 1);
+    free_setting(&s);
+}
+
+/* As LS_CALLBACKS does it in C++: the callbacks own the copies of arrays. */
+static void test_copies_of_arrays(void **state) {
+    (void)state;
+    setting s = make_setting();
+    journal log = {.text = ""};
+    ls_trial_options options = options_of(&s);
+    ls_callback *list[] = {NULL, noting(&log), noting(&log)};
+    options.callbacks = ls_callback_array(list, 3);
+    options.callback_count = 3;
+    ls_callback *const *rest = ls_callback_array(list + 1, 2);
+    assert_true(options.callbacks[0] == NULL && options.callbacks[2] == list[2] && rest[0] == list[1]);
+    assert_null(ls_trial_new(&options));
+    expect_message("callback 0 is NULL");
+    assert_int_equal(log.released, 2);
+    assert_null(ls_callback_array(list, 1));
+    assert_null(ls_callback_array(NULL, 0));
+    assert_null(ls_callback_array(NULL, 2));
+    assert_null(ls_callback_array(list, -1));
+    expect_message("ls_callback_array: the number of callbacks is -1");
+    list[1] = noting(&log);
+    options.callbacks = ls_callback_array(list + 1, 1);
+    options.callback_count = 1;
+    list[1] = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+    assert_int_equal(log.released, 3);
+    free_setting(&s);
+}
+
+static void test_callbacks_of_ones_own(void **state) {
+    (void)state;
+    journal log = {.text = ""};
+    assert_null(ls_callback_new(NULL, &log));
+    expect_message("ls_callback_new: the hooks are NULL");
+    ls_callback_free(noting(&log));
+    ls_callback_free(NULL);
+    assert_int_equal(log.released, 1);
 }
 
 int main(void) {
@@ -374,8 +463,11 @@ int main(void) {
         cmocka_unit_test(test_steps_of_an_epoch),
         cmocka_unit_test(test_steps_of_a_loader_without_batches),
         cmocka_unit_test(test_evaluations_in_the_history),
-        cmocka_unit_test(test_callbacks_taken_over),
+        cmocka_unit_test(test_trial_takes_ownership_of_callbacks),
         cmocka_unit_test(test_a_constructor_that_failed),
+        cmocka_unit_test(test_callbacks_of_two_owners),
+        cmocka_unit_test(test_copies_of_arrays),
+        cmocka_unit_test(test_callbacks_of_ones_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,7 +114,8 @@ static void test_evaluate(void **state) {
     ls_loader *test = make_loader(2, 6);
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc");
-    const ls_callback callback = {.user = test, .on_step_training = evaluate_now, .on_criterion = evaluate_now};
+    ls_callback *callback =
+        ls_callback_new(&(ls_callback_hooks){.on_step_training = evaluate_now, .on_criterion = evaluate_now}, test);
     options.callbacks = &callback;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
@@ -158,7 +159,7 @@ static void test_evaluate_in_an_evaluation(void **state) {
     setting s = make_setting();
     ls_loader *test = make_loader(2, 6);
     ls_trial_options options = options_of(&s);
-    const ls_callback callback = {.user = test, .on_end_epoch = evaluate_behind};
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_end_epoch = evaluate_behind}, test);
     options.callbacks = &callback;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
@@ -384,7 +385,7 @@ static void test_a_sweep_is_training(void **state) {
     setting s = make_setting();
     sighting seen = {.loader = s.train};
     const ls_metric own = {.name = "own", .measure = see_training, .user = &seen};
-    const ls_callback finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 7, .highest = 1e-3});
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 7, .highest = 1e-3});
     ls_trial_options options = options_of(&s);
     options.custom_metrics = &own;
     options.custom_metric_count = 1;

@@ -61,13 +61,13 @@ static void test_hooks_around_a_step(void **state) {
     for (int64_t i = 0; i < 2 * TRAIN_COUNT; i++) {
         sum += 2 * input_at(0, i);
     }
-    const ls_callback callbacks[] = {{.user = log,
-                                      .on_sample = note_sample,
-                                      .on_forward = note_forward,
-                                      .on_criterion = note_criterion,
-                                      .on_backward = note_backward,
-                                      .on_step_training = note_step_training},
-                                     {.user = log, .on_sample = double_input}};
+    ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_sample = note_sample,
+                                                                           .on_forward = note_forward,
+                                                                           .on_criterion = note_criterion,
+                                                                           .on_backward = note_backward,
+                                                                           .on_step_training = note_step_training},
+                                                      log),
+                                      ls_callback_new(&(ls_callback_hooks){.on_sample = double_input}, log)};
     ls_trial_options options = options_of(&s);
     options.callbacks = callbacks;
     options.callback_count = 2;
@@ -222,7 +222,7 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
 
 /* A trial over the loader that adds its batches to `log`, of 256 bytes. */
 static ls_trial *logged(const setting *s, ls_loader *train, int64_t max_steps, char *log) {
-    const ls_callback callback = {.user = log, .on_sample = log_batch};
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_sample = log_batch}, log);
     ls_trial_options options = options_of(s);
     options.train = train;
     options.callbacks = &callback;

@@ -1,0 +1,162 @@
+/* Callbacks as objects, and the ownership of them. */
+#include "base/memory.h"
+#include "train/trial.h"
+
+#include <string.h>
+
+/* A copy of an array, owned by one of its callbacks. */
+struct ls_callback_copy {
+    struct ls_callback_copy *next;
+    ls_callback *items[];
+};
+
+static ls_callback *make(const ls_callback_hooks *hooks, void *user, bool built_in) {
+    const size_t name_size = hooks->name != NULL ? strlen(hooks->name) + 1 : 0;
+    ls_callback *callback = ls_allocate_zeroed(1, sizeof *callback + name_size);
+    if (callback == NULL) {
+        (void)ls_fail_memory("ls_callback_new", sizeof *callback + name_size);
+        if (hooks->release != NULL) {
+            hooks->release(user);
+        }
+        return NULL;
+    }
+    callback->hooks = *hooks;
+    callback->user = user;
+    callback->built_in = built_in;
+    if (hooks->name != NULL) {
+        callback->hooks.name = memcpy(callback->name, hooks->name, name_size);
+    }
+    return callback;
+}
+
+ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user) {
+    return make(hooks, user, true);
+}
+
+ls_callback *ls_callback_new(const ls_callback_hooks *hooks, void *user) {
+    if (hooks == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: the hooks are NULL");
+        return NULL;
+    }
+    return make(hooks, user, false);
+}
+
+static void destroy(ls_callback *callback) {
+    if (callback->hooks.release != NULL) {
+        callback->hooks.release(callback->user);
+    }
+    while (callback->copies != NULL) {
+        struct ls_callback_copy *copy = callback->copies;
+        callback->copies = copy->next;
+        ls_free(copy);
+    }
+    ls_free(callback);
+}
+
+void ls_callback_free(ls_callback *callback) {
+    if (callback != NULL && !callback->owned) {
+        destroy(callback);
+    }
+}
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+static bool is_earlier(ls_callback *const *callbacks, int i) {
+    int k = 0;
+    while (k < i && callbacks[k] != callbacks[i]) {
+        k++;
+    }
+    return k < i;
+}
+
+static ls_status check_elements(const char *call, ls_callback *const *callbacks, int count) {
+    for (int i = 0; i < count; i++) {
+        if (callbacks[i] == NULL) {
+            return ls_fail_missing("%s: callback %d", call, i);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        if (callbacks[i]->owned) {
+            return ls_fail(LS_ERR_STATE,
+                           "%s: callback %d belongs to another trial or callback already: make one for each", call, i);
+        }
+        if (is_earlier(callbacks, i)) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: callback %d is in the list twice: make one for each place", call, i);
+        }
+    }
+    return LS_OK;
+}
+
+/* Returns the index of the first callback that is not NULL, or `count`. This callback may own the array. */
+static int find_first(ls_callback *const *callbacks, int count) {
+    int first = 0;
+    while (first < count && callbacks[first] == NULL) {
+        first++;
+    }
+    return first;
+}
+
+/* Frees the callbacks without an owner, each of them once, and the owner of the array last. */
+static void drop(ls_callback *const *callbacks, int count) {
+    const int first = find_first(callbacks, count);
+    for (int i = count - 1; i >= first; i--) {
+        if (!is_earlier(callbacks, i)) {
+            ls_callback_free(callbacks[i]);
+        }
+    }
+}
+
+ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count) {
+    if (count < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the number of callbacks is %d, must not be negative", call, count);
+    }
+    return callbacks != NULL || count == 0 ? LS_OK : ls_fail_missing("%s: the array of %d callbacks", call, count);
+}
+
+ls_callback **ls_callbacks_take(const char *call, ls_callback *const *callbacks, int count) {
+    if (ls_callbacks_check_list(call, callbacks, count) != LS_OK) {
+        return NULL;
+    }
+    const size_t size = (size_t)count * sizeof *callbacks;
+    ls_callback **taken = NULL;
+    if (check_elements(call, callbacks, count) == LS_OK) {
+        taken = ls_allocate(size);
+        (void)(taken != NULL ? LS_OK : ls_fail_memory(call, size));
+    }
+    if (taken == NULL) {
+        drop(callbacks, count);
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        taken[i] = callbacks[i];
+        taken[i]->owned = true;
+    }
+    return taken;
+}
+
+void ls_callbacks_free(ls_callback **callbacks, int count) {
+    for (int i = 0; i < count; i++) {
+        destroy(callbacks[i]);
+    }
+    ls_free(callbacks);
+}
+
+ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count) {
+    if (ls_callbacks_check_list("ls_callback_array", callbacks, count) != LS_OK) {
+        return NULL;
+    }
+    const int first = find_first(callbacks, count);
+    if (first == count) {
+        return NULL;
+    }
+    const size_t size = sizeof(struct ls_callback_copy) + (size_t)count * sizeof *callbacks;
+    struct ls_callback_copy *copy = ls_allocate(size);
+    if (copy == NULL) {
+        (void)ls_fail_memory("ls_callback_array", size);
+        drop(callbacks, count);
+        return NULL;
+    }
+    copy->next = callbacks[first]->copies;
+    callbacks[first]->copies = copy;
+    return memcpy(copy->items, callbacks, (size_t)count * sizeof *callbacks);
+}
