@@ -5,9 +5,9 @@
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
 
-#include <lockstep/autograd.h>
 #include <lockstep/comm.h>
 #include <lockstep/formats.h>
+#include <lockstep/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -23,7 +23,7 @@
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 14
+#define LS_BACKEND_ABI 15
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {

@@ -1,6 +1,7 @@
 /* Averages of a model's parameters: the formula, swapping, what they remember, and wrong input. */
 #include "tests/support/numbers.h"
 
+#include <lockstep/formats.h>
 #include <lockstep/optim.h>
 
 #include "tests/support/allocator.h"

@@ -8,6 +8,7 @@
 
 #include <lockstep/autograd.h>
 #include <lockstep/comm.h>
+#include <lockstep/convolution.h>
 
 #include "base/status.h"
 #include "tensor/device/cpu/libraries.h"

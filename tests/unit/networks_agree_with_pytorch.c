@@ -2,6 +2,8 @@
  * 300 small networks drawn at random have PyTorch's loss, gradients and statistics, from the same numbers: to 1e-9 in
  * f64, where their layers have it, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
  */
+#include <lockstep/loss.h>
+
 #include "tests/support/elements.h"
 #include "tests/support/networks.h"
 #include "tests/support/unit.h"

@@ -2,6 +2,8 @@
  * Convolution and pooling against PyTorch (tests/fixtures/make_images.py) and, where sizes are larger, against plain
  * loops; what they refuse; halves.
  */
+#include <lockstep/convolution.h>
+
 #include "tests/support/elements.h"
 #include "tests/support/operations.h"
 #include "tests/support/unit.h"
