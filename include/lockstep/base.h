@@ -46,6 +46,9 @@ LS_API const char *ls_version(void);
  */
 #define LS_ZERO (-0.0)
 
+/** Returns LS_ZERO, for languages without macros. */
+LS_API double ls_option_zero(void);
+
 /* ---- status and errors ---------------------------------------------------------------------------------------- */
 
 /** What became of a call. LS_OK is 0; everything else is a failure whose reason ls_error_message() tells. */
