@@ -61,11 +61,21 @@ LS_API ls_shape ls_shape_make(int ndim, const int64_t *size);
 LS_API ls_axes ls_axes_make(int count, const int *axis);
 
 #ifndef __cplusplus
+/* LS_SHAPE and LS_AXES call no function, so programs that open the library with dlopen can use them. A list with one
+ * item too many compiles, and calls refuse it because of its length. */
+#define LS_LIST(type, item, ...)                                                                                       \
+    (((union {                                                                                                         \
+         struct {                                                                                                      \
+             int length;                                                                                               \
+             item items[LS_MAX_DIMS + 1];                                                                              \
+         } list;                                                                                                       \
+         type value;                                                                                                   \
+     }){.list = {(int)(sizeof((const item[]){__VA_ARGS__}) / sizeof(item)), {__VA_ARGS__}}})                           \
+         .value)
 /** LS_SHAPE(64, 784) is an ls_shape of two dimensions. */
-#define LS_SHAPE(...)                                                                                                  \
-    ls_shape_make((int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
+#define LS_SHAPE(...) LS_LIST(ls_shape, int64_t, __VA_ARGS__)
 /** LS_AXES(0, -1) is an ls_axes of two axes. */
-#define LS_AXES(...) ls_axes_make((int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
+#define LS_AXES(...) LS_LIST(ls_axes, int, __VA_ARGS__)
 /** The shape of a single number. */
 #define LS_SCALAR ((ls_shape){0, {0}})
 /** All axes. */
