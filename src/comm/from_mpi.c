@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -126,25 +125,23 @@ ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const 
 /* The name of the MPI library that this process has loaded; NULL and an error. An integer does not tell the library,
  * but the program that has the integer has loaded the library. */
 static const char *loaded_library(void) {
-    enum { LONGEST = 8192 }; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH, which is larger than that of Open MPI */
-    int (*get_version)(char *version, int *length) = NULL;
-    const void *symbol = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI has a smaller one */
     int length = 0;
+    int (*get_version)(char *text, int *size) = NULL;
+    const void *symbol = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
     memcpy((void *)&get_version, (const void *)&symbol, sizeof get_version);
-    char *version = get_version != NULL ? calloc(1, LONGEST) : NULL;
-    const bool known = version != NULL && get_version(version, &length) == 0;
-    const char *library = !known                                ? NULL
-                          : strstr(version, "Open MPI") != NULL ? "openmpi"
-                          : strstr(version, "MPICH") != NULL    ? "mpich"
-                                                                : NULL;
-    if (library == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT,
-                      "ls_comm_from_mpi_fint: %s%.60s; call ls_comm_from_mpi_handle, which takes the library's name",
-                      known ? "this process uses an unknown MPI library: " : "this process is not linked with MPI",
-                      known ? version : "");
+    if (get_version == NULL || get_version(version, &length) != 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_from_mpi_fint: this process is not linked with MPI; call "
+                                             "ls_comm_from_mpi_handle, which takes the library's name");
     }
-    free(version);
-    return library;
+    const char *library = strstr(version, "Open MPI") != NULL ? "openmpi"
+                          : strstr(version, "MPICH") != NULL  ? "mpich"
+                                                              : NULL;
+    return library != NULL ? library
+                           : ls_fail_null(LS_ERR_UNSUPPORTED,
+                                          "ls_comm_from_mpi_fint: this process uses an unknown MPI library, \"%.60s\"; "
+                                          "Lockstep supports Open MPI and MPICH",
+                                          version);
 }
 
 ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options) {
