@@ -22,7 +22,7 @@ ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {
 }
 
 ls_shape ls_shape_make(int ndim, const int64_t *size) {
-    ls_shape shape = {ndim <= LS_MAX_DIMS ? ndim : -1, {0}};
+    ls_shape shape = {ndim >= 0 && ndim <= LS_MAX_DIMS ? ndim : -1, {0}};
     for (int i = 0; i < shape.ndim; i++) {
         shape.size[i] = size[i];
     }
@@ -30,7 +30,7 @@ ls_shape ls_shape_make(int ndim, const int64_t *size) {
 }
 
 ls_axes ls_axes_make(int count, const int *axis) {
-    ls_axes axes = {count <= LS_MAX_DIMS ? count : -1, {0}};
+    ls_axes axes = {count >= 0 && count <= LS_MAX_DIMS ? count : -1, {0}};
     for (int i = 0; i < axes.count; i++) {
         axes.axis[i] = axis[i];
     }
@@ -57,7 +57,7 @@ int64_t ls_stride(const ls_tensor *tensor, int axis) {
 }
 
 ls_shape ls_shape_of(const ls_tensor *tensor) {
-    return is_there("ls_shape_of", tensor) ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
+    return is_there("ls_shape_of", tensor) ? ls_shape_make(tensor->ndim, tensor->size) : (ls_shape){0};
 }
 
 int64_t ls_numel(const ls_tensor *tensor) {

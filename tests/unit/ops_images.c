@@ -30,7 +30,7 @@ static ls_shape take(const double **numbers, int count) {
     for (int i = 0; i < count; i++) {
         size[i] = (int64_t) * (*numbers)++;
     }
-    return ls_shape_make((size_t)count, size);
+    return ls_shape_make(count, size);
 }
 
 static int64_t take_one(const double **numbers) {
