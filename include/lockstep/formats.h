@@ -82,7 +82,7 @@ LS_API void ls_safetensors_free(ls_safetensors *file);
  * more than its bytes can give, or neither PNG nor JPEG. Takes the memory of the file and twice the picture, of a JPEG
  * file five times.
  */
-LS_API ls_tensor *ls_image_read(const char *path, int channels);
+LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
 
 /*
  * ---- NumPy ------------------------------------------------------------------------------------------------------
