@@ -1,5 +1,5 @@
 # The library exports what its public headers declare, and nothing else. Each macro, inline function and variadic function of
-# the headers has a plain function as an alternative, which docs/BINDINGS.md lists.
+# the headers has a plain function as an alternative, which docs/reference/bindings.md lists.
 . "$LS_SOURCE/tests/support/checks.sh"
 command -v nm >/dev/null || {
     echo "SKIPPED there is no nm (Debian: binutils)"
@@ -60,8 +60,8 @@ awk -F '|' '
                 print left[i], alternative
             }
         }
-    }' "$LS_SOURCE/docs/BINDINGS.md" >table
-check "every macro, inline and variadic function is in the table of docs/BINDINGS.md" \
+    }' "$LS_SOURCE/docs/reference/bindings.md" >table
+check "every macro, inline and variadic function is in the table of docs/reference/bindings.md" \
     is "$(comm -23 bare <(cut -d ' ' -f 1 table | sort -u))" ""
 check "the table has no name that the headers do not have" is "$(comm -13 bare <(cut -d ' ' -f 1 table | sort -u))" ""
 grep ' ls_' table | cut -d ' ' -f 2 | sort -u >alternatives
