@@ -11,9 +11,6 @@
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
 
-#include <lockstep/attention.h>
-#include <lockstep/convolution.h>
-#include <lockstep/loss.h>
 #include <lockstep/tensor.h>
 
 #ifdef __cplusplus

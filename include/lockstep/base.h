@@ -46,6 +46,9 @@ LS_API const char *ls_version(void);
  */
 #define LS_ZERO (-0.0)
 
+/** Returns LS_ZERO, for languages without macros. */
+LS_API double ls_option_zero(void);
+
 /* ---- status and errors ---------------------------------------------------------------------------------------- */
 
 /** What became of a call. LS_OK is 0; everything else is a failure whose reason ls_error_message() tells. */
@@ -67,9 +70,9 @@ typedef enum ls_status {
     LS_ERR_DEVICE       /**< a device failed or cannot be used: a GPU that reports a fault, a driver that is missing */
 } ls_status;
 
-/** What a program should exit with when it was stopped and is to go on later (LS_ERR_STOPPED of ls_trial_run):
- * `lockstep run` then ends, with this status too, and does not start it again. EX_TEMPFAIL of sysexits.h. */
-#define LS_EXIT_STOPPED 75
+/** The exit status of a program that was stopped and continues later (LS_ERR_STOPPED of ls_trial_run). `lockstep run`
+ * then exits with this status too, and does not restart the program. EX_TEMPFAIL of sysexits.h. */
+enum { LS_EXIT_STOPPED = 75 };
 
 /** The name of a status as written in the source, for example "LS_ERR_PEER"; "unknown" for a value that is none. */
 LS_API const char *ls_status_name(ls_status status);
@@ -84,10 +87,13 @@ LS_API const char *ls_error_message(void);
 LS_API ls_status ls_error_status(void);
 
 /**
- * Sets this thread's error message, for callbacks and modules of your own that fail, and returns `status`, so that
- * `return ls_error_set(LS_ERR_ARGUMENT, "width is %d", width);` reads well. Text past 1023 bytes is cut.
+ * Sets this thread's error message and returns `status`. For callbacks and modules of your own that fail: `return
+ * ls_error_set(LS_ERR_ARGUMENT, "width is %d", width);`. Text after 1023 bytes is cut off.
  */
 LS_API ls_status ls_error_set(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
+
+/** Does the same with `text` as it is, for languages without variadic functions. NULL is an empty message. */
+LS_API ls_status ls_error_set_text(ls_status status, const char *text);
 
 /* ---- log ------------------------------------------------------------------------------------------------------ */
 
@@ -105,6 +111,9 @@ LS_API void ls_log_set_level(ls_log_level level);
 
 /** Writes a log line in printf's format. */
 LS_API void ls_log_write(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
+
+/** Writes `text` as it is as a log line, for languages without variadic functions. NULL writes nothing. */
+LS_API void ls_log_write_text(ls_log_level level, const char *text);
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
@@ -186,8 +195,8 @@ LS_API uint64_t ls_clock_ns(void);
 LS_API double ls_clock_seconds(void);
 
 /**
- * Adds a span to the time line of this thread's rank: from `began` (ls_clock_ns then) until now, under a name of which
- * 47 bytes are kept. Costs next to nothing while no trace runs (ls_trace_start in formats.h).
+ * Adds a span to the trace of this thread's rank: from `began` (a time of ls_clock_ns) until now. The first 47 bytes of
+ * the name are kept. Costs next to nothing while no trace runs (ls_trace_start in trace.h).
  */
 LS_API void ls_trace_span(const char *name, uint64_t began);
 

@@ -78,22 +78,39 @@ LS_API ls_status ls_finalize(void);
 LS_API ls_comm *ls_world(void);
 
 /** What one rank of ls_spawn or ls_run_threads runs. `world` is lent; ls_comm_free leaves it at once. */
-typedef ls_status (*ls_rank_function)(ls_comm *world, void *argument);
+typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 
 /**
- * Starts `ranks` processes on this machine, each of which joins a fresh job and calls `function(world, argument)`, and
- * waits for all. The processes are forks: `argument` is each rank's own copy of the caller's memory. Call it before
+ * Starts `ranks` processes on this machine, each of which joins a fresh job and calls `function(world, user)`, and
+ * waits for all. The processes are forks: `user` is each rank's own copy of the caller's memory. Call it before
  * anything started threads (LS_ERR_STATE otherwise, saying how many there are). When a rank fails the others are
  * ended; the status and message are those of the first rank that failed (LS_ERR_PEER when a signal ended it).
  */
-LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *argument) LS_WARN_UNUSED;
+LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
  * Runs `function` as `ranks` ranks, each a thread of this process with a communicator of its own over ordinary memory,
  * and waits for all. The status and message are those of the first rank that failed. Calls have the timeout that
  * LOCKSTEP_TIMEOUT says, as with ls_spawn.
  */
-LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *argument) LS_WARN_UNUSED;
+LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
+
+/**
+ * Returns a communicator of the ranks of the program's own MPI communicator. `library` is "openmpi" or "mpich";
+ * `handle` points to an MPI_Comm of this library. ls_comm_from_mpi (mpi.h) describes options, ownership and errors, and
+ * is the short form for C and C++.
+ */
+LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
+
+/**
+ * Does the same for a Fortran communicator: an `integer`, or the component `MPI_VAL` of a `type(MPI_Comm)`; in C the
+ * result of MPI_Comm_c2f.
+ *
+ * The MPI library is the library that the process has loaded, which MPI_Get_library_version names. A program that is
+ * linked with MPI has loaded it. Fails with LS_ERR_ARGUMENT if no library is visible. In Python, mpi4py may hide
+ * MPI from other libraries; call ls_comm_from_mpi_handle there.
+ */
+LS_API ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options);
 
 /* ---- communicators -------------------------------------------------------------------------------------------- */
 
@@ -273,20 +290,21 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
                                    const size_t *receive_displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends `count` elements to rank `to`, which takes them with ls_comm_recv of the same tag (0 or more), count and dtype.
- * Messages between two ranks with the same tag arrive in the order of the sends. Small messages are kept for the
- * receiver, so this returns at once; whether a message is small is the backend's choice, so ranks that both send before
- * they receive take `work`. Calls to oneself are allowed. Sends and receives are independent of the order of the other
- * calls, and move on while this rank is in any call on this communicator.
+ * Sends `count` elements to rank `dest`, which receives them with ls_comm_recv of the same tag (0 or more), count and
+ * dtype. Messages between two ranks with the same tag arrive in the order of the sends.
+ *
+ * Small messages are buffered, so this returns at once. The backend decides whether a message is small, so two ranks
+ * that both send before they receive must use `work`. A rank may send to itself. Sends and receives are independent of
+ * the order of the other calls, and progress while this rank is in any call on this communicator.
  */
-LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int to, int tag,
+LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Receives the next message of rank `from` with this tag. LS_ERR_MISMATCH, saying who sent what, when its count or
- * dtype is another; the message is gone then, the buffer is as it was, and the communicator goes on.
+ * Receives the next message from rank `source` with this tag. Fails with LS_ERR_MISMATCH if the message has another
+ * count or dtype: the message is dropped, the buffer is unchanged, and the communicator stays usable.
  */
-LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int from, int tag,
+LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;
 
 /**

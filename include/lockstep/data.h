@@ -5,9 +5,9 @@
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
 
-#include <lockstep/autograd.h>
 #include <lockstep/comm.h>
 #include <lockstep/formats.h>
+#include <lockstep/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -94,7 +94,7 @@ LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, 
 /** How to read pictures. Zero fields: red, green and blue; all pictures must have the size of the first one. */
 typedef struct ls_image_options {
     int64_t height, width; /**< to resize all to: see ls_image_folder_dataset */
-    int channels;          /**< 1: gray, 3: red, green, blue; 0: 3 */
+    int64_t channels;      /**< 1: gray, 3: red, green, blue; 0: 3 */
 } ls_image_options;
 
 /**

@@ -1,7 +1,7 @@
 /**
  * @file formats.h
- * Files that others read and write: IDX (MNIST), CSV, NumPy's arrays, safetensors, time lines, TensorBoard's event
- * files. IDX, CSV and .npy may be gzipped; every reader checks what it reads and names the file and the place when
+ * Files that others read and write: IDX (MNIST), CSV, NumPy's arrays, safetensors, TensorBoard's event files.
+ * IDX, CSV and .npy may be gzipped; every reader checks what it reads and names the file and the place when
  * something is wrong.
  *
  * Memory: whatever a file says, reading it takes at most twice what it holds and what it truly can give, and about
@@ -16,7 +16,6 @@
 #ifndef LOCKSTEP_FORMATS_H
 #define LOCKSTEP_FORMATS_H
 
-#include <lockstep/comm.h>
 #include <lockstep/tensor.h>
 
 #ifdef __cplusplus
@@ -48,12 +47,6 @@ typedef struct ls_csv_options {
  * names the line and the column. `options` may be NULL.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
-
-/** A tensor and its name. */
-typedef struct ls_named {
-    const char *name;
-    ls_tensor *tensor;
-} ls_named;
 
 /**
  * Writes the tensors (contiguous) as a safetensors file. `metadata` is pairs of text, key then value, ended by NULL; it
@@ -89,7 +82,7 @@ LS_API void ls_safetensors_free(ls_safetensors *file);
  * more than its bytes can give, or neither PNG nor JPEG. Takes the memory of the file and twice the picture, of a JPEG
  * file five times.
  */
-LS_API ls_tensor *ls_image_read(const char *path, int channels);
+LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
 
 /*
  * ---- NumPy ------------------------------------------------------------------------------------------------------
@@ -126,21 +119,6 @@ LS_API ls_named ls_npz_at(const ls_npz *file, int index);
 LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 /** Frees it with its tensors. NULL is allowed. */
 LS_API void ls_npz_free(ls_npz *file);
-
-/**
- * Begins a trace: from now on this thread notes when it did what: communication and waiting for it, operations and
- * their gradients, micro-batches of a pipeline, optimizer steps, batches from a loader, and what ls_trace_span adds. A
- * span takes about 0.1 us and 80 bytes; a million are kept. LS_ERR_STATE when a trace runs.
- */
-LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
-
-/**
- * Ends the trace and writes those of all ranks of `comm` into one file on rank 0, in Chrome's trace event format, which
- * chrome://tracing and ui.perfetto.dev open; each rank is a process there. Times of ranks on other machines are
- * shifted to rank 0's clock, as well as a barrier tells. LS_ERR_STATE where no trace runs, and LS_ERR_IO on every rank
- * when the file cannot be written. A collective call; the `path` of the others does not matter.
- */
-LS_API ls_status ls_trace_stop(ls_comm *comm, const char *path) LS_WARN_UNUSED;
 
 /*
  * ---- TensorBoard's event files ----------------------------------------------------------------------------------

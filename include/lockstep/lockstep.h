@@ -2,17 +2,22 @@
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 
+#include <lockstep/attention.h>
 #include <lockstep/autograd.h>
 #include <lockstep/base.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
+#include <lockstep/convolution.h>
 #include <lockstep/data.h>
 #include <lockstep/formats.h>
+#include <lockstep/loss.h>
+#include <lockstep/metrics.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 #include <lockstep/tensor.h>
+#include <lockstep/trace.h>
 #include <lockstep/train.h>
 
 #endif

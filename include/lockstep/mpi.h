@@ -22,9 +22,6 @@
 extern "C" {
 #endif
 
-/** What ls_comm_from_mpi calls: `library` is LS_MPI_LIBRARY, `handle` points to an MPI_Comm. */
-LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
-
 /**
  * Returns a communicator of the ranks of `comm`, in their order. All ranks of `comm` call it, between MPI_Init and
  * MPI_Finalize. It duplicates `comm`, so the program's own messages on `comm` are never mixed with Lockstep's, and the

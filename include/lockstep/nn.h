@@ -13,7 +13,9 @@
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
 
+#include <lockstep/attention.h>
 #include <lockstep/autograd.h>
+#include <lockstep/convolution.h>
 
 #ifdef __cplusplus
 extern "C" {

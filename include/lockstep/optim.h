@@ -8,7 +8,6 @@
 #define LOCKSTEP_OPTIM_H
 
 #include <lockstep/comm.h>
-#include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
 #ifdef __cplusplus
@@ -267,17 +266,17 @@ LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
  * Evaluates the loss at the parameters as they are: goes backwards from it and stores its value in `*loss`. It is
  * called in a scope of its own, with recording on and the gradients of the optimizer's parameters forgotten.
  */
-typedef ls_status (*ls_closure)(void *argument, double *loss);
+typedef ls_status (*ls_closure)(void *user, double *loss);
 
 /**
- * One step of an optimizer that may evaluate the loss, by `closure(argument, ...)`, as often as it needs: ls_lbfgs and
+ * One step of an optimizer that may evaluate the loss, by `closure(user, ...)`, as often as it needs: ls_lbfgs and
  * ls_conjugate_gradient go through up to max_iterations directions, any other evaluates once and does
  * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step. On several ranks, the closure must leave the
  * same loss on all of them (ls_allreduce), and the same gradients unless the parameters are sharded (`comm` of
  * ls_lbfgs_options); the ranks then take the same steps. LS_ERR_STATE when the loss is not finite. After a failure the
  * parameters are where the search in which it came began, or, with fixed steps, where the loss was evaluated last.
  */
-LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument,
+LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user,
                                            double *loss) LS_WARN_UNUSED;
 /** Forgets the gradients of all parameters of all groups. */
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);

@@ -5,7 +5,9 @@
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
 
+#include <lockstep/autograd.h>
 #include <lockstep/comm.h>
+#include <lockstep/loss.h>
 #include <lockstep/nn.h>
 
 #ifdef __cplusplus

@@ -24,14 +24,20 @@
 extern "C" {
 #endif
 
-/** The most dimensions a tensor can have. */
-#define LS_MAX_DIMS 8
+/** The maximum number of dimensions of a tensor. */
+enum { LS_MAX_DIMS = 8 };
 
 /** An n-dimensional array of numbers. Opaque. */
 typedef struct ls_tensor ls_tensor;
 
 /** Frees together what was made together. Opaque. */
 typedef struct ls_scope ls_scope;
+
+/** A tensor and its name: an entry of a file or of a saved state. */
+typedef struct ls_named {
+    const char *name;
+    ls_tensor *tensor;
+} ls_named;
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
@@ -47,33 +53,32 @@ typedef struct ls_axes {
     int axis[LS_MAX_DIMS];
 } ls_axes;
 
-/** A shape from `ndim` sizes; one with more than LS_MAX_DIMS gets ndim -1, which every call refuses. */
-static inline ls_shape ls_shape_make(size_t ndim, const int64_t *size) {
-    ls_shape shape = {ndim <= LS_MAX_DIMS ? (int)ndim : -1, {0}};
-    for (size_t i = 0; i < ndim && i < LS_MAX_DIMS; i++) {
-        shape.size[i] = size[i];
-    }
-    return shape;
-}
+/** Returns a shape of `ndim` sizes (copied). If there are more than LS_MAX_DIMS, ndim is -1, which every call refuses.
+ */
+LS_API ls_shape ls_shape_make(int ndim, const int64_t *size);
 
-/** Axes from `count` numbers; more than LS_MAX_DIMS give count -1, which every call refuses. */
-static inline ls_axes ls_axes_make(size_t count, const int *axis) {
-    ls_axes axes = {count <= LS_MAX_DIMS ? (int)count : -1, {0}};
-    for (size_t i = 0; i < count && i < LS_MAX_DIMS; i++) {
-        axes.axis[i] = axis[i];
-    }
-    return axes;
-}
+/** Returns `count` axes (copied). If there are more than LS_MAX_DIMS, count is -1, which every call refuses. */
+LS_API ls_axes ls_axes_make(int count, const int *axis);
 
 #ifndef __cplusplus
+/* LS_SHAPE and LS_AXES call no function, so programs that open the library with dlopen can use them. A list with one
+ * item too many compiles, and calls refuse it because of its length. */
+#define LS_LIST(type, item, ...)                                                                                       \
+    (((union {                                                                                                         \
+         struct {                                                                                                      \
+             int length;                                                                                               \
+             item items[LS_MAX_DIMS + 1];                                                                              \
+         } list;                                                                                                       \
+         type value;                                                                                                   \
+     }){.list = {(int)(sizeof((const item[]){__VA_ARGS__}) / sizeof(item)), {__VA_ARGS__}}})                           \
+         .value)
 /** LS_SHAPE(64, 784) is an ls_shape of two dimensions. */
-#define LS_SHAPE(...)                                                                                                  \
-    ls_shape_make(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+#define LS_SHAPE(...) LS_LIST(ls_shape, int64_t, __VA_ARGS__)
 /** LS_AXES(0, -1) is an ls_axes of two axes. */
-#define LS_AXES(...) ls_axes_make(sizeof((const int[]){__VA_ARGS__}) / sizeof(int), (const int[]){__VA_ARGS__})
+#define LS_AXES(...) LS_LIST(ls_axes, int, __VA_ARGS__)
 /** The shape of a single number. */
 #define LS_SCALAR ((ls_shape){0, {0}})
-/** Every axis there is. */
+/** All axes. */
 #define LS_ALL_AXES ((ls_axes){0, {0}})
 #endif
 
@@ -225,10 +230,10 @@ LS_API void ls_mark_changed(ls_tensor *tensor);
 }
 
 static inline ls_shape ls_shape_of_list(std::initializer_list<int64_t> sizes) {
-    return ls_shape_make(sizes.size(), sizes.begin());
+    return ls_shape_make(static_cast<int>(sizes.size()), sizes.begin());
 }
 static inline ls_axes ls_axes_of_list(std::initializer_list<int> axes) {
-    return ls_axes_make(axes.size(), axes.begin());
+    return ls_axes_make(static_cast<int>(axes.size()), axes.begin());
 }
 #define LS_SHAPE(...) ls_shape_of_list({__VA_ARGS__})
 #define LS_AXES(...)  ls_axes_of_list({__VA_ARGS__})

@@ -6,10 +6,11 @@
 #ifndef LOCKSTEP_TRAIN_H
 #define LOCKSTEP_TRAIN_H
 
+#include <lockstep/comm.h>
 #include <lockstep/data.h>
+#include <lockstep/loss.h>
 #include <lockstep/metrics.h>
 #include <lockstep/optim.h>
-#include <lockstep/parallel.h>
 
 #ifdef __cplusplus
 #include <initializer_list>
@@ -294,7 +295,7 @@ LS_API int64_t ls_trial_history_count(const ls_trial *trial);
 /** A metric's value in an epoch of the history; NAN when there is none. */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
 /** Writes the history as a CSV file: a line per epoch, a column for each name in it, "nan" where an epoch has none. */
-LS_API ls_status ls_trial_save_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
+LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**
  * Training samples per second over all ranks, counted over the training steps only: validation is left out, and so are

@@ -121,3 +121,9 @@ void ls_log_write(ls_log_level level, const char *format, ...) {
     (sink != NULL ? sink : write_to_stderr)(level, log_rank, line, sink_user);
     pthread_mutex_unlock(&sink_lock);
 }
+
+void ls_log_write_text(ls_log_level level, const char *text) {
+    if (text != NULL) {
+        ls_log_write(level, "%s", text);
+    }
+}

@@ -6,3 +6,7 @@ ls_status ls_option_within(const char *call, const char *option, double value, d
     }
     return LS_OK;
 }
+
+double ls_option_zero(void) {
+    return LS_ZERO;
+}

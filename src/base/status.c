@@ -109,6 +109,10 @@ ls_status ls_error_set(ls_status status, const char *format, ...) {
     return status;
 }
 
+ls_status ls_error_set_text(ls_status status, const char *text) {
+    return ls_error_set(status, "%s", text != NULL ? text : "");
+}
+
 void ls_error_restore(ls_status status, const char *message) {
     error_texts *texts = texts_of_thread();
     last_status = status;

@@ -185,11 +185,11 @@ typedef struct ls_backend {
     ls_status (*split)(void *state, const ls_join_context *join, const int *ranks, void **result);
 
     /*
-     * Opens a state over a communicator of the program's own: `handle` points to an MPI_Comm. Of `join`, timeout and
-     * machine are given; this finds the ranks. All ranks of it call this, which blocks, at most the timeout for each of
-     * its steps. NULL: the backend knows no such thing.
+     * Opens a state over the program's own communicator: `handle` points to an MPI_Comm, or to an MPI_Fint if `fortran`
+     * is true. `join` has the timeout and the machine; this adds rank and size. All ranks of the communicator call it.
+     * It blocks, at most the timeout for each of its steps. NULL if the backend has no such communicators.
      */
-    ls_status (*adopt)(const void *handle, ls_join_context *join, void **state);
+    ls_status (*adopt)(const void *handle, bool fortran, ls_join_context *join, void **state);
 
     /*
      * Memory for ls_comm_alloc: a call like the others (all ranks, in order, number `sequence`), blocking. It is owned

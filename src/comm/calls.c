@@ -439,20 +439,20 @@ static ls_status check_message(const char *name, const ls_comm *comm, const void
     return tag >= 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: tag %d is negative", name, tag);
 }
 
-ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int to, int tag,
+ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                        ls_work **work) {
     ls_call call;
     fill(&call, LS_OP_SEND, dtype, count, 0, buffer, NULL);
-    call.root = to;
+    call.root = dest;
     call.tag = tag;
     LS_TRY(check_message("ls_comm_send", comm, buffer, tag, &call));
     return ls_work_post(comm, &call, work);
 }
 
-ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int from, int tag, ls_work **work) {
+ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag, ls_work **work) {
     ls_call call;
     fill(&call, LS_OP_RECV, dtype, count, 0, NULL, buffer);
-    call.root = from;
+    call.root = source;
     call.tag = tag;
     LS_TRY(check_message("ls_comm_recv", comm, buffer, tag, &call));
     return ls_work_post(comm, &call, work);

@@ -3,6 +3,7 @@
  * ranks meet over backend mpi, as those of mpi:// do, and go on over shared memory if they share a machine. */
 #include <lockstep/comm.h>
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +12,12 @@
 #include "comm/joined.h"
 #include "comm/rendezvous.h"
 
-/* Declared in lockstep/mpi.h, which needs an <mpi.h>. */
-LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
+/* The program's communicator. */
+typedef struct program_comm {
+    const char *library; /* "openmpi" or "mpich" */
+    const void *handle;  /* points to an MPI_Comm, or to an MPI_Fint if `fortran` is true */
+    bool fortran;
+} program_comm;
 
 static ls_status check_options(const ls_init_options *options) {
     const char *given = options->init != NULL      ? "init"
@@ -33,11 +38,11 @@ static const char *wanted_backend(const ls_init_options *options) {
 }
 
 /* A communicator on backend mpi. NULL and an error. */
-static ls_comm *adopt(const char *library, const void *handle, double timeout) {
+static ls_comm *adopt(const program_comm *source, double timeout) {
     ls_join_context join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
     void *state = NULL;
-    const ls_backend *backend = ls_backend_find_mpi(library);
-    if (backend == NULL || backend->adopt(handle, &join, &state) != LS_OK) {
+    const ls_backend *backend = ls_backend_find_mpi(source->library);
+    if (backend == NULL || backend->adopt(source->handle, source->fortran, &join, &state) != LS_OK) {
         return NULL;
     }
     ls_comm *comm = ls_comm_make(backend, &join);
@@ -73,13 +78,13 @@ static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
     return comm;
 }
 
-static ls_status open_best(const char *library, const void *handle, const ls_init_options *options, ls_comm **result) {
+static ls_status open_best(const program_comm *source, const ls_init_options *options, ls_comm **result) {
     ls_job job = {.local_rank = -1, .listener = -1, .by_mpi = true, .backend = wanted_backend(options)};
     ls_meeting meeting;
     LS_TRY(check_options(options));
     LS_TRY(ls_job_check_mpi_backend(job.backend, "for that, call ls_init"));
     LS_TRY(ls_timeout_read(options, &job.timeout));
-    job.mpi = adopt(library, handle, job.timeout);
+    job.mpi = adopt(source, job.timeout);
     if (job.mpi == NULL) {
         return ls_error_status();
     }
@@ -94,17 +99,52 @@ static ls_status open_best(const char *library, const void *handle, const ls_ini
     return LS_OK;
 }
 
-ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options) {
+static ls_comm *open_over(const char *call, const program_comm *source, const ls_init_options *options) {
     const ls_init_options defaults = {0};
     char before[LS_ERROR_CAPACITY];
     const ls_status status = ls_error_status();
     ls_comm *comm = NULL;
     ls_joined();
     snprintf(before, sizeof before, "%s", ls_error_message());
-    if (open_best(library, handle, options != NULL ? options : &defaults, &comm) != LS_OK) {
-        ls_fail_in("ls_comm_from_mpi");
-    } else { /* attempts before the others came are not failures of this call */
+    if (open_best(source, options != NULL ? options : &defaults, &comm) != LS_OK) {
+        ls_fail_in(call);
+    } else { /* attempts before all ranks came are not failures of this call */
         ls_error_restore(status, before);
     }
     return comm;
+}
+
+ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options) {
+    if (library == NULL || handle == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_from_mpi: the %s is NULL",
+                            library == NULL ? "library" : "handle");
+    }
+    return open_over("ls_comm_from_mpi", &(program_comm){.library = library, .handle = handle}, options);
+}
+
+/* The name of the MPI library that this process has loaded; NULL and an error. An integer does not tell the library,
+ * but the program that has the integer has loaded the library. */
+static const char *loaded_library(void) {
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI has a smaller one */
+    int length = 0;
+    int (*get_version)(char *text, int *size) = NULL;
+    const void *symbol = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    memcpy((void *)&get_version, (const void *)&symbol, sizeof get_version);
+    if (get_version == NULL || get_version(version, &length) != 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_from_mpi_fint: this process is not linked with MPI; call "
+                                             "ls_comm_from_mpi_handle, which takes the library's name");
+    }
+    const char *library = strstr(version, "Open MPI") != NULL ? "openmpi"
+                          : strstr(version, "MPICH") != NULL  ? "mpich"
+                                                              : NULL;
+    return library != NULL ? library
+                           : ls_fail_null(LS_ERR_UNSUPPORTED,
+                                          "ls_comm_from_mpi_fint: this process uses an unknown MPI library, \"%.60s\"; "
+                                          "Lockstep supports Open MPI and MPICH",
+                                          version);
+}
+
+ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options) {
+    const program_comm source = {.library = loaded_library(), .handle = &comm, .fortran = true};
+    return source.library != NULL ? open_over("ls_comm_from_mpi_fint", &source, options) : NULL;
 }

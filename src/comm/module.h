@@ -1,12 +1,8 @@
 /*
  * Backends that the core opens on demand: one shared library each, `lockstep-NAME.so`, built by ls_add_backend_module
  * of cmake/Modules.cmake from the sources in backend/NAME, which define ls_module_backend, and in backend/module, which
- * are what modules share and export one function,
- *
- *     LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
- *
- * It keeps `core` and gives ls_module_backend; where abi_version is not LS_BACKEND_ABI it gives NULL. It is called once
- * per ls_backend_find and never closed.
+ * are what modules share and export ls_backend_module (lockstep/sys/module.h). It keeps `core` and returns
+ * ls_module_backend. It is called once per ls_backend_find, and the module is never closed.
  *
  * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
  * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
@@ -18,15 +14,15 @@
 #ifndef LS_COMM_MODULE_H
 #define LS_COMM_MODULE_H
 
+#include <lockstep/sys/module.h>
+
 #include "comm/auth.h"
 #include "comm/backend.h"
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 14
-
 /* What the core does for modules: see the declarations of the functions without core_. */
-typedef struct ls_core {
+struct ls_core {
     void (*error_restore)(ls_status status, const char *message);
     const char *(*error_message)(void);
     ls_status (*error_status)(void);
@@ -68,9 +64,7 @@ typedef struct ls_core {
     ls_engine_end (*engine_ended)(const ls_engine *engine);
     const ls_backend *backend_tcp;
     int (*tcp_waker)(ls_endpoint *endpoint);
-} ls_core;
-
-typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
+};
 
 /* In a module: what it is. */
 extern const ls_backend ls_module_backend;

@@ -57,7 +57,7 @@ static int count_threads(void) {
 
 /* ---- in a rank's process ---- */
 
-static ls_status run_rank(const spawn *self, int rank, ls_rank_function function, void *argument) {
+static ls_status run_rank(const spawn *self, int rank, ls_rank_function function, void *user) {
     char url[64];
     ls_job job;
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", self->port);
@@ -68,7 +68,7 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
     if (world == NULL) {
         return ls_error_status();
     }
-    const ls_status status = function(world, argument);
+    const ls_status status = function(world, user);
     if (status == LS_OK) {
         return ls_finalize();
     }
@@ -80,7 +80,7 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
 
 /* A rank's whole life. It ends here and not by exit(), whose handlers belong to the program that was forked. */
 static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t parent, ls_rank_function function,
-                              void *argument) {
+                              void *user) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(1);
@@ -91,7 +91,7 @@ static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t paren
     if (rank != 0) {
         close(self->listener);
     }
-    report result = {.status = run_rank(self, rank, function, argument)};
+    report result = {.status = run_rank(self, rank, function, user)};
     if (result.status != LS_OK) {
         snprintf(result.message, sizeof result.message, "%s", ls_error_message());
     }
@@ -207,7 +207,7 @@ static void wait_for_all(spawn *self) {
     }
 }
 
-static ls_status start_rank(spawn *self, int rank, ls_rank_function function, void *argument) {
+static ls_status start_rank(spawn *self, int rank, ls_rank_function function, void *user) {
     int ends[2];
     const pid_t parent = getpid();
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -216,7 +216,7 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
     const pid_t process = fork();
     if (process == 0) {
         close(ends[0]);
-        be_rank(self, rank, ends[1], parent, function, argument);
+        be_rank(self, rank, ends[1], parent, function, user);
     }
     const int error = errno;
     close(ends[1]);
@@ -230,10 +230,10 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
     return LS_OK;
 }
 
-static void start_all(spawn *self, ls_rank_function function, void *argument) {
+static void start_all(spawn *self, ls_rank_function function, void *user) {
     fflush(NULL); /* else what lies in buffers would be written once by every rank */
     for (int rank = 0; rank < self->ranks && !self->failed; rank++) {
-        self->failure.status = start_rank(self, rank, function, argument);
+        self->failure.status = start_rank(self, rank, function, user);
         if (self->failure.status != LS_OK) {
             self->failed = true;
             self->end = 0;
@@ -280,12 +280,12 @@ static ls_status check(int ranks, ls_rank_function function) {
     return LS_OK;
 }
 
-ls_status ls_spawn(int ranks, ls_rank_function function, void *argument) {
+ls_status ls_spawn(int ranks, ls_rank_function function, void *user) {
     LS_TRY(check(ranks, function));
     spawn self = {.ranks = ranks};
     const ls_status status = prepare(&self);
     if (status == LS_OK) {
-        start_all(&self, function, argument);
+        start_all(&self, function, user);
         close(self.listener); /* rank 0 has it: when that dies, nobody accepts for it */
         self.listener = -1;
         wait_for_all(&self);

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
 #include "base/owners.h"

@@ -30,7 +30,7 @@ typedef struct image_state {
     sample *samples;
     size_t count;
     int64_t height, width;
-    int channels;
+    int64_t channels;
     bool resized;
 } image_state;
 
@@ -224,7 +224,7 @@ static ls_status check_options(const char *folder, const ls_image_options *optio
     }
     return options->channels == 0 || options->channels == 1 || options->channels == 3
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %d channels: there may be 1 or 3", call, options->channels);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels: there may be 1 or 3", call, (long long)options->channels);
 }
 
 /* The size that all pictures must have is the first one's. */

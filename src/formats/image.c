@@ -66,11 +66,11 @@ ls_status ls_raster_read(const char *call, const char *path, ls_raster *picture)
     return status;
 }
 
-ls_tensor *ls_image_read(const char *path, int channels) {
+ls_tensor *ls_image_read(const char *path, int64_t channels) {
     static const char call[] = "ls_image_read";
     ls_raster picture;
     if (channels != 0 && channels != 1 && channels != 3) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %d channels: there may be 1 or 3", call, channels);
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: there may be 1 or 3", call, (long long)channels);
     }
     if (ls_raster_read(call, path, &picture) != LS_OK) {
         return NULL;
@@ -218,7 +218,7 @@ static void put_planes(const ls_raster *picture, unsigned char *planes) {
     }
 }
 
-ls_status ls_raster_put(const char *call, ls_raster *picture, int channels, int64_t height, int64_t width,
+ls_status ls_raster_put(const char *call, ls_raster *picture, int64_t channels, int64_t height, int64_t width,
                         unsigned char *planes) {
     if (channels < picture->channels) {
         make_gray(picture);
@@ -228,7 +228,7 @@ ls_status ls_raster_put(const char *call, ls_raster *picture, int channels, int6
     } else {
         LS_TRY(put_resized(call, picture, height, width, planes));
     }
-    for (int c = picture->channels; c < channels; c++) { /* of gray ones, as often as wanted */
+    for (int64_t c = picture->channels; c < channels; c++) { /* of gray ones, as often as wanted */
         memcpy(planes + c * height * width, planes, (size_t)(height * width));
     }
     return LS_OK;

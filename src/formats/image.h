@@ -10,7 +10,7 @@
 /* Rows from above, pixels from the left, the bytes of a pixel side by side. */
 typedef struct ls_raster {
     int64_t height, width;
-    int channels; /* 1: gray; 3: red, green, blue */
+    int64_t channels; /* 1: gray; 3: red, green, blue */
     unsigned char *pixels;
 } ls_raster;
 
@@ -29,7 +29,7 @@ ls_status ls_raster_read(const char *call, const char *path, ls_raster *picture)
  * Writes it, which loses its colours where one channel is wanted, in `channels` planes of [height, width], resized
  * where it has another size: bilinear, each pixel the mean of those under it where it becomes smaller.
  */
-ls_status ls_raster_put(const char *call, ls_raster *picture, int channels, int64_t height, int64_t width,
+ls_status ls_raster_put(const char *call, ls_raster *picture, int64_t channels, int64_t height, int64_t width,
                         unsigned char *planes);
 
 /* The decoders. They fill in the picture, whose pixels they allocate, on failure too. */

@@ -3,6 +3,7 @@
  * microseconds, a process per rank.
  */
 #include <jansson.h>
+#include <lockstep/trace.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

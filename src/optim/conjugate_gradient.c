@@ -63,7 +63,7 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
     return LS_OK;
 }
 
-static ls_status conjugate_gradient_step(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+static ls_status conjugate_gradient_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     const ls_conjugate_gradient_options *options = &optimizer->options.conjugate_gradient;
     const ls_descent_options limits = {
         .max_iterations = options->max_iterations,
@@ -73,7 +73,7 @@ static ls_status conjugate_gradient_step(ls_optimizer *optimizer, ls_closure clo
         .searches = true,
         .curvature = 0.1,
     };
-    return ls_descend(optimizer, &limits, direct, closure, argument, loss);
+    return ls_descend(optimizer, &limits, direct, closure, user, loss);
 }
 
 static ls_status conjugate_gradient_make_room(const char *call, ls_optimizer *optimizer, const ls_named *given,

@@ -321,7 +321,7 @@ static ls_status agree(const ls_optimizer *optimizer, ls_status status, double *
 }
 
 static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {
-    LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
+    LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->user, loss));
     LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
     return gather_gradient(descent, gradient);
 }
@@ -398,9 +398,9 @@ static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
 }
 
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
-                     ls_closure closure, void *argument, double *first_loss) {
+                     ls_closure closure, void *user, double *first_loss) {
     if (!has_parameters(optimizer) && optimizer->comm == NULL) {
-        return ls_optimizer_evaluate(optimizer, closure, argument, first_loss);
+        return ls_optimizer_evaluate(optimizer, closure, user, first_loss);
     }
     const ls_status begun = begin_part(optimizer, options->searches);
     if (begun != LS_OK) { /* in the first evaluation of the other ranks */
@@ -408,7 +408,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     }
     ls_descent *descent = optimizer->descent;
     descent->closure = closure;
-    descent->argument = argument;
+    descent->user = user;
     descent->evaluations = 0;
     double gradient = 0;
     LS_TRY(arrive(descent));

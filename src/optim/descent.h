@@ -51,13 +51,13 @@ struct ls_descent {
     /* Of the present step. */
     ls_optimizer *optimizer;
     ls_closure closure;
-    void *argument;
+    void *user;
     int evaluations;
 };
 
 /* One step of the optimizer: evaluations, directions and moves until one of the limits is met. */
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
-                     ls_closure closure, void *argument, double *first_loss);
+                     ls_closure closure, void *user, double *first_loss);
 
 /* Refuses a second group, mixed dtypes and weight decay. */
 ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *group);

@@ -111,7 +111,7 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
     return LS_OK;
 }
 
-static ls_status lbfgs_step(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+static ls_status lbfgs_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     const ls_lbfgs_options *options = &optimizer->options.lbfgs;
     const ls_descent_options limits = {
         .max_iterations = options->max_iterations,
@@ -121,7 +121,7 @@ static ls_status lbfgs_step(ls_optimizer *optimizer, ls_closure closure, void *a
         .searches = options->strong_wolfe,
         .curvature = 0.9,
     };
-    return ls_descend(optimizer, &limits, direct, closure, argument, loss);
+    return ls_descend(optimizer, &limits, direct, closure, user, loss);
 }
 
 static ls_status lbfgs_list(ls_optimizer *optimizer, ls_state_list *list) {

@@ -429,20 +429,20 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     return LS_OK;
 }
 
-ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         return ls_error_status();
     }
     ls_optimizer_zero_grad(optimizer);
     const bool no_grad = ls_no_grad(false);
-    const ls_status status = closure(argument, loss);
+    const ls_status status = closure(user, loss);
     (void)ls_no_grad(no_grad);
     const ls_status noted = ls_scope_end(scope);
     return status != LS_OK ? status : noted;
 }
 
-ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     if (optimizer == NULL || closure == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the %s is NULL",
                        optimizer == NULL ? "optimizer" : "closure");
@@ -452,9 +452,9 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     double *first = loss != NULL ? loss : &value;
     if (optimizer->type->step_closure != NULL) {
         begin_step(optimizer);
-        return optimizer->type->step_closure(optimizer, closure, argument, first);
+        return optimizer->type->step_closure(optimizer, closure, user, first);
     }
-    LS_TRY(ls_optimizer_evaluate(optimizer, closure, argument, first));
+    LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, first));
     return ls_optimizer_step(optimizer);
 }
 

@@ -67,7 +67,7 @@ typedef struct ls_optimizer_type {
     const char *product_word;
 
     /* Methods that evaluate the loss themselves have these in place of the three above. */
-    ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
+    ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
     /* Refuses a group, not yet among the optimizer's, that the method cannot work on. */
     ls_status (*check_group)(const ls_optimizer *optimizer, const ls_group *group);
     /* Adds what the method remembers in optimizer->descent. */
@@ -162,7 +162,7 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
 
 /* Evaluates the loss as ls_closure says. */
-ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
+ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 
 /* Adds the memory, which is the device's, as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,

@@ -21,6 +21,22 @@ ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {
     return shape;
 }
 
+ls_shape ls_shape_make(int ndim, const int64_t *size) {
+    ls_shape shape = {ndim >= 0 && ndim <= LS_MAX_DIMS ? ndim : -1, {0}};
+    for (int i = 0; i < shape.ndim; i++) {
+        shape.size[i] = size[i];
+    }
+    return shape;
+}
+
+ls_axes ls_axes_make(int count, const int *axis) {
+    ls_axes axes = {count >= 0 && count <= LS_MAX_DIMS ? count : -1, {0}};
+    for (int i = 0; i < axes.count; i++) {
+        axes.axis[i] = axis[i];
+    }
+    return axes;
+}
+
 /* Whether there is a tensor to look at. */
 static inline bool is_there(const char *call, const ls_tensor *tensor) {
     return tensor != NULL && ls_tensor_is_here(call, tensor);
@@ -41,7 +57,7 @@ int64_t ls_stride(const ls_tensor *tensor, int axis) {
 }
 
 ls_shape ls_shape_of(const ls_tensor *tensor) {
-    return is_there("ls_shape_of", tensor) ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
+    return is_there("ls_shape_of", tensor) ? ls_shape_make(tensor->ndim, tensor->size) : (ls_shape){0};
 }
 
 int64_t ls_numel(const ls_tensor *tensor) {

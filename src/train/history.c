@@ -244,15 +244,15 @@ static ls_status write_history(const ls_trial *trial, FILE *stream) {
     return LS_OK;
 }
 
-ls_status ls_trial_save_history(const ls_trial *trial, const char *path) {
+ls_status ls_trial_write_history(const ls_trial *trial, const char *path) {
     if (trial == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save_history: the trial is NULL");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_write_history: the trial is NULL");
     }
     ls_new_file file;
-    LS_TRY(ls_file_create("ls_trial_save_history", path, &file));
+    LS_TRY(ls_file_create("ls_trial_write_history", path, &file));
     ls_status status = write_history(trial, file.stream);
     if (status == LS_OK && ferror(file.stream) != 0) {
-        status = ls_fail(LS_ERR_IO, "ls_trial_save_history: cannot write %s: is the disk full?", path);
+        status = ls_fail(LS_ERR_IO, "ls_trial_write_history: cannot write %s: is the disk full?", path);
     }
-    return ls_file_commit("ls_trial_save_history", &file, status);
+    return ls_file_commit("ls_trial_write_history", &file, status);
 }

@@ -4,6 +4,7 @@
 #ifndef LS_TRAIN_TRIAL_H
 #define LS_TRAIN_TRIAL_H
 
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 #include "autograd/loss_divisor.h"

@@ -12,6 +12,7 @@
 
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
+#include <lockstep/trace.h>
 
 #include "base/trace.h"
 #include "tests/support/numbers.h"

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 #include "base/share.h"

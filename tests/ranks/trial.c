@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 enum { SAMPLES = 60, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };

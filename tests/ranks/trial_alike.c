@@ -16,6 +16,7 @@
 
 #include <lockstep/callbacks.h>
 #include <lockstep/checkpoint.h>
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 enum { SAMPLES = 24, INPUTS = 3 };

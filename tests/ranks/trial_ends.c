@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 enum { SAMPLES = 40, INPUTS = 3, EPOCHS = 3, SEED = 5 };

@@ -8,6 +8,7 @@
  */
 #include "tests/support/ranks.h"
 
+#include <lockstep/parallel.h>
 #include <lockstep/train.h>
 
 enum { SAMPLES = 12, EPOCHS = 3, HOOKS = 3 };

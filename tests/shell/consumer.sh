@@ -20,6 +20,10 @@ check() { # NAME COMMAND...
     fi
 }
 
+not() {
+    ! "$@"
+}
+
 is_empty() { # FILE
     cat "$1" && [ ! -s "$1" ]
 }
@@ -163,18 +167,45 @@ else
     echo "SKIPPED the library opened by Python's ctypes: there is no python3 that has it"
 fi
 
-# alone HEADER SAYING FLAGS...: a public header stands alone, in both languages.
+# Python trains over cffi, with the declarations of the headers.
+cffi=
+for candidate in python3 /usr/bin/python3; do
+    [ -n "$cffi" ] || ! "$candidate" -c "import cffi" 2>/dev/null || cffi=$candidate
+done
+if [ -z "$cffi" ]; then
+    echo "SKIPPED training from Python: there is no python3 with cffi (Debian: python3-cffi)"
+elif ! grep -q ls_callback_new "$work/prefix/include/lockstep/train.h" ||
+    ! grep -q ls_metric_new "$work/prefix/include/lockstep/metrics.h"; then
+    echo "SKIPPED training from Python: callbacks or metrics are not objects"
+else
+    trains=("$cffi" "$LS_SOURCE/tests/shell/trial_program.py" "$library" "$work/prefix/include")
+    check "cffi: alone" "${trains[@]}"
+    check "cffi: two ranks" says_ranks "2 ranks: right" shm "${trains[@]}"
+fi
+
+# alone HEADER SAYING FLAGS...: a public header compiles without other headers, in C17 and in C++20.
 alone() {
     local name=$1 saying=$2 language
     shift 2
-    for language in c c++; do
-        check "lockstep/$name alone in $language$saying" sh -c \
-            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I'$work/prefix/include' $* -fsyntax-only -"
+    for language in c=c17 c++=c++20; do
+        check "lockstep/$name alone in ${language#*=}$saying" sh -c \
+            "echo '#include <lockstep/$name>' | cc -x ${language%=*} -std=${language#*=} -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I'$work/prefix/include' $* -fsyntax-only -"
     done
 }
-for header in "$work"/prefix/include/lockstep/*.h; do
-    [ "$(basename "$header")" = mpi.h ] || alone "$(basename "$header")" ""
+for header in $(cd "$work/prefix/include/lockstep" && find . -name '*.h' ! -name mpi.h | sed 's|^./||' | sort); do
+    alone "$header" ""
 done
+check "headers are found" test "$(ls "$work/prefix/include/lockstep" | grep -c '\.h$')" -gt 17 -a \
+    -e "$work/prefix/include/lockstep/sys/module.h"
+# includes HEADER: the public headers that it reaches.
+includes() {
+    echo "#include <lockstep/$1.h>" | cc -x c -I"$work/prefix/include" -M - | grep -o 'lockstep/[a-z/]*\.h' | sort -u
+}
+check "autograd.h includes no attention, convolution and loss" not grep -qE '(attention|convolution|loss)\.h' <(includes autograd)
+check "optim.h includes no formats" not grep -q 'formats\.h' <(includes optim)
+check "formats.h includes no communication" not grep -q 'comm\.h' <(includes formats)
+check "lockstep.h includes every header" test "$(includes lockstep | wc -l)" = \
+    "$(ls "$work/prefix/include/lockstep" | grep -c '\.h$' | awk '{ print $1 - 1 }')"
 
 # With each MPI library: a program that uses MPI itself finds the module of the installed tree.
 for flavour in openmpi mpich; do

@@ -101,6 +101,16 @@ static void split_it(ls_comm *comm) {
     ls_comm_free(part);
 }
 
+/* The same through Fortran's integer, which does not tell the MPI library. */
+static void use_fortran_handles(int size) {
+    ls_comm *comm = ls_comm_from_mpi_fint(MPI_Comm_c2f(MPI_COMM_WORLD), &(ls_init_options){.backend = "mpi"});
+    CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
+    add(comm);
+    ls_comm_free(comm);
+    CHECK(ls_comm_from_mpi_fint(MPI_Comm_c2f(MPI_COMM_NULL), NULL) == NULL);
+    CHECK(strcmp(ls_error_message(), "ls_comm_from_mpi_fint: the communicator is MPI_COMM_NULL") == 0);
+}
+
 static void use_world(void) {
     ls_comm *world = ls_init(&(ls_init_options){.backend = "mpi"});
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
@@ -274,6 +284,7 @@ int main(int argc, char **argv) { /* nothing; or early, early-shm, single, funne
     add_between_messages(MPI_COMM_WORLD, comm);
     use_parts();
     choose_backend(size);
+    use_fortran_handles(size);
     use_world();
     split_it(comm);
     int sum = 0;

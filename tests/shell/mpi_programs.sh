@@ -115,6 +115,18 @@ check_own_communicators() {
         is "$(complaints out err)" ""
 }
 
+check_fortran() {
+    local flavour=$1 ranks=$2 choice=$3
+    if ! command -v "mpifort.$flavour" >/dev/null; then
+        echo "SKIPPED $flavour: communicators of a Fortran program: there is no mpifort.$flavour (Debian: gfortran)"
+        return
+    fi
+    check "$flavour: a Fortran program builds" "mpifort.$flavour" "$LS_SOURCE/tests/shell/mpi_fortran.f90" -o program \
+        -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib"
+    mpi "$flavour" $ranks env LOCKSTEP_BACKEND=$choice ./program
+    check "$flavour, ${choice:-no} backend asked for: communicators of a Fortran program" is "$status $(complaints out err)" "0 "
+}
+
 check_early_end() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/program_$flavour" early
@@ -183,6 +195,8 @@ check_flavour() {
             beside check_own_communicators "$flavour" $ranks "$choice"
         done
     done
+    beside check_fortran "$flavour" 3 ""
+    beside check_fortran "$flavour" 2 mpi
     beside check_early_end "$flavour"
     for level in single funneled serialized; do
         beside check_level "$flavour" $level

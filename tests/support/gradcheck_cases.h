@@ -5,6 +5,10 @@
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_CASES_H
 #define LS_TESTS_SUPPORT_GRADCHECK_CASES_H
 
+#include <lockstep/attention.h>
+#include <lockstep/convolution.h>
+#include <lockstep/loss.h>
+
 #include "tests/support/gradcheck_trials.h"
 
 #include <math.h>

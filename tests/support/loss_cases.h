@@ -3,6 +3,7 @@
 #ifndef LS_TESTS_SUPPORT_LOSS_CASES_H
 #define LS_TESTS_SUPPORT_LOSS_CASES_H
 
+#include <lockstep/loss.h>
 #include <lockstep/nn.h>
 
 enum { LOSS_WIDTH = 5, LOSS_LENGTH = 3, LOSS_IGNORED = 3 };

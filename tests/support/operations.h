@@ -7,6 +7,7 @@
 #define LS_TESTS_SUPPORT_OPERATIONS_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/loss.h>
 
 typedef struct fixture {
     char name[64];

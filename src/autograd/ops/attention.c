@@ -1,4 +1,6 @@
 /* Attention: softmax(scale q k^T) v, and its gradient, by kernels that never have the matrix of all scores. */
+#include <lockstep/attention.h>
+
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"

@@ -1,5 +1,5 @@
 /* Losses as what trials and pipelines train by. */
-#include <lockstep/autograd.h>
+#include <lockstep/loss.h>
 
 ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user) {
     return ls_cross_entropy(output, target, user);

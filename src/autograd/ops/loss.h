@@ -2,7 +2,7 @@
 #ifndef LS_AUTOGRAD_OPS_LOSS_H
 #define LS_AUTOGRAD_OPS_LOSS_H
 
-#include <lockstep/autograd.h>
+#include <lockstep/loss.h>
 
 #include "tensor/tensor.h"
 

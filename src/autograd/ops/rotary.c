@@ -1,4 +1,6 @@
 /* Rotary positions, composed: pairs of numbers times a table of cosines and sines. */
+#include <lockstep/attention.h>
+
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 

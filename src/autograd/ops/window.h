@@ -2,6 +2,8 @@
 #ifndef LS_AUTOGRAD_OPS_WINDOW_H
 #define LS_AUTOGRAD_OPS_WINDOW_H
 
+#include <lockstep/convolution.h>
+
 #include "autograd/op.h"
 
 enum { LS_SPATIAL = 3 };

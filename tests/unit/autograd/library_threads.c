@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <lockstep/attention.h>
 #include <lockstep/autograd.h>
+#include <lockstep/convolution.h>
 
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/libraries.h"

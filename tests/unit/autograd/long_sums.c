@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include <lockstep/autograd.h>
+#include <lockstep/loss.h>
 
 enum { INPUTS = 3, CLASSES = 500009, ROWS = 100003, MANY = 4000037 };
 

@@ -4,6 +4,8 @@
  *
  * devices: cpu shadow cuda teams
  */
+#include <lockstep/convolution.h>
+
 #include "tests/support/elements.h"
 #include "tests/support/operations.h"
 #include "tests/support/unit.h"
@@ -30,7 +32,7 @@ static ls_shape take(const double **numbers, int count) {
     for (int i = 0; i < count; i++) {
         size[i] = (int64_t) * (*numbers)++;
     }
-    return ls_shape_make((size_t)count, size);
+    return ls_shape_make(count, size);
 }
 
 static int64_t take_one(const double **numbers) {

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include <lockstep/autograd.h>
+#include <lockstep/loss.h>
 
 #include "autograd/ops/linear.h"
 #include "tests/support/allocator.h"

@@ -29,6 +29,10 @@ static void test_error_message_quotes_its_cause(void **state) {
     longer[sizeof longer - 1] = '\0';
     (void)ls_fail(LS_ERR_IO, "%s", longer);
     assert_int_equal(strlen(ls_error_message()), LS_ERROR_CAPACITY - 1);
+    assert_int_equal(ls_error_set_text(LS_ERR_IO, "100 %s"), LS_ERR_IO);
+    assert_string_equal(ls_error_message(), "100 %s");
+    assert_int_equal(ls_error_set_text(LS_ERR_STATE, NULL), LS_ERR_STATE);
+    assert_string_equal(ls_error_message(), "");
 }
 
 static void keep_line(ls_log_level level, int rank, const char *line, void *user) {
@@ -168,6 +172,10 @@ static void test_log_levels_and_rank(void **state) {
     assert_string_equal(seen, "");
     ls_log_write(LS_LOG_INFO, "joined %d", 7);
     assert_string_equal(seen, "3|joined 7");
+    ls_log_write_text(LS_LOG_INFO, "100 %s");
+    assert_string_equal(seen, "3|100 %s");
+    ls_log_write_text(LS_LOG_INFO, NULL);
+    assert_string_equal(seen, "3|100 %s");
     ls_log_set_rank(-1);
     ls_log_set_sink(NULL, NULL);
 }

@@ -74,7 +74,7 @@ static void test_logs_and_histories(void **state) {
     run((ls_callback *[]){ls_csv_log(epochs, &(ls_csv_log_options){.separator = ';'}),
                           ls_csv_log(batches, &(ls_csv_log_options){.separator = ';', .per_batch = true})},
         2, &s, &trial);
-    assert_int_equal(ls_trial_save_history(trial, saved), LS_OK);
+    assert_int_equal(ls_trial_write_history(trial, saved), LS_OK);
     const double loss = ls_trial_history(trial, 1, "loss");
     assert_false(has_between_digits(text_of(epochs), ','));
     assert_false(has_between_digits(text_of(batches), ','));

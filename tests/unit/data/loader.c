@@ -6,6 +6,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
+#include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
 /* Batch b of epoch e is three rows of 100 e + b; there are 4 + e of them. */

@@ -8,6 +8,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
+#include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
 static int ended; /* data sets that count their end */

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
 /* Sample i is the number i, and its target. */

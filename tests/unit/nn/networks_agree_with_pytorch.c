@@ -4,6 +4,8 @@
  *
  * devices: cpu shadow cuda
  */
+#include <lockstep/loss.h>
+
 #include "tests/support/elements.h"
 #include "tests/support/networks.h"
 #include "tests/support/unit.h"

@@ -5,6 +5,7 @@
  */
 #include "tests/support/numbers.h"
 
+#include <lockstep/formats.h>
 #include <lockstep/optim.h>
 
 #include "tests/support/allocator.h"

@@ -7,6 +7,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
+#include <lockstep/formats.h>
 #include <lockstep/optim.h>
 
 #include <math.h>

@@ -7,6 +7,7 @@
 #include "tests/support/unit.h"
 
 #include <lockstep/data.h>
+#include <lockstep/loss.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 

@@ -10,6 +10,7 @@
 
 #include <lockstep/autograd.h>
 #include <lockstep/comm.h>
+#include <lockstep/convolution.h>
 
 #include "base/status.h"
 #include "tensor/device/cpu/libraries.h"
@@ -44,7 +45,7 @@ static const conv_case cases[] = {
 
 static ls_shape shape_of(int64_t first, int64_t second, const int64_t *rest, int count) {
     int64_t size[5] = {first, second, rest[0], rest[1], rest[2]};
-    return ls_shape_make((size_t)(2 + count), size);
+    return ls_shape_make(2 + count, size);
 }
 
 /* y and the three gradients, as f64. */
@@ -60,9 +61,9 @@ static ls_status compute(const conv_case *c, ls_dtype dtype, ls_tensor *results[
     }
     const int64_t stride[] = {c->stride, c->stride, c->stride}, padding[] = {c->padding, c->padding, c->padding};
     const int64_t dilation[] = {c->dilation, c->dilation, c->dilation};
-    const ls_conv_options options = {.stride = ls_shape_make((size_t)c->axes, stride),
-                                     .padding = ls_shape_make((size_t)c->axes, padding),
-                                     .dilation = ls_shape_make((size_t)c->axes, dilation),
+    const ls_conv_options options = {.stride = ls_shape_make(c->axes, stride),
+                                     .padding = ls_shape_make(c->axes, padding),
+                                     .dilation = ls_shape_make(c->axes, dilation),
                                      .groups = c->groups};
     ls_tensor *y = (c->transposed ? ls_conv_transpose : ls_conv)(leaf[0], leaf[1], leaf[2], &options);
     LS_TRY(ls_backward(ls_sum(ls_mul(y, ls_sin(ls_detach(y))))));

@@ -22,7 +22,7 @@ static void for_axes(void (*check)(const ls_tensor *x, int axis, int64_t width, 
 }
 
 static ls_shape shape_of(const ls_tensor *x) {
-    return ls_shape_make((size_t)x->ndim, x->size);
+    return ls_shape_make(x->ndim, x->size);
 }
 
 /* The softmax at element `at`, by the textbook. */

@@ -114,6 +114,24 @@ static void test_ending_no_scope(void **state) {
     assert_int_equal(ls_scope_end(NULL), LS_ERR_ARGUMENT);
 }
 
+static void test_functions_for_macros(void **state) {
+    (void)state;
+    const int64_t sizes[LS_MAX_DIMS + 1] = {2, 3, 4};
+    const int axes[LS_MAX_DIMS + 1] = {1, -1};
+    const ls_shape shape = ls_shape_make(3, sizes), same = LS_SHAPE(2, 3, 4);
+    const ls_axes two = ls_axes_make(2, axes), both = LS_AXES(1, -1);
+    assert_int_equal(shape.ndim, 3);
+    assert_int_equal(same.ndim, 3);
+    assert_memory_equal(shape.size, same.size, sizeof shape.size);
+    assert_memory_equal(&two, &both, sizeof two);
+    assert_int_equal(ls_shape_make(0, NULL).ndim, 0);
+    assert_int_equal(ls_shape_make(LS_MAX_DIMS + 1, sizes).ndim, -1);
+    assert_int_equal(ls_shape_make(-3, NULL).ndim, -1);
+    assert_int_equal(ls_axes_make(LS_MAX_DIMS + 1, axes).count, -1);
+    assert_int_equal(ls_axes_make(-3, NULL).count, -1);
+    assert_true(ls_option_zero() == LS_ZERO);
+}
+
 static void test_shapes_that_cannot_be(void **state) {
     (void)state;
     assert_null(ls_empty(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), LS_F32));
@@ -333,6 +351,7 @@ int main(void) {
         cmocka_unit_test_setup(test_a_scope_ends_only_when_innermost, start),
         cmocka_unit_test_setup(test_a_scope_tells_its_first_error, start),
         cmocka_unit_test_setup(test_ending_no_scope, start),
+        cmocka_unit_test_setup(test_functions_for_macros, start),
         cmocka_unit_test_setup(test_shapes_that_cannot_be, start),
         cmocka_unit_test_setup(test_empty_tensors, start),
         cmocka_unit_test_setup(test_views_share_memory, start),

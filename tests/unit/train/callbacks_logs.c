@@ -180,7 +180,7 @@ static void test_metric_epoch(void **unused) {
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
-    assert_int_equal(ls_trial_save_history(trial, history), LS_OK);
+    assert_int_equal(ls_trial_write_history(trial, history), LS_OK);
     ls_trial_free(trial);
     free_setting(&s);
     assert_true(strncmp(contents(path), "epoch,loss\n0,", 13) == 0);

@@ -182,7 +182,7 @@ static void test_history_as_csv(void **state) {
     options.metrics = LS_METRICS("loss", "acc");
     ls_trial *trial = ls_trial_new(&options);
     const char *path = test_path("history.csv");
-    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
     char text[1024];
     FILE *stream = fopen(path, "r");
     assert_string_equal(fgets(text, sizeof text, stream), "epoch\n");
@@ -190,7 +190,7 @@ static void test_history_as_csv(void **state) {
     fclose(stream);
     for (int epoch = 0; epoch < 2; epoch++) {
         assert_int_equal(ls_trial_run(trial, epoch + 1), LS_OK);
-        assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+        assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
         stream = fopen(path, "r");
         assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc\n");
         if (epoch == 0) {
@@ -207,7 +207,7 @@ static void test_history_as_csv(void **state) {
     }
     fclose(stream);
     assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* of the last epoch alone */
-    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
     stream = fopen(path, "r");
     assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc,test_loss,test_acc\n");
     assert_non_null(strstr(fgets(text, sizeof text, stream), ",nan,nan\n"));
@@ -215,10 +215,10 @@ static void test_history_as_csv(void **state) {
     assert_int_equal(fscanf(stream, "%*d,%*f,%*f,%*f,%*f,%lf,%lf", &test_loss, &test_acc), 2);
     assert_true(fabs(test_loss - ls_trial_metric(trial, "test_loss")) < 1e-8);
     fclose(stream);
-    assert_int_equal(ls_trial_save_history(trial, test_path("absent/all.csv")), LS_ERR_IO);
+    assert_int_equal(ls_trial_write_history(trial, test_path("absent/all.csv")), LS_ERR_IO);
     expect_message("/absent/all.csv");
-    assert_int_equal(ls_trial_save_history(trial, NULL), LS_ERR_ARGUMENT);
-    assert_int_equal(ls_trial_save_history(NULL, path), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_write_history(trial, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_write_history(NULL, path), LS_ERR_ARGUMENT);
     assert_int_equal(test_files_count(), 1);
     ls_trial_free(trial);
     free_setting(&s);

@@ -207,8 +207,8 @@ static ls_status check_handle(MPI_Comm comm) {
     return LS_OK;
 }
 
-static ls_status mpi_adopt(const void *handle, ls_join_context *join, void **state) {
-    const MPI_Comm comm = *(const MPI_Comm *)handle;
+static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *join, void **state) {
+    const MPI_Comm comm = fortran ? MPI_Comm_f2c(*(const MPI_Fint *)handle) : *(const MPI_Comm *)handle;
     LS_TRY(check_handle(comm));
     LS_TRY(ls_mpi_watch_finalize());
     MPI_Comm_rank(comm, &join->rank);

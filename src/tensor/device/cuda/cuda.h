@@ -4,25 +4,26 @@
  * loading them. This header is all that the two sides know of each other, and CUDA's own are included in this folder
  * only.
  *
- * The module exports ls_cuda_module and needs no symbol of the core.
+ * The module exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a driver
+ * the function returns a table whose device_count is 0.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_H
 #define LS_TENSOR_DEVICE_CUDA_CUDA_H
 
+#include <lockstep/sys/module.h>
+
 #include "base/status.h"
 #include "tensor/device.h"
 
-enum { LS_CUDA_ABI = 2 };
-
 /* What the core does for the module: see the declarations of the functions with ls_. */
-typedef struct ls_cuda_core {
+struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
     ls_status (*fail_memory)(const char *call, size_t bytes);
     void (*log_write)(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
     size_t (*dtype_size)(ls_dtype dtype);
     const char *(*dtype_name)(ls_dtype dtype);
     void (*kernels_complete)(ls_kernels *kernels);
-} ls_cuda_core;
+};
 
 /* What `lockstep doctor` tells of a GPU. */
 typedef struct ls_cuda_info {
@@ -34,7 +35,7 @@ typedef struct ls_cuda_info {
     int multiprocessors;
 } ls_cuda_info;
 
-typedef struct ls_cuda {
+struct ls_cuda {
     int device_count; /* GPUs that this process may use: 0 is no failure of the module */
     const char
         *failure; /* why there are none, as the end of a sentence: "no driver answers"; NULL where there are some */
@@ -48,11 +49,7 @@ typedef struct ls_cuda {
 
     /* May be slow, as it may have to start CUDA on the GPU. False with the error set. */
     bool (*info)(int index, ls_cuda_info *info);
-} ls_cuda;
-
-/* NULL where abi_version is not LS_CUDA_ABI. Without a GPU or a driver it gives what has a device_count of 0. Called
- * once; `core` stays. */
-typedef const ls_cuda *ls_cuda_module_function(int abi_version, const ls_cuda_core *core);
+};
 
 /* ---- the core's side ------------------------------------------------------------------------------------------- */
 

@@ -4,23 +4,24 @@
  * is all that the two sides know of each other, and dnnl.h is included in this folder only; what differs between
  * versions 2 and 3 of oneDNN is in describe.c.
  *
- * The module exports ls_onednn_module and needs no symbol of the core.
+ * The module exports ls_onednn_module (lockstep/sys/module.h) and needs no symbol of the core. The function returns
+ * NULL if oneDNN does not start, too.
  */
 #ifndef LS_TENSOR_DEVICE_ONEDNN_ONEDNN_H
 #define LS_TENSOR_DEVICE_ONEDNN_ONEDNN_H
+
+#include <lockstep/sys/module.h>
 
 #include "base/status.h"
 #include "tensor/kernels.h"
 #include "tensor/tensor.h"
 
-#define LS_ONEDNN_ABI 3
-
 /* What the core does for the module: the calling thread's cache of memory, and ls_fail_memory. */
-typedef struct ls_onednn_core {
+struct ls_onednn_core {
     void *(*allocate)(size_t bytes);
     void (*release)(void *memory, size_t bytes);
     ls_status (*fail_memory)(const char *call, size_t bytes);
-} ls_onednn_core;
+};
 
 /* Which of the three tensors of a convolution is computed from the other two. */
 typedef enum ls_conv_work { LS_CONV_SMALL, LS_CONV_LARGE, LS_CONV_WEIGHT } ls_conv_work;
@@ -35,7 +36,7 @@ typedef ls_status ls_product_part(const ls_gemm *part);
  * Every function gives LS_ERR_UNSUPPORTED, without a message and with nothing done, where oneDNN refuses; the caller
  * then has another way.
  */
-typedef struct ls_onednn {
+struct ls_onednn {
     const char *version; /* "2.6.3" */
     const char *file;    /* of oneDNN itself */
 
@@ -64,9 +65,6 @@ typedef struct ls_onednn {
      */
     ls_status (*conv)(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
                       const ls_tensor *bias, const ls_window *window, bool in_bf16);
-} ls_onednn;
-
-/* NULL where abi_version is not LS_ONEDNN_ABI, or oneDNN does not start. */
-typedef const ls_onednn *ls_onednn_module_function(int abi_version, const ls_onednn_core *core);
+};
 
 #endif

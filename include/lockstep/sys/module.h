@@ -1,0 +1,53 @@
+/**
+ * @file sys/module.h
+ * Entry functions of plug-ins. A plug-in is a shared library `lockstep-NAME.so` that the library opens on demand. It
+ * exports one entry function and needs no symbol of the library. lockstep.h does not include this header.
+ *
+ * | plug-in | entry function | opened for |
+ * |---|---|---|
+ * | `lockstep-NAME.so` | `ls_backend_module` | `.backend = "NAME"` of ls_init |
+ * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
+ * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
+ *
+ * The library calls the entry function once, with the version of the interface and a table of the library's functions,
+ * which stays valid. The function returns the plug-in's table, or NULL if it does not know this version.
+ *
+ * The tables are opaque here: their layout changes from version to version. So plug-ins are built in Lockstep's source
+ * tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.
+ */
+#ifndef LOCKSTEP_SYS_MODULE_H
+#define LOCKSTEP_SYS_MODULE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The versions of the three interfaces, for the parameter `abi_version` of an entry function. */
+enum { LS_BACKEND_ABI = 15, LS_CUDA_ABI = 2, LS_ONEDNN_ABI = 3 };
+
+/** A backend of communicators. Opaque. */
+typedef struct ls_backend ls_backend;
+/** The library's functions for a backend. Opaque. */
+typedef struct ls_core ls_core;
+/** The entry function of a backend. */
+typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
+
+/** The GPUs of a process. Opaque. */
+typedef struct ls_cuda ls_cuda;
+/** The library's functions for GPUs. Opaque. */
+typedef struct ls_cuda_core ls_cuda_core;
+/** The entry function of the plug-in for GPUs. */
+typedef const ls_cuda *ls_cuda_module_function(int abi_version, const ls_cuda_core *core);
+
+/** Products and convolutions of oneDNN. Opaque. */
+typedef struct ls_onednn ls_onednn;
+/** The library's functions for oneDNN. Opaque. */
+typedef struct ls_onednn_core ls_onednn_core;
+/** The entry function of the plug-in for oneDNN. */
+typedef const ls_onednn *ls_onednn_module_function(int abi_version, const ls_onednn_core *core);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
