@@ -25,6 +25,7 @@ typedef struct ls_checkpoint_options {
     const char *best;
     bool highest;    /**< the highest value of it is the best, not the lowest */
     bool no_signals; /**< SIGTERM and SIGUSR1 are left alone */
+    bool overwrite;  /**< ls_trial_run removes the checkpoints of an earlier run that are further than this trial */
 } ls_checkpoint_options;
 
 /**
@@ -50,7 +51,9 @@ typedef struct ls_checkpoint_options {
  * link is LS_ERR_STATE if `best` is given.
  *
  * A folder is used by one trial at a time (LS_ERR_STATE after half a second), and a trial refuses (LS_ERR_STATE) a
- * folder in which there are whole checkpoints further than where it begins: it would leave two histories there.
+ * folder in which there are whole checkpoints further than where it begins: it would leave two histories there. With
+ * `overwrite` it removes these checkpoints before its first step: all of them if it starts fresh, none if `.resume` of
+ * ls_trial_options found the newest. It removes no other files, and no checkpoints of a trial that still runs.
  *
  * ls_trial_new takes the callback over. On failure it is invalid (`.invalid`), and the error is set.
  */
