@@ -5,9 +5,9 @@
  * something is wrong.
  *
  * Memory: whatever a file says, reading it takes at most twice what it holds and what it truly can give, and about
- * 1.5 MiB: of IDX and .npy the tensor; of CSV one line of text (with its numbers as doubles) and the tensor; of
- * safetensors and .npz the tensors, with less than 1 KiB for each beside its elements; of event files the largest
- * record.
+ * 1.5 MiB: of IDX and .npy the tensor; of CSV one line of text (with its numbers as doubles), the names of columns and
+ * classes, and the tensor; of safetensors and .npz the tensors, with less than 1 KiB for each beside its elements; of
+ * event files the largest record.
  *
  * Writers, but those of event files, make a new file beside `path`, sync it and rename it to `path`, so that a reader
  * sees the old file or the whole new one. A symbolic link at `path` is replaced, not followed; LS_ERR_IO where a
@@ -33,21 +33,55 @@ LS_API ls_tensor *ls_idx_read(const char *path);
 /** Writes a tensor of u8, i32, f32 or f64 as an IDX file; gzipped when `path` ends in ".gz". */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** How to read a CSV file. Zero fields: a header line, commas, all columns, f32. */
+/** The different texts of a CSV column, sorted by their bytes; the number of a text is its class. Opaque. */
+typedef struct ls_csv_classes ls_csv_classes;
+
+/** A CSV column of text. */
+typedef struct ls_csv_text {
+    const char *column;            /**< its name or number */
+    const ls_csv_classes *classes; /**< borrowed: the classes of its texts; NULL: those that this file has */
+} ls_csv_text;
+
+/**
+ * How to read a CSV file. Zero fields: a header line, commas, all columns, f32, no text, no empty fields. A column is
+ * named by its name in the header or, if no column has that name, by its number from "0" on.
+ */
 typedef struct ls_csv_options {
     char separator;             /**< 0: ',' */
     bool no_header;             /**< the first line is data; columns are then called "0", "1", ... */
-    const char *const *columns; /**< the names of the columns to read, in this order; NULL: all */
+    const char *const *columns; /**< the columns to read, in this order; NULL: all */
     int column_count;
     bool all_but; /**< read all columns but the named ones, in the file's order */
     ls_dtype dtype;
+    const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
+    int text_count;
+    double empty;      /**< the value of an empty field, which may be NAN; 0: an error, LS_ZERO: 0 */
+    bool class_target; /**< ls_csv_dataset: the one target column holds class numbers */
 } ls_csv_options;
 
 /**
- * Reads numbers as a tensor [rows, columns], gzipped or not. Fields may be quoted, and a line may have 16 MiB. An error
- * names the line and the column. `options` may be NULL.
+ * Reads numbers as a tensor [rows, columns], gzipped or not. Fields may be quoted (RFC 4180), and a line may have 16
+ * MiB. Spaces around a field that is not quoted are ignored. A text of a column in `.text` becomes its class number;
+ * without a table of its own, such a column takes one more pass over the file. An error names the line and the column:
+ * LS_ERR_FORMAT for a field that is not a number, is empty, does not fit an integer dtype or is not one of the classes.
+ * `options` may be NULL.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
+
+/**
+ * Reads the classes of a column, given by its name or number: its different texts that are not empty, at most 10,000.
+ * Of the options, separator and no_header count; `options` may be NULL. Give the result to ls_csv_text to read several
+ * files with the same class numbers, and free it after them. Returns NULL on failure.
+ */
+LS_API ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options);
+/** Returns the number of classes; 0 for NULL. */
+LS_API int ls_csv_classes_count(const ls_csv_classes *classes);
+/** Returns the text of a class, borrowed; NULL after the last. */
+LS_API const char *ls_csv_classes_name(const ls_csv_classes *classes, int64_t number);
+/** Returns the class of a text; -1 if there is none. */
+LS_API int ls_csv_classes_find(const ls_csv_classes *classes, const char *name);
+/** Frees the classes. NULL is allowed. */
+LS_API void ls_csv_classes_free(ls_csv_classes *classes);
 
 /** A tensor and its name. */
 typedef struct ls_named {

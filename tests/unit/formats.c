@@ -4,6 +4,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/formats.h>
 
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -174,11 +175,11 @@ static void expect_csv_error(const char *text, const ls_csv_options *options, co
 
 static void test_csv_errors_name_line_and_column(void **state) {
     (void)state;
-    static const char *const no_numbers[] = {"x", "", "12abc", "1 2", "1.2.3", "0x", "--1"};
+    static const char *const no_numbers[] = {"x", "12abc", "1 2", "1.2.3", "0x", "--1"};
     for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
         char text[64], said[64];
         snprintf(text, sizeof text, "a,b\n1,2\n3,%s\n", no_numbers[i]);
-        snprintf(said, sizeof said, "line 3, column 2: \"%s\" is not a number", no_numbers[i]);
+        snprintf(said, sizeof said, "line 3, column \"b\": \"%s\" is not a number", no_numbers[i]);
         expect_csv_error(text, NULL, said);
     }
     expect_csv_error("a,b\n1,2\n3\n", NULL, "line 3: 1 fields where the first line has 2");
@@ -190,9 +191,92 @@ static void test_csv_errors_name_line_and_column(void **state) {
     expect_csv_error("a,\"b\n1,2\n", NULL, "does not end");
     expect_csv_error("a\"b,c\"\n1,2\n", NULL, "quote");
     const char *const missing[] = {"c"};
-    expect_csv_error("a,b\n1,2\n", &(ls_csv_options){.columns = missing, .column_count = 1}, "no column named \"c\"");
+    expect_csv_error("a,b\n1,2\n", &(ls_csv_options){.columns = missing, .column_count = 1},
+                     "no column named \"c\"; columns: a, b");
     const char *const twice[] = {"a"};
     expect_csv_error("a,a\n1,2\n", &(ls_csv_options){.columns = twice, .column_count = 1}, "more than one");
+}
+
+/* ---- CSV: text and empty fields -----------------------------------------------------------------------------------
+ */
+
+static const char passengers[] = "Name,Sex,Age,Fare\n"
+                                 "\"Smith, \"\"Jo\"\"\",male,22,7.25\n"
+                                 "\"two\nlines\",female,,71.5\n"
+                                 "Kim, male ,4,\n";
+
+static void test_csv_reads_text_as_classes(void **state) {
+    (void)state;
+    const char *const wanted[] = {"Sex", "2", "Fare"}; /* a name or a number */
+    ls_csv_options options = {.columns = wanted,
+                              .column_count = 3,
+                              .text = (const ls_csv_text[]){{.column = "Sex"}},
+                              .text_count = 1,
+                              .empty = -1};
+    expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, -1, 71.5F, 1, 4, -1});
+    options.empty = LS_ZERO;
+    expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, 0, 71.5F, 1, 4, 0});
+    ls_csv_classes *names = ls_csv_classes_read(csv(passengers), "Name", NULL);
+    assert_int_equal(ls_csv_classes_count(names), 3);
+    assert_string_equal(ls_csv_classes_name(names, 0), "Kim");
+    assert_string_equal(ls_csv_classes_name(names, 1), "Smith, \"Jo\"");
+    assert_string_equal(ls_csv_classes_name(names, 2), "two\nlines");
+    assert_true(ls_csv_classes_name(names, 3) == NULL && ls_csv_classes_name(names, -1) == NULL);
+    assert_int_equal(ls_csv_classes_find(names, "two\nlines"), 2);
+    assert_int_equal(ls_csv_classes_find(names, "Sm"), -1);
+    ls_csv_classes_free(names);
+    ls_csv_classes_free(NULL);
+}
+
+/* Two files with the same class numbers. */
+static void test_csv_classes_of_another_file(void **state) {
+    (void)state;
+    ls_csv_classes *colours = ls_csv_classes_read(csv("c\nred\nblue\n\ngreen\n\"\"\n"), "c", NULL);
+    assert_int_equal(ls_csv_classes_count(colours), 3); /* an empty field is no class */
+    const ls_csv_options options = {.text = (const ls_csv_text[]){{.column = "c", .classes = colours}},
+                                    .text_count = 1};
+    expect_numbers(ls_csv_read(csv("c\nred\ngreen\n"), &options), 2, 1, (const float[]){2, 1});
+    expect_csv_error("x,c\n1,red\n2,violet\n", &options,
+                     "line 3, column \"c\": \"violet\" is not one of its 3 classes");
+    ls_csv_classes_free(colours);
+}
+
+static void test_csv_refuses_fields(void **state) {
+    (void)state;
+    const ls_csv_options text = {.text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1};
+    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the texts");
+    const char *const age[] = {"Age"};
+    expect_csv_error(passengers, &(ls_csv_options){.columns = age, .column_count = 1},
+                     "line 3, column \"Age\" is empty; set .empty"); /* the row begins in line 3 and ends in line 4 */
+    expect_csv_error("a,b\n1,2\n3, \n", NULL, "line 3, column \"b\" is empty");
+    expect_csv_error("1;;3\n", &(ls_csv_options){.separator = ';', .no_header = true}, "line 1, column \"1\" is empty");
+    expect_csv_error("n,Age\n\"x\ny\",1\n7,x\n", &(ls_csv_options){.columns = age, .column_count = 1},
+                     "line 4, column \"Age\": \"x\"");
+    expect_csv_error("a\n256\n", &(ls_csv_options){.dtype = LS_U8}, "line 2, column \"a\": 256 does not fit u8");
+    expect_csv_error("a\n1.5\n", &(ls_csv_options){.dtype = LS_I64}, "1.5 does not fit i64");
+    expect_csv_error("Sex\nfe\"male\n", &text, "a quote stands in the middle of a field");
+    assert_null(ls_csv_classes_read(csv("a\n1\n"), "b", NULL));
+    assert_non_null(strstr(ls_error_message(), "no column named \"b\"; columns: a"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_I64, .empty = NAN}));
+    assert_non_null(strstr(ls_error_message(), ".empty is nan, which i64 cannot hold"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = 1}));
+    assert_non_null(strstr(ls_error_message(), ".text_count is 1 and .text is NULL"));
+}
+
+static void test_csv_has_as_many_classes_as_fit(void **state) {
+    (void)state;
+    enum { TEXTS = 10001 };
+    static char text[16 * TEXTS];
+    size_t size = (size_t)snprintf(text, sizeof text, "id\n");
+    for (int i = 0; i < TEXTS; i++) {
+        size += (size_t)snprintf(text + size, sizeof text - size, "n%d\n", i);
+    }
+    assert_null(ls_csv_classes_read(csv(text), "id", NULL));
+    assert_non_null(strstr(ls_error_message(), "line 10002, column \"id\" has more than 10000 different texts"));
+    text[10 + 5 * 300] = '\0'; /* a few hundred */
+    const ls_csv_options bytes = {.text = (const ls_csv_text[]){{.column = "id"}}, .text_count = 1, .dtype = LS_U8};
+    assert_null(ls_csv_read(csv(text), &bytes));
+    assert_non_null(strstr(ls_error_message(), "too many for u8"));
 }
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------- */
@@ -470,6 +554,10 @@ int main(void) {
         cmocka_unit_test(test_csv_reads_columns),
         cmocka_unit_test(test_numbers_have_points_in_every_locale),
         cmocka_unit_test(test_csv_errors_name_line_and_column),
+        cmocka_unit_test(test_csv_reads_text_as_classes),
+        cmocka_unit_test(test_csv_classes_of_another_file),
+        cmocka_unit_test(test_csv_refuses_fields),
+        cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_refuses_bad_files),

@@ -55,6 +55,7 @@ static void round_csv(uint64_t number, void *argument) {
         "a,\"b\",c\n1,2,3\n4,\"5\",6\r\n7,8e2,9\n",
         "\xEF\xBB\xBFx;\"y \"\"z\"\"\";t\n1;2;\"3\"\n\n  4;\"-5\";6",
         "0.1,0.2\n0.3,-0.4\n\"1\",\"2\"\n",
+        "a,c,d\n\"x, \"\"y\"\"\",,1\n\"two\nlines\",7, \nz,8,9\r\n",
     };
     static const char *const names[] = {"c", "a"};
     const ls_csv_options options[] = {
@@ -63,12 +64,13 @@ static void round_csv(uint64_t number, void *argument) {
         {.no_header = true, .dtype = LS_I64},
         {.columns = names, .column_count = 2, .dtype = LS_BF16},
         {.columns = names, .column_count = 1, .all_but = true, .dtype = LS_U8},
+        {.text = (const ls_csv_text[]){{.column = "a"}, {.column = "1"}}, .text_count = 2, .empty = NAN},
     };
     content c = {0};
-    const char *text = texts[number % 3];
+    const char *text = texts[number % 4];
     content_replace(&c, 0, 0, text, strlen(text));
     content_damage(&c);
-    const char *path = number / 3 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c);
+    const char *path = number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         ls_tensor *tensor = ls_csv_read(path, &options[i]);
         if (tensor == NULL) {
