@@ -102,13 +102,19 @@ typedef struct ls_safetensors ls_safetensors;
 /**
  * Reads a safetensors file; NULL and an error when it is not a good one: names must differ, the tensors' bytes lie side
  * by side, and an entry has a dtype, a shape and data_offsets. The numbers may be any, NaN too.
+ *
+ * Integers for which there is no dtype are converted: I8, I16 and U16 to i32; U32 and U64 to i64. A tensor of another
+ * dtype (F8_E4M3, say), or a U64 that does not fit, is left out: ls_safetensors_find of its name fails.
  */
 LS_API ls_safetensors *ls_safetensors_load(const char *path);
 /** The number of tensors in it. */
 LS_API int ls_safetensors_count(const ls_safetensors *file);
 /** Tensor `index`, in the order of its data, lent; name and tensor are NULL out of range. */
 LS_API ls_named ls_safetensors_at(const ls_safetensors *file, int index);
-/** The tensor of that name, lent; NULL when there is none. */
+/**
+ * The tensor of that name, lent; NULL when there is none. NULL with LS_ERR_UNSUPPORTED, naming tensor and dtype, when
+ * the file has a tensor of that name that was left out.
+ */
 LS_API ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name);
 /** The text that the metadata holds for `key`, lent; NULL when there is none. */
 LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key);
@@ -127,14 +133,15 @@ LS_API ls_tensor *ls_image_read(const char *path, int channels);
 
 /*
  * ---- NumPy ------------------------------------------------------------------------------------------------------
- * Arrays of float32, float64, float16, int32, int64, uint8 and bool, as np.save and np.savez write them. Those of other
- * dtypes are refused by name (bf16, which NumPy does not have, is not written).
+ * Arrays of floating numbers, integers and bool, as np.save and np.savez write them. Integers for which there is no
+ * dtype are converted when they are read: int8, int16 and uint16 to i32; uint32 and uint64 to i64, LS_ERR_UNSUPPORTED
+ * if a value does not fit. Arrays of other dtypes are LS_ERR_UNSUPPORTED (bf16, which NumPy does not have, is not
+ * written).
  */
 
 /**
  * Reads a .npy file of version 1, 2 or 3, gzipped or not, as a tensor with the array's shape: in C or Fortran order, of
- * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, of another dtype,
- * or no .npy file.
+ * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, or no .npy file.
  */
 LS_API ls_tensor *ls_npy_read(const char *path);
 
@@ -149,14 +156,15 @@ typedef struct ls_npz ls_npz;
 
 /**
  * Reads an .npz file, compressed or not; NULL and an error when it is not a good one: all members are arrays, their
- * names differ, and their checksums are right.
+ * names differ, and their checksums are right. An array that no tensor can hold is left out: ls_npz_find of its name
+ * fails.
  */
 LS_API ls_npz *ls_npz_load(const char *path);
 /** The number of tensors in it. */
 LS_API int ls_npz_count(const ls_npz *file);
 /** Tensor `index`, in the order of the file, lent; name and tensor are NULL out of range. */
 LS_API ls_named ls_npz_at(const ls_npz *file, int index);
-/** The tensor of that name, lent; NULL when there is none. */
+/** The tensor of that name, lent; NULL when there is none, with LS_ERR_UNSUPPORTED if it was left out. */
 LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 /** Frees it with its tensors. NULL is allowed. */
 LS_API void ls_npz_free(ls_npz *file);

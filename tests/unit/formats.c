@@ -3,6 +3,7 @@
 
 #include <lockstep/autograd.h>
 #include <lockstep/formats.h>
+#include <lockstep/nn.h>
 
 #include <math.h>
 #include <signal.h>
@@ -340,11 +341,93 @@ static void expect_safetensors_error(const char *header, size_t data_size, const
     assert_non_null(strstr(ls_error_message(), part));
 }
 
+/* A file with this header and this data. */
+static ls_safetensors *safetensors_of(const char *header, const void *data, size_t size) {
+    unsigned char bytes[1024] = {0};
+    const size_t length = strlen(header);
+    bytes[0] = (unsigned char)(length & 0xff);
+    bytes[1] = (unsigned char)(length >> 8);
+    memcpy(bytes + 8, header, length);
+    memcpy(bytes + 8 + length, data, size);
+    return ls_safetensors_load(test_file("made.safetensors", bytes, 8 + length + size));
+}
+
+static void expect_integers(const ls_tensor *tensor, ls_dtype dtype, int64_t first, int64_t last) {
+    assert_non_null(tensor);
+    assert_int_equal(ls_dtype_of(tensor), dtype);
+    const int64_t at[] = {0, ls_numel(tensor) - 1};
+    const void *elements = ls_data(tensor);
+    if (dtype == LS_I64) {
+        assert_true(((const int64_t *)elements)[at[0]] == first && ((const int64_t *)elements)[at[1]] == last);
+    } else {
+        assert_true(((const int32_t *)elements)[at[0]] == first && ((const int32_t *)elements)[at[1]] == last);
+    }
+}
+
+/* Integers without a dtype are converted, and a tensor that none can hold is refused when it is asked for. */
+static void test_safetensors_converts_integers(void **state) {
+    (void)state;
+    static const char header[] = "{\"i8\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                                 "\"f8\":{\"dtype\":\"F8_E4M3\",\"shape\":[5],\"data_offsets\":[3,8]},"
+                                 "\"i16\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[8,12]},"
+                                 "\"u16\":{\"dtype\":\"U16\",\"shape\":[2],\"data_offsets\":[12,16]},"
+                                 "\"u32\":{\"dtype\":\"U32\",\"shape\":[2],\"data_offsets\":[16,24]},"
+                                 "\"u64\":{\"dtype\":\"U64\",\"shape\":[2],\"data_offsets\":[24,40]},"
+                                 "\"large\":{\"dtype\":\"U64\",\"shape\":[1],\"data_offsets\":[40,48]},"
+                                 "\"last\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[48,49]}}";
+    static const unsigned char data[] = "\x80\0\x7f" /* i8: -128, 0, 127 */
+                                        "f8f8f"
+                                        "\0\x80\xff\x7f"                   /* i16: -32768, 32767 */
+                                        "\0\0\xff\xff"                     /* u16: 0, 65535 */
+                                        "\1\0\0\0\xff\xff\xff\xff"         /* u32: 1, 2^32 - 1 */
+                                        "\2\0\0\0\0\0\0\0"                 /* u64: 2, */
+                                        "\xff\xff\xff\xff\xff\xff\xff\x7f" /* 2^63 - 1 */
+                                        "\0\0\0\0\0\0\0\x80"               /* 2^63 */
+                                        "\7";
+    ls_safetensors *file = safetensors_of(header, data, sizeof data - 1);
+    assert_non_null(file);
+    assert_int_equal(ls_safetensors_count(file), 6);
+    expect_integers(ls_safetensors_find(file, "i8"), LS_I32, -128, 127);
+    expect_integers(ls_safetensors_find(file, "i16"), LS_I32, -32768, 32767);
+    expect_integers(ls_safetensors_find(file, "u16"), LS_I32, 0, 65535);
+    expect_integers(ls_safetensors_find(file, "u32"), LS_I64, 1, UINT32_MAX);
+    expect_integers(ls_safetensors_find(file, "u64"), LS_I64, 2, INT64_MAX);
+    assert_true(ls_item(ls_safetensors_find(file, "last")) == 7);
+    assert_null(ls_safetensors_find(file, "f8"));
+    assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ls_error_message(), "tensor f8 has the dtype F8_E4M3, which no tensor here can hold"));
+    assert_null(ls_safetensors_find(file, "large"));
+    assert_non_null(
+        strstr(ls_error_message(), "tensor large: element 0 is 9223372036854775808, which i64 cannot hold"));
+    ls_safetensors_free(file);
+}
+
+/* A model takes integers as weights, and fails only if it needs a tensor that was refused. */
+static void test_a_model_of_integers(void **state) {
+    (void)state;
+    static const char header[] = "{\"weight\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
+                                 "\"bias\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[2,4]},"
+                                 "\"scale\":{\"dtype\":\"F8_E5M2\",\"shape\":[1],\"data_offsets\":[4,5]}}";
+    ls_module *model = ls_nn_linear(2, 1);
+    for (int good = 0; good < 2; good++) {
+        char text[sizeof header + 16];
+        snprintf(text, sizeof text, header, good ? "I16" : "F8_E4M3");
+        ls_safetensors_free(safetensors_of(text, "\xff\3\7\0", 5));
+        const char *path = test_path("made.safetensors");
+        const ls_module_load_options all = {.allow_extra = true};
+        assert_int_equal(ls_module_load(model, path), good ? LS_ERR_FORMAT : LS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ls_error_message(), good ? "a tensor scale that the model has not" : "tensor bias has"));
+        assert_int_equal(ls_module_load_with(model, path, &all), good ? LS_OK : LS_ERR_UNSUPPORTED);
+    }
+    const float *weight = ls_data(ls_module_find(model, "weight"));
+    assert_true(weight[0] == -1 && weight[1] == 3 && ls_item(ls_module_find(model, "bias")) == 7);
+    ls_module_free(model);
+}
+
 static void test_safetensors_refuses_bad_files(void **state) {
     (void)state;
     expect_safetensors_error("[1]", 0, "not a JSON object");
     expect_safetensors_error("{\"a\":", 0, "not a JSON object");
-    expect_safetensors_error("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "F8_E4M3");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit together");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", 4,
@@ -560,6 +643,8 @@ int main(void) {
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
+        cmocka_unit_test(test_safetensors_converts_integers),
+        cmocka_unit_test(test_a_model_of_integers),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
         cmocka_unit_test(test_safetensors_escapes),
         cmocka_unit_test(test_safetensors_of_empty_tensors),

@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "formats/named.h"
 #include "tests/support/damage.h"
 #include "tests/support/files.h"
 #include "tests/support/fuzz.h"
@@ -100,7 +101,13 @@ static void check_against_jansson(const ls_safetensors *file, const content *c) 
     json_t *header = json_loadb((const char *)c->bytes + 8, (size_t)length, 0, NULL);
     assert_true(json_is_object(header));
     const bool metadata = json_object_get(header, "__metadata__") != NULL;
-    assert_int_equal(json_object_size(header), ls_safetensors_count(file) + metadata);
+    const ls_named_set *all = ls_safetensors_set(file);
+    assert_int_equal(json_object_size(header), all->count + all->refused_count + metadata);
+    for (int i = 0; i < all->refused_count; i++) {
+        assert_non_null(json_object_get(header, all->refused[i].name));
+        assert_null(ls_safetensors_find(file, all->refused[i].name));
+        assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    }
     for (int i = 0; i < ls_safetensors_count(file); i++) {
         const ls_named item = ls_safetensors_at(file, i);
         const json_t *entry = json_object_get(header, item.name);
