@@ -257,9 +257,15 @@ static void test_csv_refuses_fields(void **state) {
     expect_csv_error("a\n1.5\n", &(ls_csv_options){.dtype = LS_I64}, "1.5 does not fit i64");
     expect_csv_error("Sex\nfe\"male\n", &text, "a quote stands in the middle of a field");
     assert_null(ls_csv_classes_read(csv("a\n1\n"), "b", NULL));
-    assert_non_null(strstr(ls_error_message(), "no column named \"b\"; columns: a"));
+    assert_non_null(strstr(ls_error_message(), "ls_csv_classes_read: "));
+    assert_non_null(strstr(ls_error_message(), "has no column named \"b\"; columns: a"));
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_I64, .empty = NAN}));
     assert_non_null(strstr(ls_error_message(), ".empty is nan, which i64 cannot hold"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_U8, .empty = -1}));
+    assert_non_null(strstr(ls_error_message(), ".empty is -1, which u8 cannot hold"));
+    const char *const twice[] = {"a", "0"};
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.columns = twice, .column_count = 2}));
+    assert_non_null(strstr(ls_error_message(), "column \"0\" is wanted twice"));
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = 1}));
     assert_non_null(strstr(ls_error_message(), ".text_count is 1 and .text is NULL"));
 }
