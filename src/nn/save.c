@@ -172,6 +172,12 @@ static void report(const loading *load, const ls_module_load_options *options) {
             options->on_extra(ls_safetensors_at(file, i).name, options->user);
         }
     }
+    const ls_named_set *all = ls_safetensors_set(file);
+    for (int i = 0; options->on_extra != NULL && i < all->refused_count; i++) {
+        if (ls_module_find(module, all->refused[i].name) == NULL) {
+            options->on_extra(all->refused[i].name, options->user);
+        }
+    }
 }
 
 /* Fails with the first name on either side that may not be so. */

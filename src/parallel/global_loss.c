@@ -20,8 +20,9 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
         *divisor = state->divisor;
     } else {
         return ls_fail(LS_ERR_STATE,
-                       "%s: the loss is not recorded: it was made under ls_no_grad, or it is not the loss of the last "
-                       "ls_backward; call %s before ls_backward",
+                       "%s: the loss was made under ls_no_grad, or is not the loss of the last ls_backward: what it "
+                       "divides by is not recorded. Make it with gradients, and call %s before or directly after its "
+                       "ls_backward",
                        call, call);
     }
     return !isnan(*divisor) ? LS_OK

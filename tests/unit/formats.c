@@ -408,6 +408,10 @@ static void test_safetensors_converts_integers(void **state) {
     ls_safetensors_free(file);
 }
 
+static void note_name(const char *name, void *user) {
+    strncpy(user, name, 15);
+}
+
 /* A model takes integers as weights, and fails only if it needs a tensor that was refused. */
 static void test_a_model_of_integers(void **state) {
     (void)state;
@@ -420,10 +424,12 @@ static void test_a_model_of_integers(void **state) {
         snprintf(text, sizeof text, header, good ? "I16" : "F8_E4M3");
         ls_safetensors_free(safetensors_of(text, "\xff\3\7\0", 5));
         const char *path = test_path("made.safetensors");
-        const ls_module_load_options all = {.allow_extra = true};
+        char extra[16] = "";
+        const ls_module_load_options all = {.allow_extra = true, .on_extra = note_name, .user = extra};
         assert_int_equal(ls_module_load(model, path), good ? LS_ERR_FORMAT : LS_ERR_UNSUPPORTED);
         assert_non_null(strstr(ls_error_message(), good ? "a tensor scale that the model has not" : "tensor bias has"));
         assert_int_equal(ls_module_load_with(model, path, &all), good ? LS_OK : LS_ERR_UNSUPPORTED);
+        assert_string_equal(extra, "scale");
     }
     const float *weight = ls_data(ls_module_find(model, "weight"));
     assert_true(weight[0] == -1 && weight[1] == 3 && ls_item(ls_module_find(model, "bias")) == 7);
