@@ -45,7 +45,9 @@ extern "C" {
  *   that is not a link is LS_ERR_STATE.
  * - One trial at a time uses a folder: another trial fails with LS_ERR_STATE after half a second. A trial also refuses
  * a folder with complete checkpoints that are further than the beginning of its run (LS_ERR_STATE): the folder would
- *   contain two histories.
+ *   contain two histories. With `overwrite`, ls_trial_run removes these checkpoints before its first step: all if the
+ *   trial starts fresh, and none if `.resume` of ls_trial_options found the newest. It removes no other files, and no
+ *   checkpoints of a trial that still runs.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */
@@ -60,6 +62,7 @@ struct ls_checkpoint_options {
     const char *best;
     bool highest;    /**< the highest value of the metric is best, not the lowest */
     bool no_signals; /**< leaves SIGTERM and SIGUSR1 alone */
+    bool overwrite;  /**< ls_trial_run removes checkpoints of an earlier run that are further than this trial */
 };
 
 /**

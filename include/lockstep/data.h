@@ -87,7 +87,11 @@ LS_API ls_dataset *ls_mnist_dataset(const char *folder, bool train);
 LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
 /** The same of CIFAR-100, from train.bin or test.bin. The targets are the 100 classes, or the 20 `coarse` ones. */
 LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
-/** Rows of a CSV file: the columns named in `targets` are the target, all others (or options->columns) the input. */
+/**
+ * Rows of a CSV file: the columns named in `targets` are the target, all others (or options->columns) the input. If the
+ * target is one column of text (`.text`), or `.class_target` is set, targets are i64 [rows], as ls_cross_entropy takes
+ * them, and an empty target is an error.
+ */
 LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                                   const ls_csv_options *options);
 

@@ -5,9 +5,9 @@
  * something is wrong.
  *
  * Memory: whatever a file says, reading it takes at most twice what it holds and what it truly can give, and about
- * 1.5 MiB: of IDX and .npy the tensor; of CSV one line of text (with its numbers as doubles) and the tensor; of
- * safetensors and .npz the tensors, with less than 1 KiB for each beside its elements; of event files the largest
- * record.
+ * 1.5 MiB: of IDX and .npy the tensor; of CSV one line of text (with its numbers as doubles), the names of columns and
+ * classes, and the tensor; of safetensors and .npz the tensors, with less than 1 KiB for each beside its elements; of
+ * event files the largest record.
  *
  * Writers, but those of event files, make a new file beside `path`, sync it and rename it to `path`, so that a reader
  * sees the old file or the whole new one. A symbolic link at `path` is replaced, not followed; LS_ERR_IO where a
@@ -32,21 +32,55 @@ LS_API ls_tensor *ls_idx_read(const char *path);
 /** Writes a tensor of u8, i32, f32 or f64 as an IDX file; gzipped when `path` ends in ".gz". */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** How to read a CSV file. Zero fields: a header line, commas, all columns, f32. */
+/** The different texts of a CSV column, sorted by their bytes; the number of a text is its class. Opaque. */
+typedef struct ls_csv_classes ls_csv_classes;
+
+/** A CSV column of text. */
+typedef struct ls_csv_text {
+    const char *column;            /**< its name or number */
+    const ls_csv_classes *classes; /**< borrowed: the classes of its texts; NULL: those that this file has */
+} ls_csv_text;
+
+/**
+ * How to read a CSV file. Zero fields: a header line, commas, all columns, f32, no text, no empty fields. A column is
+ * named by its name in the header or, if no column has that name, by its number from "0" on.
+ */
 typedef struct ls_csv_options {
     char separator;             /**< 0: ',' */
     bool no_header;             /**< the first line is data; columns are then called "0", "1", ... */
-    const char *const *columns; /**< the names of the columns to read, in this order; NULL: all */
+    const char *const *columns; /**< the columns to read, in this order; NULL: all */
     int column_count;
     bool all_but; /**< read all columns but the named ones, in the file's order */
     ls_dtype dtype;
+    const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
+    int text_count;
+    double empty;      /**< the value of an empty field, which may be NAN; 0: an error, LS_ZERO: 0 */
+    bool class_target; /**< ls_csv_dataset: the one target column holds class numbers */
 } ls_csv_options;
 
 /**
- * Reads numbers as a tensor [rows, columns], gzipped or not. Fields may be quoted, and a line may have 16 MiB. An error
- * names the line and the column. `options` may be NULL.
+ * Reads numbers as a tensor [rows, columns], gzipped or not. Fields may be quoted (RFC 4180), and a line may have 16
+ * MiB. Spaces around a field that is not quoted are ignored. A text of a column in `.text` becomes its class number;
+ * without a table of its own, such a column takes one more pass over the file. An error names the line and the column:
+ * LS_ERR_FORMAT for a field that is not a number, is empty, does not fit an integer dtype or is not one of the classes.
+ * `options` may be NULL.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
+
+/**
+ * Reads the classes of a column, given by its name or number: its different texts that are not empty, at most 10,000.
+ * Of the options, separator and no_header count; `options` may be NULL. Give the result to ls_csv_text to read several
+ * files with the same class numbers, and free it after them. Returns NULL on failure.
+ */
+LS_API ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options);
+/** Returns the number of classes; 0 for NULL. */
+LS_API int ls_csv_classes_count(const ls_csv_classes *classes);
+/** Returns the text of a class, borrowed; NULL after the last. */
+LS_API const char *ls_csv_classes_name(const ls_csv_classes *classes, int64_t number);
+/** Returns the class of a text; -1 if there is none. */
+LS_API int ls_csv_classes_find(const ls_csv_classes *classes, const char *name);
+/** Frees the classes. NULL is allowed. */
+LS_API void ls_csv_classes_free(ls_csv_classes *classes);
 
 /**
  * Writes the tensors (contiguous) as a safetensors file. `metadata` is pairs of text, key then value, ended by NULL; it
@@ -61,13 +95,19 @@ typedef struct ls_safetensors ls_safetensors;
 /**
  * Reads a safetensors file; NULL and an error when it is not a good one: names must differ, the tensors' bytes lie side
  * by side, and an entry has a dtype, a shape and data_offsets. The numbers may be any, NaN too.
+ *
+ * Integers for which there is no dtype are converted: I8, I16 and U16 to i32; U32 and U64 to i64. A tensor of another
+ * dtype (F8_E4M3, say), or a U64 that does not fit, is left out: ls_safetensors_find of its name fails.
  */
 LS_API ls_safetensors *ls_safetensors_load(const char *path);
 /** The number of tensors in it. */
 LS_API int ls_safetensors_count(const ls_safetensors *file);
 /** Tensor `index`, in the order of its data, lent; name and tensor are NULL out of range. */
 LS_API ls_named ls_safetensors_at(const ls_safetensors *file, int index);
-/** The tensor of that name, lent; NULL when there is none. */
+/**
+ * The tensor of that name, lent; NULL when there is none. NULL with LS_ERR_UNSUPPORTED, naming tensor and dtype, when
+ * the file has a tensor of that name that was left out.
+ */
 LS_API ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name);
 /** The text that the metadata holds for `key`, lent; NULL when there is none. */
 LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key);
@@ -86,14 +126,15 @@ LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
 
 /*
  * ---- NumPy ------------------------------------------------------------------------------------------------------
- * Arrays of float32, float64, float16, int32, int64, uint8 and bool, as np.save and np.savez write them. Those of other
- * dtypes are refused by name (bf16, which NumPy does not have, is not written).
+ * Arrays of floating numbers, integers and bool, as np.save and np.savez write them. Integers for which there is no
+ * dtype are converted when they are read: int8, int16 and uint16 to i32; uint32 and uint64 to i64, LS_ERR_UNSUPPORTED
+ * if a value does not fit. Arrays of other dtypes are LS_ERR_UNSUPPORTED (bf16, which NumPy does not have, is not
+ * written).
  */
 
 /**
  * Reads a .npy file of version 1, 2 or 3, gzipped or not, as a tensor with the array's shape: in C or Fortran order, of
- * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, of another dtype,
- * or no .npy file.
+ * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, or no .npy file.
  */
 LS_API ls_tensor *ls_npy_read(const char *path);
 
@@ -108,14 +149,15 @@ typedef struct ls_npz ls_npz;
 
 /**
  * Reads an .npz file, compressed or not; NULL and an error when it is not a good one: all members are arrays, their
- * names differ, and their checksums are right.
+ * names differ, and their checksums are right. An array that no tensor can hold is left out: ls_npz_find of its name
+ * fails.
  */
 LS_API ls_npz *ls_npz_load(const char *path);
 /** The number of tensors in it. */
 LS_API int ls_npz_count(const ls_npz *file);
 /** Tensor `index`, in the order of the file, lent; name and tensor are NULL out of range. */
 LS_API ls_named ls_npz_at(const ls_npz *file, int index);
-/** The tensor of that name, lent; NULL when there is none. */
+/** The tensor of that name, lent; NULL when there is none, with LS_ERR_UNSUPPORTED if it was left out. */
 LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 /** Frees it with its tensors. NULL is allowed. */
 LS_API void ls_npz_free(ls_npz *file);

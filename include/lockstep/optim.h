@@ -278,6 +278,33 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  */
 LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user,
                                            double *loss) LS_WARN_UNUSED;
+
+/** Why ls_optimizer_step_closure stopped. */
+typedef enum ls_stop_reason {
+    LS_STOP_NONE = 0, /**< there was no step yet */
+    LS_STOP_FAILED,   /**< the step returned an error */
+    LS_STOP_ONE_STEP, /**< the optimizer takes one step per call: all but ls_lbfgs and ls_conjugate_gradient */
+    LS_STOP_GRADIENT, /**< converged: no element of the gradient is larger than tolerance_gradient */
+    LS_STOP_CHANGE,   /**< converged: the last move changed the loss, or every parameter, by tolerance_change at most */
+    LS_STOP_DIRECTION,   /**< the loss falls by tolerance_change at most along the direction */
+    LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
+    LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
+} ls_stop_reason;
+
+/** What the last ls_optimizer_step_closure did. */
+typedef struct ls_step_info {
+    ls_stop_reason reason;
+    int iterations;  /**< directions chosen; 1 for an optimizer that takes one step per call */
+    int evaluations; /**< calls of the closure */
+} ls_step_info;
+
+/**
+ * Returns what the last ls_optimizer_step_closure did, with LS_STOP_NONE before the first one and for NULL. After a
+ * step that succeeded, it is the same on every rank if the loss and the gradients are.
+ */
+LS_API ls_step_info ls_optimizer_last_step(const ls_optimizer *optimizer);
+/** Returns the reason in words: "max_iterations reached". */
+LS_API const char *ls_stop_reason_name(ls_stop_reason reason);
 /** Forgets the gradients of all parameters of all groups. */
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /**

@@ -238,6 +238,20 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
 /**
+ * Returns the loss of the global batch, the same number on every rank: the mean of the ranks' losses, each scaled by
+ * what it divides by (samples, elements, the weights of the targets that count). `loss` is this rank's, one mean over
+ * the samples of the last forward pass, before or after its ls_backward. A rank with an empty share gives NULL, after
+ * ls_data_parallel_skip; then all ranks call this function after ls_backward. A collective call, with one small
+ * all-reduce; on one rank it is ls_item.
+ *
+ * Returns NAN without an error if no target of the global batch counts. Returns NAN and sets the error on every rank
+ * if a rank fails. LS_ERR_UNSUPPORTED for a sum, or for several sums or means added up: call this function for each
+ * mean before ls_backward, and add up sums by ls_comm_allreduce. LS_ERR_STATE for a loss that is not recorded
+ * (ls_no_grad), or of an earlier pass.
+ */
+LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
+
+/**
  * Compares the parameters of a data-parallel module over the ranks of its communicator, bit by bit, through a hash.
  * Returns LS_ERR_MISMATCH on every rank if they differ; the message names the first parameter that differs, with both
  * values and ranks. For training loops without a trial, after an epoch or before a checkpoint: ls_trial_run does so by

@@ -293,7 +293,8 @@ void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const 
 }
 
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded) {
-    *loss = (ls_batch_loss){.innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
+    *loss = (ls_batch_loss){
+        .output = output, .innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
     visit(innermost, trace_node, loss);
     const uint8_t spread = spread_of(output);
     if (has_samples(spread)) {
@@ -318,6 +319,13 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     if (spread != LS_SPREAD_REFUSED) {
         loss->refused = NULL;
     }
+}
+
+double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
+    return loss->refused != NULL ? (double)NAN
+           : loss->by_samples    ? (double)samples
+           : loss->only >= 0     ? loss->divisor
+                                 : (double)NAN;
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {

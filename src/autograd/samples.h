@@ -26,6 +26,7 @@ enum {
 };
 
 struct ls_batch_loss {
+    const ls_tensor *output; /* the loss */
     ls_scope *innermost;
     uint32_t segment; /* of the program, that the pass walks */
     bool begun;       /* the trace has come to where samples begin */
@@ -70,6 +71,9 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
 
 /* LS_ERR_UNSUPPORTED with a sentence when the gradient would not be that of one process. */
 ls_status ls_batch_loss_check(const ls_batch_loss *loss);
+
+/* What the loss divides by on this rank, which has `samples`; NAN if it is not one mean over samples. */
+double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
 
 /* What sums number `first` and on divide by on this rank, INFINITY where they do not; and the weights of their
  * gradients. */

@@ -139,6 +139,16 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
     return LS_OK;
 }
 
+/* A call that fails has no result, also if it fails after the new communicator was opened. */
+static ls_status free_result(ls_status status, ls_comm **result) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_comm_free(*result);
+    *result = NULL;
+    ls_error_restore(status, message);
+    return status;
+}
+
 ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
     if (comm == NULL || result == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_split: %s is NULL", comm == NULL ? "the communicator" : "the result");
@@ -158,5 +168,5 @@ ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
         status = ls_comm_end_call(comm, LS_OP_SPLIT, status);
     }
     ls_free(all);
-    return status;
+    return status == LS_OK ? LS_OK : free_result(status, result);
 }

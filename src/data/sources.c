@@ -162,6 +162,32 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
     return check_mnist(ls_idx_dataset(images, labels), images, labels);
 }
 
+/* The target columns, owned by the caller. Class numbers are i64 [rows]. */
+static ls_tensor *read_csv_target(const char *path, const char *const *targets, int count,
+                                  const ls_csv_options *options) {
+    bool classes = options->class_target;
+    for (int i = 0; count == 1 && i < options->text_count && options->text != NULL; i++) {
+        classes |= options->text[i].column != NULL && strcmp(options->text[i].column, targets[0]) == 0;
+    }
+    if (classes && count > 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: .class_target is set, and there are %d target columns",
+                            count);
+    }
+    ls_csv_options of_target = *options;
+    of_target.columns = targets;
+    of_target.column_count = count;
+    of_target.all_but = false;
+    of_target.dtype = classes ? LS_I64 : options->dtype;
+    of_target.empty = classes ? 0 : options->empty; /* a sample without a class is an error */
+    ls_tensor *target = ls_tensor_take(ls_csv_read(path, &of_target));
+    if (target == NULL || !classes) {
+        return target;
+    }
+    ls_tensor *numbers = ls_tensor_view_owned(target, 1, target->size, target->stride, 0);
+    ls_tensor_drop(target);
+    return numbers;
+}
+
 ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                            const ls_csv_options *options) {
     static const ls_csv_options defaults;
@@ -169,10 +195,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     if (targets == NULL || target_count < 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: no target column is named");
     }
-    ls_csv_options of_target = *options;
-    of_target.columns = targets;
-    of_target.column_count = target_count;
-    ls_tensor *target = ls_csv_read(path, &of_target);
+    ls_tensor *target = read_csv_target(path, targets, target_count, options);
     if (target == NULL) {
         return NULL;
     }
@@ -184,10 +207,10 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     }
     ls_tensor *input = ls_csv_read(path, &of_input);
     if (input == NULL) {
-        ls_release(target);
+        ls_tensor_drop(target);
         return NULL;
     }
-    return ls_dataset_of_tensors(ls_tensor_take(input), ls_tensor_take(target));
+    return ls_dataset_of_tensors(ls_tensor_take(input), target);
 }
 
 /* ---- in memory --------------------------------------------------------------------------------------------------- */

@@ -1,190 +1,35 @@
-/* CSV: a line per row; fields may be quoted, with "" for a quote inside (RFC 4180). */
-#include <errno.h>
+/* CSV files as tensors. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/locale.h"
 #include "base/memory.h"
-#include "formats/file.h"
+#include "base/option.h"
+#include "formats/csv_reader.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum {
-    FIRST_CAPACITY = 1 << 16,
-    LINE_LIMIT = 1 << 24,
-    BLOCK = 1 << 15 /* numbers in a block, where a row has less */
-};
-
-/* A text being read line by line. Fields are cut out of a line in place. */
-typedef struct csv_reader {
-    ls_source source;
-    char *buffer;
-    size_t capacity; /* two bytes more are there */
-    size_t next;     /* where the next line begins */
-    size_t filled;   /* behind it stand two zero bytes */
-    bool ended;      /* the file has no more */
-    char *at;        /* in the present line */
-    char *end;       /* of it: there stands a zero */
-    char separator;
-    int64_t line;
-} csv_reader;
-
-typedef struct csv_field {
-    char *text;
-    bool quoted;
-    bool last; /* of its line */
-} csv_field;
-
-static ls_status csv_error(const csv_reader *reader, const char *what) {
-    return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %s", reader->source.path, (long long)reader->line, what);
-}
-
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
-
-/* Makes room for more of the line that begins the buffer. */
-static ls_status grow(csv_reader *reader) {
-    if (reader->capacity >= LINE_LIMIT) {
-        return csv_error(reader, "a line has more than 16 MiB");
-    }
-    const size_t capacity = reader->capacity > 0 ? 2 * reader->capacity : FIRST_CAPACITY;
-    char *buffer = ls_reallocate(reader->buffer, reader->filled, capacity + 2);
-    if (buffer == NULL) {
-        return ls_fail_memory("ls_csv_read", capacity + 2);
-    }
-    reader->buffer = buffer;
-    reader->capacity = capacity;
-    return LS_OK;
-}
-
-/* More of the file. Only UTF-8 is read: other encodings have zero bytes, which would end fields early. */
-static ls_status refill(csv_reader *reader) {
-    if (reader->next > 0) {
-        reader->filled -= reader->next;
-        memmove(reader->buffer, reader->buffer + reader->next, reader->filled);
-        reader->next = 0;
-    }
-    if (reader->filled == reader->capacity) {
-        LS_TRY(grow(reader));
-    }
-    char *to = reader->buffer + reader->filled;
-    const size_t room = reader->capacity - reader->filled;
-    size_t got;
-    LS_TRY(ls_source_read(&reader->source, to, room, &got));
-    if (memchr(to, '\0', got) != NULL) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s holds zero bytes: it is not UTF-8 text", reader->source.path);
-    }
-    to[got] = to[got + 1] = '\0';
-    reader->filled += got;
-    reader->ended = got < room;
-    return LS_OK;
-}
-
-/* The newline that ends the line at `from`, one in quotes is none; NULL: the buffer has none. */
-static char *find_newline(const csv_reader *reader, char *from, int *fields) {
-    bool quoted = false, begins = true; /* a field */
-    *fields = 1;
-    for (char *at = from; *at != '\0'; at++) {
-        if (quoted) {
-            if (*at == '"' && at[1] == '"') {
-                at++;
-            } else if (*at == '"') {
-                quoted = false;
-            }
-        } else if (*at == '\n') {
-            return at;
-        } else if (*at == reader->separator) {
-            *fields += 1;
-            begins = true;
-        } else if (*at == '"' && begins) {
-            quoted = true;
-            begins = false;
-        } else if (*at != ' ') {
-            begins = false;
-        }
-    }
-    return NULL;
-}
-
-/* Cuts out the next line that is not blank; `*fields` in it, 0 where there is none. */
-static ls_status next_line(csv_reader *reader, int *fields) {
-    for (;;) {
-        char *from = reader->buffer + reader->next;
-        char *newline = find_newline(reader, from, fields);
-        if (newline == NULL && !reader->ended) {
-            LS_TRY(refill(reader));
-            continue;
-        }
-        reader->at = from;
-        reader->end = newline != NULL ? newline : reader->buffer + reader->filled;
-        reader->next = (size_t)(reader->end - reader->buffer) + (newline != NULL);
-        if (newline != NULL && newline > from && newline[-1] == '\r') {
-            reader->end--;
-        }
-        *reader->end = '\0';
-        if (reader->end > from) {
-            return LS_OK;
-        }
-        if (newline == NULL) {
-            *fields = 0;
-            return LS_OK;
-        }
-        reader->line++;
-    }
-}
-
-/* ---- fields ------------------------------------------------------------------------------------------------------ */
-
-/* Takes the text up to the closing quote, undoing doubled ones. */
-static ls_status read_quoted(csv_reader *reader, csv_field *field) {
-    char *to = ++reader->at;
-    field->text = to;
-    for (;; reader->at++) {
-        if (reader->at >= reader->end) {
-            return csv_error(reader, "a quoted field does not end");
-        }
-        if (*reader->at == '"') {
-            if (reader->at[1] != '"') {
-                break;
-            }
-            reader->at++;
-        }
-        *to++ = *reader->at;
-    }
-    reader->at++;
-    *to = '\0';
-    return LS_OK;
-}
-
-static ls_status read_field(csv_reader *reader, csv_field *field) {
-    while (*reader->at == ' ' && reader->separator != ' ') {
-        reader->at++;
-    }
-    field->quoted = *reader->at == '"';
-    if (field->quoted) {
-        LS_TRY(read_quoted(reader, field));
-    } else {
-        field->text = reader->at;
-        while (reader->at < reader->end && *reader->at != reader->separator) {
-            reader->at++;
-        }
-    }
-    if (reader->at < reader->end && *reader->at != reader->separator) {
-        return csv_error(reader, "text follows a closing quote");
-    }
-    field->last = reader->at >= reader->end;
-    *reader->at = '\0';
-    reader->at += !field->last;
-    return LS_OK;
-}
+enum { BLOCK = 1 << 15 }; /* numbers in a block, where a row has less */
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* A column of text. */
+typedef struct csv_text {
+    int column;
+    const ls_csv_classes *classes;
+    ls_csv_classes *own; /* the same, if they were read from this file */
+} csv_text;
 
 /* Numbers gathered row by row, and converted block by block: so that they are there twice at most. */
 typedef struct csv_table {
     ls_dtype dtype;
-    int width; /* fields in a line */
+    double empty; /* the value of an empty field; INFINITY: it is refused */
+    ls_csv_columns columns;
     int *take; /* take[i]: where field i goes in the row, -1 for nowhere */
     int taken;
+    csv_text *texts;
+    int text_count;
     double *numbers; /* rows of the next block */
     int64_t pending; /* so many */
     int64_t rows;    /* with those of the blocks */
@@ -221,110 +66,154 @@ static ls_status finish_block(csv_table *table) {
     return status;
 }
 
-static ls_status parse_number(const csv_reader *reader, const char *text, int column, double *number) {
+static ls_status parse_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
+                              double *number) {
     char *end;
     *number = strtod(text, &end);
     while (*end == ' ' || *end == '\t') {
         end++;
     }
-    if (end == text || *end != '\0') {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld, column %d: \"%.40s\" is not a number",
-                       reader->source.path, (long long)reader->line, column + 1, text);
+    if (end != text && *end == '\0') {
+        return LS_OK;
     }
+    char what[200];
+    snprintf(what, sizeof what,
+             ": \"%.40s\" is not a number; if the texts of this column are classes, list it in .text", text);
+    return ls_csv_field_error(reader, &table->columns, column, what);
+}
+
+static ls_status find_class(const ls_csv_reader *reader, const csv_table *table, const csv_text *text,
+                            const ls_csv_field *field, double *number) {
+    LS_TRY(ls_csv_check_text(reader, field));
+    const int found = ls_csv_classes_find(text->classes, field->text);
+    if (found < 0) {
+        char what[120];
+        snprintf(what, sizeof what, ": \"%.40s\" is not one of its %d classes", field->text,
+                 ls_csv_classes_count(text->classes));
+        return ls_csv_field_error(reader, &table->columns, text->column, what);
+    }
+    *number = found;
     return LS_OK;
 }
 
-static ls_status read_row(csv_reader *reader, csv_table *table, int fields) {
-    if (fields != table->width) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %d fields where the first line has %d",
-                       reader->source.path, (long long)reader->line, fields, table->width);
+/* The largest number up to which a dtype has all whole numbers. */
+static double whole_numbers_of(ls_dtype dtype) {
+    static const double largest[LS_DTYPE_COUNT] = {
+        [LS_F32] = 0x1p24, [LS_F64] = 0x1p53,    [LS_BF16] = 0x1p8,   [LS_F16] = 0x1p11,
+        [LS_I64] = 0x1p53, [LS_I32] = INT32_MAX, [LS_U8] = UINT8_MAX, [LS_BOOL] = 1};
+    return largest[dtype];
+}
+
+/* An integer tensor takes whole numbers within its range, and nothing else. */
+static bool fits(ls_dtype dtype, double number) {
+    const double largest = whole_numbers_of(dtype), least = dtype == LS_U8 ? 0 : -largest - 1;
+    return ls_dtype_is_floating(dtype) || dtype == LS_BOOL ||
+           (number == floor(number) && number >= least && number <= largest);
+}
+
+static ls_status check_fits(const ls_csv_reader *reader, const csv_table *table, int column, double number) {
+    if (fits(table->dtype, number)) {
+        return LS_OK;
     }
+    char what[80];
+    snprintf(what, sizeof what, ": %.17g does not fit %s", number, ls_dtype_name(table->dtype));
+    return ls_csv_field_error(reader, &table->columns, column, what);
+}
+
+static ls_status convert(const ls_csv_reader *reader, const csv_table *table, int column, const ls_csv_field *field,
+                         double *number) {
+    if (ls_csv_is_empty(field)) {
+        *number = table->empty;
+        return !isinf(table->empty)
+                   ? LS_OK
+                   : ls_csv_field_error(reader, &table->columns, column,
+                                        " is empty; set .empty to the value of an empty field (NAN, for example)");
+    }
+    for (int i = 0; i < table->text_count; i++) {
+        if (table->texts[i].column == column) {
+            return find_class(reader, table, &table->texts[i], field, number);
+        }
+    }
+    LS_TRY(parse_number(reader, table, field->text, column, number));
+    return check_fits(reader, table, column, *number);
+}
+
+static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
+    LS_TRY(ls_csv_check_width(reader, &table->columns, fields));
     double *row = table->numbers + table->pending * table->taken;
     for (int column = 0; column < fields; column++) {
-        csv_field field;
-        LS_TRY(read_field(reader, &field));
+        ls_csv_field field;
+        LS_TRY(ls_csv_read_field(reader, &field));
         if (table->take[column] >= 0) {
-            LS_TRY(parse_number(reader, field.text, column, &row[table->take[column]]));
+            LS_TRY(convert(reader, table, column, &field, &row[table->take[column]]));
         }
     }
     table->rows++;
     table->pending++;
-    reader->line++;
     return table->pending == rows_of_block(table) ? finish_block(table) : LS_OK;
 }
 
 /* ---- which columns ----------------------------------------------------------------------------------------------- */
 
-static bool column_is(const char *name, const char *wanted, int index, bool no_header) {
-    if (!no_header) {
-        return strcmp(name, wanted) == 0;
+/* Notes where each column goes. */
+static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
+    const bool by_place = options->columns == NULL || options->all_but;
+    table->take = ls_allocate_zeroed((size_t)table->columns.count, sizeof *table->take);
+    if (table->take == NULL) {
+        return ls_fail_memory("ls_csv_read", (size_t)table->columns.count * sizeof *table->take);
     }
-    char number[16];
-    snprintf(number, sizeof number, "%d", index);
-    return strcmp(number, wanted) == 0;
-}
-
-/* Which of the named columns this is, -1 for none of them. */
-static int find_wanted(const ls_csv_options *options, const char *name, int index) {
-    for (int wanted = 0; options->columns != NULL && wanted < options->column_count; wanted++) {
-        if (column_is(name, options->columns[wanted], index, options->no_header)) {
-            return wanted;
-        }
+    for (int i = 0; i < table->columns.count; i++) {
+        table->take[i] = by_place ? 0 : -1;
     }
-    return -1;
-}
-
-/* Notes where each wanted column stands in this first line. */
-static ls_status match_columns(csv_reader *reader, const ls_csv_options *options, csv_table *table, int *found) {
-    for (int column = 0; column < table->width; column++) {
-        csv_field field;
-        LS_TRY(read_field(reader, &field));
-        if (!field.quoted && strchr(field.text, '"') != NULL) {
-            return csv_error(reader, "a quote stands in the middle of a field");
+    for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
+        int column = 0;
+        LS_TRY(ls_csv_find_column(reader, &table->columns, options->columns[i], &column));
+        if (!by_place && table->take[column] >= 0) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: column \"%.60s\" is wanted twice", reader->source.call,
+                           options->columns[i]);
         }
-        const int wanted = find_wanted(options, field.text, column);
-        if (wanted >= 0) {
-            found[wanted]++;
-        }
-        const bool by_place = options->columns == NULL || options->all_but;
-        const bool taken = by_place ? wanted < 0 : wanted >= 0;
-        table->take[column] = !taken ? -1 : by_place ? table->taken : wanted;
-        table->taken += taken;
+        table->take[column] = by_place ? -1 : i;
+    }
+    table->taken = by_place ? 0 : options->column_count;
+    for (int i = 0; by_place && i < table->columns.count; i++) {
+        table->take[i] = table->take[i] == 0 ? table->taken++ : -1;
     }
     return LS_OK;
 }
 
-static ls_status check_found(const csv_reader *reader, const ls_csv_options *options, const int *found) {
-    for (int wanted = 0; options->columns != NULL && wanted < options->column_count; wanted++) {
-        if (found[wanted] != 1) {
-            return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s has %s column named \"%s\"", reader->source.path,
-                           found[wanted] == 0 ? "no" : "more than one", options->columns[wanted]);
-        }
+/* The classes of a column of text, if it is taken. */
+static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table,
+                           const ls_csv_text *given) {
+    csv_text *text = &table->texts[table->text_count];
+    LS_TRY(ls_csv_find_column(reader, &table->columns, given->column, &text->column));
+    if (table->take[text->column] < 0) {
+        return LS_OK;
     }
-    return LS_OK;
+    table->text_count++;
+    text->classes = given->classes;
+    if (given->classes == NULL) {
+        text->classes = text->own = ls_csv_classes_read(reader->source.path, given->column, options);
+        LS_TRY(text->own != NULL ? LS_OK : ls_error_status());
+    }
+    const int count = ls_csv_classes_count(text->classes);
+    return count - 1 <= whole_numbers_of(table->dtype)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: column \"%.60s\" has %d classes, too many for %s",
+                         given->column, count, ls_dtype_name(table->dtype));
 }
 
-/* Reading cuts fields out in place, so the first line is looked at in a copy when it is data too. */
-static ls_status plan_columns(csv_reader *reader, const ls_csv_options *options, csv_table *table) {
-    const size_t size = (size_t)(reader->end - reader->at);
-    char *copy = options->no_header ? ls_duplicate_string(reader->at) : NULL;
-    int *found = ls_allocate_zeroed((size_t)options->column_count + 1, sizeof *found);
-    table->take = ls_allocate_zeroed((size_t)table->width, sizeof *table->take);
-    ls_status status = LS_OK;
-    if ((copy == NULL && options->no_header) || found == NULL || table->take == NULL) {
-        status = ls_fail_memory("ls_csv_read", size);
-    } else {
-        csv_reader first = *reader;
-        first.at = copy != NULL ? copy : reader->at;
-        first.end = first.at + size;
-        status = match_columns(&first, options, table, found);
+static ls_status plan_texts(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
+    if (options->text_count == 0) {
+        return LS_OK;
     }
-    if (status == LS_OK) {
-        status = check_found(reader, options, found);
+    table->texts = ls_allocate_zeroed((size_t)options->text_count, sizeof *table->texts);
+    if (table->texts == NULL) {
+        return ls_fail_memory("ls_csv_read", (size_t)options->text_count * sizeof *table->texts);
     }
-    ls_free(copy);
-    ls_free(found);
-    return status;
+    for (int i = 0; i < options->text_count; i++) {
+        LS_TRY(plan_text(reader, options, table, &options->text[i]));
+    }
+    return LS_OK;
 }
 
 static ls_status reserve_rows(csv_table *table) {
@@ -333,32 +222,16 @@ static ls_status reserve_rows(csv_table *table) {
     return table->numbers != NULL ? LS_OK : ls_fail_memory("ls_csv_read", count * sizeof *table->numbers);
 }
 
-/* Some editors begin UTF-8 files with a mark. */
-static ls_status begin(csv_reader *reader) {
-    static const char byte_order_mark[] = "\xEF\xBB\xBF";
-    LS_TRY(refill(reader));
-    if (strncmp(reader->buffer, byte_order_mark, strlen(byte_order_mark)) == 0) {
-        reader->next = strlen(byte_order_mark);
-    }
-    return LS_OK;
-}
-
-static ls_status read_table(csv_reader *reader, const ls_csv_options *options, csv_table *table) {
-    LS_TRY(begin(reader));
-    LS_TRY(next_line(reader, &table->width));
-    if (table->width == 0) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s is empty", reader->source.path);
-    }
+static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
+    int fields;
+    LS_TRY(ls_csv_begin(reader, options, &table->columns));
     LS_TRY(plan_columns(reader, options, table));
+    LS_TRY(plan_texts(reader, options, table));
     LS_TRY(reserve_rows(table));
-    int fields = table->width;
-    if (!options->no_header) {
-        reader->line++;
-        LS_TRY(next_line(reader, &fields));
-    }
+    LS_TRY(ls_csv_first_row(reader, &table->columns, &fields));
     while (fields > 0) {
         LS_TRY(read_row(reader, table, fields));
-        LS_TRY(next_line(reader, &fields));
+        LS_TRY(ls_csv_next_row(reader, &fields));
     }
     LS_TRY(table->pending > 0 ? finish_block(table) : LS_OK);
     ls_free(table->numbers); /* before the tensor takes its place */
@@ -390,31 +263,47 @@ static void table_free(csv_table *table) {
     for (size_t i = 0; i < table->count; i++) {
         ls_tensor_drop(table->blocks[i]);
     }
+    for (int i = 0; i < table->text_count; i++) {
+        ls_csv_classes_free(table->texts[i].own);
+    }
+    ls_free(table->texts);
     ls_free(table->blocks);
     ls_free(table->numbers);
     ls_free(table->take);
+    ls_free(table->columns.names);
+}
+
+static ls_status check_options(const ls_csv_options *options) {
+    if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: %d columns are wanted but not named", options->column_count);
+    }
+    if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d and .text is NULL", options->text_count);
+    }
+    for (int i = 0; i < options->text_count; i++) {
+        if (options->text[i].column == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text[%d] names no column", i);
+        }
+    }
+    return fits(options->dtype, options->empty)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .empty is %g, which %s cannot hold", options->empty,
+                         ls_dtype_name(options->dtype));
 }
 
 ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     static const ls_csv_options defaults;
     options = options != NULL ? options : &defaults;
-    if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_read: %d columns are wanted but not named", options->column_count);
-    }
-    csv_reader reader = {.separator = options->separator != '\0' ? options->separator : ',', .line = 1};
-    if (ls_source_open("ls_csv_read", path, true, &reader.source) != LS_OK) {
+    ls_csv_reader reader;
+    if (check_options(options) != LS_OK || ls_csv_open("ls_csv_read", path, options, &reader) != LS_OK) {
         return NULL;
     }
-    csv_table table = {.dtype = options->dtype};
-    ls_tensor *tensor = NULL;
+    csv_table table = {.dtype = options->dtype, .empty = ls_option(options->empty, INFINITY)};
     const locale_t before = ls_locale_enter();
     const ls_status status = read_table(&reader, options, &table);
     ls_locale_leave(before);
-    if (status == LS_OK) {
-        tensor = to_tensor(&table);
-    }
-    ls_source_close(&reader.source);
+    ls_tensor *tensor = status == LS_OK ? to_tensor(&table) : NULL;
+    ls_csv_close(&reader);
     table_free(&table);
-    ls_free(reader.buffer);
     return tensor;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "tensor/tensor.h"
 
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
@@ -34,6 +35,47 @@ ls_tensor *ls_named_find(const ls_named *tensors, int count, const char *name) {
         }
     }
     return NULL;
+}
+
+ls_status ls_named_set_reserve(const char *call, ls_named_set *set, size_t count) {
+    set->items = ls_allocate_zeroed(count, sizeof *set->items);
+    set->refused = ls_allocate_zeroed(count, sizeof *set->refused);
+    return set->items != NULL && set->refused != NULL
+               ? LS_OK
+               : ls_fail_memory(call, count * (sizeof *set->items + sizeof *set->refused));
+}
+
+ls_status ls_named_set_refuse(const char *call, ls_named_set *set, const char *name) {
+    char *reason = ls_duplicate_string(ls_error_message());
+    if (reason == NULL) {
+        return ls_fail_memory(call, strlen(ls_error_message()) + 1);
+    }
+    set->refused[set->refused_count++] = (ls_refused){.name = name, .reason = reason};
+    return LS_OK;
+}
+
+ls_named ls_named_set_at(const ls_named_set *set, int index) {
+    return index >= 0 && index < set->count ? set->items[index] : (ls_named){0};
+}
+
+ls_tensor *ls_named_set_find(const ls_named_set *set, const char *name) {
+    for (int i = 0; name != NULL && i < set->refused_count; i++) {
+        if (strcmp(set->refused[i].name, name) == 0) {
+            return ls_fail_null(LS_ERR_UNSUPPORTED, "%s", set->refused[i].reason);
+        }
+    }
+    return ls_named_find(set->items, set->count, name);
+}
+
+void ls_named_set_free(ls_named_set *set) {
+    for (int i = 0; i < set->count; i++) {
+        ls_tensor_drop(set->items[i].tensor);
+    }
+    for (int i = 0; i < set->refused_count; i++) {
+        ls_free(set->refused[i].reason);
+    }
+    ls_free(set->items);
+    ls_free(set->refused);
 }
 
 size_t ls_tensor_bytes(const ls_tensor *tensor) {

@@ -16,7 +16,7 @@ enum {
 static ls_status fail_amount(const ls_source *source, const ls_npy_header *header, const char *amount) {
     return ls_fail(LS_ERR_FORMAT, "%s: %s: its header, %s of %zu bytes each, promises %s data than it holds",
                    source->call, source->path, ls_shape_describe(header->shape.ndim, header->shape.size).text,
-                   ls_dtype_size(header->dtype), amount);
+                   (size_t)header->element->bytes, amount);
 }
 
 static ls_status fail_cut(const ls_source *source) {
@@ -70,9 +70,9 @@ static ls_status read_header(ls_source *source, ls_npy_header *header) {
 }
 
 /* Elements that come with the first index moving fastest, to where they belong. */
-static ls_status read_fortran(ls_source *source, const ls_npy_header *header, ls_tensor *tensor) {
-    const size_t width = ls_dtype_size(header->dtype);
-    char part[PART], *to = ls_host_data(tensor);
+static ls_status read_fortran(ls_source *source, const ls_npy_header *header, const ls_tensor *tensor, char *to) {
+    const size_t width = header->element->bytes;
+    char part[PART];
     int64_t index[LS_MAX_DIMS] = {0};
     size_t got;
     for (size_t at = 0; at < header->bytes; at += got) {
@@ -96,9 +96,10 @@ static ls_status read_fortran(ls_source *source, const ls_npy_header *header, ls
     return LS_OK;
 }
 
-static ls_status read_in_order(ls_source *source, const ls_npy_header *header, ls_tensor *tensor) {
+static ls_status read_in_order(ls_source *source, const ls_npy_header *header, const ls_tensor *tensor, char *to) {
+    (void)tensor;
     size_t got;
-    LS_TRY(ls_source_read(source, ls_host_data(tensor), header->bytes, &got));
+    LS_TRY(ls_source_read(source, to, header->bytes, &got));
     return got == header->bytes ? LS_OK : fail_amount(source, header, "more");
 }
 
@@ -115,20 +116,20 @@ static void turn_bytes(char *bytes, size_t size, size_t width) {
 
 /* The elements, behind which the source must end. */
 static ls_status read_elements(ls_source *source, const ls_npy_header *header, ls_tensor *tensor) {
-    char more, *bytes = ls_host_data(tensor);
+    char more, *bytes = ls_elements_begin(header->element, ls_host_data(tensor), tensor->count);
     size_t got;
-    LS_TRY((header->fortran_order ? read_fortran : read_in_order)(source, header, tensor));
+    LS_TRY((header->fortran_order ? read_fortran : read_in_order)(source, header, tensor, bytes));
     LS_TRY(ls_source_read(source, &more, 1, &got));
     if (got > 0) {
         return fail_amount(source, header, "less");
     }
     if (header->big_endian) {
-        turn_bytes(bytes, header->bytes, ls_dtype_size(header->dtype));
+        turn_bytes(bytes, header->bytes, header->element->bytes);
     }
-    for (size_t i = 0; header->dtype == LS_BOOL && i < header->bytes; i++) {
+    for (size_t i = 0; header->element->dtype == LS_BOOL && i < header->bytes; i++) {
         bytes[i] = bytes[i] != 0;
     }
-    return LS_OK;
+    return ls_elements_widen(header->element, ls_host_data(tensor), tensor->count, source->call, source->path);
 }
 
 ls_tensor *ls_npy_read_source(ls_source *source) {
@@ -136,7 +137,8 @@ ls_tensor *ls_npy_read_source(ls_source *source) {
     if (read_header(source, &header) != LS_OK) {
         return NULL;
     }
-    ls_tensor *tensor = ls_tensor_new_owned(source->call, &ls_cpu, header.shape.ndim, header.shape.size, header.dtype);
+    ls_tensor *tensor =
+        ls_tensor_new_owned(source->call, &ls_cpu, header.shape.ndim, header.shape.size, header.element->dtype);
     if (tensor != NULL && read_elements(source, &header, tensor) != LS_OK) {
         ls_tensor_drop(tensor);
         return NULL;

@@ -6,22 +6,24 @@
 #ifndef LS_FORMATS_NPY_H
 #define LS_FORMATS_NPY_H
 
+#include "formats/element.h"
 #include "formats/file.h"
 
 /* What a header says. */
 typedef struct ls_npy_header {
-    ls_dtype dtype;
+    const ls_element *element;
     bool big_endian;
     bool fortran_order; /* the first index moves fastest */
     ls_shape shape;
     size_t bytes; /* of the elements */
 } ls_npy_header;
 
-/* Reads `text`, of `size` bytes with a zero byte behind them. LS_ERR_FORMAT, beginning with the source's call and path.
- */
+/* Reads `text`, of `size` bytes with a zero byte behind them. LS_ERR_FORMAT, or LS_ERR_UNSUPPORTED for elements that no
+ * tensor can hold, beginning with the source's call and path. */
 ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, ls_npy_header *header);
 
-/* The array that the source gives, up to its end: a reference of the caller's, on the CPU; NULL on failure. */
+/* The array that the source gives, up to its end: a reference of the caller's, on the CPU; NULL on failure, with
+ * LS_ERR_UNSUPPORTED if no tensor can hold it. */
 ls_tensor *ls_npy_read_source(ls_source *source);
 
 enum { LS_NPY_HEAD = 512 }; /* no more for as many axes as a tensor has */

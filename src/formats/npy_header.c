@@ -2,15 +2,6 @@
 
 #include "formats/npy.h"
 
-/* The element types of NumPy that tensors have, without their byte order. */
-static const struct {
-    const char *name;
-    ls_dtype dtype;
-} types[] = {{"f4", LS_F32}, {"f8", LS_F64}, {"f2", LS_F16}, {"i4", LS_I32},
-             {"i8", LS_I64}, {"u1", LS_U8},  {"b1", LS_BOOL}};
-
-enum { TYPES = sizeof types / sizeof *types };
-
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct parser {
@@ -64,22 +55,21 @@ static ls_status read_text(parser *p, char *text, size_t room) {
 static ls_status read_descr(parser *p, ls_npy_header *header) {
     char text[32];
     if (accept(p, '[')) {
-        return ls_fail(LS_ERR_FORMAT,
+        return ls_fail(LS_ERR_UNSUPPORTED,
                        "%s: %s: its elements are records, which no tensor can hold: save its fields one "
                        "by one",
                        p->source->call, p->source->path);
     }
     LS_TRY(read_text(p, text, sizeof text));
     const bool ordered = text[0] != '\0' && strchr("<>|", text[0]) != NULL;
-    for (int i = 0; ordered && i < TYPES; i++) {
-        if (strcmp(text + 1, types[i].name) == 0 && (text[0] != '|' || ls_dtype_size(types[i].dtype) == 1)) {
-            header->dtype = types[i].dtype;
-            header->big_endian = text[0] == '>';
-            return LS_OK;
-        }
+    const ls_element *element = ordered ? ls_element_of_numpy(text + 1) : NULL;
+    if (element != NULL && (text[0] != '|' || element->bytes == 1)) {
+        header->element = element;
+        header->big_endian = text[0] == '>';
+        return LS_OK;
     }
-    return ls_fail(LS_ERR_FORMAT,
-                   "%s: %s: its elements are '%s', which no tensor can hold: those are f2, f4, f8, i4, i8, u1 and b1 "
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "%s: %s: its elements are '%s', which no tensor can hold: save floating numbers, integers or bool "
                    "(astype makes them)",
                    p->source->call, p->source->path, text);
 }
@@ -173,7 +163,7 @@ ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, l
     if (p.at != text + size) {
         return fail_at(&p, "nothing but space");
     }
-    return ls_shape_bytes(header->shape, ls_dtype_size(header->dtype), &header->bytes)
+    return ls_shape_bytes(header->shape, header->element->bytes, &header->bytes)
                ? LS_OK
                : ls_fail(LS_ERR_FORMAT, "%s: %s has an impossible header: its sizes multiply to too much", source->call,
                          source->path);
@@ -181,20 +171,11 @@ ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, l
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static const char *name_of(ls_dtype dtype) {
-    for (int i = 0; i < TYPES; i++) {
-        if (types[i].dtype == dtype) {
-            return types[i].name;
-        }
-    }
-    return NULL;
-}
-
 /* As NumPy writes them: version 1.0, spaces up to a multiple of 64 bytes, and a newline. */
 size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_HEAD]) {
     enum { FRONT = 10, ALIGNMENT = 64 };
     const ls_dtype dtype = ls_dtype_of(tensor);
-    const char *name = name_of(dtype);
+    const char *name = ls_element_of_dtype(dtype)->numpy;
     if (name == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: NumPy has no %s: ls_to another dtype first", call, ls_dtype_name(dtype));
         return 0;

@@ -19,18 +19,14 @@ enum { ENDING = sizeof ending - 1 };
 
 struct ls_npz {
     ls_zip zip; /* for the names */
-    ls_named *tensors;
-    int count;
+    ls_named_set tensors;
 };
 
 void ls_npz_free(ls_npz *file) {
     if (file == NULL) {
         return;
     }
-    for (int i = 0; i < file->count; i++) {
-        ls_tensor_drop(file->tensors[i].tensor);
-    }
-    ls_free(file->tensors);
+    ls_named_set_free(&file->tensors);
     ls_zip_close(&file->zip);
     ls_free(file);
 }
@@ -49,20 +45,21 @@ static ls_status read_array(ls_npz *file, size_t index, ls_zip_member *member) {
         status = tensor != NULL ? LS_OK : ls_error_status();
     }
     ls_zip_member_close(member);
-    LS_TRY(status);
-    name[length - ENDING] = '\0';
-    file->tensors[file->count++] = (ls_named){.name = name, .tensor = tensor};
-    return LS_OK;
+    if (status == LS_OK) {
+        file->tensors.items[file->tensors.count++] = (ls_named){.name = name, .tensor = tensor};
+    } else if (status == LS_ERR_UNSUPPORTED) {
+        status = ls_named_set_refuse(load, &file->tensors, name);
+    }
+    name[length - ENDING] = '\0'; /* the messages above have the whole name */
+    return status;
 }
 
 static ls_status read_file(const ls_source *source, ls_npz *file) {
     LS_TRY(ls_zip_open(source, &file->zip));
     const size_t count = file->zip.count;
-    file->tensors = ls_allocate_zeroed(count, sizeof *file->tensors);
+    LS_TRY(ls_named_set_reserve(load, &file->tensors, count));
     ls_zip_member *member = ls_allocate(sizeof *member);
-    ls_status status = file->tensors != NULL && member != NULL
-                           ? LS_OK
-                           : ls_fail_memory(load, count * sizeof *file->tensors + sizeof *member);
+    ls_status status = member != NULL ? LS_OK : ls_fail_memory(load, sizeof *member);
     for (size_t i = 0; i < count && status == LS_OK; i++) {
         status = read_array(file, i, member);
     }
@@ -87,15 +84,15 @@ ls_npz *ls_npz_load(const char *path) {
 }
 
 int ls_npz_count(const ls_npz *file) {
-    return file != NULL ? file->count : 0;
+    return file != NULL ? file->tensors.count : 0;
 }
 
 ls_named ls_npz_at(const ls_npz *file, int index) {
-    return index >= 0 && index < ls_npz_count(file) ? file->tensors[index] : (ls_named){0};
+    return file != NULL ? ls_named_set_at(&file->tensors, index) : (ls_named){0};
 }
 
 ls_tensor *ls_npz_find(const ls_npz *file, const char *name) {
-    return file != NULL ? ls_named_find(file->tensors, file->count, name) : NULL;
+    return file != NULL ? ls_named_set_find(&file->tensors, name) : NULL;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
+enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8, PART = 1 << 15 };
 
 static const char save[] = "ls_safetensors_save";
 
@@ -24,8 +24,8 @@ static json_t *describe(const ls_tensor *tensor, size_t begin) {
     for (int i = 0; i < ls_ndim(tensor); i++) {
         json_array_append_new(shape, json_integer(ls_size(tensor, i)));
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls_safetensors_dtype_name(ls_dtype_of(tensor)), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + ls_tensor_bytes(tensor)));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls_element_of_dtype(ls_dtype_of(tensor))->safetensors, "shape",
+                     shape, "data_offsets", (json_int_t)begin, (json_int_t)(begin + ls_tensor_bytes(tensor)));
 }
 
 static bool add_metadata(json_t *header, const char *const *metadata) {
@@ -114,18 +114,14 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
 struct ls_safetensors {
     char *texts; /* names and metadata */
     const char *metadata, *metadata_end;
-    ls_named *tensors; /* in the order of the data */
-    int count;
+    ls_named_set tensors; /* in the order of the data */
 };
 
 void ls_safetensors_free(ls_safetensors *file) {
     if (file == NULL) {
         return;
     }
-    for (int i = 0; i < file->count; i++) {
-        ls_tensor_drop(file->tensors[i].tensor);
-    }
-    ls_free(file->tensors);
+    ls_named_set_free(&file->tensors);
     ls_free(file->texts);
     ls_free(file);
 }
@@ -156,25 +152,65 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
-/* Side by side, in the order of the file: holes and overlaps are refused before. */
-static ls_status read_tensors(ls_source *source, const ls_safetensors_header *header, ls_safetensors *file) {
-    file->tensors = ls_allocate_zeroed(header->count, sizeof *file->tensors);
-    if (file->tensors == NULL) {
-        return ls_fail_memory(source->call, header->count * sizeof *file->tensors);
-    }
-    for (size_t i = 0; i < header->count; i++) {
-        const ls_safetensors_entry *entry = &header->entries[i];
-        ls_tensor *tensor =
-            ls_tensor_new_owned(source->call, &ls_cpu, entry->shape.ndim, entry->shape.size, entry->dtype);
-        if (tensor == NULL) {
-            return ls_error_status();
-        }
-        file->tensors[file->count++] = (ls_named){.name = entry->name, .tensor = tensor};
-        size_t got;
-        LS_TRY(ls_source_read(source, ls_host_data(tensor), entry->end - entry->begin, &got));
-        if (got < entry->end - entry->begin) {
+/* Bytes of a tensor that is not read. */
+static ls_status skip(ls_source *source, size_t size) {
+    char part[PART];
+    size_t got;
+    for (; size > 0; size -= got) {
+        LS_TRY(ls_source_read(source, part, size < PART ? size : PART, &got));
+        if (got == 0) {
             return ls_source_fail_short(source);
         }
+    }
+    return LS_OK;
+}
+
+static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entry *entry) {
+    return ls_fail(
+        LS_ERR_UNSUPPORTED,
+        "%s: %s: tensor %.100s has the dtype %s, which no tensor here can hold; convert it to F32, say, where "
+        "it was made",
+        source->call, source->path, entry->name, entry->dtype);
+}
+
+/* LS_ERR_UNSUPPORTED if the tensor cannot hold a value. Then all bytes have been read, too. */
+static ls_status read_elements(ls_source *source, const ls_safetensors_entry *entry, ls_tensor *tensor) {
+    char what[512];
+    size_t got;
+    char *to = ls_elements_begin(entry->element, ls_host_data(tensor), ls_numel(tensor));
+    LS_TRY(ls_source_read(source, to, entry->end - entry->begin, &got));
+    if (got < entry->end - entry->begin) {
+        return ls_source_fail_short(source);
+    }
+    snprintf(what, sizeof what, "%.400s: tensor %.100s", source->path, entry->name);
+    return ls_elements_widen(entry->element, ls_host_data(tensor), ls_numel(tensor), source->call, what);
+}
+
+static ls_status read_tensor(ls_source *source, const ls_safetensors_entry *entry, ls_named_set *tensors) {
+    if (entry->element == NULL) {
+        LS_TRY(skip(source, entry->end - entry->begin));
+        (void)refuse_dtype(source, entry);
+        return ls_named_set_refuse(source->call, tensors, entry->name);
+    }
+    ls_tensor *tensor =
+        ls_tensor_new_owned(source->call, &ls_cpu, entry->shape.ndim, entry->shape.size, entry->element->dtype);
+    if (tensor == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = read_elements(source, entry, tensor);
+    if (status == LS_OK) {
+        tensors->items[tensors->count++] = (ls_named){.name = entry->name, .tensor = tensor};
+        return LS_OK;
+    }
+    ls_tensor_drop(tensor);
+    return status == LS_ERR_UNSUPPORTED ? ls_named_set_refuse(source->call, tensors, entry->name) : status;
+}
+
+/* Side by side, in the order of the file: holes and overlaps are refused before. */
+static ls_status read_tensors(ls_source *source, const ls_safetensors_header *header, ls_safetensors *file) {
+    LS_TRY(ls_named_set_reserve(source->call, &file->tensors, header->count));
+    for (size_t i = 0; i < header->count; i++) {
+        LS_TRY(read_tensor(source, &header->entries[i], &file->tensors));
     }
     return LS_OK;
 }
@@ -210,16 +246,21 @@ ls_safetensors *ls_safetensors_load(const char *path) {
     return file;
 }
 
+const ls_named_set *ls_safetensors_set(const ls_safetensors *file) {
+    static const ls_named_set none;
+    return file != NULL ? &file->tensors : &none;
+}
+
 int ls_safetensors_count(const ls_safetensors *file) {
-    return file != NULL ? file->count : 0;
+    return ls_safetensors_set(file)->count;
 }
 
 ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
-    return index >= 0 && index < ls_safetensors_count(file) ? file->tensors[index] : (ls_named){0};
+    return ls_named_set_at(ls_safetensors_set(file), index);
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
-    return file != NULL ? ls_named_find(file->tensors, file->count, name) : NULL;
+    return ls_named_set_find(ls_safetensors_set(file), name);
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {

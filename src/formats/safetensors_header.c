@@ -9,14 +9,6 @@
 #include "formats/json.h"
 #include "tensor/tensor.h"
 
-const char *ls_safetensors_dtype_name(ls_dtype dtype) {
-    static const char *const names[LS_DTYPE_COUNT] = {
-        [LS_F32] = "F32", [LS_F64] = "F64", [LS_BF16] = "BF16", [LS_F16] = "F16",
-        [LS_I64] = "I64", [LS_I32] = "I32", [LS_U8] = "U8",     [LS_BOOL] = "BOOL",
-    };
-    return names[dtype];
-}
-
 /* ---- JSON ----------------------------------------------------------------------------------------------------------
  */
 
@@ -85,19 +77,17 @@ static ls_status fail_entry(const parser *p, const ls_safetensors_entry *entry, 
 static ls_status read_dtype(parser *p, ls_safetensors_entry *entry) {
     const char *word;
     LS_TRY(read_word(p, &word));
-    for (int i = 0; i < LS_DTYPE_COUNT; i++) {
-        if (strcmp(word, ls_safetensors_dtype_name((ls_dtype)i)) == 0) {
-            entry->dtype = (ls_dtype)i;
-            return LS_OK;
-        }
-    }
-    return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: tensor " NAME " has the dtype %.20s, which cannot be read",
-                   p->path, entry->name, word);
+    entry->element = ls_element_of_safetensors(word);
+    snprintf(entry->dtype, sizeof entry->dtype, "%s", word);
+    return LS_OK;
 }
 
 static ls_status check_entry(const parser *p, const ls_safetensors_entry *entry) {
     size_t bytes = 0;
-    return ls_shape_bytes(entry->shape, ls_dtype_size(entry->dtype), &bytes) && bytes == entry->end - entry->begin
+    if (entry->element == NULL) {
+        return LS_OK;
+    }
+    return ls_shape_bytes(entry->shape, entry->element->bytes, &bytes) && bytes == entry->end - entry->begin
                ? LS_OK
                : fail_entry(p, entry, "its shape and its data_offsets do not fit together");
 }

@@ -8,13 +8,15 @@
 #include <lockstep/formats.h>
 
 #include "base/status.h"
+#include "formats/element.h"
 
 #define LS_SAFETENSORS_METADATA "__metadata__"
 
 /* What the header says of one tensor. */
 typedef struct ls_safetensors_entry {
-    const char *name; /* in the header's text */
-    ls_dtype dtype;
+    const char *name;          /* in the header's text */
+    const ls_element *element; /* NULL: no tensor can hold the dtype */
+    char dtype[16];            /* its name, shortened */
     ls_shape shape;
     size_t begin, end; /* of its bytes, behind the header */
 } ls_safetensors_entry;
@@ -25,9 +27,6 @@ typedef struct ls_safetensors_header {
     const char *metadata; /* key, value, key, value: texts that end with a zero byte each; NULL: there are none */
     const char *metadata_end;
 } ls_safetensors_header;
-
-/* The names of dtypes in the format. */
-const char *ls_safetensors_dtype_name(ls_dtype dtype);
 
 /*
  * Parses `text`, `size` bytes with a zero byte behind them, which it changes: names and metadata are laid there, so it

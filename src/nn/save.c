@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "formats/named.h"
 #include "nn/module.h"
 
 /* Parameters first, then buffers. */
@@ -171,6 +172,12 @@ static void report(const loading *load, const ls_module_load_options *options) {
             options->on_extra(ls_safetensors_at(file, i).name, options->user);
         }
     }
+    const ls_named_set *all = ls_safetensors_set(file);
+    for (int i = 0; options->on_extra != NULL && i < all->refused_count; i++) {
+        if (ls_module_find(module, all->refused[i].name) == NULL) {
+            options->on_extra(all->refused[i].name, options->user);
+        }
+    }
 }
 
 /* Fails with the first name on either side that may not be so. */
@@ -183,6 +190,14 @@ static ls_status check_names(const loading *load, const ls_module_load_options *
     }
     for (int i = ls_safetensors_count(file) - 1; i >= 0; i--) {
         extra = is_extra(module, ls_safetensors_at(file, i)) ? ls_safetensors_at(file, i).name : extra;
+    }
+    const ls_named_set *all = ls_safetensors_set(file);
+    for (int i = 0; i < all->refused_count; i++) {
+        const char *name = all->refused[i].name;
+        if (ls_module_find(module, name) != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s", load->call, all->refused[i].reason);
+        }
+        extra = name;
     }
     if (missing != NULL && !options->allow_missing) {
         return ls_fail(LS_ERR_FORMAT, "%s: %s has no tensor %s", load->call, load->path, missing);

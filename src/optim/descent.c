@@ -327,7 +327,6 @@ static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss
 }
 
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
-    descent->evaluations++;
     return agree(descent->optimizer, evaluate_part(descent, gradient, loss), loss);
 }
 
@@ -335,10 +334,10 @@ ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss)
 static ls_status arrive(ls_descent *descent) {
     LS_TRY(ls_descent_evaluate(descent, descent->gradient[0], &descent->loss));
     if (!isfinite(descent->loss)) {
+        const int evaluations = descent->optimizer->last_step.evaluations;
         return ls_fail(LS_ERR_STATE, "%s: the loss of evaluation %d is not finite; %s", descent->optimizer->type->name,
-                       descent->evaluations,
-                       descent->evaluations == 1 ? "begin elsewhere"
-                                                 : "a smaller learning_rate or strong_wolfe may help");
+                       evaluations,
+                       evaluations == 1 ? "begin elsewhere" : "a smaller learning_rate or strong_wolfe may help");
     }
     return LS_OK;
 }
@@ -353,40 +352,49 @@ static ls_status move(ls_descent *descent, const ls_descent_options *options, bo
     return last ? LS_OK : arrive(descent);
 }
 
-/* Whether the gradient is as good as zero, or the last move changed nothing that counts. */
-static ls_status converged(const ls_descent *descent, const ls_descent_options *options, double loss_before,
-                           bool *enough) {
-    double gradient = 0, direction = 0;
+static ls_status check_gradient(const ls_descent *descent, const ls_descent_options *options, ls_stop_reason *reason) {
+    double gradient = 0;
     LS_TRY(ls_vector_largest(descent, descent->gradient[0], &gradient));
-    LS_TRY(ls_vector_largest(descent, descent->direction, &direction));
-    *enough = gradient <= options->tolerance_gradient || fabs(descent->step) * direction <= options->tolerance_change ||
-              fabs(descent->loss - loss_before) < options->tolerance_change;
+    *reason = gradient <= options->tolerance_gradient ? LS_STOP_GRADIENT : LS_STOP_NONE;
     return LS_OK;
 }
 
-static ls_status descend(ls_descent *descent, const ls_descent_options *options, ls_descent_direct direct) {
-    bool enough = false;
-    for (int i = 1; i <= options->max_iterations && !enough; i++) {
-        descent->iterations++;
-        LS_TRY(direct(descent->optimizer, descent));
-        LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
-        LS_TRY(ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]));
-        if (!isfinite(descent->slope)) {
-            return ls_fail(LS_ERR_STATE, "%s: the gradient of evaluation %d is not finite",
-                           descent->optimizer->type->name, descent->evaluations);
-        }
-        if (descent->slope > -options->tolerance_change) {
-            return LS_OK;
-        }
-        const double loss_before = descent->loss;
-        const bool last = i == options->max_iterations;
-        LS_TRY(move(descent, options, last));
-        if (last || descent->evaluations >= options->max_evaluations) {
-            return LS_OK;
-        }
-        LS_TRY(converged(descent, options, loss_before, &enough));
+/* Whether the gradient is almost zero, or the last move changed almost nothing. */
+static ls_status check_converged(const ls_descent *descent, const ls_descent_options *options, double loss_before,
+                                 ls_stop_reason *reason) {
+    double direction = 0;
+    LS_TRY(check_gradient(descent, options, reason));
+    LS_TRY(ls_vector_largest(descent, descent->direction, &direction));
+    if (*reason == LS_STOP_NONE && (fabs(descent->step) * direction <= options->tolerance_change ||
+                                    fabs(descent->loss - loss_before) < options->tolerance_change)) {
+        *reason = LS_STOP_CHANGE;
     }
     return LS_OK;
+}
+
+/* One direction and the move along it. `*reason` becomes the reason to stop, if there is one. */
+static ls_status iterate(ls_descent *descent, const ls_descent_options *options, ls_descent_direct direct,
+                         ls_stop_reason *reason) {
+    const ls_step_info *info = &descent->optimizer->last_step;
+    LS_TRY(direct(descent->optimizer, descent));
+    LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
+    LS_TRY(ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]));
+    if (!isfinite(descent->slope)) {
+        return ls_fail(LS_ERR_STATE, "%s: the gradient of evaluation %d is not finite", descent->optimizer->type->name,
+                       info->evaluations);
+    }
+    if (descent->slope > -options->tolerance_change) {
+        *reason = LS_STOP_DIRECTION;
+        return LS_OK;
+    }
+    const double loss_before = descent->loss;
+    const bool last = info->iterations == options->max_iterations;
+    LS_TRY(move(descent, options, last));
+    if (last || info->evaluations >= options->max_evaluations) {
+        *reason = last ? LS_STOP_ITERATIONS : LS_STOP_EVALUATIONS;
+        return LS_OK;
+    }
+    return check_converged(descent, options, loss_before, reason);
 }
 
 static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
@@ -400,6 +408,7 @@ static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
                      ls_closure closure, void *user, double *first_loss) {
     if (!has_parameters(optimizer) && optimizer->comm == NULL) {
+        optimizer->last_step.reason = LS_STOP_GRADIENT;
         return ls_optimizer_evaluate(optimizer, closure, user, first_loss);
     }
     const ls_status begun = begin_part(optimizer, options->searches);
@@ -409,10 +418,14 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     ls_descent *descent = optimizer->descent;
     descent->closure = closure;
     descent->user = user;
-    descent->evaluations = 0;
-    double gradient = 0;
     LS_TRY(arrive(descent));
     *first_loss = descent->loss;
-    LS_TRY(ls_vector_largest(descent, descent->gradient[0], &gradient));
-    return gradient <= options->tolerance_gradient ? LS_OK : descend(descent, options, direct);
+    ls_step_info *info = &optimizer->last_step;
+    LS_TRY(check_gradient(descent, options, &info->reason));
+    while (info->reason == LS_STOP_NONE) {
+        descent->iterations++;
+        info->iterations++;
+        LS_TRY(iterate(descent, options, direct, &info->reason));
+    }
+    return LS_OK;
 }

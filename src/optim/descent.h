@@ -52,10 +52,9 @@ struct ls_descent {
     ls_optimizer *optimizer;
     ls_closure closure;
     void *user;
-    int evaluations;
 };
 
-/* One step of the optimizer: evaluations, directions and moves until one of the limits is met. */
+/* One step of the optimizer: evaluations, directions and moves until one of the limits is met. Fills last_step. */
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
                      ls_closure closure, void *user, double *first_loss);
 

@@ -435,11 +435,20 @@ ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, voi
         return ls_error_status();
     }
     ls_optimizer_zero_grad(optimizer);
+    optimizer->last_step.evaluations++;
     const bool no_grad = ls_no_grad(false);
     const ls_status status = closure(user, loss);
     (void)ls_no_grad(no_grad);
     const ls_status noted = ls_scope_end(scope);
     return status != LS_OK ? status : noted;
+}
+
+static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
+    LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, loss));
+    LS_TRY(ls_optimizer_step(optimizer));
+    optimizer->last_step.reason = LS_STOP_ONE_STEP;
+    optimizer->last_step.iterations = 1;
+    return LS_OK;
 }
 
 ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
@@ -450,12 +459,35 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step_closure", optimizer));
     double value = NAN;
     double *first = loss != NULL ? loss : &value;
-    if (optimizer->type->step_closure != NULL) {
-        begin_step(optimizer);
-        return optimizer->type->step_closure(optimizer, closure, user, first);
+    optimizer->last_step = (ls_step_info){.reason = LS_STOP_NONE};
+    begin_step(optimizer);
+    const ls_status status = optimizer->type->step_closure != NULL
+                                 ? optimizer->type->step_closure(optimizer, closure, user, first)
+                                 : evaluate_and_step(optimizer, closure, user, first);
+    if (status != LS_OK) {
+        optimizer->last_step.reason = LS_STOP_FAILED;
     }
-    LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, first));
-    return ls_optimizer_step(optimizer);
+    return status;
+}
+
+ls_step_info ls_optimizer_last_step(const ls_optimizer *optimizer) {
+    const bool here = optimizer != NULL && ls_optimizer_check_here("ls_optimizer_last_step", optimizer) == LS_OK;
+    return here ? optimizer->last_step : (ls_step_info){.reason = LS_STOP_NONE};
+}
+
+const char *ls_stop_reason_name(ls_stop_reason reason) {
+    static const char *const names[] = {
+        [LS_STOP_NONE] = "no step yet",
+        [LS_STOP_FAILED] = "an error",
+        [LS_STOP_ONE_STEP] = "one step per call",
+        [LS_STOP_GRADIENT] = "gradient within tolerance_gradient",
+        [LS_STOP_CHANGE] = "change within tolerance_change",
+        [LS_STOP_DIRECTION] = "no descent along the direction",
+        [LS_STOP_ITERATIONS] = "max_iterations reached",
+        [LS_STOP_EVALUATIONS] = "max_evaluations reached",
+    };
+    const size_t index = (size_t)reason;
+    return index < sizeof names / sizeof *names ? names[index] : "unknown";
 }
 
 void ls_optimizer_zero_grad(ls_optimizer *optimizer) {

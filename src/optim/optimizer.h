@@ -119,6 +119,7 @@ struct ls_optimizer {
     ls_group *groups;
     int group_count;
     bool stepped;           /* it has begun a step */
+    ls_step_info last_step; /* what the last step with a closure did so far */
     ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
     const ls_module *model; /* lent, for names; NULL when groups were added by hand */
     ls_state_list lent;     /* what ls_optimizer_state gave last */
@@ -161,7 +162,7 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
 /* LS_ERR_STATE where a parameter has moved away from its state. */
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
 
-/* Evaluates the loss as ls_closure says. */
+/* Evaluates the loss as ls_closure says, and counts the evaluation. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 
 /* Adds the memory, which is the device's, as a tensor "OWNER.WORD", or "WORD" when the owner is "". */

@@ -582,7 +582,8 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = false;
-    state->divisor = loss->by_samples ? (double)state->samples : loss->divisor;
+    state->loss = loss->output;
+    state->divisor = ls_batch_loss_divisor(loss, state->samples);
     if (!agreed) {
         return LS_OK;
     }

@@ -144,6 +144,7 @@ static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inp
     state->input_count = input_count;
     state->output_count = output_count;
     state->located = false;
+    state->loss = NULL;
     return state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL ? locate(&state->part) : LS_OK;
 }
 

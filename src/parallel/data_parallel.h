@@ -82,18 +82,19 @@ typedef struct ls_data_parallel_state {
     size_t more_room;       /* for how many there is */
     int64_t samples;        /* of the last forward pass */
     bool no_sync;
-    bool gathering;     /* since the last averaging there were passes under no_sync */
-    bool agrees;        /* ranks agree on weights before every pass: one was irregular */
-    bool agreed;        /* the present pass has its weights */
-    bool pending;       /* the last pass gave the model no gradient on any rank: a later one may */
-    bool told;          /* ranks have shared the cause of a failure */
-    double usual;       /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
-    double divisor;     /* of the present pass that has not agreed: of its loss, or samples */
-    double all_samples; /* of the present pass that has agreed, of all ranks */
-    uint64_t runs;      /* forward passes of the model */
-    bool follows;       /* the present one follows the samples (mixing.h) */
-    int mean_checks;    /* backward passes that means.c still checks */
-    double factor;      /* sum of the gradients of the loss with respect to its sums over samples, in the last pass */
+    bool gathering;        /* since the last averaging there were passes under no_sync */
+    bool agrees;           /* ranks agree on weights before every pass: one was irregular */
+    bool agreed;           /* the present pass has its weights */
+    bool pending;          /* the last pass gave the model no gradient on any rank: a later one may */
+    bool told;             /* ranks have shared the cause of a failure */
+    double usual;          /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
+    const ls_tensor *loss; /* of the last pass since the last forward pass, not to be followed; NULL: there was none */
+    double divisor;        /* of that loss, or samples; NAN: it is not one mean over samples */
+    double all_samples;    /* of the present pass that has agreed, of all ranks */
+    uint64_t runs;         /* forward passes of the model */
+    bool follows;          /* the present one follows the samples (mixing.h) */
+    int mean_checks;       /* backward passes that means.c still checks */
+    double factor; /* sum of the gradients of the loss with respect to its sums over samples, in the last pass */
 } ls_data_parallel_state;
 
 /* What a data-parallel module goes by from its first pass on, for checkpoints: with it, another takes the same bits. */

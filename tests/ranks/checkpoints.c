@@ -208,8 +208,24 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
     return LS_OK;
 }
 
+/* The program runs again: with .overwrite it trains as if its earlier run had never been, on all ranks. */
+static ls_status run_again(ls_comm *world) {
+    outcome want, is;
+    ls_checkpoint_options options = {.folder = in_scratch("again"), .every_steps = 4, .keep = 100};
+    LS_TRY(train(world, &(plan){.checkpoints = &options}, &want));
+    training t;
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &options}));
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) != LS_OK && strstr(ls_error_message(), ".overwrite") != NULL);
+    end(&t);
+    options.folder = in_scratch("again");
+    options.overwrite = true;
+    LS_TRY(train(world, &(plan){.checkpoints = &options}, &is));
+    return same(&is, &want);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
+    LS_TRY(run_again(world));
     LS_TRY(same_bits(world));
     LS_TRY(scaler_that_is_new(world));
     LS_TRY(divided_models(world));

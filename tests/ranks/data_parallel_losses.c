@@ -2,7 +2,7 @@
  * The gradient of a data-parallel module is that of one process with the whole batch: for every loss with every
  * reduction and option, for sums and means that a program makes itself and for several of them together; with shares
  * that are equal, that differ or that some ranks have not, with ranks all of whose targets are ignored, with and
- * without gathering under no_sync. What cannot be so is refused.
+ * without gathering under no_sync. So is the loss of the global batch. What cannot be so is refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -41,6 +41,18 @@ static int64_t share_begin(division how, int rank, int size, int pass, int scale
     return begin;
 }
 
+/* The loss of the global batch; NAN and a status on failure. */
+typedef struct global_loss {
+    double value;
+    ls_status status;
+} global_loss;
+
+/* As a rank gets it before and after the backward pass. */
+typedef struct losses {
+    global_loss before;
+    global_loss after;
+} losses;
+
 typedef struct trainee {
     ls_module *model;
     ls_module *parallel; /* the model, or NULL when it is alone */
@@ -48,7 +60,18 @@ typedef struct trainee {
     int size; /* of the world, also when alone */
     ls_dtype dtype;
     int scale; /* of the shares, which have 4 samples or 1 to 5 */
+    losses *loss;
 } trainee;
+
+/* In a scope of its own, because losses that are not one mean are refused. */
+static global_loss measure(const trainee *who, ls_tensor *loss) {
+    ls_scope *scope = ls_scope_begin();
+    global_loss is = {
+        .value = who->parallel != NULL ? ls_data_parallel_loss(who->parallel, loss) : ls_item(loss),
+    };
+    is.status = ls_scope_end(scope);
+    return is;
+}
 
 static ls_tensor *random_rows(ls_dtype dtype, int64_t first, int64_t count, int64_t width, int stream, bool unit) {
     ls_tensor *rows = ls_empty(LS_SHAPE(count, width), dtype);
@@ -76,8 +99,14 @@ static ls_status run_pass(const trainee *who, const loss_case *c, division how, 
     const int64_t all = share_begin(how, who->size, who->size, pass, who->scale);
     const int64_t first = who->parallel != NULL ? share_begin(how, who->rank, who->size, pass, who->scale) : 0;
     const int64_t last = who->parallel != NULL ? share_begin(how, who->rank + 1, who->size, pass, who->scale) : all;
+    if (first == last && who->parallel != NULL) {
+        LS_TRY(ls_data_parallel_skip(who->parallel));
+        who->loss->after = measure(who, NULL);
+        return LS_OK;
+    }
     if (first == last) {
-        return who->parallel != NULL ? ls_data_parallel_skip(who->parallel) : LS_OK;
+        *who->loss = (losses){.before = {.value = NAN}, .after = {.value = NAN}};
+        return LS_OK;
     }
     const int64_t ignored = how == IGNORED_ON_ONE ? share_begin(how, 1, who->size, pass, who->scale) : 0;
     ls_scope *scope = ls_scope_begin();
@@ -87,7 +116,13 @@ static ls_status run_pass(const trainee *who, const loss_case *c, division how, 
         .class_ = random_classes(first, last - first, 3 * pass + 2, ignored),
         .weight = ls_module_parameter(who->model, 0)};
     ls_tensor *loss = c->make(c, &batch);
+    if (how != SOME_HAVE_NONE) { /* a rank with an empty share takes part after ls_data_parallel_skip */
+        who->loss->before = measure(who, loss);
+    }
     *backward = ls_backward(loss);
+    if (*backward == LS_OK) {
+        who->loss->after = measure(who, loss);
+    }
     const ls_status ended = ls_scope_end(scope);
     return *backward == LS_OK ? ended : LS_OK;
 }
@@ -171,6 +206,7 @@ static ls_module *make_own(ls_dtype dtype) {
 typedef struct pair {
     trainee all;
     trainee alone;
+    losses losses[2]; /* of these two */
 } pair;
 
 static ls_status begin(pair *p, ls_comm *world, ls_module *(*make)(ls_dtype), ls_dtype dtype) {
@@ -179,6 +215,8 @@ static ls_status begin(pair *p, ls_comm *world, ls_module *(*make)(ls_dtype), ls
     p->all.model = p->all.parallel = ls_data_parallel(make(dtype), world, NULL);
     ls_seed(SEED);
     p->alone = (trainee){.model = make(dtype), .size = p->all.size, .dtype = dtype, .scale = 1};
+    p->all.loss = &p->losses[0];
+    p->alone.loss = &p->losses[1];
     LS_CHECK(p->all.model != NULL && p->alone.model != NULL);
     return LS_OK;
 }
@@ -217,6 +255,28 @@ static ls_status run_passes(const trainee *who, const loss_case *c, division how
     return LS_OK;
 }
 
+/* Whether a case is one mean over samples, beside terms of parameters alone. */
+static bool is_one_mean(const loss_case *c) {
+    const bool reduces = c->make == loss_elementwise || c->make == loss_of_classes;
+    return c->make == loss_with_decay || (reduces && (c->reduction == LS_LOSS_MEAN || c->then_mean));
+}
+
+/* The loss of the global batch is that of one process, and has the same bits on every rank. */
+static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_loss *is, double want,
+                              const char *what) {
+    double first = is->value;
+    LS_TRY(ls_comm_broadcast(world, &first, 1, LS_F64, 0, NULL));
+    LS_CHECK(memcmp(&first, &is->value, sizeof first) == 0 || (isnan(first) && isnan(is->value)));
+    if (is->status != LS_OK) {
+        LS_CHECK(!is_one_mean(c) && isnan(is->value));
+        LS_CHECK(is->status == LS_ERR_UNSUPPORTED || is->status == LS_ERR_MISMATCH);
+        return LS_OK;
+    }
+    return fabs(is->value - want) <= 1e-5 * (1 + fabs(want)) || (isnan(is->value) && isnan(want))
+               ? LS_OK
+               : ls_fail(LS_ERR_INTERNAL, "%s: the loss of the global batch is %.9g, not %.9g", what, is->value, want);
+}
+
 /* `passes` passes gathered; two rounds of that, so that the second finds what the first has left. */
 static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*make)(ls_dtype), ls_dtype dtype,
                               division how, int passes) {
@@ -230,6 +290,9 @@ static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*m
     for (int round = 0; round < 2; round++) {
         LS_TRY(run_passes(&p.all, c, how, passes, round));
         LS_TRY(run_passes(&p.alone, c, how, passes, round));
+        LS_TRY(compare_loss(world, c, &p.all.loss->after, p.alone.loss->after.value, what));
+        LS_TRY(how != SOME_HAVE_NONE ? compare_loss(world, c, &p.all.loss->before, p.alone.loss->after.value, what)
+                                     : LS_OK);
         LS_TRY(compare_gradients(p.all.model, p.alone.model, what));
         LS_TRY(compare_buffers(p.all.model, p.alone.model, what));
     }
@@ -388,6 +451,27 @@ static ls_status refusals(ls_comm *world) {
     return LS_OK;
 }
 
+/* A loss that is not recorded is refused, and the failure of one rank is an error on all ranks. */
+static ls_status refused_losses(ls_comm *world) {
+    pair p;
+    LS_TRY(begin(&p, world, make_model, LS_F32));
+    LS_CHECK(isnan(ls_data_parallel_loss(p.alone.model, NULL)) && ls_error_status() == LS_ERR_ARGUMENT);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = random_rows(LS_F32, 0, 4, INPUTS, 0, false);
+    const bool recording = ls_no_grad(true);
+    ls_tensor *loss = ls_mean(ls_forward(p.all.model, x));
+    (void)ls_no_grad(recording);
+    const global_loss unrecorded = measure(&p.all, loss);
+    LS_CHECK(unrecorded.status == (p.all.size == 1 ? LS_OK : LS_ERR_STATE));
+    ls_tensor *output = ls_forward(p.all.model, x);
+    const global_loss failed = measure(&p.all, p.all.rank == 0 ? output : ls_mean(output));
+    LS_CHECK(failed.status == (p.all.rank == 0 ? LS_ERR_SHAPE : LS_ERR_MISMATCH) && isnan(failed.value));
+    LS_CHECK(strstr(ls_error_message(), p.all.rank == 0 ? "one" : "rank 0 failed: ls_data_parallel_loss") != NULL);
+    LS_TRY(ls_scope_end(scope));
+    end(&p);
+    return LS_OK;
+}
+
 /* What the ranks all-reduce themselves is what one process has: here the root of a mean, of equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
     static const loss_case alone = {.name = "root of the mean", .make = root_of_mean};
@@ -477,6 +561,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(elementwise_losses(world));
     LS_TRY(class_losses(world));
     LS_TRY(refusals(world));
+    LS_TRY(refused_losses(world));
     LS_TRY(by_allreduce(world));
     LS_TRY(one_behind_the_other(world));
     LS_TRY(checked_by_differences(world));

@@ -52,14 +52,16 @@ static ls_status evaluate(void *user, double *value) {
     return ls_backward(loss);
 }
 
-/* Every rank holds rank 0's parameters and has looked as often. */
-static ls_status compare(const problem *self) {
-    double mine[4] = {self->evaluations}, first[4];
+/* Every rank holds rank 0's parameters, has evaluated as often, and stopped for the same reason. */
+static ls_status compare(const problem *self, const ls_optimizer *optimizer) {
+    const ls_step_info info = ls_optimizer_last_step(optimizer);
+    double mine[7] = {self->evaluations, info.evaluations, info.iterations, info.reason}, first[7];
     for (int64_t i = 0; i < 3; i++) {
-        mine[i + 1] = ls_at(self->p, &i);
+        mine[i + 4] = ls_at(self->p, &i);
     }
+    LS_CHECK(info.reason > LS_STOP_ONE_STEP && info.iterations > 0 && info.evaluations > 0);
     memcpy(first, mine, sizeof mine);
-    LS_TRY(ls_comm_broadcast(self->world, first, 4, LS_F64, 0, NULL));
+    LS_TRY(ls_comm_broadcast(self->world, first, 7, LS_F64, 0, NULL));
     LS_CHECK(memcmp(first, mine, sizeof mine) == 0);
     return LS_OK;
 }
@@ -71,7 +73,7 @@ static ls_status fit(ls_comm *world, ls_optimizer *optimizer, ls_dtype dtype, do
     LS_TRY(ls_optimizer_add_group(optimizer, &self.p, 1, NULL));
     for (int step = 0; step < STEPS; step++) {
         LS_TRY(ls_optimizer_step_closure(optimizer, evaluate, &self, NULL));
-        LS_TRY(compare(&self));
+        LS_TRY(compare(&self, optimizer));
     }
     LS_CHECK(fabs(ls_at(self.p, (int64_t[]){0}) - 1.5) < tolerance);
     LS_CHECK(fabs(ls_at(self.p, (int64_t[]){1}) - 0.7) < tolerance);
@@ -94,6 +96,7 @@ typedef struct field {
     int fails;       /* the last rank fails in this evaluation; 0: in none */
     bool early;      /* before it communicates */
     int evaluations;
+    ls_step_info last_step;
 } field;
 
 /* The all-reduces of an evaluation. Every rank makes all of them, even if one fails. */
@@ -129,8 +132,10 @@ static ls_status fit_field(field *self, ls_optimizer *optimizer, double *loss) {
     LS_TRY(ls_optimizer_add_group(optimizer, &self->x, 1, NULL));
     ls_status status = LS_OK;
     for (int step = 0; step < STEPS && status == LS_OK; step++) {
+        self->evaluations = self->fails == 0 ? 0 : self->evaluations;
         status = ls_optimizer_step_closure(optimizer, evaluate_field, self, loss);
     }
+    self->last_step = ls_optimizer_last_step(optimizer);
     ls_optimizer_free(optimizer);
     return status;
 }
@@ -158,6 +163,8 @@ static ls_status fit_sharded(ls_comm *world, method make, int64_t points) {
     LS_TRY(fit_field(&part, make(world), &loss));
     LS_TRY(fit_field(&all, make(NULL), &expected));
     LS_CHECK(fabs(loss - expected) < 1e-9 * expected);
+    LS_CHECK(part.last_step.reason == all.last_step.reason && part.last_step.iterations == all.last_step.iterations);
+    LS_CHECK(part.last_step.evaluations == part.evaluations && part.evaluations == all.evaluations);
     for (int64_t i = 0; i < part.count; i++) {
         const int64_t there = part.first + i;
         LS_CHECK(fabs(ls_at(part.x, &i) - ls_at(all.x, &there)) < 1e-9);

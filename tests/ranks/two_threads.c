@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/frame.h"
+
 enum { TRIES = 50000 };
 
 static const char sentence[] = "two threads use this communicator at once: use it from one thread at a time, or give "
@@ -96,9 +98,57 @@ static ls_status hand_over_work(ls_comm *comm) {
     return ls_comm_barrier(comm, NULL);
 }
 
+/* ---- the second half of ls_comm_split ---------------------------------------------------------------------------- */
+
+static _Thread_local const ls_backend *real;
+static _Thread_local ls_backend interrupted;
+static _Thread_local task intruder;
+
+static void *meet(void *argument) {
+    task *own = argument;
+    own->status = ls_comm_barrier(own->comm, NULL);
+    strncpy(own->message, ls_error_message(), sizeof own->message - 1);
+    return NULL;
+}
+
+/* The backend's part of ls_comm_split, during which another thread calls. */
+static ls_status split_interrupted(void *state, const ls_join_context *join, const int *ranks, void **result) {
+    pthread_t thread;
+    LS_CHECK(pthread_create(&thread, NULL, meet, &intruder) == 0);
+    pthread_join(thread, NULL);
+    return real->split(state, join, ranks, result);
+}
+
+/* A second thread of the last rank calls when the ranks have exchanged what they want. */
+static ls_status split_at_once(ls_comm *world) {
+    ls_comm *comm = NULL, *part = NULL;
+    LS_TRY(ls_comm_split(world, 0, 0, &comm));
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    real = comm->backend;
+    interrupted = *real;
+    interrupted.split = split_interrupted;
+    intruder = (task){.comm = comm};
+    comm->backend = last ? &interrupted : real;
+    const ls_status status = ls_comm_split(comm, 0, 0, &part);
+    const bool said = says(ls_error_message());
+    comm->backend = real;
+    if (last) {
+        LS_CHECK(status == LS_ERR_STATE && said && part == NULL);
+        LS_CHECK(intruder.status == LS_ERR_STATE && says(intruder.message));
+        LS_CHECK(ls_comm_barrier(comm, NULL) == LS_ERR_STATE);
+    } else {
+        LS_CHECK(status == LS_OK || status == LS_ERR_PEER);
+        LS_CHECK(ls_comm_barrier(comm, NULL) == LS_ERR_PEER && strstr(ls_error_message(), sentence) != NULL);
+    }
+    ls_comm_free(part);
+    ls_comm_free(comm);
+    return ls_comm_barrier(world, NULL);
+}
+
 ls_status rank_test(ls_comm *world) {
     ls_comm *comm = NULL;
     LS_TRY(hand_over_work(world));
+    LS_TRY(split_at_once(world));
     if (ls_comm_size(world) == 1) { /* no call waits */
         return LS_OK;
     }

@@ -80,6 +80,9 @@ ls_status ls_folder_replace(const char *parent, const char *from, const char *to
 /* Removes a folder of files. */
 ls_status ls_folder_delete(const char *path);
 
+/* Removes the checkpoint `name` from the folder. It is renamed first, so that a checkpoint is whole or not there. */
+ls_status ls_checkpoint_remove(const char *folder, const char *name);
+
 #define LS_CHECKPOINT_NAME_LIMIT 64
 /* "epoch-000003-step-0000000120". */
 void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step);

@@ -71,6 +71,17 @@ ls_status ls_folder_delete(const char *path) {
     return rmdir(path) == 0 || errno == ENOENT ? LS_OK : fail_io("remove", path);
 }
 
+ls_status ls_checkpoint_remove(const char *folder, const char *name) {
+    char path[PATH_MAX], renamed[PATH_MAX], old[NAME_MAX + 1];
+    snprintf(old, sizeof old, ".old-%s", name);
+    LS_TRY(ls_path_join(path, folder, name));
+    LS_TRY(ls_path_join(renamed, folder, old));
+    if (rename(path, renamed) != 0) {
+        return fail_io("remove", path);
+    }
+    return ls_folder_delete(renamed);
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
 void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step) {

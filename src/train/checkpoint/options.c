@@ -56,10 +56,14 @@ ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options) {
 }
 
 void ls_checkpointer_describe(const ls_checkpointer *self, char *text, size_t size) {
-    static const ls_field fields[] = {
-        LS_FIELD(ls_checkpoint_options, folder),        LS_FIELD(ls_checkpoint_options, every_steps),
-        LS_FIELD(ls_checkpoint_options, every_seconds), LS_FIELD(ls_checkpoint_options, every_epochs),
-        LS_FIELD(ls_checkpoint_options, keep),          LS_FIELD(ls_checkpoint_options, best),
-        LS_FIELD(ls_checkpoint_options, highest),       {.name = NULL}};
+    static const ls_field fields[] = {LS_FIELD(ls_checkpoint_options, folder),
+                                      LS_FIELD(ls_checkpoint_options, every_steps),
+                                      LS_FIELD(ls_checkpoint_options, every_seconds),
+                                      LS_FIELD(ls_checkpoint_options, every_epochs),
+                                      LS_FIELD(ls_checkpoint_options, keep),
+                                      LS_FIELD(ls_checkpoint_options, best),
+                                      LS_FIELD(ls_checkpoint_options, highest),
+                                      LS_FIELD(ls_checkpoint_options, overwrite),
+                                      {.name = NULL}};
     ls_describe(text, size, ".checkpoint", fields, &self->options);
 }

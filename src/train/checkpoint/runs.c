@@ -258,7 +258,7 @@ static ls_status check_later(const char *folder, const char *name) {
     if (status == LS_OK) {
         return ls_fail(LS_ERR_STATE,
                        "%s: an earlier run left checkpoints, and %s is further than this trial: go on from it (.resume "
-                       "= \"%s\" in ls_trial_options), or write to another folder",
+                       "= \"%s\" in ls_trial_options), remove them (.overwrite), or write to another folder",
                        maker, path, folder);
     }
     if (status != LS_ERR_FORMAT) {
@@ -270,14 +270,50 @@ static ls_status check_later(const char *folder, const char *name) {
     return ls_folder_delete(path); /* where one was damaged before, that is there now */
 }
 
+/* Whether the entry is a folder with a manifest of Lockstep's, of this format or a newer one. */
+static bool is_checkpoint(const char *path) {
+    struct stat about;
+    ls_manifest manifest;
+    if (lstat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
+        return false;
+    }
+    const ls_status status = ls_manifest_read(path, &manifest);
+    ls_manifest_free(&manifest);
+    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
+}
+
+/* The link to the best checkpoint goes before that checkpoint. */
+static ls_status unlink_best(const char *folder, const char *name) {
+    char best[PATH_MAX], target[NAME_MAX + 1];
+    LS_TRY(ls_path_join(best, folder, "best"));
+    const ssize_t length = readlink(best, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = '\0';
+    return strcmp(target, name) != 0 || unlink(best) == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "checkpoint: cannot remove the link %s: %s", best, strerror(errno));
+}
+
+/* Removes a checkpoint of an earlier run. Entries that are not checkpoints are treated as without .overwrite. */
+static ls_status overwrite(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    LS_TRY(ls_path_join(path, folder, name));
+    if (!is_checkpoint(path)) {
+        return check_later(folder, name);
+    }
+    LS_TRY(unlink_best(folder, name));
+    return ls_checkpoint_remove(folder, name);
+}
+
+/* The newest first: if the process is killed, the rest is a shorter history of the earlier run. */
 static ls_status check_folder(const ls_trial *trial, const char *folder) {
     char own[LS_CHECKPOINT_NAME_LIMIT];
     ls_folder_names names;
     ls_checkpoint_name(own, trial->epochs_run, trial->state.step);
     LS_TRY(ls_folder_list(folder, NULL, &names));
     ls_status status = LS_OK;
-    for (int i = 0; status == LS_OK && i < names.count; i++) {
-        status = strcmp(names.items[i], own) > 0 ? check_later(folder, names.items[i]) : LS_OK;
+    for (int i = names.count - 1; status == LS_OK && i >= 0 && strcmp(names.items[i], own) > 0; i--) {
+        status = trial->checkpointer->options.overwrite ? overwrite(folder, names.items[i])
+                                                        : check_later(folder, names.items[i]);
     }
     ls_folder_names_free(&names);
     return status;

@@ -133,18 +133,6 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
     return LS_OK;
 }
 
-/* What is removed has another name first, so that nothing that is half gone looks like a checkpoint. */
-static ls_status remove_one(const ls_checkpoint *snapshot, const char *name) {
-    char path[PATH_MAX], renamed[PATH_MAX], old[NAME_MAX + 1];
-    snprintf(old, sizeof old, ".old-%s", name);
-    LS_TRY(ls_path_join(path, snapshot->parent, name));
-    LS_TRY(ls_path_join(renamed, snapshot->parent, old));
-    if (rename(path, renamed) != 0) {
-        return ls_fail(LS_ERR_IO, "checkpoint: cannot remove %s: %s", path, strerror(errno));
-    }
-    return ls_folder_delete(renamed);
-}
-
 /* Those before the `keep` newest up to this one, but for the best. */
 static ls_status remove_older(const ls_checkpoint *snapshot) {
     char best[PATH_MAX] = "", link[PATH_MAX];
@@ -159,7 +147,7 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     }
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < end - snapshot->keep; i++) {
-        status = strcmp(names.items[i], best) != 0 ? remove_one(snapshot, names.items[i]) : LS_OK;
+        status = strcmp(names.items[i], best) != 0 ? ls_checkpoint_remove(snapshot->parent, names.items[i]) : LS_OK;
     }
     ls_folder_names_free(&names);
     return status;

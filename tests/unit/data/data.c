@@ -269,6 +269,41 @@ static void test_csv_set(void **state) {
     assert_null(ls_csv_dataset(path, missing, 1, NULL));
 }
 
+/* A table with a column of text as the target, and one with numbers of classes and empty fields. */
+static void test_csv_set_of_classes(void **state) {
+    (void)state;
+    static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
+    const char *const species[] = {"species"};
+    ls_dataset *set =
+        ls_csv_dataset(test_file("iris.csv", iris, sizeof iris - 1), species, 1,
+                       &(ls_csv_options){.text = (const ls_csv_text[]){{.column = "species"}}, .text_count = 1});
+    const ls_sample_layout layout = ls_dataset_layout(set);
+    assert_true(layout.target_dtype == LS_I64 && layout.target_shape.ndim == 0 && layout.input_shape.size[0] == 2);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.target), ((const int64_t[]){0, 1, 0}), 3 * sizeof(int64_t));
+    ls_scope *scope = ls_scope_begin();
+    assert_non_null(ls_cross_entropy(ls_zeros(LS_SHAPE(3, 2), LS_F32), batch.target, NULL));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_loader_free(loader);
+    static const char titanic[] = "Survived,Sex,Age\n0,male,22\n1,female,\n";
+    const char *const survived[] = {"Survived"};
+    ls_csv_options options = {
+        .class_target = true, .text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1, .empty = NAN};
+    set = ls_csv_dataset(test_file("titanic.csv", titanic, sizeof titanic - 1), survived, 1, &options);
+    loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.target), ((const int64_t[]){0, 1}), 2 * sizeof(int64_t));
+    const float *input = elements(batch.input);
+    assert_true(input[0] == 1 && input[1] == 22 && input[2] == 0 && isnan(input[3]));
+    ls_loader_free(loader);
+    static const char unknown[] = "Survived,Sex,Age\n,male,22\n";
+    assert_null(ls_csv_dataset(test_file("unknown.csv", unknown, sizeof unknown - 1), survived, 1, &options));
+    assert_non_null(strstr(ls_error_message(), "line 2, column \"Survived\" is empty"));
+}
+
 static void test_errors(void **state) {
     (void)state;
     assert_null(ls_tensor_dataset(ls_zeros(LS_SHAPE(3, 2), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32)));
@@ -304,6 +339,7 @@ int main(void) {
         cmocka_unit_test(test_transforms_that_fail),
         cmocka_unit_test(test_one_hot_of_a_class_too_many),
         cmocka_unit_test(test_csv_set),
+        cmocka_unit_test(test_csv_set_of_classes),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

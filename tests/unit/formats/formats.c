@@ -7,7 +7,9 @@
 
 #include <lockstep/autograd.h>
 #include <lockstep/formats.h>
+#include <lockstep/nn.h>
 
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -178,11 +180,11 @@ static void expect_csv_error(const char *text, const ls_csv_options *options, co
 
 static void test_csv_errors_name_line_and_column(void **state) {
     (void)state;
-    static const char *const no_numbers[] = {"x", "", "12abc", "1 2", "1.2.3", "0x", "--1"};
+    static const char *const no_numbers[] = {"x", "12abc", "1 2", "1.2.3", "0x", "--1"};
     for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
         char text[64], said[64];
         snprintf(text, sizeof text, "a,b\n1,2\n3,%s\n", no_numbers[i]);
-        snprintf(said, sizeof said, "line 3, column 2: \"%s\" is not a number", no_numbers[i]);
+        snprintf(said, sizeof said, "line 3, column \"b\": \"%s\" is not a number", no_numbers[i]);
         expect_csv_error(text, NULL, said);
     }
     expect_csv_error("a,b\n1,2\n3\n", NULL, "line 3: 1 fields where the first line has 2");
@@ -194,9 +196,98 @@ static void test_csv_errors_name_line_and_column(void **state) {
     expect_csv_error("a,\"b\n1,2\n", NULL, "does not end");
     expect_csv_error("a\"b,c\"\n1,2\n", NULL, "quote");
     const char *const missing[] = {"c"};
-    expect_csv_error("a,b\n1,2\n", &(ls_csv_options){.columns = missing, .column_count = 1}, "no column named \"c\"");
+    expect_csv_error("a,b\n1,2\n", &(ls_csv_options){.columns = missing, .column_count = 1},
+                     "no column named \"c\"; columns: a, b");
     const char *const twice[] = {"a"};
     expect_csv_error("a,a\n1,2\n", &(ls_csv_options){.columns = twice, .column_count = 1}, "more than one");
+}
+
+/* ---- CSV: text and empty fields -----------------------------------------------------------------------------------
+ */
+
+static const char passengers[] = "Name,Sex,Age,Fare\n"
+                                 "\"Smith, \"\"Jo\"\"\",male,22,7.25\n"
+                                 "\"two\nlines\",female,,71.5\n"
+                                 "Kim, male ,4,\n";
+
+static void test_csv_reads_text_as_classes(void **state) {
+    (void)state;
+    const char *const wanted[] = {"Sex", "2", "Fare"}; /* a name or a number */
+    ls_csv_options options = {.columns = wanted,
+                              .column_count = 3,
+                              .text = (const ls_csv_text[]){{.column = "Sex"}},
+                              .text_count = 1,
+                              .empty = -1};
+    expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, -1, 71.5F, 1, 4, -1});
+    options.empty = LS_ZERO;
+    expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, 0, 71.5F, 1, 4, 0});
+    ls_csv_classes *names = ls_csv_classes_read(csv(passengers), "Name", NULL);
+    assert_int_equal(ls_csv_classes_count(names), 3);
+    assert_string_equal(ls_csv_classes_name(names, 0), "Kim");
+    assert_string_equal(ls_csv_classes_name(names, 1), "Smith, \"Jo\"");
+    assert_string_equal(ls_csv_classes_name(names, 2), "two\nlines");
+    assert_true(ls_csv_classes_name(names, 3) == NULL && ls_csv_classes_name(names, -1) == NULL);
+    assert_int_equal(ls_csv_classes_find(names, "two\nlines"), 2);
+    assert_int_equal(ls_csv_classes_find(names, "Sm"), -1);
+    ls_csv_classes_free(names);
+    ls_csv_classes_free(NULL);
+}
+
+/* Two files with the same class numbers. */
+static void test_csv_classes_of_another_file(void **state) {
+    (void)state;
+    ls_csv_classes *colours = ls_csv_classes_read(csv("c\nred\nblue\n\ngreen\n\"\"\n"), "c", NULL);
+    assert_int_equal(ls_csv_classes_count(colours), 3); /* an empty field is no class */
+    const ls_csv_options options = {.text = (const ls_csv_text[]){{.column = "c", .classes = colours}},
+                                    .text_count = 1};
+    expect_numbers(ls_csv_read(csv("c\nred\ngreen\n"), &options), 2, 1, (const float[]){2, 1});
+    expect_csv_error("x,c\n1,red\n2,violet\n", &options,
+                     "line 3, column \"c\": \"violet\" is not one of its 3 classes");
+    ls_csv_classes_free(colours);
+}
+
+static void test_csv_refuses_fields(void **state) {
+    (void)state;
+    const ls_csv_options text = {.text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1};
+    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the texts");
+    const char *const age[] = {"Age"};
+    expect_csv_error(passengers, &(ls_csv_options){.columns = age, .column_count = 1},
+                     "line 3, column \"Age\" is empty; set .empty"); /* the row begins in line 3 and ends in line 4 */
+    expect_csv_error("a,b\n1,2\n3, \n", NULL, "line 3, column \"b\" is empty");
+    expect_csv_error("1;;3\n", &(ls_csv_options){.separator = ';', .no_header = true}, "line 1, column \"1\" is empty");
+    expect_csv_error("n,Age\n\"x\ny\",1\n7,x\n", &(ls_csv_options){.columns = age, .column_count = 1},
+                     "line 4, column \"Age\": \"x\"");
+    expect_csv_error("a\n256\n", &(ls_csv_options){.dtype = LS_U8}, "line 2, column \"a\": 256 does not fit u8");
+    expect_csv_error("a\n1.5\n", &(ls_csv_options){.dtype = LS_I64}, "1.5 does not fit i64");
+    expect_csv_error("Sex\nfe\"male\n", &text, "a quote stands in the middle of a field");
+    assert_null(ls_csv_classes_read(csv("a\n1\n"), "b", NULL));
+    assert_non_null(strstr(ls_error_message(), "ls_csv_classes_read: "));
+    assert_non_null(strstr(ls_error_message(), "has no column named \"b\"; columns: a"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_I64, .empty = NAN}));
+    assert_non_null(strstr(ls_error_message(), ".empty is nan, which i64 cannot hold"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_U8, .empty = -1}));
+    assert_non_null(strstr(ls_error_message(), ".empty is -1, which u8 cannot hold"));
+    const char *const twice[] = {"a", "0"};
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.columns = twice, .column_count = 2}));
+    assert_non_null(strstr(ls_error_message(), "column \"0\" is wanted twice"));
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = 1}));
+    assert_non_null(strstr(ls_error_message(), ".text_count is 1 and .text is NULL"));
+}
+
+static void test_csv_has_as_many_classes_as_fit(void **state) {
+    (void)state;
+    enum { TEXTS = 10001 };
+    static char text[16 * TEXTS];
+    size_t size = (size_t)snprintf(text, sizeof text, "id\n");
+    for (int i = 0; i < TEXTS; i++) {
+        size += (size_t)snprintf(text + size, sizeof text - size, "n%d\n", i);
+    }
+    assert_null(ls_csv_classes_read(csv(text), "id", NULL));
+    assert_non_null(strstr(ls_error_message(), "line 10002, column \"id\" has more than 10000 different texts"));
+    text[10 + 5 * 300] = '\0'; /* a few hundred */
+    const ls_csv_options bytes = {.text = (const ls_csv_text[]){{.column = "id"}}, .text_count = 1, .dtype = LS_U8};
+    assert_null(ls_csv_read(csv(text), &bytes));
+    assert_non_null(strstr(ls_error_message(), "too many for u8"));
 }
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------- */
@@ -260,11 +351,99 @@ static void expect_safetensors_error(const char *header, size_t data_size, const
     assert_non_null(strstr(ls_error_message(), part));
 }
 
+/* A file with this header and this data. */
+static ls_safetensors *safetensors_of(const char *header, const void *data, size_t size) {
+    unsigned char bytes[1024] = {0};
+    const size_t length = strlen(header);
+    bytes[0] = (unsigned char)(length & 0xff);
+    bytes[1] = (unsigned char)(length >> 8);
+    memcpy(bytes + 8, header, length);
+    memcpy(bytes + 8 + length, data, size);
+    return ls_safetensors_load(test_file("made.safetensors", bytes, 8 + length + size));
+}
+
+static void expect_integers(const ls_tensor *tensor, ls_dtype dtype, int64_t first, int64_t last) {
+    assert_non_null(tensor);
+    assert_int_equal(ls_dtype_of(tensor), dtype);
+    const int64_t at[] = {0, ls_numel(tensor) - 1};
+    const void *elements = ls_data(tensor);
+    if (dtype == LS_I64) {
+        assert_true(((const int64_t *)elements)[at[0]] == first && ((const int64_t *)elements)[at[1]] == last);
+    } else {
+        assert_true(((const int32_t *)elements)[at[0]] == first && ((const int32_t *)elements)[at[1]] == last);
+    }
+}
+
+/* Integers without a dtype are converted, and a tensor that none can hold is refused when it is asked for. */
+static void test_safetensors_converts_integers(void **state) {
+    (void)state;
+    static const char header[] = "{\"i8\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                                 "\"f8\":{\"dtype\":\"F8_E4M3\",\"shape\":[5],\"data_offsets\":[3,8]},"
+                                 "\"i16\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[8,12]},"
+                                 "\"u16\":{\"dtype\":\"U16\",\"shape\":[2],\"data_offsets\":[12,16]},"
+                                 "\"u32\":{\"dtype\":\"U32\",\"shape\":[2],\"data_offsets\":[16,24]},"
+                                 "\"u64\":{\"dtype\":\"U64\",\"shape\":[2],\"data_offsets\":[24,40]},"
+                                 "\"large\":{\"dtype\":\"U64\",\"shape\":[1],\"data_offsets\":[40,48]},"
+                                 "\"last\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[48,49]}}";
+    static const unsigned char data[] = "\x80\0\x7f" /* i8: -128, 0, 127 */
+                                        "f8f8f"
+                                        "\0\x80\xff\x7f"                   /* i16: -32768, 32767 */
+                                        "\0\0\xff\xff"                     /* u16: 0, 65535 */
+                                        "\1\0\0\0\xff\xff\xff\xff"         /* u32: 1, 2^32 - 1 */
+                                        "\2\0\0\0\0\0\0\0"                 /* u64: 2, */
+                                        "\xff\xff\xff\xff\xff\xff\xff\x7f" /* 2^63 - 1 */
+                                        "\0\0\0\0\0\0\0\x80"               /* 2^63 */
+                                        "\7";
+    ls_safetensors *file = safetensors_of(header, data, sizeof data - 1);
+    assert_non_null(file);
+    assert_int_equal(ls_safetensors_count(file), 6);
+    expect_integers(ls_safetensors_find(file, "i8"), LS_I32, -128, 127);
+    expect_integers(ls_safetensors_find(file, "i16"), LS_I32, -32768, 32767);
+    expect_integers(ls_safetensors_find(file, "u16"), LS_I32, 0, 65535);
+    expect_integers(ls_safetensors_find(file, "u32"), LS_I64, 1, UINT32_MAX);
+    expect_integers(ls_safetensors_find(file, "u64"), LS_I64, 2, INT64_MAX);
+    assert_true(ls_item(ls_safetensors_find(file, "last")) == 7);
+    assert_null(ls_safetensors_find(file, "f8"));
+    assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ls_error_message(), "tensor f8 has the dtype F8_E4M3, which no tensor here can hold"));
+    assert_null(ls_safetensors_find(file, "large"));
+    assert_non_null(
+        strstr(ls_error_message(), "tensor large: element 0 is 9223372036854775808, which i64 cannot hold"));
+    ls_safetensors_free(file);
+}
+
+static void note_name(const char *name, void *user) {
+    strncpy(user, name, 15);
+}
+
+/* A model takes integers as weights, and fails only if it needs a tensor that was refused. */
+static void test_a_model_of_integers(void **state) {
+    (void)state;
+    static const char header[] = "{\"weight\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
+                                 "\"bias\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[2,4]},"
+                                 "\"scale\":{\"dtype\":\"F8_E5M2\",\"shape\":[1],\"data_offsets\":[4,5]}}";
+    ls_module *model = ls_nn_linear(2, 1);
+    for (int good = 0; good < 2; good++) {
+        char text[sizeof header + 16];
+        snprintf(text, sizeof text, header, good ? "I16" : "F8_E4M3");
+        ls_safetensors_free(safetensors_of(text, "\xff\3\7\0", 5));
+        const char *path = test_path("made.safetensors");
+        char extra[16] = "";
+        const ls_module_load_options all = {.allow_extra = true, .on_extra = note_name, .user = extra};
+        assert_int_equal(ls_module_load(model, path), good ? LS_ERR_FORMAT : LS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ls_error_message(), good ? "a tensor scale that the model has not" : "tensor bias has"));
+        assert_int_equal(ls_module_load_with(model, path, &all), good ? LS_OK : LS_ERR_UNSUPPORTED);
+        assert_string_equal(extra, "scale");
+    }
+    const float *weight = ls_data(ls_module_find(model, "weight"));
+    assert_true(weight[0] == -1 && weight[1] == 3 && ls_item(ls_module_find(model, "bias")) == 7);
+    ls_module_free(model);
+}
+
 static void test_safetensors_refuses_bad_files(void **state) {
     (void)state;
     expect_safetensors_error("[1]", 0, "not a JSON object");
     expect_safetensors_error("{\"a\":", 0, "not a JSON object");
-    expect_safetensors_error("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "F8_E4M3");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit together");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", 4,
@@ -474,8 +653,14 @@ int main(void) {
         cmocka_unit_test(test_csv_reads_columns),
         cmocka_unit_test(test_numbers_have_points_in_every_locale),
         cmocka_unit_test(test_csv_errors_name_line_and_column),
+        cmocka_unit_test(test_csv_reads_text_as_classes),
+        cmocka_unit_test(test_csv_classes_of_another_file),
+        cmocka_unit_test(test_csv_refuses_fields),
+        cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
+        cmocka_unit_test(test_safetensors_converts_integers),
+        cmocka_unit_test(test_a_model_of_integers),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
         cmocka_unit_test(test_safetensors_escapes),
         cmocka_unit_test(test_safetensors_of_empty_tensors),

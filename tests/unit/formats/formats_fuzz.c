@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "formats/named.h"
 #include "tests/support/damage.h"
 #include "tests/support/files.h"
 #include "tests/support/fuzz.h"
@@ -57,6 +58,7 @@ static void round_csv(uint64_t number, void *argument) {
         "a,\"b\",c\n1,2,3\n4,\"5\",6\r\n7,8e2,9\n",
         "\xEF\xBB\xBFx;\"y \"\"z\"\"\";t\n1;2;\"3\"\n\n  4;\"-5\";6",
         "0.1,0.2\n0.3,-0.4\n\"1\",\"2\"\n",
+        "a,c,d\n\"x, \"\"y\"\"\",,1\n\"two\nlines\",7, \nz,8,9\r\n",
     };
     static const char *const names[] = {"c", "a"};
     const ls_csv_options options[] = {
@@ -65,12 +67,13 @@ static void round_csv(uint64_t number, void *argument) {
         {.no_header = true, .dtype = LS_I64},
         {.columns = names, .column_count = 2, .dtype = LS_BF16},
         {.columns = names, .column_count = 1, .all_but = true, .dtype = LS_U8},
+        {.text = (const ls_csv_text[]){{.column = "a"}, {.column = "1"}}, .text_count = 2, .empty = NAN},
     };
     content c = {0};
-    const char *text = texts[number % 3];
+    const char *text = texts[number % 4];
     content_replace(&c, 0, 0, text, strlen(text));
     content_damage(&c);
-    const char *path = number / 3 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c);
+    const char *path = number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         ls_tensor *tensor = ls_csv_read(path, &options[i]);
         if (tensor == NULL) {
@@ -100,7 +103,13 @@ static void check_against_jansson(const ls_safetensors *file, const content *c) 
     json_t *header = json_loadb((const char *)c->bytes + 8, (size_t)length, 0, NULL);
     assert_true(json_is_object(header));
     const bool metadata = json_object_get(header, "__metadata__") != NULL;
-    assert_int_equal(json_object_size(header), ls_safetensors_count(file) + metadata);
+    const ls_named_set *all = ls_safetensors_set(file);
+    assert_int_equal(json_object_size(header), all->count + all->refused_count + metadata);
+    for (int i = 0; i < all->refused_count; i++) {
+        assert_non_null(json_object_get(header, all->refused[i].name));
+        assert_null(ls_safetensors_find(file, all->refused[i].name));
+        assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    }
     for (int i = 0; i < ls_safetensors_count(file); i++) {
         const ls_named item = ls_safetensors_at(file, i);
         const json_t *entry = json_object_get(header, item.name);

@@ -175,6 +175,8 @@ static void test_a_closure_that_fails_ends_the_step(void **state) {
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_ERR_STOPPED);
     assert_string_equal(ls_error_message(), "evaluation 2 is not to be");
     assert_true(at(self, 0) == -1.2 && at(self, 1) == 1); /* where the search began */
+    assert_int_equal(ls_optimizer_last_step(optimizer).reason, LS_STOP_FAILED);
+    assert_int_equal(ls_optimizer_last_step(optimizer).evaluations, 2);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
     problem_free(self, optimizer);
 }
@@ -209,6 +211,44 @@ static void test_other_optimizers_take_closures_too(void **state) {
     assert_true(fabs(at(self, 2) - 3 * (1 - 0.8 * 0.8)) < 1e-12); /* the second gradient alone, not the sum of both */
     assert_true(loss < 1 + 40 + 900);
     problem_free(self, optimizer);
+}
+
+/* ---- why a step stopped -------------------------------------------------------------------------------------------
+ */
+
+static void expect_stop(ls_optimizer *optimizer, const double *start, ls_stop_reason reason, int iterations) {
+    problem *self = problem_new(bowl, LS_F64, 3, start);
+    (void)over(optimizer, self);
+    assert_int_equal(ls_optimizer_last_step(optimizer).reason, LS_STOP_NONE);
+    for (int step = 1; step <= 2; step++) { /* the second step counts from zero again */
+        self->evaluations = 0;
+        assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
+        const ls_step_info info = ls_optimizer_last_step(optimizer);
+        assert_int_equal(info.evaluations, self->evaluations);
+        if (step == 1) {
+            assert_string_equal(ls_stop_reason_name(info.reason), ls_stop_reason_name(reason));
+            assert_true(iterations < 0 || info.iterations == iterations);
+        }
+    }
+    problem_free(self, optimizer);
+}
+
+static void test_the_reason_of_a_stop_is_known(void **state) {
+    (void)state;
+    const double away[] = {-3, 5, 4}, lowest[] = {1, 2, 3};
+    expect_stop(ls_lbfgs(NULL, NULL), lowest, LS_STOP_GRADIENT, 0);
+    expect_stop(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 2, .max_evaluations = 9}), away,
+                LS_STOP_ITERATIONS, 2);
+    expect_stop(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 9, .max_evaluations = 3}), away,
+                LS_STOP_EVALUATIONS, 2);
+    expect_stop(ls_lbfgs(NULL, &(ls_lbfgs_options){.tolerance_change = 1e3, .tolerance_gradient = LS_ZERO}), away,
+                LS_STOP_CHANGE, 1);
+    expect_stop(ls_lbfgs(NULL, &(ls_lbfgs_options){.tolerance_change = 1e9}), away, LS_STOP_DIRECTION, 1);
+    expect_stop(ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.max_iterations = 50}), away,
+                LS_STOP_GRADIENT, -1);
+    expect_stop(ls_sgd(NULL, NULL), away, LS_STOP_ONE_STEP, 1);
+    assert_int_equal(ls_optimizer_last_step(NULL).reason, LS_STOP_NONE);
+    assert_string_equal(ls_stop_reason_name((ls_stop_reason)99), "unknown");
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -292,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_a_closure_that_fails_ends_the_step),
         cmocka_unit_test(test_what_goes_wrong_in_a_closure_is_told),
         cmocka_unit_test(test_other_optimizers_take_closures_too),
+        cmocka_unit_test(test_the_reason_of_a_stop_is_known),
         cmocka_unit_test(test_a_parameter_without_a_gradient_stays),
         cmocka_unit_test(test_without_parameters_the_loss_is_evaluated_once),
         cmocka_unit_test(test_what_they_cannot_work_on_is_refused),

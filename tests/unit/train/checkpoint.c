@@ -332,13 +332,53 @@ static void test_folder_of_another_run(void **state) {
     end(&t);
     t = begin(&options, NULL);
     expect_failure(ls_trial_run(t.trial, 2), LS_ERR_STATE,
-                   "further/epoch-000001-step-0000000003 is further than this trial: go on from it (.resume");
+                   "further/epoch-000002-step-0000000006 is further than this trial: go on from it (.resume");
+    expect_message("remove them (.overwrite)");
     end(&t);
     assert_int_equal(count_whole(in_root("further")), 2);
     t = begin(&options, in_root("further"));
     assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
     end(&t);
     assert_int_equal(count_whole(in_root("further")), 3);
+}
+
+/* A second run with .overwrite starts fresh, and leaves what is not a checkpoint. */
+static void test_overwrite(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("again"));
+    const ls_checkpoint_options first = {.folder = folder, .every_epochs = 1, .keep = 9, .best = "loss"};
+    ls_checkpoint_options second = first;
+    second.overwrite = true;
+    training t = begin(&first, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    end(&t);
+    assert_int_equal(count_names(folder), 4); /* three and the link */
+    write_bytes(in_root("again/notes.txt"), (const unsigned char *)"mine", 4);
+    assert_int_equal(mkdir(in_root("again/epoch-2-notes"), 0777), 0);
+    t = begin(&second, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    const uint64_t fresh = ls_module_hash(t.setting.model);
+    assert_int_equal(count_whole(folder), 1);
+    assert_int_equal(ls_checkpoint_verify(in_root("again/best")), LS_OK);
+    assert_int_equal(count_names(folder), 4);          /* one and the link, the notes and the folder */
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK); /* a further run keeps its own */
+    assert_int_equal(count_whole(folder), 2);
+    end(&t);
+    t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_true(ls_module_hash(t.setting.model) == fresh);
+    end(&t);
+    t = begin(&second, folder); /* .resume decides where it begins */
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    assert_int_equal(count_whole(folder), 3);
+    end(&t);
+    /* A link under the name of a checkpoint leads elsewhere, perhaps to another program's. */
+    assert_int_equal(symlink("epoch-000003-step-0000000009", in_root("again/epoch-000004-step-0000000012")), 0);
+    t = begin(&second, NULL);
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "epoch-000004-step-0000000012 is further than this trial");
+    assert_int_equal(count_whole(folder), 4);
+    end(&t);
 }
 
 static void test_folder_of_another_trial(void **state) {
@@ -727,6 +767,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_keeps_the_newest_and_the_best),
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_overwrite),
         cmocka_unit_test(test_folder_of_another_trial),
         cmocka_unit_test(test_the_parent_is_synced),
         cmocka_unit_test(test_only_own_entries_are_removed),

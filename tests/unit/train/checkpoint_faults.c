@@ -94,11 +94,22 @@ static const ls_checkpoint_options *busy(void) {
     return &options;
 }
 
-static ls_status train_on(int64_t epochs) {
-    training t = begin(busy(), busy()->folder);
+static ls_status train_with(const ls_checkpoint_options *checkpoints, const char *resume, int64_t epochs) {
+    training t = begin(checkpoints, resume);
     ls_status status = t.trial != NULL ? ls_trial_run(t.trial, epochs) : ls_error_status();
     end(&t);
     return status;
+}
+
+static ls_status train_on(int64_t epochs) {
+    return train_with(busy(), busy()->folder, epochs);
+}
+
+/* The program runs again and starts fresh. */
+static ls_status train_again(int64_t epochs) {
+    ls_checkpoint_options options = *busy();
+    options.overwrite = true;
+    return train_with(&options, NULL, epochs);
 }
 
 static void forget_folder(const char *folder) {
@@ -192,31 +203,50 @@ static void test_every_call_fails(void **state) {
     ls_log_set_level(LS_LOG_WARNING);
 }
 
-static const char *train_and_die(int call, const void *what) {
-    (void)what;
+typedef ls_status (*training_run)(int64_t epochs);
+
+static const char *train_and_die(int call, const void *run) {
     atomic_store(&calls, 0);
     atomic_store(&dies_at, call);
-    LS_MUST(train_on(3) == LS_OK);
+    LS_MUST((*(const training_run *)run)(3) == LS_OK);
     return NULL;
+}
+
+/* Returns whether it was killed. */
+static bool killed_at(int call, training_run run) {
+    const int ended = process_wait(process_start(train_and_die, call, &run));
+    assert_true(ended == 0 || ended == -SIGKILL);
+    return ended != 0;
 }
 
 /* The same, but for kill -9. Nothing is left behind when training has gone on. */
 static void test_killed_at_every_call(void **state) {
     (void)state;
     int killed = 0;
-    for (int call = 0;; call++) {
+    for (bool again = true; again; killed += again) {
         forget_folder(busy()->folder);
         assert_int_equal(train_on(1), LS_OK);
-        const int ended = process_wait(process_start(train_and_die, call, NULL));
-        assert_true(ended == 0 || ended == -SIGKILL);
+        again = killed_at(killed, train_on);
         assert_true(count_whole(busy()->folder) >= 1);
         assert_int_equal(train_on(4), LS_OK);
         assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
         assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
-        if (ended == 0) {
-            break;
-        }
-        killed++;
+    }
+    assert_true(killed > 30);
+}
+
+/* A run that overwrites an earlier one is killed: each checkpoint is whole or not there, and the next run ends it. */
+static void test_killed_while_overwriting(void **state) {
+    (void)state;
+    int killed = 0;
+    for (bool again = true; again; killed += again) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(2), LS_OK);
+        again = killed_at(killed, train_again);
+        (void)count_whole(busy()->folder);
+        assert_int_equal(train_again(1), LS_OK);
+        assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000001-step-0000000003")), LS_OK);
+        assert_int_equal(count_names(busy()->folder), 2);
     }
     assert_true(killed > 30);
 }
@@ -247,6 +277,7 @@ int main(void) {
         cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_every_call_fails_of_a_large_file),
         cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_killed_while_overwriting),
         cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, make_root, test_files_teardown);

@@ -1,0 +1,81 @@
+/* The loss of the global batch, from the losses of the ranks and what each divides by (autograd/samples.h). */
+#include <math.h>
+
+#include "parallel/cause.h"
+#include "parallel/data_parallel.h"
+
+static const char *const call = "ls_data_parallel_loss";
+
+static bool is_recorded(const ls_tensor *loss) {
+    return loss->node != NULL && loss->node->tape != NULL;
+}
+
+/* What the loss divides by: known since its backward pass, or read off the tape. */
+static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tensor *loss, double *divisor) {
+    if (is_recorded(loss)) {
+        ls_batch_loss made;
+        ls_samples_trace(&made, ls_thread()->scope, loss, false);
+        *divisor = ls_batch_loss_divisor(&made, state->samples);
+    } else if (loss == state->loss) {
+        *divisor = state->divisor;
+    } else {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: the loss was made under ls_no_grad, or is not the loss of the last ls_backward: what it "
+                       "divides by is not recorded. Make it with gradients, and call %s before or directly after its "
+                       "ls_backward",
+                       call, call);
+    }
+    return !isnan(*divisor) ? LS_OK
+                            : ls_fail(LS_ERR_UNSUPPORTED,
+                                      "%s: the loss is not one mean over samples: add up a sum by ls_comm_allreduce, "
+                                      "and give each of several means by itself, before ls_backward",
+                                      call);
+}
+
+/* What the ranks add up. */
+typedef struct summands {
+    double loss; /* times the divisor */
+    double divisor;
+    double failed;
+} summands;
+
+static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
+    const ls_thread_state *thread = ls_thread();
+    if (loss == NULL) { /* an empty share, unless something failed in an open scope */
+        return thread->scope != &thread->root && ls_scope_explains_null(thread) ? ls_error_status() : LS_OK;
+    }
+    if (!ls_tensor_is_here(call, loss)) {
+        return ls_error_status();
+    }
+    if (loss->count != 1) {
+        return ls_fail(LS_ERR_SHAPE, "%s: the loss must be one number, not %s", call, LS_SHAPE_TEXT(loss));
+    }
+    LS_TRY(find_divisor(state, loss, &own->divisor));
+    own->loss = own->divisor != 0 ? ls_item(loss) * own->divisor : 0;
+    return LS_OK;
+}
+
+static ls_status add_up(const ls_data_parallel_state *state, const ls_tensor *loss, summands *all) {
+    summands own = {0};
+    const ls_status status = weigh(state, loss, &own);
+    if (status != LS_OK) {
+        own = (summands){.failed = 1};
+    }
+    LS_TRY(ls_comm_allreduce(state->comm, &own, all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
+    return all->failed > 0 ? ls_cause_share(state->comm, call, status != LS_OK) : LS_OK;
+}
+
+double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
+    ls_comm *comm = ls_data_parallel_comm(module);
+    summands all = {0};
+    if (comm == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
+                      module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+    } else if (ls_comm_size(comm) == 1) {
+        return ls_item(loss);
+    } else if (add_up(module->state, loss, &all) == LS_OK) {
+        return all.loss / all.divisor;
+    }
+    (void)ls_scope_failed();
+    return (double)NAN;
+}

@@ -1,0 +1,66 @@
+/*
+ * A rank that runs out of memory in a training step: it gets LS_ERR_MEMORY, and all other ranks LS_ERR_MISMATCH, which
+ * names it. The next step goes on with equal parameters.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+enum { LARGE = 1 << 20, STEPS = 4 };
+
+/* Whether this thread gets no large memory. */
+static _Thread_local bool lacks;
+
+static void *allocate(size_t size, size_t alignment, void *user) {
+    (void)user;
+    return lacks && size >= LARGE ? NULL : aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void release(void *memory, void *user) {
+    (void)user;
+    free(memory);
+}
+
+__attribute__((constructor)) static void use_own_memory(void) {
+    ls_set_allocator(&(ls_allocator){.allocate = allocate, .release = release});
+}
+
+/* The hidden layer takes LARGE bytes times `scale`. */
+static ls_status train_step(ls_module *model, ls_optimizer *optimizer, int64_t scale) {
+    ls_scope *scope = ls_scope_begin();
+    ls_optimizer_zero_grad(optimizer);
+    ls_tensor *x = ls_rand(LS_SHAPE(scale * LARGE / 4 / 64, 4), LS_F32);
+    const ls_status status = ls_backward(ls_mean(ls_square(ls_forward(model, x))));
+    const ls_status stepped = status == LS_OK ? ls_optimizer_step(optimizer) : status;
+    const ls_status ended = ls_scope_end(scope);
+    return stepped != LS_OK ? stepped : ended;
+}
+
+ls_status rank_test(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    ls_module *model =
+        ls_data_parallel(ls_sequential(ls_nn_linear(4, 64), ls_nn_tanh(), ls_nn_linear(64, 1)), world, NULL);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    LS_CHECK(model != NULL && optimizer != NULL);
+    char name[32];
+    snprintf(name, sizeof name, "rank %d failed: ", size - 1);
+    for (int step = 0; step < STEPS; step++) {
+        const bool fails = step % 2 == 0;
+        lacks = fails && rank == size - 1;
+        /* A step that fails needs more than the steps before have left to be used again. */
+        const ls_status status = train_step(model, optimizer, fails ? 1 + 3 * step : 1);
+        lacks = false;
+        LS_CHECK(status == (!fails ? LS_OK : rank == size - 1 ? LS_ERR_MEMORY : LS_ERR_MISMATCH));
+        LS_CHECK(!fails || rank == size - 1 || strstr(ls_error_message(), name) != NULL);
+        LS_CHECK(!fails || strstr(ls_error_message(), "out of memory") != NULL);
+        LS_TRY(ls_data_parallel_check(model));
+    }
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
