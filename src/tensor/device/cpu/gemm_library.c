@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/threads.h"
 #include "tensor/device/cpu/cpu.h"
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
@@ -54,7 +55,7 @@ static void transpose(int64_t rows, int64_t columns, const float *from, int64_t 
     }
 }
 
-/* OpenBLAS, with as many threads as it is set to use. */
+/* OpenBLAS, with the number of threads that it is set to use. */
 static ls_status openblas_multiply(const ls_gemm *gemm) {
     const ls_openblas *openblas = ls_openblas_open();
     const CBLAS_TRANSPOSE a = gemm->transpose_a ? CblasTrans : CblasNoTrans;
@@ -78,12 +79,10 @@ static ls_status openblas_product(const ls_gemm *gemm) {
         return ls_error_status();
     }
     const ls_onednn *onednn = ls_onednn_open();
-    if (onednn == NULL) {
-        return openblas_multiply(gemm);
-    }
-    ls_openblas_single_begin();
-    const ls_status status = ls_product_divided(gemm, onednn, openblas_multiply);
-    ls_openblas_single_end();
+    const int before = ls_openblas_limit_begin(onednn != NULL ? 1 : ls_threads_limit());
+    const ls_status status =
+        onednn != NULL ? ls_product_divided(gemm, onednn, openblas_multiply) : openblas_multiply(gemm);
+    ls_openblas_limit_end(before);
     return status;
 }
 
