@@ -216,6 +216,7 @@ static ls_optimizer *copy_of(const ls_optimizer *initial) {
         return NULL;
     }
     *optimizer = *initial;
+    optimizer->weight_decay = ls_option(initial->weight_decay, 0);
     return optimizer;
 }
 
@@ -435,9 +436,8 @@ ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, voi
         return ls_error_status();
     }
     ls_optimizer_zero_grad(optimizer);
-    const bool no_grad = ls_no_grad(false);
+    (void)ls_no_grad(false);
     const ls_status status = closure(argument, loss);
-    (void)ls_no_grad(no_grad);
     const ls_status noted = ls_scope_end(scope);
     return status != LS_OK ? status : noted;
 }
