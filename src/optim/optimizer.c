@@ -158,7 +158,7 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     ls_group group = {
         .by = by,
         .learning_rate = ls_option(options->learning_rate, by->learning_rate),
-        .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, by->weight_decay),
+        .weight_decay = ls_option(options->weight_decay, by->weight_decay),
     };
     ls_status status = group_init(optimizer, &group, parameters, count);
     ls_group *groups =
