@@ -23,7 +23,7 @@ static ls_status evaluate(void *argument, double *loss) {
 }
 
 static ls_status minimize(int zero) {
-    problem self = {.weight = ls_ones(LS_SHAPE(1), LS_F64)};
+    problem self = {.weight = ls_full(LS_SHAPE(1), LS_F64, 0.3)};
     double loss;
     const ls_lbfgs_options options = {.tolerance_gradient = zero ? LS_ZERO : 0, .tolerance_change = zero ? LS_ZERO : 0};
     self.optimizer = ls_lbfgs(NULL, &options);
