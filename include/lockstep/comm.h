@@ -51,13 +51,15 @@ typedef struct ls_init_options {
 } ls_init_options;
 
 /**
- * Joins the job and returns the world communicator. ls_finalize or ls_comm_free frees it. `options` may be NULL. Without
- * a job, the world has one rank. Returns NULL if the process cannot join: the message names the wrong value in the
- * environment, or the ranks that have not joined within the timeout.
+ * Joins the job and returns the world communicator. ls_finalize or ls_comm_free frees it. `options` may be NULL.
+ * Without a job, the world has one rank. Returns NULL if the process cannot join: the message names the wrong value in
+ * the environment, or the ranks that have not joined within the timeout.
  *
  * The call changes nothing in the process: environment, buffering of standard output, signal handlers and OpenMP's
- * number of threads stay as they are. There is one exception: under `lockstep run`, which sets LOCKSTEP_LAUNCH, standard
- * output is written line by line if it is a pipe.
+ * number of threads stay as they are. There are two exceptions:
+ *
+ * - Under `lockstep run`, which sets LOCKSTEP_LAUNCH, standard output is written line by line if it is a pipe.
+ * - Under mpirun, the call also calls MPI_Init if the program has not. MPI libraries change the process in MPI_Init.
  *
  * The library computes on a team of threads. If several ranks run on the machine, the team of each rank has at most the
  * rank's share of the cores: the number of cores of the process divided by the number of ranks on the machine. A number

@@ -234,7 +234,7 @@ LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_
 typedef struct ls_group_options {
     double learning_rate; /**< 0: the optimizer's; LS_ZERO: 0 */
     double weight_decay;  /**< 0: the optimizer's; LS_ZERO: no decay */
-    bool adamw; /**< of ls_muon: this group is ls_adamw's, though it may have matrices */
+    bool adamw;           /**< of ls_muon: this group is ls_adamw's, though it may have matrices */
 } ls_group_options;
 
 /** Adds a group of `count` parameters (lent). A parameter may be in one group only. */
