@@ -32,8 +32,8 @@ enum { BELOW, DIAGONAL, ABOVE, RIGHT, INPUTS };
  * diagonally dominant. `turned`: of A transposed. */
 static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, double *x, double *ratio) {
     const int64_t n = ls_numel(inputs[DIAGONAL]);
-    const double *below = ls_data(inputs[BELOW]), *diagonal = ls_data(inputs[DIAGONAL]),
-                 *above = ls_data(inputs[ABOVE]);
+    const double *below = ls_data_const(inputs[BELOW]), *diagonal = ls_data_const(inputs[DIAGONAL]),
+                 *above = ls_data_const(inputs[ABOVE]);
     double pivot = 0;
     for (int64_t i = 0; i < n; i++) {
         const double left = i == 0 ? 0 : turned ? above[i - 1] : below[i];
@@ -56,7 +56,7 @@ static ls_tensor *solve_rows(ls_custom_call *call, bool turned, ls_tensor *b) {
     const int64_t n = ls_numel(call->inputs[DIAGONAL]), rows = ls_size(b, 0);
     ls_tensor *x = ls_empty(ls_shape_of(b), LS_F64), *ratios = ls_empty(LS_SHAPE(n), LS_F64);
     for (int64_t row = 0; x != NULL && ratios != NULL && row < rows; row++) {
-        const double *from = (const double *)ls_data(b) + row * n;
+        const double *from = (const double *)ls_data_const(b) + row * n;
         if (!solve_row(call->inputs, turned, from, (double *)ls_data(x) + row * n, ls_data(ratios))) {
             (void)ls_error_set(LS_ERR_ARGUMENT, "tridiagonal_solve: the matrix is singular");
             return NULL;

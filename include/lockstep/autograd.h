@@ -46,7 +46,7 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * data-parallel module, LS_ERR_MISMATCH also means that the losses or the frozen parameters of the ranks differ, and
  * LS_ERR_UNSUPPORTED that the loss combines the samples of one rank in a way that is wrong on several ranks.
  */
-LS_API ls_status ls_backward(ls_tensor *loss);
+LS_API ls_status ls_backward(ls_tensor *loss) LS_WARN_UNUSED;
 
 /** How to walk backwards; zero fields mean what ls_backward does. */
 typedef struct ls_backward_options {
@@ -57,9 +57,12 @@ typedef struct ls_backward_options {
 
 /** ls_backward with options (may be NULL), of an output of any shape. LS_ERR_SHAPE where the gradient has another shape
  * or dtype. */
-LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options);
+LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 
-/** While on, operations of this thread record nothing. Returns what it was before, to be put back. */
+/**
+ * Switches recording on this thread: while `on` is true, operations record nothing for the backward pass. Returns the
+ * state before the call. ls_scope_end restores the state at ls_scope_begin.
+ */
 LS_API bool ls_no_grad(bool on);
 
 /**
@@ -67,8 +70,8 @@ LS_API bool ls_no_grad(bool on);
  * torch.autocast("cpu", torch.bfloat16) has them made, until it is given LS_F32. The operands of ls_linear, ls_matmul,
  * ls_conv, ls_conv_transpose and ls_attention count as rounded to bf16, those of their gradients too, wherever the
  * backward pass runs; sums are made in f32, and results are f32, where PyTorch's are rounded to bf16. Nothing else
- * changes: parameters, gradients, losses, softmax, norms and reductions are f32, and f64 stays f64. Returns what it was
- * before, to be put back:
+ * changes: parameters, gradients, losses, softmax, norms and reductions are f32, and f64 stays f64. Returns the dtype
+ * before the call. ls_scope_end restores the dtype at ls_scope_begin:
  *
  * ```c
  * ls_dtype before = ls_autocast(LS_BF16);
@@ -113,7 +116,7 @@ LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int coun
 
 /** What the functions of an operation of your own are given. All of it is lent. */
 typedef struct ls_custom_call {
-    ls_tensor *const *inputs; /**< those of the call; contiguous, so that ls_data gives their elements */
+    ls_tensor *const *inputs; /**< those of the call; contiguous: ls_data_const gives their elements */
     int input_count;
     ls_tensor **outputs;                /**< `forward` makes them, in its innermost scope; `backward` reads them */
     ls_tensor **saved;                  /**< what `forward` makes for `backward` */
@@ -138,8 +141,8 @@ typedef struct ls_custom_op {
     bool by_sample; /**< the first axis of the outputs, and of each input that has samples, counts them, and one
                        sample's result is made of that sample and of inputs without any; else a data-parallel loss
                        refuses the operation on samples */
-    bool on_host;   /**< the functions read and write elements (ls_data): they get copies on "cpu" of what is on another
-                       device, what they make is there, and results and gradients go back to the device */
+    bool on_host; /**< the functions read and write elements (ls_data_const, ls_data): they get copies on "cpu" of what
+                     is on another device, what they make is there, and results and gradients go back to the device */
 } ls_custom_op;
 
 /**

@@ -35,16 +35,17 @@ extern "C" {
 LS_API const char *ls_version(void);
 
 /**
- * Zero, in options of floating numbers where a field that is left zero means its default:
+ * Selects zero in an option of type double, if zero itself selects a default:
  *
  * ```c
  * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});
  * ```
  *
- * It is zero elsewhere, too. Timeouts and the step of
- * ls_gradcheck, which cannot be zero, take it for their default.
+ * LS_ZERO is the smallest normal number of type double (DBL_MIN), so a compiler keeps it under -ffast-math. Assign it
+ * to an option and do not compute with it. The library treats exactly this number as zero. If zero is not a valid value
+ * of an option, as of timeouts and of the step of ls_gradcheck, LS_ZERO selects the default.
  */
-#define LS_ZERO (-0.0)
+#define LS_ZERO 2.2250738585072014e-308
 
 /** Returns LS_ZERO, for languages without macros. */
 LS_API double ls_option_zero(void);

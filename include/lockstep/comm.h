@@ -51,12 +51,20 @@ typedef struct ls_init_options {
 } ls_init_options;
 
 /**
- * Joins the job and returns its world, which ls_comm_free or ls_finalize gives back. `options` may be NULL. Without a
- * job it is a world of one. Where several ranks share the machine and OMP_NUM_THREADS is not set, or is not a
- * number of threads (a warning in the log says so), it is set to each rank's share of the cores. Where standard output
- * is a pipe, as under a launcher, it is made to go out line by line (setvbuf). NULL and an error when the job cannot be
- * joined: the message names what is wrong in the environment, or the ranks that are still missing when the timeout
- * ends.
+ * Joins the job and returns the world communicator. ls_finalize or ls_comm_free frees it. `options` may be NULL.
+ * Without a job, the world has one rank. Returns NULL if the process cannot join: the message names the wrong value in
+ * the environment, or the ranks that have not joined within the timeout.
+ *
+ * The call changes nothing in the process: environment, buffering of standard output, signal handlers and OpenMP's
+ * number of threads stay as they are. There are two exceptions:
+ *
+ * - Under `lockstep run`, which sets LOCKSTEP_LAUNCH, standard output is written line by line if it is a pipe.
+ * - Under mpirun, the call also calls MPI_Init if the program has not. MPI libraries change the process in MPI_Init.
+ *
+ * The library computes on a team of threads. If several ranks run on the machine, the team of each rank has at most the
+ * rank's share of the cores: the number of cores of the process divided by the number of ranks on the machine. A number
+ * of threads in OMP_NUM_THREADS replaces the share. If its value is not a number of threads, the share holds, and a
+ * warning in the log says so.
  */
 LS_API ls_comm *ls_init(const ls_init_options *options);
 

@@ -32,8 +32,7 @@ typedef struct ls_adam_options {
     double beta1;         /**< 0: 0.9 */
     double beta2;         /**< 0: 0.999 */
     double epsilon;       /**< 0: 1e-8 */
-    double weight_decay;  /**< of ls_adam, added to the gradient; of ls_adamw, decoupled (0 there: 0.01) */
-    bool no_weight_decay; /**< ls_adamw without decay */
+    double weight_decay;  /**< of ls_adam, added to the gradient; of ls_adamw, decoupled (0: 0.01, LS_ZERO: no decay) */
     bool amsgrad;
 } ls_adam_options;
 
@@ -232,10 +231,9 @@ LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_
 
 /** What a group of parameters does differently from the optimizer's options. */
 typedef struct ls_group_options {
-    double learning_rate; /**< 0: the optimizer's */
-    double weight_decay;  /**< 0: the optimizer's */
-    bool no_weight_decay;
-    bool adamw; /**< of ls_muon: this group is ls_adamw's, though it may have matrices */
+    double learning_rate; /**< 0: the optimizer's; LS_ZERO: 0 */
+    double weight_decay;  /**< 0: the optimizer's; LS_ZERO: no decay */
+    bool adamw;           /**< of ls_muon: this group is ls_adamw's, though it may have matrices */
 } ls_group_options;
 
 /** Adds a group of `count` parameters (lent). A parameter may be in one group only. */

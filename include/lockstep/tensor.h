@@ -88,9 +88,15 @@ LS_API ls_axes ls_axes_make(int count, const int *axis);
 LS_API ls_scope *ls_scope_begin(void);
 
 /**
- * Ends the scope, which must be the innermost of this thread (LS_ERR_STATE otherwise, also where it has ended before),
- * and frees everything made in it: a later use of such a tensor is LS_ERR_STATE. Returns the first thing that went
- * wrong in it (ls_error_message() then tells it again), LS_OK if nothing did.
+ * Ends the scope, also if an operation in it failed.
+ *
+ * - It frees everything created in the scope. A later use of such a tensor is LS_ERR_STATE.
+ * - It restores the modes ls_no_grad and ls_autocast of this thread to their state at ls_scope_begin.
+ * - It returns the first error in the scope, and ls_error_message() returns the message of this error. It returns LS_OK
+ *   if there was no error.
+ *
+ * The scope must be the innermost open scope of this thread. Otherwise the call fails with LS_ERR_STATE and changes
+ * nothing.
  */
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
@@ -184,11 +190,20 @@ LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
 /** Whether the elements are dense in row-major order. */
 LS_API bool ls_is_contiguous(const ls_tensor *tensor);
 /**
- * Returns a borrowed pointer to the elements of a contiguous tensor; NULL and an error otherwise (ls_contiguous first).
- * The program may exchange the elements over ranks through this pointer. So if the elements combine samples of a
+ * Returns a borrowed pointer for reading the elements of a tensor. The pointer is valid until the tensor is freed.
+ *
+ * Returns NULL and sets LS_ERR_STATE if the tensor is not contiguous (call ls_contiguous first) or is on a device whose
+ * memory the program cannot read (call ls_to_device(tensor, "cpu") first).
+ *
+ * The program may send the elements to other ranks through this pointer. So if the elements combine samples of a
  * data-parallel module, the library stops following them: it no longer warns if the tensor is a constant in a loss.
  */
-LS_API void *ls_data(const ls_tensor *tensor);
+LS_API const void *ls_data_const(const ls_tensor *tensor);
+/**
+ * Returns a borrowed pointer for writing the elements of a tensor, with the lifetime, errors and effect of
+ * ls_data_const. The library does not see writes through this pointer: call ls_mark_changed after them.
+ */
+LS_API void *ls_data(ls_tensor *tensor);
 /** The single element of a tensor as a double; NAN and an error when it does not have exactly one. */
 LS_API double ls_item(const ls_tensor *tensor);
 /** The element at `index` (as many numbers as dimensions, negative ones from the end); NAN and an error out of range.
@@ -213,16 +228,18 @@ LS_API void ls_print(const ls_tensor *tensor);
  * is on, and for views that repeat their elements. A recorded operation keeps its inputs, not copies of them. When the
  * library changes one of them in place (by these calls, an optimizer's step, ls_batch_norm's running statistics,
  * ls_sync_parameters and the like), through whatever view of it, ls_backward fails with LS_ERR_STATE if it comes to
- * need the value as it was: change what was used after the backward pass, or use ls_clone of it. What a program writes
- * through ls_data by itself, or lets ls_comm_recv and its kin write there, cannot be seen: ls_mark_changed tells.
+ * need the value as it was: change what was used after the backward pass, or use ls_clone of it. The library does not
+ * see writes through ls_data, by the program or by ls_comm_recv and similar calls: call ls_mark_changed after them.
  */
 
 /** Copies `source`, broadcast and converted, into `dest`. */
 LS_API ls_status ls_copy_into(ls_tensor *dest, const ls_tensor *source) LS_WARN_UNUSED;
 /** Sets every element. */
 LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
-/** Says that the program has changed elements through ls_data, as the calls above say it of themselves. NULL is
- * allowed.
+/**
+ * Tells the library that the program has written elements through ls_data. A backward pass that needs the values before
+ * the write then fails with LS_ERR_STATE instead of computing a wrong gradient. The calls above do this themselves.
+ * NULL is allowed.
  */
 LS_API void ls_mark_changed(ls_tensor *tensor);
 

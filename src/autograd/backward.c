@@ -572,11 +572,10 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     }
     thread->walking = &pass;
     thread->pass++;
-    const bool no_grad = ls_no_grad(true);
+    (void)ls_no_grad(true);
     ls_tensor_hold(output); /* a hook may release it */
     const ls_status status = run_pass(&pass, output, options);
     ls_tensor_drop(output);
-    (void)ls_no_grad(no_grad);
     thread->walking = NULL;
     while (thread->scope != pass.scope) { /* a hook left it open */
         (void)ls_scope_end(thread->scope);

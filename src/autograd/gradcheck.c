@@ -70,7 +70,7 @@ static ls_status evaluate(const check *c, double *sum) {
     if (scope == NULL) {
         return ls_error_status();
     }
-    const bool no_grad = ls_no_grad(true);
+    (void)ls_no_grad(true);
     const ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK && !ls_tensor_same_shape(result, c->weight)) {
@@ -80,7 +80,6 @@ static ls_status evaluate(const check *c, double *sum) {
     if (status == LS_OK) {
         status = weigh(c, result, sum);
     }
-    (void)ls_no_grad(no_grad);
     const ls_status ended = ls_scope_close(scope);
     LS_TRY(status != LS_OK ? status : ended);
     return add_ranks(c, sum);
@@ -92,7 +91,7 @@ static ls_status differentiate(check *c) {
     if (scope == NULL) {
         return ls_error_status();
     }
-    const bool no_grad = ls_no_grad(false);
+    (void)ls_no_grad(false);
     ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK) {
@@ -108,7 +107,6 @@ static ls_status differentiate(check *c) {
                                   : ls_error_status();
         ls_tensor_drop(gradient);
     }
-    (void)ls_no_grad(no_grad);
     const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
 }
@@ -300,7 +298,7 @@ ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, l
                    .inputs = inputs,
                    .count = count,
                    .user = user,
-                   .step = given->step > 0 ? given->step : 1e-6,
+                   .step = ls_option(given->step, 0) > 0 ? given->step : 1e-6,
                    .absolute = ls_option(given->absolute, 1e-5),
                    .relative = ls_option(given->relative, 1e-3),
                    .random = ls_random_get_state()};

@@ -21,7 +21,7 @@ static int open_library(ls_library *library) {
     }
     for (int i = 0; i < LS_LIBRARY_FUNCTIONS && library->functions[i] != NULL; i++) {
         library->pointers[i] = dlsym(handle, library->functions[i]);
-        if (library->pointers[i] == NULL) {
+        if (library->pointers[i] == NULL && (library->required == 0 || i < library->required)) {
             (void)snprintf(library->failure, sizeof library->failure, "%s has no function %s", library->title,
                            library->functions[i]);
             (void)dlclose(handle);

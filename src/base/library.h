@@ -13,6 +13,7 @@ typedef struct ls_library {
     const char *package; /* Debian's package, for messages */
     const char *files[LS_LIBRARY_FILES];
     const char *functions[LS_LIBRARY_FUNCTIONS]; /* NULL after the last */
+    int required;                                /* the first functions that the library must have; 0: all */
     void *pointers[LS_LIBRARY_FUNCTIONS];
     atomic_int state; /* 0: not tried yet */
     char failure[256];

@@ -2,13 +2,11 @@
 #ifndef LS_BASE_OPTION_H
 #define LS_BASE_OPTION_H
 
-#include <math.h>
-
 #include "base/status.h"
 
-/* What a given option means: itself, `usual` where it was left zero, and zero where it is LS_ZERO. */
+/* Returns the value that an option selects: `usual` for zero, zero for LS_ZERO, and `given` for every other number. */
 static inline double ls_option(double given, double usual) {
-    return given != 0 ? given : signbit(given) ? 0 : usual;
+    return given == LS_ZERO ? 0 : given != 0 ? given : usual;
 }
 
 /* Fails with LS_ERR_ARGUMENT, and names the call and the option, if the value is outside [low, high] or NaN. */

@@ -1,7 +1,9 @@
 #include "base/threads.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,4 +36,20 @@ ls_threads_setting ls_threads_from_environment(void) {
             return *text == '\0' ? LS_THREADS_SET : LS_THREADS_WRONG;
         }
     }
+}
+
+static atomic_int limit = INT_MAX;
+
+void ls_threads_share(int ranks) {
+    cpu_set_t cores;
+    int share = INT_MAX;
+    if (ranks > 1 && ls_threads_from_environment() != LS_THREADS_SET &&
+        sched_getaffinity(0, sizeof cores, &cores) == 0) {
+        share = CPU_COUNT(&cores) / ranks > 1 ? CPU_COUNT(&cores) / ranks : 1;
+    }
+    atomic_store_explicit(&limit, share, memory_order_relaxed);
+}
+
+int ls_threads_limit(void) {
+    return atomic_load_explicit(&limit, memory_order_relaxed);
 }

@@ -12,4 +12,13 @@ int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void 
 typedef enum ls_threads_setting { LS_THREADS_UNSET = 0, LS_THREADS_SET, LS_THREADS_WRONG } ls_threads_setting;
 ls_threads_setting ls_threads_from_environment(void);
 
+/*
+ * The team of threads on which the library computes has at most ls_threads_limit() threads. ls_threads_share sets the
+ * limit to this process's share of its cores, where `ranks` ranks run on this machine. A number of threads in
+ * OMP_NUM_THREADS replaces the limit: OpenMP has read it, and ls_threads_limit returns INT_MAX. It returns INT_MAX
+ * before the first ls_threads_share, too.
+ */
+void ls_threads_share(int ranks);
+int ls_threads_limit(void);
+
 #endif

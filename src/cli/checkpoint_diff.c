@@ -32,7 +32,7 @@ static void report(comparison *c, const char *file, const char *name, const char
 
 static void compare_numbers(comparison *c, const char *file, ls_named left, const ls_tensor *right) {
     const size_t size = ls_dtype_size(ls_dtype_of(right));
-    const char *ours = ls_data(left.tensor), *theirs = ls_data(right);
+    const char *ours = ls_data_const(left.tensor), *theirs = ls_data_const(right);
     int64_t elements = 0;
     double largest = 0;
     for (int64_t i = 0; i < ls_numel(right); i++) {

@@ -1,5 +1,4 @@
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -75,37 +74,23 @@ static void watch_exit(void) {
     (void)on_exit(end_without_finalize, NULL); /* it fails only for want of memory */
 }
 
-/*
- * Shares the cores among the ranks of the machine, as `lockstep run` does: without this each of two ranks started by
- * hand has a thread on every core, and they fight. OpenMP reads the variable when its library is first opened, which is
- * later.
- */
-static void share_cores(int local_rank, int local_size) {
-    cpu_set_t cores;
-    const ls_threads_setting setting = ls_threads_from_environment();
-    if (setting == LS_THREADS_WRONG && local_rank == 0) {
+/* Warns once per machine: OpenMP ignores such a value silently. */
+static void warn_of_threads(int local_rank) {
+    if (local_rank == 0 && ls_threads_from_environment() == LS_THREADS_WRONG) {
         ls_log_write(LS_LOG_WARNING,
                      "OMP_NUM_THREADS=%s is not a number of threads, and is ignored: each rank uses its share of the "
                      "cores",
                      getenv("OMP_NUM_THREADS"));
     }
-    if (local_size > 1 && setting != LS_THREADS_SET && sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        const int threads = CPU_COUNT(&cores) / local_size;
-        char number[16];
-        snprintf(number, sizeof number, "%d", threads > 1 ? threads : 1);
-        (void)setenv("OMP_NUM_THREADS", number, 1);
-    }
 }
 
 /*
- * Under a launcher standard output is a pipe, which the C library fills by blocks: lines would come late, and be lost
- * with a rank that is killed. A rank's lines go out as they are printed. A stream without a buffer, as MPICH leaves it,
- * stays so: of lines it would make single bytes, which mix with those of other ranks.
+ * The launcher reads standard output through a pipe. The C library would fill blocks before it writes, so lines would
+ * arrive late, and a rank that is killed would lose lines. A stream without a buffer stays unbuffered.
  */
-static void print_by_lines(const ls_job *job) {
+static void print_by_lines(void) {
     struct stat output;
-    const bool launched = job->size > 1 || getenv("LOCKSTEP_LAUNCH") != NULL;
-    if (launched && __fbufsize(stdout) != 1 && fstat(STDOUT_FILENO, &output) == 0 &&
+    if (__fbufsize(stdout) != 1 && fstat(STDOUT_FILENO, &output) == 0 &&
         (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode))) {
         (void)setvbuf(stdout, NULL, _IOLBF, 0);
     }
@@ -143,8 +128,11 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     pthread_once(&once, watch_exit);
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
-    share_cores(meeting->local_rank, meeting->local_size);
-    print_by_lines(job);
+    ls_threads_share(meeting->local_size);
+    warn_of_threads(meeting->local_rank);
+    if (job->launched) {
+        print_by_lines();
+    }
     ls_log_set_rank(job->rank);
     return joined->comm;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/locale.h"
+#include "base/option.h"
 #include "comm/rendezvous.h"
 
 const char *ls_environment_text(const char *name) {
@@ -40,11 +41,11 @@ static double read_number(const char *text) {
 
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     const char *text = ls_environment_text("LOCKSTEP_TIMEOUT");
-    *timeout = options->timeout;
-    if (!(options->timeout >= 0)) {
+    *timeout = ls_option(options->timeout, 0);
+    if (!(*timeout >= 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
     }
-    if (options->timeout == 0 && text != NULL) {
+    if (*timeout == 0 && text != NULL) {
         *timeout = read_number(text);
         if (*timeout <= 0) {
             return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT=%s is not a positive number of seconds", text);
@@ -265,6 +266,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
     job->backend = job->backend != NULL ? job->backend : ls_environment_text("LOCKSTEP_BACKEND");
     job->interface = ls_environment_text("LOCKSTEP_INTERFACE");
+    job->launched = ls_environment_text("LOCKSTEP_LAUNCH") != NULL;
     job->key = options->key != NULL ? options->key : ls_environment_text("LOCKSTEP_KEY");
     LS_TRY(ls_timeout_read(options, &job->timeout));
     if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {

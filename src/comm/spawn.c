@@ -64,6 +64,7 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
     const ls_init_options options = {.init = url, .world_size = self->ranks, .rank = rank, .key = self->key};
     LS_TRY(ls_job_read(&job, &options));
     job.listener = rank == 0 ? self->listener : -1;
+    job.launched = true;
     ls_comm *world = ls_init_job(&job);
     if (world == NULL) {
         return ls_error_status();

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/option.h"
 #include "comm/interface.h"
 #include "comm/store_greeting.h"
 #include "comm/user_key.h"
@@ -211,7 +212,7 @@ ls_store *ls_store_open(const char *url, const ls_store_options *options) {
     }
     const ls_store_place place = {.url = url,
                                   .serve = options->serve,
-                                  .timeout = options->timeout > 0 ? options->timeout : LS_DEFAULT_TIMEOUT,
+                                  .timeout = ls_option(options->timeout, 0) > 0 ? options->timeout : LS_DEFAULT_TIMEOUT,
                                   .key = options->key,
                                   .listener = -1};
     ls_store *store = ls_store_open_at(&place);

@@ -285,10 +285,6 @@ static ls_tensor *erase_all(ls_tensor *batch, const ls_samples *samples, void *u
     return change_all(batch, samples, own_of(user), erase);
 }
 
-static double chosen(double given, double otherwise) {
-    return given != 0 ? given : otherwise;
-}
-
 static ls_status check_erasing(const ls_dataset *dataset, const char *call, const ls_random_erasing_options *o) {
     LS_TRY(ls_option_within(call, "probability", o->probability, 0, 1));
     LS_TRY(ls_option_within(call, "most_area", o->most_area, 0, 1));
@@ -301,11 +297,11 @@ static ls_status check_erasing(const ls_dataset *dataset, const char *call, cons
 ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options) {
     static const char *const call = "ls_dataset_random_erasing";
     ls_random_erasing_options o = options != NULL ? *options : (ls_random_erasing_options){.fill = 0};
-    o.probability = chosen(o.probability, 0.5);
-    o.least_area = chosen(o.least_area, 0.02);
-    o.most_area = chosen(o.most_area, 0.33);
-    o.least_ratio = chosen(o.least_ratio, 0.3);
-    o.most_ratio = chosen(o.most_ratio, 3.3);
+    o.probability = ls_option(o.probability, 0.5);
+    o.least_area = ls_option(o.least_area, 0.02);
+    o.most_area = ls_option(o.most_area, 0.33);
+    o.least_ratio = ls_option(o.least_ratio, 0.3);
+    o.most_ratio = ls_option(o.most_ratio, 3.3);
     return check_erasing(dataset, call, &o) == LS_OK
                ? add(dataset, erase_all, ERASING, (ls_augmentation){.call = call, .erasing = o})
                : refuse(dataset);

@@ -124,7 +124,7 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *s
         ls_tensor_drop(batch);
         return NULL;
     }
-    const bool before = ls_no_grad(true);
+    (void)ls_no_grad(true);
     ls_thread_state *thread = ls_thread();
     const ls_device *device = thread->device;
     thread->device = &ls_cpu; /* where the batch is, and what is made beside it is to be */
@@ -135,7 +135,6 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *s
         x = step->function(x, samples, step->built_in ? &own : step->user);
     }
     thread->device = device;
-    ls_no_grad(before);
     if (x == NULL && !ls_scope_explains_null(ls_thread())) {
         (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform gave NULL without an error");
     }
@@ -208,9 +207,8 @@ ls_status ls_without_recording(ls_status (*function)(void *argument), void *argu
         return ls_error_status();
     }
     const uint32_t errors = ls_error_count;
-    const bool before = ls_no_grad(true);
+    (void)ls_no_grad(true);
     const ls_status status = function(argument);
-    ls_no_grad(before);
     if (status == LS_OK || ls_error_count == errors) {
         const ls_status closed = ls_scope_close(scope);
         return status != LS_OK ? status : closed;

@@ -41,6 +41,8 @@ ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
                                            .step = adagrad_step};
     ls_adagrad_options given = options != NULL ? *options : (ls_adagrad_options){0};
     given.epsilon = ls_option(given.epsilon, 1e-10);
+    given.learning_rate_decay = ls_option(given.learning_rate_decay, 0);
+    given.initial_sum = ls_option(given.initial_sum, 0);
     if (ls_option_within("ls_adagrad", "learning_rate_decay", given.learning_rate_decay, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_adagrad", "initial_sum", given.initial_sum, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_adagrad", "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {

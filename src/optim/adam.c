@@ -67,7 +67,7 @@ static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, b
                                             .options.adam = given,
                                             .decoupled = decoupled,
                                             .learning_rate = ls_option(given.learning_rate, 1e-3),
-                                            .weight_decay = given.no_weight_decay ? 0 : given.weight_decay},
+                                            .weight_decay = given.weight_decay},
                             model);
 }
 

@@ -57,13 +57,12 @@ static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep
     if (scope == NULL) {
         return ls_error_status();
     }
-    const bool before = ls_no_grad(true);
+    (void)ls_no_grad(true);
     ls_tensor *next = present;
     if (ls_dtype_is_floating(ls_dtype_of(average))) {
         next = ls_add(ls_mul(average, keep), ls_mul(present, 1 - keep));
     }
     const ls_status copied = next != NULL ? ls_copy_into(average, next) : ls_error_status();
-    (void)ls_no_grad(before);
     const ls_status ended = ls_scope_close(scope);
     return copied != LS_OK ? copied : ended;
 }

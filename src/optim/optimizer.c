@@ -158,7 +158,7 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     ls_group group = {
         .by = by,
         .learning_rate = ls_option(options->learning_rate, by->learning_rate),
-        .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, by->weight_decay),
+        .weight_decay = ls_option(options->weight_decay, by->weight_decay),
     };
     ls_status status = group_init(optimizer, &group, parameters, count);
     ls_group *groups =
@@ -216,6 +216,7 @@ static ls_optimizer *copy_of(const ls_optimizer *initial) {
         return NULL;
     }
     *optimizer = *initial;
+    optimizer->weight_decay = ls_option(initial->weight_decay, 0);
     return optimizer;
 }
 
@@ -436,9 +437,8 @@ ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, voi
     }
     ls_optimizer_zero_grad(optimizer);
     optimizer->last_step.evaluations++;
-    const bool no_grad = ls_no_grad(false);
+    (void)ls_no_grad(false);
     const ls_status status = closure(user, loss);
-    (void)ls_no_grad(no_grad);
     const ls_status noted = ls_scope_end(scope);
     return status != LS_OK ? status : noted;
 }

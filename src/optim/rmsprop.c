@@ -56,6 +56,7 @@ ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
     ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
     given.alpha = ls_option(given.alpha, 0.99);
     given.epsilon = ls_option(given.epsilon, 1e-8);
+    given.momentum = ls_option(given.momentum, 0);
     if (ls_option_within("ls_rmsprop", "alpha", given.alpha, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_rmsprop", "epsilon", given.epsilon, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_rmsprop", "momentum", given.momentum, 0, INFINITY) != LS_OK) {

@@ -37,7 +37,9 @@ static const ls_field fields[] = {LS_FIELD(ls_sgd_options, momentum),
 ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options) {
     static const ls_optimizer_type type = {
         .name = "ls_sgd", .fields = fields, .states = sgd_states, .step = sgd_step, .momentum = sgd_momentum};
-    const ls_sgd_options given = options != NULL ? *options : (ls_sgd_options){0};
+    ls_sgd_options given = options != NULL ? *options : (ls_sgd_options){0};
+    given.momentum = ls_option(given.momentum, 0);
+    given.dampening = ls_option(given.dampening, 0);
     if (ls_option_within("ls_sgd", "momentum", given.momentum, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_sgd", "dampening", given.dampening, 0, INFINITY) != LS_OK) {
         return NULL;

@@ -35,8 +35,8 @@ static const char call[] = "ls_pipeline";
 
 enum { REPETITIONS = 5 };
 
-/* Seconds of one pass there and back, as the pipeline goes: nobody wants the gradient of what the first layer is given.
- * *output is what it makes, in the innermost scope but one. */
+/* Returns the seconds of one forward and backward pass, as in the pipeline: no rank needs the gradient of the first
+ * layer's input. *output is the layer's output, in the scope around the innermost; NULL if a pass failed. */
 static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tensor **output) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_detach(input);
@@ -45,11 +45,10 @@ static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tens
     }
     const double began = ls_clock_seconds();
     ls_tensor *y = ls_forward(layer, x);
-    if (y != NULL && ls_requires_grad(y)) {
-        (void)ls_backward_with(y, &(ls_backward_options){.gradient = ls_detach(y)});
-    }
+    const bool passed = y != NULL && (!ls_requires_grad(y) ||
+                                      ls_backward_with(y, &(ls_backward_options){.gradient = ls_detach(y)}) == LS_OK);
     const double seconds = ls_clock_seconds() - began;
-    *output = ls_keep(ls_detach(y));
+    *output = passed ? ls_keep(ls_detach(y)) : NULL;
     (void)ls_scope_close(scope);
     return seconds;
 }

@@ -128,6 +128,8 @@ ls_scope *ls_scope_begin(void) {
     scope->gone = NULL;
     scope->status = LS_OK;
     scope->errors = ls_error_count;
+    scope->no_grad = thread->no_grad;
+    scope->autocast = thread->autocast;
     scope->message[0] = '\0';
     thread->scope = scope;
     return scope;
@@ -161,6 +163,8 @@ static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor *
     ls_scope_forget_callbacks(scope);
     keep_records(thread, scope);
     thread->scope = scope->outer;
+    thread->no_grad = scope->no_grad;
+    thread->autocast = scope->autocast;
     const ls_status status = scope->status;
     if (status != LS_OK) {
         ls_error_restore(status, scope->message);

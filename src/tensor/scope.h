@@ -53,6 +53,8 @@ struct ls_scope {
     ls_tensor *gone;  /* records of the tensors of the last scope that ended in this one: see ls_thread_state */
     ls_status status; /* the first failure in it */
     uint32_t errors;  /* ls_error_count when it began */
+    bool no_grad;     /* the thread's modes when it began, which its end restores */
+    ls_dtype autocast;
     char message[LS_ERROR_CAPACITY];
 };
 

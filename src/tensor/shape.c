@@ -72,30 +72,39 @@ bool ls_is_contiguous(const ls_tensor *tensor) {
     return is_there("ls_is_contiguous", tensor) && tensor->contiguous;
 }
 
-void *ls_data(const ls_tensor *tensor) {
+/* The elements, if the program can access them. */
+static void *data_of(const char *call, const ls_tensor *tensor) {
     if (tensor == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_data: tensor is NULL");
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
         return ls_scope_failed();
     }
-    if (!ls_tensor_is_here("ls_data", tensor)) {
+    if (!ls_tensor_is_here(call, tensor)) {
         return NULL;
     }
     if (!tensor->contiguous) {
-        (void)ls_fail(LS_ERR_STATE, "ls_data: the tensor %s is a view with gaps; take ls_contiguous of it first",
+        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is a view with gaps; take ls_contiguous of it first", call,
                       LS_SHAPE_TEXT(tensor));
         return ls_scope_failed();
     }
     if (!ls_tensor_device(tensor)->is_host) {
         (void)ls_fail(LS_ERR_STATE,
-                      "ls_data: the tensor %s is on %s, whose memory the program cannot read: take "
+                      "%s: the tensor %s is on %s, whose memory the program cannot read: take "
                       "ls_to_device(tensor, \"cpu\") of it first",
-                      LS_SHAPE_TEXT(tensor), ls_tensor_device(tensor)->name);
+                      call, LS_SHAPE_TEXT(tensor), ls_tensor_device(tensor)->name);
         return ls_scope_failed();
     }
-    if (tensor->spread >= LS_SPREAD_COMBINED) { /* the program may exchange the elements itself */
+    if (tensor->spread >= LS_SPREAD_COMBINED) { /* the program may send the elements to other ranks */
         ((ls_tensor *)tensor)->spread = 0;
     }
     return tensor->data;
+}
+
+const void *ls_data_const(const ls_tensor *tensor) {
+    return data_of("ls_data_const", tensor);
+}
+
+void *ls_data(ls_tensor *tensor) {
+    return data_of("ls_data", tensor);
 }
 
 const char *ls_device_of(const ls_tensor *tensor) {

@@ -163,6 +163,16 @@ static ls_tensor *exchanged_by_hand(ls_tensor *y, const share *s) {
                : NULL;
 }
 
+/* The elements are sent from the pointer for reading, and the tensor stays a constant of the loss. */
+static ls_tensor *sent_by_hand(ls_tensor *y, const share *s) {
+    ls_tensor *weight = ls_sum(ls_detach(ls_abs(y)));
+    const float *number = ls_data_const(weight);
+    float all;
+    return ls_comm_allreduce(s->world, number, &all, 1, LS_F32, LS_SUM, NULL) == LS_OK
+               ? ls_div(ls_sum(rows(y)), ls_add(weight, (double)all - (double)*number))
+               : NULL;
+}
+
 /* A number that is printed, and nothing that is trained by. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
@@ -179,6 +189,7 @@ static const means_case right[] = {{"sum", sum},
                                    {"detached samples", detached_samples},
                                    {"all-reduced", all_reduced},
                                    {"exchanged by hand", exchanged_by_hand},
+                                   {"sent by hand", sent_by_hand},
                                    {"metric", with_metric}};
 
 /* ---- running them ------------------------------------------------------------------------------------------------ */

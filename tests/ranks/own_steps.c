@@ -54,9 +54,9 @@ static ls_status plain_step(ls_module *model, ls_optimizer *optimizer, const ls_
     ls_scope *scope = ls_scope_begin();
     ls_optimizer_zero_grad(optimizer);
     ls_tensor *value = ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
-    (void)ls_backward(value);
+    const ls_status passed = ls_backward(value);
     *loss = ls_item(value);
-    const ls_status stepped = ls_optimizer_step(optimizer);
+    const ls_status stepped = passed == LS_OK ? ls_optimizer_step(optimizer) : passed;
     const ls_status ended = ls_scope_end(scope);
     return stepped != LS_OK ? stepped : ended;
 }

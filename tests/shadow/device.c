@@ -286,7 +286,7 @@ void *elements(const ls_tensor *tensor) {
     }
     const ls_device *device = tensor == NULL ? &ls_cpu : tensor->storage->device;
     if (device->is_host || !tensor->contiguous) {
-        return ls_data(tensor);
+        return ls_data((ls_tensor *)tensor);
     }
     const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
     const bool on_gpu = strncmp(device->name, "cuda", 4) == 0;

@@ -103,7 +103,7 @@ static uint64_t hash_state(ls_optimizer *optimizer) {
         return 0;
     }
     for (int i = 0; i < count; i++) {
-        const unsigned char *bytes = ls_data(tensors[i].tensor);
+        const unsigned char *bytes = ls_data_const(tensors[i].tensor);
         const size_t size = (size_t)ls_numel(tensors[i].tensor) * ls_dtype_size(ls_dtype_of(tensors[i].tensor));
         for (size_t k = 0; k < size; k++) {
             hash = hash * 31 + bytes[k];

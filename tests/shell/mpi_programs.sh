@@ -49,6 +49,12 @@ check_no_thread() {
     check "$flavour: errors of MPI are returned" is "$(grep -c '^[01]: MPI returns errors' out)" 2
 }
 
+check_process_state() {
+    local flavour=$1
+    mpi "$flavour" 2 env -u OMP_NUM_THREADS "$programs/unit_process_state"
+    check "$flavour: ls_init changes nothing in the process" is "$status $(complaints out err)" "0 "
+}
+
 check_untaken() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/untaken"
@@ -179,6 +185,7 @@ check_flavour() {
     beside check_straggler "$flavour"
     beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
     beside check_no_thread "$flavour"
+    beside check_process_state "$flavour"
     beside check_untaken "$flavour"
     beside check_freed_amid_sends "$flavour"
     beside check_single "$flavour"

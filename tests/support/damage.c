@@ -125,7 +125,7 @@ void tally_refused(tally *counts) {
 }
 
 void tally_touch(const ls_tensor *tensor) {
-    const volatile char *bytes = ls_data((ls_tensor *)tensor);
+    const volatile char *bytes = ls_data_const(tensor);
     for (int64_t i = 0; i < ls_numel(tensor) * (int64_t)ls_dtype_size(ls_dtype_of(tensor)); i++) {
         (void)bytes[i];
     }

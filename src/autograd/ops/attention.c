@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#include "base/option.h"
+
 enum { Q, K, V, MASK, INPUTS };
 enum { SAVED_OUTPUT, SAVED_LOG_SUM };
 
@@ -185,8 +187,7 @@ ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_atten
     }
     const int64_t width = q->size[q->ndim - 1];
     const double usual = width > 0 ? 1 / sqrt((double)width) : 1;
-    const ls_op_parameters parameters = {.number = {options->scale != 0 ? options->scale : usual},
-                                         .integer = {options->causal}};
+    const ls_op_parameters parameters = {.number = {ls_option(options->scale, usual)}, .integer = {options->causal}};
     bool good = true;
     for (int i = 0; i < INPUTS && good; i++) {
         const bool dense = inputs[i] == NULL || (i == MASK ? inputs[i]->contiguous : rows_are_dense(inputs[i]));

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "base/option.h"
+
 static const char call[] = "ls_rotary";
 
 /* 0, 1, ... in f64 on x's device. */
@@ -83,7 +85,7 @@ static ls_status check(const ls_tensor *x, double base, bool halves) {
 ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     static const ls_rotary_options defaults;
     options = options != NULL ? options : &defaults;
-    const double base = options->base != 0 ? options->base : 10000;
+    const double base = ls_option(options->base, 10000);
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }

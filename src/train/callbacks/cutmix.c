@@ -73,7 +73,7 @@ static void describe(void *user, char *text, size_t size) {
 
 ls_callback *ls_cutmix(const ls_cutmix_options *options) {
     ls_cutmix_options o = options != NULL ? *options : (ls_cutmix_options){.alpha = 0};
-    o.alpha = o.alpha != 0 ? o.alpha : 1;
+    o.alpha = ls_option(o.alpha, 1);
     if (!(o.alpha > 0) || !isfinite(o.alpha) || o.classes < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and %lld classes not negative", maker, o.alpha,
                       (long long)o.classes);

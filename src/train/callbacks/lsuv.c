@@ -151,8 +151,8 @@ static void release(void *user) {
 
 ls_callback *ls_lsuv(const ls_lsuv_options *options) {
     ls_lsuv_options o = options != NULL ? *options : (ls_lsuv_options){.attempts = 0};
-    o.deviation = o.deviation != 0 ? o.deviation : 1;
-    o.tolerance = o.tolerance != 0 ? o.tolerance : 0.1;
+    o.deviation = ls_option(o.deviation, 1);
+    o.tolerance = ls_option(o.tolerance, 0.1);
     o.attempts = o.attempts != 0 ? o.attempts : 10;
     if (!(o.deviation > 0) || !(o.tolerance > 0) || o.attempts < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: deviation %g, tolerance %g and %d attempts must be positive", maker,

@@ -55,7 +55,7 @@ static void describe(void *user, char *text, size_t size) {
 ls_callback *ls_mixup(const ls_mixup_options *options) {
     static const char *const maker = "ls_mixup";
     ls_mixup_options o = options != NULL ? *options : (ls_mixup_options){.alpha = 0};
-    o.alpha = o.alpha != 0 ? o.alpha : 1;
+    o.alpha = ls_option(o.alpha, 1);
     mixup *self = check(maker, &o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
         return NULL;

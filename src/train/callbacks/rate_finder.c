@@ -251,11 +251,11 @@ static ls_status check(const ls_rate_finder_options *o) {
 
 ls_callback *ls_rate_finder(const ls_rate_finder_options *options) {
     ls_rate_finder_options o = options != NULL ? *options : (ls_rate_finder_options){.steps = 0};
-    o.lowest = o.lowest != 0 ? o.lowest : 1e-7;
-    o.highest = o.highest != 0 ? o.highest : 10;
+    o.lowest = ls_option(o.lowest, 1e-7);
+    o.highest = ls_option(o.highest, 10);
     o.steps = o.steps != 0 ? o.steps : 100;
     o.smoothing = ls_option(o.smoothing, 0.9);
-    o.divergence = o.divergence != 0 ? o.divergence : 4;
+    o.divergence = ls_option(o.divergence, 4);
     rate_finder *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
     if (self == NULL) {
         return NULL;

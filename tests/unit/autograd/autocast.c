@@ -171,9 +171,10 @@ static void test_rounding(void **state) {
         ls_tensor *wanted = rounded_to(halves[k], x);
         assert_int_equal(ls_rounded_begin(x, halves[k], &made), LS_OK);
         for (int64_t i = 0; i < COUNT; i++) {
-            const float is = ((const float *)made.data)[i], want = ((const float *)ls_data(wanted))[i];
+            const float is = ((const float *)made.data)[i], want = ((const float *)ls_data_const(wanted))[i];
             if (ls_bits_of_float(is) != ls_bits_of_float(want) && !(isnan(is) && isnan(want))) {
-                fail_msg("%a became %a, not %a", (double)((float *)ls_data(x))[i], (double)is, (double)want);
+                fail_msg("%a became %a, not %a", (double)((const float *)ls_data_const(x))[i], (double)is,
+                         (double)want);
             }
         }
         ls_rounded_end(&made);
@@ -193,8 +194,8 @@ static void test_products_of_onednn(void **state) {
         ls_tensor *a = ls_randn(LS_SHAPE(M * K), LS_F32), *b = ls_randn(LS_SHAPE(N * K), LS_F32);
         ls_tensor *c = ls_randn(LS_SHAPE(M, N), LS_F32), *expected = ls_clone(c);
         ls_gemm gemm = {.m = M, .n = N, .k = K, .rounds_to = LS_BF16, .accumulate = (way & 4) != 0};
-        gemm.a = ls_data(a), gemm.lda = turned_a ? M : K, gemm.transpose_a = turned_a;
-        gemm.b = ls_data(b), gemm.ldb = turned_b ? K : N, gemm.transpose_b = turned_b;
+        gemm.a = ls_data_const(a), gemm.lda = turned_a ? M : K, gemm.transpose_a = turned_a;
+        gemm.b = ls_data_const(b), gemm.ldb = turned_b ? K : N, gemm.transpose_b = turned_b;
         gemm.c = ls_data(c), gemm.ldc = N;
         const ls_status status = onednn != NULL ? onednn->gemm_bf16(&gemm) : LS_ERR_UNSUPPORTED;
         if (status == LS_ERR_UNSUPPORTED) {
@@ -203,7 +204,7 @@ static void test_products_of_onednn(void **state) {
         }
         assert_int_equal(status, LS_OK);
         a = rounded(a), b = rounded(b);
-        gemm.a = ls_data(a), gemm.b = ls_data(b), gemm.c = ls_data(expected), gemm.rounds_to = LS_F32;
+        gemm.a = ls_data_const(a), gemm.b = ls_data_const(b), gemm.c = ls_data(expected), gemm.rounds_to = LS_F32;
         assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
         expect_near("oneDNN", "c", c, expected, 2e-6);
     }

@@ -465,9 +465,10 @@ static ls_status training_step(ls_tensor *w, ls_tensor *x) {
         return ls_error_status();
     }
     ls_tensor *loss = toy_sum(toy_square(toy_add(toy_mul(toy_exp(w), x), toy_sum(w))));
-    (void)ls_backward(toy_mul(loss, loss));
+    const ls_status passed = ls_backward(toy_mul(loss, loss));
     ls_zero_grad(w);
-    return ls_scope_end(step);
+    const ls_status ended = ls_scope_end(step);
+    return passed != LS_OK ? passed : ended;
 }
 
 static void test_the_steady_state_allocates_nothing(void **state) {

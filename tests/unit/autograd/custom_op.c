@@ -31,7 +31,7 @@ static ls_tensor *leaf(ls_shape shape, int salt) {
 
 static ls_status multiply(ls_custom_call *call) {
     ls_tensor *y = ls_empty(ls_shape_of(call->inputs[0]), LS_F64);
-    const double *a = ls_data(call->inputs[0]), *b = ls_data(call->inputs[1]);
+    const double *a = ls_data_const(call->inputs[0]), *b = ls_data_const(call->inputs[1]);
     for (int64_t i = 0; i < ls_numel(y); i++) {
         ((double *)ls_data(y))[i] = a[i] * b[i];
     }

@@ -57,7 +57,7 @@ static void results(function *f, int variant, ls_tensor *const *inputs, const ch
 }
 
 static double number(const ls_tensor *tensor, int64_t i) {
-    const void *data = ls_data(tensor);
+    const void *data = ls_data_const(tensor);
     return ls_dtype_of(tensor) == LS_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
 }
 

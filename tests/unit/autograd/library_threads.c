@@ -35,7 +35,7 @@ static uint64_t bits_of_numbers(const void *numbers, size_t bytes) {
 
 static uint64_t bits_of(ls_tensor *x) {
     ls_tensor *on_host = ls_tensor_to_device(x, "cpu");
-    return bits_of_numbers(on_host != NULL ? ls_data(on_host) : NULL, (size_t)ls_numel(x) * sizeof(float));
+    return bits_of_numbers(on_host != NULL ? ls_data_const(on_host) : NULL, (size_t)ls_numel(x) * sizeof(float));
 }
 
 /*
@@ -46,7 +46,7 @@ static const char *take_threads(int number) {
     LS_MUST(setenv("OMP_NUM_THREADS", threads[number], 1) == 0); /* read when the library is opened */
     LS_MUST(setenv("OMP_WAIT_POLICY", "passive", 1) == 0);
     const ls_onednn *onednn = ls_onednn_open();
-    LS_MUST(onednn == NULL || onednn->threads() == (int)strtol(threads[number], NULL, 10));
+    LS_MUST(onednn == NULL || onednn->team() == (int)strtol(threads[number], NULL, 10));
     found[number][MOST] = onednn != NULL;
     return NULL;
 }

@@ -339,7 +339,7 @@ static void put_pictures(void) {
         assert_int_equal(mkdir(test_path(path), 0700), 0);
         snprintf(path, sizeof path, "pictures/%d/%s", i, names[i]);
         ls_tensor *bytes = ls_npz_find(file, names[i]);
-        (void)test_file(path, ls_data(bytes), (size_t)ls_numel(bytes));
+        (void)test_file(path, ls_data_const(bytes), (size_t)ls_numel(bytes));
     }
     ls_npz_free(file);
 }

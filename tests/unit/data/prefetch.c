@@ -142,8 +142,8 @@ static void next_is(ls_loader *loader, int64_t number) {
     assert_true(more);
     assert_int_equal(batch.number, number);
     for (int64_t i = 0; i < batch.count; i++) {
-        assert_true(((const double *)ls_data(batch.input))[i] == (double)(number * BATCH + i));
-        assert_true(((const double *)ls_data(batch.target))[i] == 10 * (double)(number * BATCH + i));
+        assert_true(((const double *)ls_data_const(batch.input))[i] == (double)(number * BATCH + i));
+        assert_true(((const double *)ls_data_const(batch.target))[i] == 10 * (double)(number * BATCH + i));
     }
 }
 
@@ -478,7 +478,7 @@ static void test_batches_that_are_kept(void **state) {
         bool more;
         loader = in_order(kept[number], 0, 0);
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
-        assert_true(((const double *)ls_data(batch.input))[0] == (double)(number * BATCH));
+        assert_true(((const double *)ls_data_const(batch.input))[0] == (double)(number * BATCH));
         ls_loader_free(loader);
     }
 }
@@ -491,7 +491,7 @@ static int in_fork(ls_loader *loader, bool used) {
     bool more;
     const ls_status status = ls_loader_next(loader, &batch, &more);
     const bool good = used ? status == LS_ERR_STATE && strstr(ls_error_message(), "of which this one is a fork") != NULL
-                           : status == LS_OK && ((const double *)ls_data(batch.input))[0] == 0;
+                           : status == LS_OK && ((const double *)ls_data_const(batch.input))[0] == 0;
     ls_loader_free(loader);
     return good ? 0 : 1;
 }

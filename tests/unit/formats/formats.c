@@ -28,7 +28,7 @@ static void test_idx_reads_a_file_by_hand(void **state) {
     assert_int_equal(ls_ndim(tensor), 2);
     assert_int_equal(ls_size(tensor, 0), 2);
     assert_int_equal(ls_dtype_of(tensor), LS_U8);
-    assert_memory_equal(ls_data(tensor), small_idx + 12, 6);
+    assert_memory_equal(ls_data_const(tensor), small_idx + 12, 6);
     ls_release(tensor);
 }
 
@@ -132,7 +132,7 @@ static void expect_numbers(ls_tensor *tensor, int64_t rows, int64_t columns, con
     assert_non_null(tensor);
     assert_int_equal(ls_size(tensor, 0), rows);
     assert_int_equal(ls_size(tensor, 1), columns);
-    assert_memory_equal(ls_data(tensor), numbers, (size_t)(rows * columns) * sizeof(float));
+    assert_memory_equal(ls_data_const(tensor), numbers, (size_t)(rows * columns) * sizeof(float));
     ls_release(tensor);
 }
 
@@ -331,7 +331,7 @@ static void test_safetensors_reads_python_file(void **state) {
     assert_int_equal(ls_size(weight, 0), 2);
     assert_int_equal(ls_size(weight, 1), 3);
     const float numbers[] = {0, 0.5F, 1, 1.5F, 2, 2.5F};
-    assert_memory_equal(ls_data(weight), numbers, sizeof numbers);
+    assert_memory_equal(ls_data_const(weight), numbers, sizeof numbers);
     assert_true(ls_item(ls_safetensors_find(file, "step")) == 7);
     assert_int_equal(ls_dtype_of(ls_safetensors_find(file, "half")), LS_F16);
     assert_string_equal(ls_safetensors_metadata(file, "format"), "np");
@@ -515,7 +515,7 @@ static void test_safetensors_of_empty_tensors(void **state) {
     assert_string_equal(ls_safetensors_at(file, 0).name, "a");
     assert_string_equal(ls_safetensors_at(file, 1).name, "none");
     assert_int_equal(ls_size(ls_safetensors_find(file, "none"), 1), 5);
-    assert_memory_equal(ls_data(ls_safetensors_find(file, "b")), "\2\3", 2);
+    assert_memory_equal(ls_data_const(ls_safetensors_find(file, "b")), "\2\3", 2);
     ls_safetensors_free(file);
 }
 

@@ -274,7 +274,7 @@ static uint64_t hash_of(ls_optimizer *optimizer) {
     uint64_t hash = 1469598103934665603U;
     assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
     for (int i = 0; i < count; i++) {
-        const uint8_t *bytes = ls_data(tensors[i].tensor);
+        const uint8_t *bytes = ls_data_const(tensors[i].tensor);
         const size_t size = (size_t)ls_numel(tensors[i].tensor) * ls_dtype_size(ls_dtype_of(tensors[i].tensor));
         for (size_t byte = 0; byte < size; byte++) {
             hash = (hash ^ bytes[byte]) * 1099511628211U;

@@ -206,7 +206,7 @@ static void round_image(uint64_t number, void *argument) {
     ls_tensor *file = ls_npz_find(f->archive, name);
     content c = {.size = (size_t)ls_numel(file)};
     assert_true(c.size <= CONTENT_ROOM);
-    memcpy(c.bytes, ls_data(file), c.size);
+    memcpy(c.bytes, ls_data_const(file), c.size);
     if (strstr(name, ".png") != NULL && fuzz_below(3) == 0) {
         damage_rows(&c);
     } else {

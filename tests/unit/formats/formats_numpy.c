@@ -43,7 +43,7 @@ static void check_archive(const char *path) {
     check_numbers(ls_npz_find(file, "i4"), LS_I32, LS_SHAPE(2, 3, 4), -12, 1);
     check_numbers(ls_npz_find(file, "i8"), LS_I64, LS_SHAPE(2, 3, 4), 0, 1);
     check_numbers(ls_npz_find(file, "u1"), LS_U8, LS_SHAPE(6), 250, 1);
-    assert_memory_equal(ls_data(ls_npz_find(file, "b1")), "\1\0\1", 3);
+    assert_memory_equal(ls_data_const(ls_npz_find(file, "b1")), "\1\0\1", 3);
     check_numbers(ls_npz_find(file, "number"), LS_F64, LS_SCALAR, 7.5, 0);
     check_numbers(ls_npz_find(file, "none"), LS_F32, LS_SHAPE(3, 0), 0, 0);
     check_numbers(ls_npz_find(file, "gr\xc3\xb6\xc3\x9f\x65/0.weight"), LS_F32, LS_SHAPE(2, 3), 0, 0.5);
@@ -145,7 +145,7 @@ static void test_reads_large_arrays(void **state) {
     assert_int_equal(gzclose(stream), Z_OK);
     ls_tensor *tensor = ls_npy_read(path), *plain = ls_npy_read(test_file("large.npy", bytes, sizeof bytes));
     assert_non_null(tensor);
-    const int64_t *numbers = ls_data(tensor);
+    const int64_t *numbers = ls_data_const(tensor);
     for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
         assert_int_equal(numbers[i], i);
     }
@@ -345,7 +345,7 @@ static void test_bools(void **state) {
     bytes[10 + 0x38] = '\n';
     memcpy(bytes + 10 + 0x39, "\0\2\xff", 3);
     ls_tensor *tensor = ls_npy_read(test_file("bools.npy", bytes, 10 + 0x39 + 3));
-    assert_memory_equal(ls_data(tensor), "\0\1\1", 3);
+    assert_memory_equal(ls_data_const(tensor), "\0\1\1", 3);
     ls_release(tensor);
 }
 

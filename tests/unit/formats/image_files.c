@@ -45,7 +45,7 @@ static int close_pictures(void **state) {
 static const char *write_picture(const char *name, const char *as, size_t cut) {
     ls_tensor *bytes = ls_npz_find(pictures, name);
     assert_non_null(bytes);
-    return test_file(as, ls_data(bytes), (size_t)ls_numel(bytes) - cut);
+    return test_file(as, ls_data_const(bytes), (size_t)ls_numel(bytes) - cut);
 }
 
 static bool is_jpeg(const char *name) {
@@ -54,7 +54,7 @@ static bool is_jpeg(const char *name) {
 
 /* Of JPEG, libraries may round differently. */
 static void compare(const char *name, const unsigned char *pixels, const ls_tensor *expected, int tolerance) {
-    const unsigned char *right = ls_data((ls_tensor *)expected);
+    const unsigned char *right = ls_data_const(expected);
     for (int64_t i = 0; i < ls_numel(expected); i++) {
         if (abs(pixels[i] - right[i]) > tolerance) {
             fail_msg("%s: byte %lld is %d, not %d", name, (long long)i, pixels[i], right[i]);
@@ -75,7 +75,7 @@ static void check_picture(const char *file, const char *name, int channels, cons
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ls_size(read, i), ls_size(expected, i));
     }
-    compare(key, ls_data(read), expected, is_jpeg(name) ? 2 : 0);
+    compare(key, ls_data_const(read), expected, is_jpeg(name) ? 2 : 0);
     ls_release(read);
 }
 
@@ -200,7 +200,7 @@ static void test_folders_that_are_wrong(void **state) {
     expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 20000, .width = 2}), LS_ERR_ARGUMENT,
                 "up to 16384");
     ls_tensor *other = ls_npz_find(pictures, "color.png");
-    const char *path = test_file("wrong/a/2.webp", ls_data(other), 10);
+    const char *path = test_file("wrong/a/2.webp", ls_data_const(other), 10);
     expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_UNSUPPORTED, "2.webp: only PNG and JPEG files are read");
     assert_int_equal(unlink(path), 0);
     make_folder("wrong/a/b");
@@ -241,7 +241,7 @@ static void expect_damage(const char *name, const char *mark, size_t size, size_
     ls_tensor *file = ls_npz_find(pictures, name);
     const size_t length = (size_t)ls_numel(file);
     assert_true(length < sizeof bytes);
-    memcpy(bytes, ls_data(file), length);
+    memcpy(bytes, ls_data_const(file), length);
     unsigned char *at = memmem(bytes, length, mark, size);
     assert_non_null(at);
     memcpy(at + behind, with, count);
@@ -274,7 +274,7 @@ static void test_bytes_between_markers(void **state) {
     unsigned char bytes[4096];
     ls_tensor *file = ls_npz_find(pictures, "color.jpg");
     const size_t size = (size_t)ls_numel(file);
-    memcpy(bytes, ls_data(file), size);
+    memcpy(bytes, ls_data_const(file), size);
     unsigned char *at = memmem(bytes, size, "\xff\xc0", 2);
     memmove(at + 3, at, size - (size_t)(at - bytes));
     memcpy(at, "abc", 3);

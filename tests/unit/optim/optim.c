@@ -62,7 +62,7 @@ static ls_optimizer *make_adamw(ls_module *model, const void *options) {
 
 static void step_adamw(number *n, double g, const void *options) {
     const ls_adam_options *o = options;
-    n->p -= o->no_weight_decay ? 0 : o->learning_rate * o->weight_decay * n->p;
+    n->p -= o->learning_rate * o->weight_decay * n->p;
     step_any_adam(n, g, o);
 }
 
@@ -170,19 +170,13 @@ static void test_adam(void **state) {
     const ls_adam_options plain = {.learning_rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6};
     ls_adam_options options = plain;
     check_both_dtypes(&adam, &options);
-    check_both_dtypes(&adamw, &(ls_adam_options){.learning_rate = 0.02,
-                                                 .beta1 = 0.8,
-                                                 .beta2 = 0.95,
-                                                 .epsilon = 1e-6,
-                                                 .no_weight_decay = true,
-                                                 .weight_decay = 0.1});
     options.weight_decay = 0.1;
     check_both_dtypes(&adam, &options);
     check_both_dtypes(&adamw, &options);
     options.amsgrad = true;
     check_both_dtypes(&adam, &options);
     check_both_dtypes(&adamw, &options);
-    /* what LS_ZERO says is no default, and -0.0 computes as 0 in the formulas */
+    /* LS_ZERO selects no default, and the formulas of this file compute with it as with 0 */
     const ls_adam_options zero = {.learning_rate = 0.02, .beta1 = LS_ZERO, .beta2 = 0.95, .epsilon = LS_ZERO};
     check_both_dtypes(&adam, &zero);
     check_both_dtypes(

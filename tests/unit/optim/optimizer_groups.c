@@ -28,7 +28,7 @@ static void test_groups_differ(void **state) {
     assert_int_equal(ls_optimizer_step(optimizer), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, &p[0], 1, NULL), LS_OK);
     assert_int_equal(
-        ls_optimizer_add_group(optimizer, &p[1], 2, &(ls_group_options){.learning_rate = 0.1, .no_weight_decay = true}),
+        ls_optimizer_add_group(optimizer, &p[1], 2, &(ls_group_options){.learning_rate = 0.1, .weight_decay = LS_ZERO}),
         LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, &p[3], 1, &(ls_group_options){.weight_decay = 2}), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, NULL, 0, NULL), LS_OK);

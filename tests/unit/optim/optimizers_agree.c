@@ -143,7 +143,7 @@ static ls_optimizer *make_muon_other(ls_module *model) {
                               .c = 0.5,
                               .iterations = 7,
                               .rates = LS_MUON_AS_ADAMW,
-                              .adamw = {.learning_rate = 0.05, .beta2 = 0.95, .no_weight_decay = true},
+                              .adamw = {.learning_rate = 0.05, .beta2 = 0.95, .weight_decay = LS_ZERO},
                           });
 }
 

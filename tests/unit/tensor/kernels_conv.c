@@ -77,7 +77,7 @@ static ls_status compute(const conv_case *c, ls_dtype dtype, ls_tensor *results[
 /* The largest difference, of the largest magnitude. */
 static ls_status compare(int number, const ls_tensor *const name[2], int result) {
     static const char *const names[RESULTS] = {"y", "gradient of x", "gradient of weight", "gradient of bias"};
-    const double *a = ls_data((ls_tensor *)(uintptr_t)name[0]), *b = ls_data((ls_tensor *)(uintptr_t)name[1]);
+    const double *a = ls_data_const(name[0]), *b = ls_data_const(name[1]);
     double largest = 0, difference = 0;
     for (int64_t i = 0; i < ls_numel(name[1]); i++) {
         largest = fmax(largest, fabs(b[i]));

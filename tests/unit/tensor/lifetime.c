@@ -82,6 +82,7 @@ static void test_looking(void **state) {
     REFUSED(ls_dtype_of, ls_dtype_of(i) != LS_F32);
     REFUSED(ls_is_contiguous, ls_is_contiguous(f));
     REFUSED(ls_data, ls_data(f));
+    REFUSED(ls_data_const, ls_data_const(f));
     REFUSED(ls_item, ls_item(f) != 0);
     REFUSED(ls_at, ls_at(f, (const int64_t[]){0, 0}) != 0);
     REFUSED(ls_equal, ls_equal(f, x));

@@ -160,8 +160,10 @@ static void test_views_share_memory(void **state) {
     ls_tensor *other = ls_alias(base);
     ls_tensor *column = ls_tensor_view(base, 1, (const int64_t[]){2}, (const int64_t[]){3}, 1);
     assert_ptr_equal(ls_data(other), ls_data(base));
+    assert_ptr_equal(ls_data_const(other), ls_data(other));
     assert_false(ls_is_contiguous(column));
     assert_null(ls_data(column));
+    assert_null(ls_data_const(column));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     assert_int_equal(ls_fill(base, 4), LS_OK);
     assert_true(ls_at(column, (const int64_t[]){1}) == 4.0);
@@ -187,6 +189,7 @@ static void test_looking(void **state) {
     assert_string_equal(LS_SHAPE_TEXT(tensor), "[2, 3, 4]");
     assert_int_equal(ls_ndim(NULL) + (int)ls_numel(NULL) + (int)ls_size(NULL, 0), 0);
     assert_null(ls_data(NULL));
+    assert_null(ls_data_const(NULL));
     ls_release(tensor);
 }
 

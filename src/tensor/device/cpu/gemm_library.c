@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/threads.h"
 #include "tensor/device/cpu/cpu.h"
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
@@ -80,12 +81,10 @@ static ls_status openblas_product(const ls_gemm *gemm) {
         return ls_error_status();
     }
     const ls_onednn *onednn = ls_onednn_open();
-    if (onednn == NULL) {
-        return openblas_multiply(gemm);
-    }
-    ls_openblas_single_begin();
-    const ls_status status = ls_product_divided(gemm, onednn, openblas_multiply);
-    ls_openblas_single_end();
+    const int before = ls_openblas_limit_begin(onednn != NULL ? 1 : ls_threads_limit());
+    const ls_status status =
+        onednn != NULL ? ls_product_divided(gemm, onednn, openblas_multiply) : openblas_multiply(gemm);
+    ls_openblas_limit_end(before);
     return status;
 }
 

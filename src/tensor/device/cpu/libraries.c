@@ -7,49 +7,62 @@
 
 #include "base/library.h"
 #include "base/module_file.h"
+#include "base/threads.h"
 #include "tensor/scope.h"
 
 static ls_library openblas = {.use = "matrix product",
                               .title = "OpenBLAS",
                               .package = "libopenblas0-openmp",
                               .files = {"libopenblas.so.0"},
-                              .functions = {"cblas_dgemm", "cblas_sgemm", "openblas_get_parallel",
-                                            "openblas_get_num_threads", "openblas_set_num_threads"}};
+                              .functions = {"cblas_dgemm", "cblas_sgemm", "openblas_get_num_threads",
+                                            "openblas_set_num_threads", "omp_get_max_threads", "omp_set_num_threads"},
+                              .required = 4};
 
 const ls_openblas *ls_openblas_open(void) {
     return ls_library_get(&openblas);
 }
 
-enum { ON_PTHREADS = 1 };
-
-static pthread_mutex_t single_lock = PTHREAD_MUTEX_INITIALIZER;
-static int single_users; /* threads in between */
+static pthread_mutex_t limit_lock = PTHREAD_MUTEX_INITIALIZER;
+static int limited_calls; /* of all threads, at present */
 static int usual_threads;
 
-/* The first thread in sets one thread, the last thread out sets what there was. */
-static void count_single_users(int change) {
+static bool is_on_openmp(const ls_openblas *library) {
+    return library->get_max_threads != NULL && library->set_max_threads != NULL;
+}
+
+int ls_openblas_limit_begin(int threads) {
     const ls_openblas *library = ls_openblas_open();
-    if (library->get_parallel() != ON_PTHREADS) {
+    if (is_on_openmp(library)) {
+        const int before = ls_onednn_opened() == NULL ? library->get_max_threads() : 0;
+        if (threads < before) {
+            library->set_max_threads(threads);
+        }
+        return before;
+    }
+    (void)pthread_mutex_lock(&limit_lock);
+    if (limited_calls++ == 0) {
+        usual_threads = library->get_num_threads();
+        if (threads < usual_threads) {
+            library->set_num_threads(threads);
+        }
+    }
+    (void)pthread_mutex_unlock(&limit_lock);
+    return 0;
+}
+
+void ls_openblas_limit_end(int before) {
+    const ls_openblas *library = ls_openblas_open();
+    if (is_on_openmp(library)) {
+        if (before > 0) {
+            library->set_max_threads(before);
+        }
         return;
     }
-    (void)pthread_mutex_lock(&single_lock);
-    if (single_users == 0) {
-        usual_threads = library->get_num_threads();
-        library->set_num_threads(1);
-    }
-    single_users += change;
-    if (single_users == 0) {
+    (void)pthread_mutex_lock(&limit_lock);
+    if (--limited_calls == 0 && library->get_num_threads() != usual_threads) {
         library->set_num_threads(usual_threads);
     }
-    (void)pthread_mutex_unlock(&single_lock);
-}
-
-void ls_openblas_single_begin(void) {
-    count_single_users(1);
-}
-
-void ls_openblas_single_end(void) {
-    count_single_users(-1);
+    (void)pthread_mutex_unlock(&limit_lock);
 }
 
 /* ---- oneDNN --------------------------------------------------------------------------------------------------------
@@ -60,8 +73,10 @@ static const ls_onednn *_Atomic onednn;
 static ls_module_file onednn_file;
 
 static void open_onednn(void) {
-    static const ls_onednn_core core = {
-        .allocate = ls_record_allocate, .release = ls_record_release, .fail_memory = ls_fail_memory};
+    static const ls_onednn_core core = {.allocate = ls_record_allocate,
+                                        .release = ls_record_release,
+                                        .fail_memory = ls_fail_memory,
+                                        .thread_limit = ls_threads_limit};
     onednn_file = ls_module_file_open("onednn");
     if (onednn_file.handle == NULL) {
         return;

@@ -23,18 +23,20 @@ const char *ls_onednn_failure(void);
 typedef struct ls_openblas {
     __typeof__(&cblas_dgemm) dgemm;
     __typeof__(&cblas_sgemm) sgemm;
-    int (*get_parallel)(void); /* 0: one thread, 1: pthreads, 2: OpenMP */
-    int (*get_num_threads)(void);
+    int (*get_num_threads)(void); /* of the process, in a build on pthreads */
     void (*set_num_threads)(int threads);
+    int (*get_max_threads)(void); /* of the calling thread, in a build on OpenMP; NULL: on pthreads */
+    void (*set_max_threads)(int threads);
 } ls_openblas;
 
 /* The opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED where it is missing. */
 const ls_openblas *ls_openblas_open(void);
 /*
- * Between these, an OpenBLAS on pthreads uses one thread in the whole process. One on OpenMP is ruled by the OpenMP of
- * module onednn (ls_onednn.single_begin), and these do nothing.
+ * Between these calls, OpenBLAS uses at most `threads` threads: in calls of this thread in a build on OpenMP, in the
+ * whole process in a build on pthreads. `begin` returns the argument of `end`, which restores the number before. If
+ * module onednn is open, these calls do nothing in a build on OpenMP: .set_threads of the module sets its number, too.
  */
-void ls_openblas_single_begin(void);
-void ls_openblas_single_end(void);
+int ls_openblas_limit_begin(int threads);
+void ls_openblas_limit_end(int before);
 
 #endif

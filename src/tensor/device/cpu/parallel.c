@@ -22,7 +22,7 @@ void ls_parallel(int64_t count, int64_t elements, int64_t block, ls_parallel_bod
     const ls_onednn *onednn = NULL;
     if (loop.blocks > 1 && count >= LS_PARALLEL_ELEMENTS / (elements > 0 ? elements : 1)) {
         onednn = ls_onednn_opened();
-        loop.pieces = onednn != NULL ? onednn->threads() : 1;
+        loop.pieces = onednn != NULL ? onednn->team() : 1;
         loop.pieces = loop.blocks < loop.pieces ? (int)loop.blocks : loop.pieces;
     }
     if (loop.pieces > 1) {

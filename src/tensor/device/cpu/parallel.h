@@ -1,7 +1,7 @@
 /*
- * Own loops on the threads that the rank was given (OMP_NUM_THREADS, which the launcher sets to the rank's cores):
- * those of module onednn, so that there is one team of threads, and none before the first product that opens it. Pieces
- * begin at multiples of `block`, and a body does the same for an item whichever piece it is in, so the bits do not
+ * Our own loops on the team of threads: the rank's share of the cores, or OMP_NUM_THREADS (base/threads.h). The team
+ * belongs to module onednn, so that a process has one team, and no team before the first product that opens the module.
+ * Pieces begin at multiples of `block`. A body computes an item in the same way in every piece, so the bits do not
  * depend on the number of threads.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_PARALLEL_H

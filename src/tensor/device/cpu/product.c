@@ -189,8 +189,8 @@ ls_status ls_product_divided(const ls_gemm *gemm, const ls_onednn *onednn, ls_pr
                  .columns = {.size = gemm->n, .block = 16, .parts = 1},
                  .sums = {.size = gemm->k, .block = 16, .parts = 1}};
     divide(&p);
-    const int threads = onednn->single_begin();
-    const ls_status status = run_product(&p, onednn, threads);
-    onednn->single_end(threads);
+    const int team = onednn->team(), before = onednn->set_threads(1);
+    const ls_status status = run_product(&p, onednn, team);
+    (void)onednn->set_threads(before);
     return status;
 }

@@ -447,8 +447,8 @@ ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_ten
     }
     call.large_step = call.shape.channels * product(call.shape.size);
     call.small_step = call.shape.outputs * product(call.shape.out);
-    const int threads = ls_onednn_single_begin();
-    const ls_status status = run_call(&call, threads);
-    ls_onednn_single_end(threads);
+    const int team = ls_onednn_team(), before = ls_onednn_set_threads(1);
+    const ls_status status = run_call(&call, team);
+    (void)ls_onednn_set_threads(before);
     return status;
 }

@@ -85,10 +85,8 @@ static dnnl_status_t run(ls_plan *plan, const ls_gemm *g, char *room) {
     return status == dnnl_success ? ls_plan_execute(plan, 0, room) : status;
 }
 
-ls_status ls_onednn_gemm_bf16(const ls_gemm *gemm) {
-    const int threads = ls_onednn_single_begin();
-    ls_onednn_single_end(threads);
-    const matmul_task task = {.gemm = gemm, .threads = threads};
+static ls_status multiply(const ls_gemm *gemm, int team) {
+    const matmul_task task = {.gemm = gemm, .threads = team};
     const ls_plan_key key = key_of(&task);
     ls_plan *plan = ls_plan_take(&key, 1, make_plan, &task);
     if (plan == NULL) {
@@ -107,5 +105,12 @@ ls_status ls_onednn_gemm_bf16(const ls_gemm *gemm) {
         }
     }
     ls_plan_give(plan);
+    return status;
+}
+
+ls_status ls_onednn_gemm_bf16(const ls_gemm *gemm) {
+    const int team = ls_onednn_team(), before = ls_onednn_set_threads(team);
+    const ls_status status = multiply(gemm, team);
+    (void)ls_onednn_set_threads(before);
     return status;
 }

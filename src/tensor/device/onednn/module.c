@@ -13,23 +13,19 @@ extern void omp_set_num_threads(int threads) __attribute__((weak));
 dnnl_engine_t ls_onednn_engine;
 const ls_onednn_core *ls_onednn_host;
 
-int ls_onednn_single_begin(void) {
+int ls_onednn_team(void) {
+    const int most = omp_get_max_threads != NULL ? omp_get_max_threads() : 1;
+    const int limit = ls_onednn_host->thread_limit();
+    return most < limit ? most : limit;
+}
+
+int ls_onednn_set_threads(int threads) {
     if (omp_get_max_threads == NULL || omp_set_num_threads == NULL) {
         return 1;
     }
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
-    return threads;
-}
-
-void ls_onednn_single_end(int threads) {
-    if (omp_set_num_threads != NULL) {
-        omp_set_num_threads(threads);
-    }
-}
-
-static int count_threads(void) {
-    return omp_get_max_threads != NULL ? omp_get_max_threads() : 1;
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    return before;
 }
 
 static void run_parallel(int pieces, void (*body)(int piece, const void *context), const void *context) {
@@ -67,10 +63,9 @@ const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
     static char version[48];
     static ls_onednn functions = {.version = version,
                                   .file = "",
-                                  .threads = count_threads,
+                                  .team = ls_onednn_team,
                                   .parallel = run_parallel,
-                                  .single_begin = ls_onednn_single_begin,
-                                  .single_end = ls_onednn_single_end,
+                                  .set_threads = ls_onednn_set_threads,
                                   .gemm = multiply,
                                   .gemm_bf16 = ls_onednn_gemm_bf16,
                                   .conv = ls_onednn_conv};

@@ -16,11 +16,12 @@
 #include "tensor/kernels.h"
 #include "tensor/tensor.h"
 
-/* What the core does for the module: the calling thread's cache of memory, and ls_fail_memory. */
+/* Functions of the core for the plug-in: the calling thread's cache of memory, ls_fail_memory and ls_threads_limit. */
 struct ls_onednn_core {
     void *(*allocate)(size_t bytes);
     void (*release)(void *memory, size_t bytes);
     ls_status (*fail_memory)(const char *call, size_t bytes);
+    int (*thread_limit)(void);
 };
 
 /* Which of the three tensors of a convolution is computed from the other two. */
@@ -42,18 +43,17 @@ struct ls_onednn {
 
     bool has_fast_bf16; /* products of bf16 are faster than those of f32 on this processor */
 
-    /* How many threads the calling thread may have, and body(0, context) to body(pieces - 1, context) on so many. */
-    int (*threads)(void);
+    /* The size of the team: the number of threads on which a call of this thread computes. It is the smaller of
+     * omp_get_max_threads() of the calling thread and the core's limit. */
+    int (*team)(void);
+    /* Calls body(0, context) to body(pieces - 1, context), each on a thread of its own. */
     void (*parallel)(int pieces, void (*body)(int piece, const void *context), const void *context);
 
-    /*
-     * Between these, libraries that share this module's OpenMP use one thread when the calling thread calls them.
-     * single_begin returns how many threads the calling thread may have, for single_end.
-     */
-    int (*single_begin)(void);
-    void (*single_end)(int threads);
+    /* Sets the number of threads that libraries with this module's OpenMP use in calls of this thread. Returns the
+     * number before, which the caller restores after its calls. */
+    int (*set_threads)(int threads);
 
-    /* One product of f32 without bias and activation, between single_begin and single_end: on the calling thread. */
+    /* One product of f32 without bias and activation, on the calling thread, after set_threads(1). */
     ls_product_part *gemm;
 
     /* The same in_bf16. Long sums may be shared out over threads, and the bits depend on how many there are. */

@@ -76,12 +76,10 @@ dnnl_status_t ls_plan_execute(ls_plan *plan, int slot, void *scratch);
 extern dnnl_engine_t ls_onednn_engine;
 extern const ls_onednn_core *ls_onednn_host;
 
-/*
- * Between these two the calling thread gives oneDNN one thread: how it divides its work, and so the bits, do not depend
- * on how many there are. `begin` returns how many threads the caller may use instead, and `end` takes it.
- */
-int ls_onednn_single_begin(void);
-void ls_onednn_single_end(int threads);
+/* .team and .set_threads of ls_onednn. Around calls of oneDNN whose bits must not depend on the size of the team, the
+ * number of threads is 1: oneDNN divides its work by this number. */
+int ls_onednn_team(void);
+int ls_onednn_set_threads(int threads);
 
 ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
                          const ls_tensor *bias, const ls_window *window, bool in_bf16);
