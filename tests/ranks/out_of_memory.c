@@ -1,6 +1,9 @@
 /*
  * A rank that runs out of memory in a training step: it gets LS_ERR_MEMORY, and all other ranks LS_ERR_MISMATCH, which
  * names it. The next step goes on with equal parameters.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
  */
 #include "tests/support/ranks.h"
 

@@ -1,4 +1,8 @@
-/* The end of a scope restores the modes of its thread: ls_no_grad and ls_autocast. */
+/*
+ * The end of a scope restores the modes of its thread: ls_no_grad and ls_autocast.
+ *
+ * devices: cpu shadow
+ */
 #include "tests/support/unit.h"
 
 #include <lockstep/autograd.h>

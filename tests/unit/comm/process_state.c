@@ -1,5 +1,9 @@
-/* ls_init and ls_finalize change nothing in the process, and the library's team has the rank's share of the cores.
- * Under mpirun the program is one rank (shell/mpi_programs.sh). */
+/*
+ * ls_init and ls_finalize change nothing in the process, and the library's team has the rank's share of the cores.
+ * Under mpirun the program is one rank (shell/mpi_programs.sh).
+ *
+ * devices: cpu
+ */
 #include "tests/support/unit.h"
 
 #include <dirent.h>
