@@ -119,8 +119,8 @@ typedef struct ls_callback {
     .callbacks = (const ls_callback[]){__VA_ARGS__},                                                                   \
     .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))
 
-/** What a trial consists of. Everything is lent and must outlive it, but for callbacks and metrics that have
- * `release`, and metrics of constructors: those the trial takes over, even when it fails.
+/** What a trial consists of. Everything is lent and must outlive it, but for metrics and for callbacks that have
+ * `release`: the trial takes ownership of these, also if ls_trial_new fails.
  * ls_trial_run is LS_ERR_STATE if a loader or the optimizer was freed before. */
 typedef struct ls_trial_options {
     ls_module *model;
@@ -141,7 +141,9 @@ typedef struct ls_trial_options {
     ls_loader *validate;        /**< NULL: no validation */
     ls_comm *comm;              /**< over which metrics are reduced; NULL: the model's, if ls_data_parallel made it */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
-    const ls_metric *custom_metrics; /**< your own and constructors', after those (copied); see LS_CUSTOM_METRICS */
+    /** After these, metrics of constructors and of your own; see LS_CUSTOM_METRICS. The trial takes ownership of the
+     * metrics, also if ls_trial_new fails, and copies the array. */
+    ls_metric *const *custom_metrics;
     int custom_metric_count;
     const ls_callback *callbacks; /**< called in this order (copied); see LS_CALLBACKS */
     int callback_count;

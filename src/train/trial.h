@@ -200,11 +200,11 @@ ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
 /* Writes its options, which must be the same on all ranks, into `text`. */
 void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
 
-/* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
+/* metrics/: makes trial->metrics from the options. The trial borrows custom metrics until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
 void ls_metrics_take(ls_trial *trial);
-/* Frees what constructors of metrics made, and users' own, where no trial has taken them. `metrics` may be NULL. */
-void ls_metrics_drop(const ls_metric *metrics, int count);
+/* Frees the metrics that no trial has taken. `metrics` and its elements may be NULL. */
+void ls_metrics_drop(ls_metric *const *metrics, int count);
 void ls_metrics_free(ls_trial *trial);
 /* Begins a pass; adds the batch in trial->state, on every rank, also where its share is empty; and ends it: over all
  * ranks, stored as prefix + name in trial->latest and, unless that is NULL, in `entry`. */

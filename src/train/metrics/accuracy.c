@@ -64,17 +64,17 @@ static ls_tensor *judge_top_k(const ls_measure *measure, const ls_trial_state *s
     return ls_where(is_class, met, ls_scalar((double)NAN, LS_F64));
 }
 
-ls_metric ls_metric_top_k_acc(int k) {
+ls_metric *ls_metric_top_k_acc(int k) {
     if (k < 1) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, must be 1 or more", k);
-        return ls_metric_of_rule(NULL);
+        return NULL;
     }
-    ls_metric_rule *rule = ls_metric_rule_make(&ls_kind_top_k_acc);
+    ls_metric *rule = ls_metric_make(&ls_kind_top_k_acc);
     if (rule != NULL) {
         rule->k = k;
         snprintf(rule->name, sizeof rule->name, "top_%d_acc", k);
     }
-    return ls_metric_of_rule(rule);
+    return rule;
 }
 
 /* ---- the rows ---------------------------------------------------------------------------------------------------- */

@@ -162,7 +162,7 @@ static ls_status list_f1(const double *numbers, size_t count, ls_numbers *values
     return list(numbers, count, f1, values);
 }
 
-static bool fits_classes(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits_classes(const ls_metric *rule, const double *numbers, size_t count) {
     (void)rule;
     (void)numbers;
     return count % PER_CLASS == 0;
@@ -186,7 +186,7 @@ static ls_status list_cells(const double *numbers, size_t count, ls_numbers *val
     return LS_OK;
 }
 
-static bool fits_cells(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits_cells(const ls_metric *rule, const double *numbers, size_t count) {
     const double side = round(sqrt((double)count));
     (void)rule;
     (void)numbers;
@@ -215,38 +215,38 @@ const ls_metric_kind ls_kind_confusion = {.name = "confusion", .aggregate = &by_
 
 /* ---- constructors ------------------------------------------------------------------------------------------------ */
 
-static ls_metric make(const char *call, const ls_metric_kind *kind, const ls_aggregate *per_class,
-                      const ls_class_metric_options *options) {
+static ls_metric *make(const char *call, const ls_metric_kind *kind, const ls_aggregate *per_class,
+                       const ls_class_metric_options *options) {
     static const char *const endings[] = {"", "_macro", "_micro", "_per_class"};
     const ls_average by = options != NULL ? options->average : LS_AVERAGE_USUAL;
     const ls_outputs outputs = options != NULL ? options->outputs : LS_OUTPUTS_BY_CRITERION;
     if ((unsigned)by > LS_AVERAGE_NONE || (unsigned)outputs > LS_OUTPUTS_LOGITS) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: average %d or outputs %d is none that there is", call, (int)by,
                       (int)outputs);
-        return ls_metric_of_rule(NULL);
+        return NULL;
     }
-    ls_metric_rule *rule = ls_metric_rule_make(kind);
+    ls_metric *rule = ls_metric_make(kind);
     if (rule != NULL) {
         rule->average = by;
         rule->outputs = outputs;
         rule->aggregate = by == LS_AVERAGE_NONE && per_class != NULL ? per_class : rule->aggregate;
         snprintf(rule->name, sizeof rule->name, "%s%s", kind->name, per_class != NULL ? endings[by] : "");
     }
-    return ls_metric_of_rule(rule);
+    return rule;
 }
 
-ls_metric ls_metric_precision(const ls_class_metric_options *options) {
+ls_metric *ls_metric_precision(const ls_class_metric_options *options) {
     return make("ls_metric_precision", &ls_kind_precision, &by_precisions, options);
 }
 
-ls_metric ls_metric_recall(const ls_class_metric_options *options) {
+ls_metric *ls_metric_recall(const ls_class_metric_options *options) {
     return make("ls_metric_recall", &ls_kind_recall, &by_recalls, options);
 }
 
-ls_metric ls_metric_f1(const ls_class_metric_options *options) {
+ls_metric *ls_metric_f1(const ls_class_metric_options *options) {
     return make("ls_metric_f1", &ls_kind_f1, &by_f1s, options);
 }
 
-ls_metric ls_metric_confusion(const ls_class_metric_options *options) {
+ls_metric *ls_metric_confusion(const ls_class_metric_options *options) {
     return make("ls_metric_confusion", &ls_kind_confusion, NULL, options);
 }

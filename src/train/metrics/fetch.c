@@ -14,7 +14,7 @@ typedef struct ls_wants {
     ls_tensor *rows[LS_METRIC_LIMIT]; /* all that is to come to the host, in one dimension */
 } ls_wants;
 
-static bool asks_the_same(const ls_metric_rule *a, const ls_metric_rule *b) {
+static bool asks_the_same(const ls_metric *a, const ls_metric *b) {
     return a->kind->elements == b->kind->elements && a->k == b->k;
 }
 

@@ -73,7 +73,7 @@ static double value(const ls_measure *measure, double *numbers, size_t count) {
     return ls_mean_of_numbers(measure, all, HEAD);
 }
 
-static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits(const ls_metric *rule, const double *numbers, size_t count) {
     (void)rule;
     (void)numbers;
     return count >= HEAD && (count - HEAD) % ROW == 0;

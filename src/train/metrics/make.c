@@ -17,43 +17,35 @@ static ls_measure *make_room(ls_metrics *metrics, const char *name) {
                : ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: more than %d metrics", LS_METRIC_LIMIT);
 }
 
-static ls_status add_named(ls_metrics *metrics, const char *name) {
-    const ls_metric metric = ls_metric_named(name);
-    ls_measure *measure = metric.rule != NULL ? make_room(metrics, metric.name) : NULL;
-    if (measure == NULL) {
-        ls_metrics_drop(&metric, 1);
-        return ls_error_status();
-    }
-    *measure = (ls_measure){.rule = metric.rule, .width = metric.rule->width, .given = metric};
-    metrics->count++;
-    return LS_OK;
-}
-
-static ls_status check_custom(const ls_metric *metric, int number) {
-    if (metric->invalid) {
-        return ls_error_status() != LS_OK
-                   ? ls_error_status()
-                   : ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: custom metric %d is invalid", number);
-    }
-    return metric->rule != NULL || (metric->name != NULL && (metric->measure != NULL || metric->add != NULL))
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: custom metric %d has no name or no function", number);
-}
-
-static ls_status add_custom(ls_metrics *metrics, const ls_metric *metric, int number) {
-    LS_TRY(check_custom(metric, number));
+static ls_status add(ls_metrics *metrics, ls_metric *metric) {
     ls_measure *measure = make_room(metrics, metric->name);
     if (measure == NULL) {
         return ls_error_status();
     }
-    *measure = (ls_measure){.rule = metric->rule, .given = *metric, .lent = true};
-    if (metric->rule == NULL) {
-        LS_TRY(ls_metric_rule_own("ls_trial_new", metric, &measure->own));
-        measure->rule = &measure->own;
-    }
-    measure->width = measure->rule->width;
+    *measure = (ls_measure){.rule = metric, .width = metric->width};
     metrics->count++;
     return LS_OK;
+}
+
+static ls_status add_named(ls_metrics *metrics, const char *name) {
+    ls_metric *metric = ls_metric_named(name);
+    if (metric == NULL || add(metrics, metric) != LS_OK) {
+        ls_metric_free(metric);
+        return ls_error_status();
+    }
+    metrics->owned++;
+    return LS_OK;
+}
+
+static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) {
+    if (metric == NULL) { /* its constructor has set the error */
+        return ls_error_status() != LS_OK ? ls_error_status()
+                                          : ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: custom metric %d is NULL", number);
+    }
+    return metric->taken ? ls_fail(LS_ERR_STATE,
+                                   "ls_trial_new: the metric \"%s\" belongs to another trial: make one for each trial",
+                                   metric->name)
+                         : add(metrics, metric);
 }
 
 static ls_status prepare(ls_measure *measure, const ls_trial_options *options) {
@@ -72,7 +64,7 @@ ls_status ls_metrics_find(ls_trial *trial) {
         LS_TRY(add_named(metrics, *names));
     }
     for (int i = 0; i < options->custom_metric_count; i++) {
-        LS_TRY(add_custom(metrics, &options->custom_metrics[i], i));
+        LS_TRY(add_custom(metrics, options->custom_metrics[i], i));
     }
     for (int i = 0; i < metrics->count; i++) {
         LS_TRY(prepare(&metrics->measures[i], options));
@@ -81,24 +73,14 @@ ls_status ls_metrics_find(ls_trial *trial) {
 }
 
 void ls_metrics_take(ls_trial *trial) {
-    for (int i = 0; i < trial->metrics->count; i++) {
-        trial->metrics->measures[i].lent = false;
+    ls_metrics *metrics = trial->metrics;
+    for (int i = metrics->owned; i < metrics->count; i++) {
+        metrics->measures[i].rule->taken = true;
     }
+    metrics->owned = metrics->count;
 }
 
 /* ---- freeing ----------------------------------------------------------------------------------------------------- */
-
-void ls_metrics_drop(const ls_metric *metrics, int count) {
-    for (int i = 0; metrics != NULL && i < count; i++) {
-        if (metrics[i].release != NULL && !metrics[i].invalid) {
-            metrics[i].release(metrics[i].user);
-        }
-        if (metrics[i].rule != NULL) {
-            ls_metrics_drop(&metrics[i].rule->own, 1);
-            ls_free(metrics[i].rule);
-        }
-    }
-}
 
 static void free_sets(ls_metric_set *set) {
     while (set != NULL) {
@@ -117,8 +99,8 @@ void ls_metrics_free(ls_trial *trial) {
         return;
     }
     ls_comm_metered.users -= metrics->metered;
-    for (int i = 0; i < metrics->count; i++) {
-        ls_metrics_drop(&metrics->measures[i].given, metrics->measures[i].lent ? 0 : 1);
+    for (int i = 0; i < metrics->owned; i++) {
+        ls_metric_destroy(metrics->measures[i].rule);
     }
     ls_metrics_forget_state(metrics);
     free_sets(metrics->set);

@@ -14,7 +14,6 @@
 
 typedef struct ls_measure ls_measure;
 typedef struct ls_metrics ls_metrics;
-typedef struct ls_metric_rule ls_metric_rule;
 
 /* Numbers that may become more; the memory stays when they become fewer. */
 typedef struct ls_numbers {
@@ -72,7 +71,7 @@ typedef struct ls_aggregate {
     /* The values, where there are several; `values` are none before. */
     ls_status (*values)(const double *numbers, size_t count, ls_numbers *values);
     /* Whether these can be the numbers of a pass that is under way. NULL: there are always `width` of them. */
-    bool (*fits)(const ls_metric_rule *rule, const double *numbers, size_t count);
+    bool (*fits)(const ls_metric *rule, const double *numbers, size_t count);
     /* Where training goes on with fewer ranks: puts those of a rank that is gone, as many, to a rank's own. With
      * `nothing`, where it goes on with more: makes of the zeros of a new rank what all ranks have alike. NULL: adds
      * them, or leaves zeros. Rows just follow each other. */
@@ -84,7 +83,7 @@ typedef struct ls_metric_kind {
     const char *name;
     const ls_aggregate *aggregate;
     /* Its constructor, where classes are averaged over. */
-    ls_metric (*by_average)(const ls_class_metric_options *options);
+    ls_metric *(*by_average)(const ls_class_metric_options *options);
     /* When the trial is made: checks what the metric needs of it. NULL: nothing. */
     ls_status (*prepare)(ls_measure *measure, const ls_trial_options *options);
     /* What there is a mean of: a number of each sample or each part of one. Its sum over the batch is asked for.
@@ -99,26 +98,26 @@ typedef struct ls_metric_kind {
 } ls_metric_kind;
 
 /* A metric as it was asked for: by name, by a constructor or of the user's own. */
-struct ls_metric_rule {
+struct ls_metric {
     const ls_metric_kind *kind;
     const ls_aggregate *aggregate;
     int width; /* of the numbers before the first batch */
     int k;     /* of top_k; the group of a learning rate */
     ls_average average;
     ls_outputs outputs;
-    int window;      /* of a running mean: batches */
-    int every;       /* of which the value is made anew after so many */
-    bool population; /* of a variance: that of all there is, not of a sample of it */
-    ls_metric own;   /* of the user's: what is measured */
+    int window;              /* of a running mean: batches */
+    int every;               /* of which the value is made anew after so many */
+    bool population;         /* of a variance: that of all there is, not of a sample of it */
+    ls_metric_functions own; /* of the user's */
+    void *user;
+    bool taken;        /* a trial owns the metric */
+    ls_metric **array; /* of ls_metric_array; owned */
     char name[LS_METRIC_NAME_LIMIT];
 };
 
 struct ls_measure {
-    const ls_metric_rule *rule;
+    ls_metric *rule;
     int64_t width;       /* of the numbers before the first batch: the rule's, or what ranks have settled on */
-    ls_metric given;     /* with the rule, where that is a constructor's; ls_metrics_drop frees it, */
-    bool lent;           /* unless it is still the user's, as long as the trial is being made */
-    ls_metric_rule own;  /* the rule of a user's metric */
     int64_t elements;    /* of the batch, of this rank, where all count: how many a mean is taken of; else -1 */
     int64_t classes;     /* that its outputs tell apart */
     bool yes_or_no;      /* outputs are read as numbers, not as classes */
@@ -144,6 +143,7 @@ typedef struct ls_several {
 struct ls_metrics {
     ls_measure measures[LS_METRIC_LIMIT];
     int count;
+    int owned;                       /* the first metrics: those made from names, and all after ls_metrics_take */
     ls_metric_set *set;              /* of the pass that is under way */
     ls_metric_set *spare;            /* for the next pass that interrupts one; a list by `outer` */
     ls_numbers fetched;              /* of the batch: what all metrics asked for */
@@ -175,17 +175,13 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state);
 enum { LS_MOMENTS = 3 };
 void ls_moments_add(double moments[LS_MOMENTS], double count, double mean, double scatter);
 
-/* names.c: a rule of the kind, under its name; NULL and an error when there is no memory. */
-ls_metric_rule *ls_metric_rule_make(const ls_metric_kind *kind);
-/* What a constructor gives, which takes the rule over; with NULL, what one that failed gives. */
-ls_metric ls_metric_of_rule(ls_metric_rule *rule);
-/* What one gives that fails, and frees the rule. */
-ls_metric ls_metric_refuse(ls_metric_rule *rule);
-/* Takes a metric over, of which there is a mean of each batch, and makes another of it, with more before or behind its
- * name. NULL and an error that begins with `call` where it is none. */
-ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const char *before, const char *behind);
-/* own.c: the rule of a user's metric; LS_ERR_ARGUMENT where it has not what it needs. */
-ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metric_rule *rule);
+/* metric.c: returns a metric with the name of the kind. NULL on failure. */
+ls_metric *ls_metric_make(const ls_metric_kind *kind);
+/* Adds a prefix and a suffix to the name of a mean. Takes ownership of `of` and returns it. Returns NULL and an error
+ * that starts with `call` if `of` is not a mean. */
+ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix);
+/* Frees a metric, whoever owns it. */
+void ls_metric_destroy(ls_metric *metric);
 
 /* state.c: gives back what ls_metrics_state lent. */
 void ls_metrics_forget_state(ls_metrics *metrics);

@@ -218,17 +218,17 @@ bool ls_metrics_has(const ls_trial *trial, const char *name) {
 }
 
 bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size) {
-    static const ls_field fields[] = {LS_FIELD(ls_metric_rule, k),
-                                      LS_FIELD(ls_metric_rule, average),
-                                      LS_FIELD(ls_metric_rule, outputs),
-                                      LS_FIELD(ls_metric_rule, window),
-                                      LS_FIELD(ls_metric_rule, every),
-                                      LS_FIELD(ls_metric_rule, population),
+    static const ls_field fields[] = {LS_FIELD(ls_metric, k),
+                                      LS_FIELD(ls_metric, average),
+                                      LS_FIELD(ls_metric, outputs),
+                                      LS_FIELD(ls_metric, window),
+                                      LS_FIELD(ls_metric, every),
+                                      LS_FIELD(ls_metric, population),
                                       {.name = NULL}};
     if (index >= trial->metrics->count) {
         return false;
     }
-    const ls_metric_rule *rule = trial->metrics->measures[index].rule;
+    const ls_metric *rule = trial->metrics->measures[index].rule;
     ls_describe(text, size, rule->name, fields, rule);
     return true;
 }

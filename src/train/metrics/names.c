@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
@@ -28,75 +27,6 @@ static const ls_metric_kind *const kinds[] = {
     &ls_kind_comm_wait,
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
-
-/* ---- rules ------------------------------------------------------------------------------------------------------- */
-
-ls_metric_rule *ls_metric_rule_make(const ls_metric_kind *kind) {
-    ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
-    if (rule == NULL) {
-        (void)ls_fail_memory("ls_metric", sizeof *rule);
-        return NULL;
-    }
-    rule->kind = kind;
-    rule->aggregate = kind->aggregate;
-    rule->width = kind->aggregate->width;
-    snprintf(rule->name, sizeof rule->name, "%s", kind->name);
-    return rule;
-}
-
-ls_metric ls_metric_of_rule(ls_metric_rule *rule) {
-    return rule != NULL ? (ls_metric){.name = rule->name, .rule = rule} : (ls_metric){.invalid = true};
-}
-
-ls_metric ls_metric_refuse(ls_metric_rule *rule) {
-    ls_metrics_drop(&(ls_metric){.rule = rule}, 1);
-    return ls_metric_of_rule(NULL);
-}
-
-static ls_status name_rule(const char *call, ls_metric_rule *rule, const char *before, const char *name,
-                           const char *behind) {
-    char full[LS_METRIC_NAME_LIMIT];
-    const int length = snprintf(full, sizeof full, "%s%s%s", before, name, behind);
-    if (length > LS_METRIC_NAME_LIMIT / 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s%s%s\" is longer than %d bytes", call, before, name,
-                       behind, LS_METRIC_NAME_LIMIT / 2);
-    }
-    memcpy(rule->name, full, sizeof full);
-    return LS_OK;
-}
-
-/* A rule that is the caller's, of a constructor's metric or of a user's own. */
-static ls_metric_rule *take(const char *call, const ls_metric *of) {
-    if (of->rule != NULL) {
-        return of->rule;
-    }
-    ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
-    const ls_status status = rule != NULL ? ls_metric_rule_own(call, of, rule) : ls_fail_memory(call, sizeof *rule);
-    if (status != LS_OK) {
-        ls_free(rule);
-        ls_metrics_drop(of, 1);
-        return NULL;
-    }
-    return rule;
-}
-
-ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const char *before, const char *behind) {
-    if (of.invalid) {
-        return NULL; /* and why is told already */
-    }
-    ls_metric_rule *rule = take(call, &of);
-    if (rule == NULL) {
-        return NULL;
-    }
-    const bool has_mean = rule->aggregate->is_mean;
-    const ls_status status = has_mean ? name_rule(call, rule, before, of.name, behind)
-                                      : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is no mean", call, of.name);
-    if (status != LS_OK) {
-        (void)ls_metric_refuse(rule);
-        return NULL;
-    }
-    return rule;
-}
 
 /* ---- names -------------------------------------------------------------------------------------------------------
  *
@@ -126,11 +56,11 @@ static bool name_form(const ls_metric_kind *kind, int form, char name[LS_METRIC_
     return has_form(kind, form);
 }
 
-static ls_metric make_plain(const ls_metric_kind *kind, int k) {
-    return kind == &ls_kind_top_k_acc ? ls_metric_top_k_acc(k) : ls_metric_of_rule(ls_metric_rule_make(kind));
+static ls_metric *make_plain(const ls_metric_kind *kind, int k) {
+    return kind == &ls_kind_top_k_acc ? ls_metric_top_k_acc(k) : ls_metric_make(kind);
 }
 
-static ls_metric make_form(const ls_metric_kind *kind, int form, int k) {
+static ls_metric *make_form(const ls_metric_kind *kind, int form, int k) {
     switch ((ls_form)form) {
     case RUNNING:
         return ls_metric_running(make_plain(kind, k), NULL);
@@ -188,7 +118,7 @@ static void find_nearest(const char *name, char nearest[LS_METRIC_NAME_LIMIT]) {
     }
 }
 
-static ls_metric refuse_name(const char *name) {
+static ls_metric *refuse_name(const char *name) {
     char nearest[LS_METRIC_NAME_LIMIT] = "";
     char list[512] = "";
     size_t length = 0;
@@ -201,14 +131,14 @@ static ls_metric refuse_name(const char *name) {
                   "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that is a "
                   "mean running_NAME, NAME_var and NAME_std, and custom_metrics",
                   name, nearest, list);
-    return ls_metric_of_rule(NULL);
+    return NULL;
 }
 
-ls_metric ls_metric_named(const char *name) {
+ls_metric *ls_metric_named(const char *name) {
     char usual[LS_METRIC_NAME_LIMIT];
     if (name == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
-        return ls_metric_of_rule(NULL);
+        return NULL;
     }
     const int k = read_number(name, usual);
     for (int i = 0; i < KINDS * FORMS; i++) {

@@ -15,9 +15,9 @@ static ls_status explain(const ls_measure *measure, ls_status status, uint32_t e
 /* ---- one number with its weight ---------------------------------------------------------------------------------- */
 
 static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
-    const ls_metric *own = &measure->rule->own;
+    const ls_metric *metric = measure->rule;
     const uint32_t errors = ls_error_count;
-    return explain(measure, own->measure(batch->state, own->user, &batch->sum, &batch->weight), errors);
+    return explain(measure, metric->own.mean(batch->state, metric->user, &batch->sum, &batch->weight), errors);
 }
 
 static const ls_metric_kind one_number = {.name = "own", .aggregate = &ls_aggregate_mean, .mean = mean};
@@ -25,48 +25,61 @@ static const ls_metric_kind one_number = {.name = "own", .aggregate = &ls_aggreg
 /* ---- several numbers and a formula ------------------------------------------------------------------------------- */
 
 static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    const ls_metric *own = &measure->rule->own;
+    const ls_metric *metric = measure->rule;
     const uint32_t errors = ls_error_count;
-    return batch->state->count > 0 ? explain(measure, own->add(batch->state, own->user, numbers->items), errors)
-                                   : LS_OK;
+    return batch->state->count > 0
+               ? explain(measure, metric->own.update(batch->state, metric->user, numbers->items), errors)
+               : LS_OK;
 }
 
 static double value(const ls_measure *measure, double *numbers, size_t count) {
-    const ls_metric *own = &measure->rule->own;
+    const ls_metric *metric = measure->rule;
     (void)count;
-    return own->result(numbers, own->user);
+    return metric->own.result(numbers, metric->user);
 }
 
 static const ls_aggregate by_formula = {.add = add, .value = value};
 static const ls_metric_kind several_numbers = {.name = "own", .aggregate = &by_formula};
 
-/* ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the constructor --------------------------------------------------------------------------------------------- */
 
-static ls_status check(const char *call, const ls_metric *metric) {
-    if (metric->name == NULL || (metric->measure == NULL && metric->add == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric has no name or no function", call);
+static const char *const maker = "ls_metric_new";
+
+static ls_status check(const ls_metric_functions *own) {
+    if (own == NULL || own->name == NULL || (own->mean == NULL && own->update == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric needs a name, and mean or update", maker);
     }
-    const bool one = metric->measure != NULL && metric->add == NULL && metric->result == NULL && metric->width == 0;
-    const bool several = metric->measure == NULL && metric->add != NULL && metric->result != NULL && metric->width > 0;
-    if (strlen(metric->name) > LS_METRIC_NAME_LIMIT / 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, metric->name,
+    const bool one = own->mean != NULL && own->update == NULL && own->result == NULL && own->width == 0;
+    const bool several = own->mean == NULL && own->update != NULL && own->result != NULL && own->width > 0;
+    if (strlen(own->name) > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", maker, own->name,
                        LS_METRIC_NAME_LIMIT / 2);
     }
-    if (!ls_text_is_utf8(metric->name)) { /* as files have names */
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", call, metric->name);
+    if (!ls_text_is_utf8(own->name)) { /* like the names of files */
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", maker, own->name);
     }
     return one || several ? LS_OK
                           : ls_fail(LS_ERR_ARGUMENT,
-                                    "%s: the metric \"%s\" (width %d) has either measure alone, or add, "
-                                    "result and a width of 1 or more",
-                                    call, metric->name, metric->width);
+                                    "%s: the metric \"%s\" (width %d) needs mean alone, or update, result and a width "
+                                    "of 1 or more",
+                                    maker, own->name, own->width);
 }
 
-ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metric_rule *rule) {
-    LS_TRY(check(call, metric));
-    const ls_metric_kind *kind = metric->measure != NULL ? &one_number : &several_numbers;
-    *rule = (ls_metric_rule){.kind = kind, .aggregate = kind->aggregate, .own = *metric};
-    rule->width = metric->measure != NULL ? kind->aggregate->width : metric->width;
-    snprintf(rule->name, sizeof rule->name, "%s", metric->name);
-    return LS_OK;
+ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user) {
+    ls_metric *metric = NULL;
+    if (check(functions) == LS_OK) {
+        metric = ls_metric_make(functions->mean != NULL ? &one_number : &several_numbers);
+    }
+    if (metric == NULL) {
+        if (functions != NULL && functions->release != NULL) {
+            functions->release(user);
+        }
+        return NULL;
+    }
+    metric->width = functions->mean != NULL ? metric->width : functions->width;
+    metric->own = *functions;
+    metric->user = user;
+    snprintf(metric->name, sizeof metric->name, "%s", functions->name);
+    metric->own.name = NULL;
+    return metric;
 }

@@ -81,7 +81,7 @@ static double r2(const ls_measure *measure, double *numbers, size_t count) {
     return width > 0 ? sum / (double)(width / R2_NUMBERS) : (double)NAN;
 }
 
-static bool fits_r2(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits_r2(const ls_metric *rule, const double *numbers, size_t count) {
     (void)rule;
     (void)numbers;
     return count % R2_NUMBERS == 0;

@@ -90,7 +90,7 @@ static double value(const ls_measure *measure, double *numbers, size_t count) {
     return yes > 0 && no > 0 ? halves / (2 * yes * no) : (double)NAN;
 }
 
-static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits(const ls_metric *rule, const double *numbers, size_t count) {
     (void)rule;
     (void)numbers;
     return count % ROW == 0;

@@ -13,7 +13,7 @@
  * was made, and the batches of this epoch. */
 enum { RANKS = 0, SEEN, MADE_AT, IN_EPOCH, HEAD };
 
-static int64_t ring_size(const ls_metric_rule *rule) {
+static int64_t ring_size(const ls_metric *rule) {
     return rule->window + rule->every - 1;
 }
 
@@ -24,7 +24,7 @@ static void begin(ls_numbers *numbers) {
 }
 
 static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    const ls_metric_rule *rule = measure->rule;
+    const ls_metric *rule = measure->rule;
     double *head = numbers->items;
     double *row = head + HEAD + 2 * ((int64_t)head[SEEN] % ring_size(rule));
     row[0] = batch->sum;
@@ -38,7 +38,7 @@ static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_ba
 }
 
 static double value(const ls_measure *measure, double *numbers, size_t count) {
-    const ls_metric_rule *rule = measure->rule;
+    const ls_metric *rule = measure->rule;
     const int64_t end = numbers[RANKS] > 0 ? (int64_t)(numbers[MADE_AT] / numbers[RANKS]) : 0;
     double sum = 0;
     int64_t batches = 0;
@@ -57,7 +57,7 @@ static bool is_count(double number) {
     return number >= 0 && number < 0x1p53 && number == floor(number);
 }
 
-static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool fits(const ls_metric *rule, const double *numbers, size_t count) {
     return count == (size_t)rule->width && (numbers[RANKS] == 0 || numbers[RANKS] == 1) && is_count(numbers[SEEN]) &&
            is_count(numbers[MADE_AT]) && is_count(numbers[IN_EPOCH]) && numbers[MADE_AT] <= numbers[SEEN] &&
            numbers[SEEN] - numbers[MADE_AT] < rule->every;
@@ -75,19 +75,20 @@ const ls_aggregate ls_aggregate_running = {
 
 /* ---- the constructor --------------------------------------------------------------------------------------------- */
 
-ls_metric ls_metric_running(ls_metric of, const ls_running_options *options) {
-    ls_metric_rule *rule = ls_metric_rule_of_mean("ls_metric_running", of, "running_", "");
+ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options) {
+    ls_metric *rule = ls_metric_take_mean("ls_metric_running", of, "running_", "");
     if (rule == NULL) {
-        return ls_metric_of_rule(NULL);
+        return NULL;
     }
     rule->window = options != NULL && options->window != 0 ? options->window : 50;
     rule->every = options != NULL && options->every != 0 ? options->every : 10;
     if (rule->window < 1 || rule->every < 1 || rule->window > LS_WINDOW_LIMIT || rule->every > LS_WINDOW_LIMIT) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_running: the mean of %d batches, every %d: both must be from 1 to %d",
                       rule->window, rule->every, LS_WINDOW_LIMIT);
-        return ls_metric_refuse(rule);
+        ls_metric_free(rule);
+        return NULL;
     }
     rule->aggregate = &ls_aggregate_running;
     rule->width = HEAD + 2 * (int)ring_size(rule);
-    return ls_metric_of_rule(rule);
+    return rule;
 }

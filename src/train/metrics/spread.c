@@ -75,7 +75,7 @@ static double batch_std(const ls_measure *measure, double *numbers, size_t count
     return sqrt(batch_var(measure, numbers, count));
 }
 
-static bool are_pairs(const ls_metric_rule *rule, const double *numbers, size_t count) {
+static bool are_pairs(const ls_metric *rule, const double *numbers, size_t count) {
     (void)rule;
     (void)numbers;
     return count % 2 == 0;
@@ -95,20 +95,20 @@ static const ls_aggregate of_batches[] = {
     {.add = add_batch, .value = batch_std, .fits = are_pairs},
 };
 
-static ls_metric make(const char *call, ls_metric of, const char *behind, bool population, int row) {
-    ls_metric_rule *rule = ls_metric_rule_of_mean(call, of, "", behind);
+static ls_metric *make(const char *call, ls_metric *of, const char *behind, bool population, int row) {
+    ls_metric *rule = ls_metric_take_mean(call, of, "", behind);
     if (rule != NULL) {
         rule->aggregate = rule->kind->elements != NULL ? &of_elements[row] : &of_batches[row];
         rule->width = rule->aggregate->width;
         rule->population = population;
     }
-    return ls_metric_of_rule(rule);
+    return rule;
 }
 
-ls_metric ls_metric_var(ls_metric of, bool population) {
+ls_metric *ls_metric_var(ls_metric *of, bool population) {
     return make("ls_metric_var", of, "_var", population, 0);
 }
 
-ls_metric ls_metric_std(ls_metric of, bool population) {
+ls_metric *ls_metric_std(ls_metric *of, bool population) {
     return make("ls_metric_std", of, "_std", population, 1);
 }

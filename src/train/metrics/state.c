@@ -43,7 +43,7 @@ static const ls_tensor *find(const ls_named *tensors, int count, const char *nam
 }
 
 /* Whether the metric can have counted so. */
-static ls_status check_numbers(const ls_metric_rule *rule, const ls_tensor *tensor) {
+static ls_status check_numbers(const ls_metric *rule, const ls_tensor *tensor) {
     bool fits = tensor->dtype == LS_F64 && ls_ndim(tensor) == 1 && ls_is_contiguous(tensor);
     if (fits && rule->aggregate->fits != NULL) {
         ls_host_view view;
@@ -61,7 +61,7 @@ static ls_status check_numbers(const ls_metric_rule *rule, const ls_tensor *tens
 
 static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int count) {
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric_rule *rule = metrics->measures[i].rule;
+        const ls_metric *rule = metrics->measures[i].rule;
         const ls_tensor *tensor = find(tensors, count, rule->name);
         LS_TRY(tensor != NULL ? check_numbers(rule, tensor)
                               : ls_fail(LS_ERR_FORMAT, "ls_trial: there is nothing that the metric \"%s\" has counted",
@@ -123,7 +123,7 @@ ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int cou
     ls_metrics *metrics = trial->metrics;
     LS_TRY(check(metrics, tensors, count));
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric_rule *rule = metrics->measures[i].rule;
+        const ls_metric *rule = metrics->measures[i].rule;
         LS_TRY(add(find(tensors, count, rule->name), rule->aggregate, nothing, &metrics->set->numbers[i]));
     }
     ls_metrics_mark(metrics);

@@ -107,15 +107,15 @@ const ls_metric_kind ls_kind_samples_per_second = {.name = "samples_per_second",
 const ls_metric_kind ls_kind_data_wait = {.name = "data_wait", .aggregate = &by_data_wait};
 const ls_metric_kind ls_kind_comm_wait = {.name = "comm_wait", .aggregate = &by_comm_wait};
 
-ls_metric ls_metric_lr(int group) {
+ls_metric *ls_metric_lr(int group) {
     if (group < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_lr: there is no group %d", group);
-        return ls_metric_of_rule(NULL);
+        return NULL;
     }
-    ls_metric_rule *rule = ls_metric_rule_make(&ls_kind_lr);
+    ls_metric *rule = ls_metric_make(&ls_kind_lr);
     if (rule != NULL && group > 0) {
         rule->k = group;
         snprintf(rule->name, sizeof rule->name, "lr_%d", group);
     }
-    return ls_metric_of_rule(rule);
+    return rule;
 }

@@ -1,0 +1,112 @@
+/* Metric objects: allocated, named and freed. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/metrics/metric.h"
+
+ls_metric *ls_metric_make(const ls_metric_kind *kind) {
+    ls_metric *metric = ls_allocate_zeroed(1, sizeof *metric);
+    if (metric == NULL) {
+        (void)ls_fail_memory("ls_metric", sizeof *metric);
+        return NULL;
+    }
+    metric->kind = kind;
+    metric->aggregate = kind->aggregate;
+    metric->width = kind->aggregate->width;
+    snprintf(metric->name, sizeof metric->name, "%s", kind->name);
+    return metric;
+}
+
+static ls_status rename_metric(const char *call, ls_metric *metric, const char *prefix, const char *suffix) {
+    char full[2 * LS_METRIC_NAME_LIMIT];
+    const int length = snprintf(full, sizeof full, "%s%s%s", prefix, metric->name, suffix);
+    if (length > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, full,
+                       LS_METRIC_NAME_LIMIT / 2);
+    }
+    memcpy(metric->name, full, sizeof metric->name);
+    return LS_OK;
+}
+
+static ls_status check_mean(const char *call, const ls_metric *metric) {
+    if (metric->taken) {
+        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
+    }
+    return metric->aggregate->is_mean
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
+}
+
+ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {
+    if (of == NULL) {
+        if (ls_error_status() == LS_OK) { /* else its constructor has set the error */
+            (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
+        }
+        return NULL;
+    }
+    if (check_mean(call, of) != LS_OK || rename_metric(call, of, prefix, suffix) != LS_OK) {
+        ls_metric_free(of);
+        return NULL;
+    }
+    return of;
+}
+
+void ls_metric_destroy(ls_metric *metric) {
+    if (metric->own.release != NULL) {
+        metric->own.release(metric->user);
+    }
+    ls_free(metric->array);
+    ls_free(metric);
+}
+
+void ls_metric_free(ls_metric *metric) {
+    if (metric != NULL && !metric->taken) {
+        ls_metric_destroy(metric);
+    }
+}
+
+const char *ls_metric_name(const ls_metric *metric) {
+    return metric != NULL ? metric->name : "";
+}
+
+/* The index of the first metric that is not NULL; `count` if there is none. */
+static int find_first(ls_metric *const *metrics, int count) {
+    int first = 0;
+    while (metrics != NULL && first < count && metrics[first] == NULL) {
+        first++;
+    }
+    return metrics != NULL ? first : count;
+}
+
+/* The first metric may own the array: it is the last to be freed. */
+void ls_metrics_drop(ls_metric *const *metrics, int count) {
+    const int first = find_first(metrics, count);
+    for (int i = count - 1; i >= first; i--) {
+        bool repeated = false;
+        for (int j = first; j < i; j++) {
+            repeated = repeated || metrics[j] == metrics[i];
+        }
+        ls_metric_free(repeated ? NULL : metrics[i]);
+    }
+}
+
+ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
+    static ls_metric *const none[LS_METRIC_LIMIT];
+    const int first = find_first(metrics, count);
+    if (first >= count && count <= LS_METRIC_LIMIT) {
+        return none; /* ls_trial_new finds the NULL */
+    }
+    const size_t size = (size_t)count * sizeof(ls_metric *);
+    ls_metric **array = first < count ? ls_allocate(size) : NULL;
+    if (array == NULL) {
+        (void)(first < count ? ls_fail_memory("ls_metric_array", size)
+                             : ls_fail(LS_ERR_ARGUMENT, "ls_metric_array: more than %d metrics", LS_METRIC_LIMIT));
+        ls_metrics_drop(metrics, count);
+        return NULL;
+    }
+    memcpy(array, metrics, size);
+    ls_free(metrics[first]->array);
+    metrics[first]->array = array;
+    return array;
+}
