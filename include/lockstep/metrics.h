@@ -42,10 +42,6 @@ typedef struct ls_metric_functions {
 /**
  * Makes a metric from functions of your own. Copies `functions` and passes `user` to each of them. Takes ownership of
  * `user` if `release` is set. Returns ownership of the metric to the caller, or NULL on failure.
- *
- * ```c
- * ls_metric *error = ls_metric_new(&(ls_metric_functions){.name = "error", .mean = measure_error}, NULL);
- * ```
  */
 LS_API ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user);
 
@@ -67,8 +63,8 @@ LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
  * equivalent without a macro.
  *
  * ```c
- * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_top_k_acc(3),
- * error)});
+ * ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = measure}, NULL);
+ * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_top_k_acc(3), own)});
  * ```
  */
 #ifdef __cplusplus
