@@ -30,10 +30,15 @@ typedef struct ls_metric_functions {
     /** For a mean: sets the sum and the weight of the batch. The metric is the sum of `sum` over all batches and ranks
      * of the pass, divided by the sum of `weight`. */
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
-    /** For any other metric: how many numbers each rank accumulates. They are 0 at the beginning of a pass. */
+    /** For any other metric: how many numbers each rank accumulates. */
     int width;
-    /** Adds the batch to the `width` numbers of this rank. */
+    /** Sets the `width` numbers at the beginning of a pass, when they are 0. NULL: they stay 0. Needs `merge`. */
+    void (*init)(double *numbers, void *user);
+    /** Adds the batch to the numbers of this rank. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
+    /** Merges the numbers of the next rank into `numbers`, at the end of a pass. Ranks are merged in their order,
+     * starting with the numbers of `init`. NULL: the numbers of all ranks are added. */
+    void (*merge)(double *numbers, const double *other, void *user);
     /** Returns the value that follows from the numbers of all ranks, or from the numbers of this rank so far. */
     double (*result)(const double *numbers, void *user);
     void (*release)(void *user); /**< frees `user` when the metric is freed; NULL: the caller keeps `user` */

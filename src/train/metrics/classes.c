@@ -1,252 +1,202 @@
 /*
- * Precision, recall, F1 and the confusion matrix, of classes or of yes and no: how often each class was said, asked
- * for, and both, in a pass.
+ * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs: they count predictions and
+ * targets of a pass by class.
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
 /* ---- counting ----------------------------------------------------------------------------------------------------
  *
- * Of each answer the host is told one number, classes * right + said; NaN of one that does not count.
+ * The host gets one number for each answer, classes * target + prediction; NaN if the answer does not count.
  */
 
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     ls_answers answers;
-    if (!ls_answers_read(measure, state, measure->rule->outputs, &answers)) {
+    if (!ls_answers_read(metric, state, metric->outputs, &answers)) {
         return NULL;
     }
-    measure->classes = answers.classes;
     ls_tensor *code = ls_add(ls_mul(ls_to(answers.right, LS_F64), (double)answers.classes), answers.said);
     return answers.kept != NULL ? ls_where(answers.kept, code, ls_scalar((double)NAN, LS_F64)) : code;
 }
 
-static ls_status prepare(ls_measure *measure, const ls_trial_options *options) {
-    measure->yes_or_no = ls_answers_reading(measure->rule->outputs, options) != LS_OUTPUTS_BY_CRITERION;
+static ls_status prepare(ls_metric *metric, const ls_trial_options *options) {
+    metric->binary = ls_answers_reading(metric->outputs, options) != LS_OUTPUTS_BY_CRITERION;
     return LS_OK;
 }
 
-/* The numbers of the answer that `code` tells; false where it does not count, or with the error set. */
-static bool decode(const ls_measure *measure, const ls_trial_state *state, double code, int64_t *right, int64_t *said) {
-    const double classes = (double)measure->classes;
-    if (isnan(code)) {
-        return false;
-    }
-    const double row = floor(code / classes);
-    if (row < 0 || row >= classes) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %.0f is no class of output %s",
-                      measure->rule->name, row, LS_SHAPE_TEXT(state->output));
-        return false;
-    }
-    *right = (int64_t)row;
-    *said = (int64_t)(code - row * classes);
-    return true;
-}
+typedef void count_answer(double *numbers, int64_t classes, int64_t target, int64_t prediction);
 
-/* Counts the answers of a batch, each by `count`. */
-static ls_status count_answers(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch,
-                               size_t width, void (*count)(const ls_measure *, double *, int64_t, int64_t)) {
-    if (batch->state->count == 0) {
-        return LS_OK;
-    }
-    LS_TRY(ls_numbers_settle(measure, numbers, width, batch->state));
-    const uint32_t errors = ls_error_count;
-    for (int64_t i = 0; i < measure->asked_count; i++) {
-        int64_t right;
-        int64_t said;
-        if (decode(measure, batch->state, measure->asked[i], &right, &said)) {
-            count(measure, numbers->items, right, said);
-        } else if (ls_error_count != errors) {
-            return ls_error_status();
+/* Counts the answers of a batch in `width` numbers. */
+static ls_status count_answers(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch,
+                               int64_t classes, int64_t width, count_answer *count) {
+    LS_TRY(ls_numbers_settle(metric, numbers, (size_t)width, batch->state));
+    for (int64_t i = 0; i < batch->asked_count; i++) {
+        const double code = batch->asked[i];
+        const double target = floor(code / (double)classes);
+        if (target < 0 || target >= (double)classes) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %.0f is no class of output %s",
+                           metric->name, target, LS_SHAPE_TEXT(batch->state->output));
+        }
+        if (!isnan(code)) {
+            count(numbers->items, classes, (int64_t)target, (int64_t)(code - target * (double)classes));
         }
     }
     return LS_OK;
 }
 
-/* ---- precision, recall, f1: three numbers of each class --------------------------------------------------------- */
+/* ---- precision, recall, f1: three numbers for each class --------------------------------------------------------- */
 
 enum { BOTH = 0, SAID, RIGHT, PER_CLASS };
 
-static void count_class(const ls_measure *measure, double *numbers, int64_t right, int64_t said) {
-    (void)measure;
-    numbers[PER_CLASS * said + SAID]++;
-    numbers[PER_CLASS * right + RIGHT]++;
-    numbers[PER_CLASS * said + BOTH] += right == said;
+static void count_class(double *numbers, int64_t classes, int64_t target, int64_t prediction) {
+    (void)classes;
+    numbers[PER_CLASS * prediction + SAID]++;
+    numbers[PER_CLASS * target + RIGHT]++;
+    numbers[PER_CLASS * prediction + BOTH] += target == prediction;
 }
 
-static ls_status add_classes(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    return count_answers(measure, numbers, batch, PER_CLASS * (size_t)measure->classes, count_class);
+static ls_status add_classes(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
+    const int64_t classes = ls_answers_classes(metric, batch->state);
+    return classes > 0 ? count_answers(metric, numbers, batch, classes, PER_CLASS * classes, count_class) : LS_OK;
 }
 
-/* 0 where there is nothing to divide by, as scikit-learn has it. */
+/* 0 if there is nothing to divide by, like scikit-learn. */
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
 
-static double precision(const double *one) {
-    return share(one[BOTH], one[SAID]);
+double ls_score_precision(const double counts[]) {
+    return share(counts[BOTH], counts[SAID]);
 }
 
-static double recall(const double *one) {
-    return share(one[BOTH], one[RIGHT]);
+double ls_score_recall(const double counts[]) {
+    return share(counts[BOTH], counts[RIGHT]);
 }
 
-static double f1(const double *one) {
-    return share(2 * one[BOTH], one[SAID] + one[RIGHT]);
+double ls_score_f1(const double counts[]) {
+    return share(2 * counts[BOTH], counts[SAID] + counts[RIGHT]);
 }
 
-/* Of the classes that were said or asked for. */
-static double macro(const double *numbers, size_t count, double (*score)(const double *one)) {
+/* The mean over the classes that are predicted, or are a target. */
+static double macro(const ls_metric *metric, const double *numbers, size_t count) {
     double sum = 0;
     int64_t classes = 0;
     for (size_t i = 0; i < count; i += PER_CLASS) {
         if (numbers[i + SAID] + numbers[i + RIGHT] > 0) {
-            sum += score(numbers + i);
+            sum += metric->score(numbers + i);
             classes++;
         }
     }
     return classes > 0 ? sum / (double)classes : (double)NAN;
 }
 
-static double micro(const double *numbers, size_t count, double (*score)(const double *one)) {
+static double micro(const ls_metric *metric, const double *numbers, size_t count) {
     double all[PER_CLASS] = {0};
     for (size_t i = 0; i < count; i++) {
         all[i % PER_CLASS] += numbers[i];
     }
-    return all[RIGHT] > 0 ? score(all) : (double)NAN;
+    return all[RIGHT] > 0 ? metric->score(all) : (double)NAN;
 }
 
-static double average(const ls_measure *measure, const double *numbers, size_t count,
-                      double (*score)(const double *one)) {
+static double average(const ls_metric *metric, double *numbers, size_t count) {
     if (count == 0) {
         return (double)NAN;
     }
-    const ls_average by = measure->rule->average;
-    const bool of_yes = by == LS_AVERAGE_USUAL && measure->yes_or_no;
-    return of_yes                   ? score(numbers + PER_CLASS)
-           : by == LS_AVERAGE_MICRO ? micro(numbers, count, score)
-                                    : macro(numbers, count, score);
+    const bool of_positives = metric->average == LS_AVERAGE_USUAL && metric->binary;
+    return of_positives                          ? metric->score(numbers + PER_CLASS)
+           : metric->average == LS_AVERAGE_MICRO ? micro(metric, numbers, count)
+                                                 : macro(metric, numbers, count);
 }
 
-static double value_of_precision(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, precision);
-}
-
-static double value_of_recall(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, recall);
-}
-
-static double value_of_f1(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, f1);
-}
-
-static ls_status list(const double *numbers, size_t count, double (*score)(const double *one), ls_numbers *values) {
+static ls_status list_scores(const ls_metric *metric, const double *numbers, size_t count, ls_numbers *values) {
     LS_TRY(ls_numbers_resize(values, count / PER_CLASS));
     for (size_t i = 0; i < values->count; i++) {
-        values->items[i] = score(numbers + PER_CLASS * i);
+        values->items[i] = metric->score(numbers + PER_CLASS * i);
     }
     return LS_OK;
-}
-
-static ls_status list_precision(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, precision, values);
-}
-
-static ls_status list_recall(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, recall, values);
-}
-
-static ls_status list_f1(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, f1, values);
-}
-
-static bool fits_classes(const ls_metric *rule, const double *numbers, size_t count) {
-    (void)rule;
-    (void)numbers;
-    return count % PER_CLASS == 0;
 }
 
 /* ---- the confusion matrix ---------------------------------------------------------------------------------------- */
 
-static void count_cell(const ls_measure *measure, double *numbers, int64_t right, int64_t said) {
-    numbers[right * measure->classes + said]++;
+static void count_cell(double *numbers, int64_t classes, int64_t target, int64_t prediction) {
+    numbers[target * classes + prediction]++;
 }
 
-static ls_status add_cells(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    return count_answers(measure, numbers, batch, (size_t)measure->classes * (size_t)measure->classes, count_cell);
+static ls_status add_cells(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
+    const int64_t classes = ls_answers_classes(metric, batch->state);
+    return classes > 0 ? count_answers(metric, numbers, batch, classes, classes * classes, count_cell) : LS_OK;
 }
 
-static ls_status list_cells(const double *numbers, size_t count, ls_numbers *values) {
+static ls_status list_cells(const ls_metric *metric, const double *numbers, size_t count, ls_numbers *values) {
+    (void)metric;
     LS_TRY(ls_numbers_resize(values, count));
-    for (size_t i = 0; i < count; i++) {
-        values->items[i] = numbers[i];
+    if (count > 0) {
+        memcpy(values->items, numbers, count * sizeof *numbers);
     }
     return LS_OK;
 }
 
-static bool fits_cells(const ls_metric *rule, const double *numbers, size_t count) {
+static bool is_square(const ls_metric *metric, const double *numbers, size_t count) {
     const double side = round(sqrt((double)count));
-    (void)rule;
+    (void)metric;
     (void)numbers;
     return side * side == (double)count;
 }
 
-/* ---- the rows ---------------------------------------------------------------------------------------------------- */
+/* ---- types and constructors -------------------------------------------------------------------------------------- */
 
-#define BY_CLASS .settles = true, .add = add_classes, .fits = fits_classes
+static const ls_metric_type by_class = {.unit = PER_CLASS,
+                                        .settles = true,
+                                        .prepare = prepare,
+                                        .ask = ask,
+                                        .update = add_classes,
+                                        .result = average,
+                                        .results = list_scores};
+static const ls_metric_type by_cell = {.unit = 1,
+                                       .settles = true,
+                                       .prepare = prepare,
+                                       .ask = ask,
+                                       .update = add_cells,
+                                       .results = list_cells,
+                                       .valid = is_square};
 
-static const ls_aggregate by_precision = {BY_CLASS, .value = value_of_precision};
-static const ls_aggregate by_recall = {BY_CLASS, .value = value_of_recall};
-static const ls_aggregate by_f1 = {BY_CLASS, .value = value_of_f1};
-static const ls_aggregate by_precisions = {BY_CLASS, .values = list_precision};
-static const ls_aggregate by_recalls = {BY_CLASS, .values = list_recall};
-static const ls_aggregate by_f1s = {BY_CLASS, .values = list_f1};
-static const ls_aggregate by_cells = {.settles = true, .add = add_cells, .values = list_cells, .fits = fits_cells};
-
-const ls_metric_kind ls_kind_precision = {
-    .name = "precision", .aggregate = &by_precision, .by_average = ls_metric_precision, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_recall = {
-    .name = "recall", .aggregate = &by_recall, .by_average = ls_metric_recall, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_f1 = {
-    .name = "f1", .aggregate = &by_f1, .by_average = ls_metric_f1, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_confusion = {.name = "confusion", .aggregate = &by_cells, .prepare = prepare, .ask = ask};
-
-/* ---- constructors ------------------------------------------------------------------------------------------------ */
-
-static ls_metric *make(const char *call, const ls_metric_kind *kind, const ls_aggregate *per_class,
-                       const ls_class_metric_options *options) {
-    static const char *const endings[] = {"", "_macro", "_micro", "_per_class"};
-    const ls_average by = options != NULL ? options->average : LS_AVERAGE_USUAL;
+ls_metric *ls_metric_of_classes(const char *call, const char *name, ls_class_score *score,
+                                const ls_class_metric_options *options) {
+    static const char *const suffixes[] = {"", "_macro", "_micro", "_per_class"};
+    const ls_average average_by = options != NULL ? options->average : LS_AVERAGE_USUAL;
     const ls_outputs outputs = options != NULL ? options->outputs : LS_OUTPUTS_BY_CRITERION;
-    if ((unsigned)by > LS_AVERAGE_NONE || (unsigned)outputs > LS_OUTPUTS_LOGITS) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: average %d or outputs %d is none that there is", call, (int)by,
-                      (int)outputs);
-        return NULL;
+    char full[LS_METRIC_NAME_LIMIT];
+    if ((unsigned)average_by > LS_AVERAGE_NONE || (unsigned)outputs > LS_OUTPUTS_LOGITS) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no average %d or outputs %d", call, (int)average_by,
+                            (int)outputs);
     }
-    ls_metric *rule = ls_metric_make(kind);
-    if (rule != NULL) {
-        rule->average = by;
-        rule->outputs = outputs;
-        rule->aggregate = by == LS_AVERAGE_NONE && per_class != NULL ? per_class : rule->aggregate;
-        snprintf(rule->name, sizeof rule->name, "%s%s", kind->name, per_class != NULL ? endings[by] : "");
+    snprintf(full, sizeof full, "%s%s", name, score != NULL ? suffixes[average_by] : "");
+    ls_metric *metric = ls_metric_make(full, score != NULL ? &by_class : &by_cell, NULL);
+    if (metric != NULL) {
+        metric->score = score;
+        metric->average = average_by;
+        metric->outputs = outputs;
+        metric->several = score == NULL || average_by == LS_AVERAGE_NONE;
     }
-    return rule;
+    return metric;
 }
 
 ls_metric *ls_metric_precision(const ls_class_metric_options *options) {
-    return make("ls_metric_precision", &ls_kind_precision, &by_precisions, options);
+    return ls_metric_of_classes("ls_metric_precision", "precision", ls_score_precision, options);
 }
 
 ls_metric *ls_metric_recall(const ls_class_metric_options *options) {
-    return make("ls_metric_recall", &ls_kind_recall, &by_recalls, options);
+    return ls_metric_of_classes("ls_metric_recall", "recall", ls_score_recall, options);
 }
 
 ls_metric *ls_metric_f1(const ls_class_metric_options *options) {
-    return make("ls_metric_f1", &ls_kind_f1, &by_f1s, options);
+    return ls_metric_of_classes("ls_metric_f1", "f1", ls_score_f1, options);
 }
 
 ls_metric *ls_metric_confusion(const ls_class_metric_options *options) {
-    return make("ls_metric_confusion", &ls_kind_confusion, NULL, options);
+    return ls_metric_of_classes("ls_metric_confusion", "confusion", NULL, options);
 }

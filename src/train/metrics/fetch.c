@@ -5,7 +5,7 @@
 
 #include "tensor/device.h"
 #include "tensor/scope.h"
-#include "train/metrics/metric.h"
+#include "train/metrics/measured.h"
 
 /* What each metric wants of the batch. */
 typedef struct ls_wants {
@@ -14,34 +14,34 @@ typedef struct ls_wants {
     ls_tensor *rows[LS_METRIC_LIMIT]; /* all that is to come to the host, in one dimension */
 } ls_wants;
 
-static bool asks_the_same(const ls_metric *a, const ls_metric *b) {
-    return a->kind->elements == b->kind->elements && a->k == b->k;
+static bool have_same_elements(const ls_metric *a, const ls_metric *b) {
+    return a->of == b->of && a->k == b->k;
 }
 
 /* Metrics that look at the same elements, "acc" and "running_acc", say, have them computed once. */
 static ls_status find_elements(const ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
-    const ls_measure *measure = &metrics->measures[index];
+    const ls_metric *metric = metrics->items[index];
     for (int i = 0; i < index; i++) {
-        if (wants->elements[i] != NULL && asks_the_same(metrics->measures[i].rule, measure->rule)) {
+        if (wants->elements[i] != NULL && have_same_elements(metrics->items[i], metric)) {
             wants->elements[index] = wants->elements[i];
             wants->kept[index] = wants->kept[i];
             return LS_OK;
         }
     }
-    wants->elements[index] = ls_to(measure->rule->kind->elements(measure, state, &wants->kept[index]), LS_F64);
+    wants->elements[index] = ls_to(metric->of->elements(metric, state, &wants->kept[index]), LS_F64);
     wants->kept[index] = wants->kept[index] != NULL ? ls_to(wants->kept[index], LS_F64) : NULL;
     return wants->elements[index] != NULL ? LS_OK : ls_error_status();
 }
 
 /* The sum of the elements, their number where not all count, and their scatter where that is wanted. */
-static ls_tensor *sum_up(const ls_measure *measure, ls_tensor *elements, ls_tensor *kept) {
+static ls_tensor *sum_up(const ls_metric *metric, ls_tensor *elements, ls_tensor *kept) {
     ls_tensor *parts[3];
     int count = 0;
     parts[count++] = ls_sum(kept != NULL ? ls_mul(elements, kept) : elements);
     if (kept != NULL) {
         parts[count++] = ls_sum(kept);
     }
-    if (measure->rule->aggregate->scatter) {
+    if (metric->type->scatter) {
         ls_tensor *mean = kept != NULL ? ls_div(parts[0], ls_maximum(parts[1], 1)) : ls_mean(elements);
         ls_tensor *squares = ls_square(ls_sub(elements, mean));
         parts[count++] = ls_sum(kept != NULL ? ls_mul(squares, kept) : squares);
@@ -49,34 +49,37 @@ static ls_tensor *sum_up(const ls_measure *measure, ls_tensor *elements, ls_tens
     return count > 1 ? ls_stack(parts, count, 0) : parts[0];
 }
 
-static ls_tensor *ask(ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
-    ls_measure *measure = &metrics->measures[index];
-    const ls_metric_kind *kind = measure->rule->kind;
-    if (kind->elements == NULL) {
-        return kind->ask(measure, state);
+/* The tensor that a metric wants; `*none` if it wants none. */
+static ls_tensor *ask(const ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants, bool *none) {
+    const ls_metric *metric = metrics->items[index];
+    if (metric->of != NULL && metric->of->elements != NULL) {
+        return find_elements(metrics, index, state, wants) == LS_OK
+                   ? sum_up(metric, wants->elements[index], wants->kept[index])
+                   : NULL;
     }
-    return find_elements(metrics, index, state, wants) == LS_OK
-               ? sum_up(measure, wants->elements[index], wants->kept[index])
-               : NULL;
+    ls_tensor *(*const function)(const ls_metric *, const ls_trial_state *) =
+        metric->of != NULL ? metric->of->ask : metric->type->ask;
+    *none = function == NULL;
+    return *none ? NULL : function(metric, state);
 }
 
 static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, ls_wants *wants) {
     size_t total = 0;
     for (int i = 0; i < metrics->count; i++) {
-        ls_measure *measure = &metrics->measures[i];
-        const ls_metric_kind *kind = measure->rule->kind;
-        measure->asked_count = 0;
-        if ((kind->elements == NULL && kind->ask == NULL) || !ls_measure_is_on(measure, state)) {
+        bool none = !ls_metric_is_on(metrics->items[i], state);
+        ls_tensor *wanted = none ? NULL : ask(metrics, i, state, wants, &none);
+        metrics->asked[i] = (ls_asked){.count = 0};
+        if (none) {
             continue;
         }
-        ls_tensor *wanted = ask(metrics, i, state, wants);
         wants->rows[i] = wanted != NULL ? ls_reshape(ls_to(wanted, LS_F64), LS_SHAPE(-1)) : NULL;
         if (wants->rows[i] == NULL) {
             return ls_error_status();
         }
-        measure->elements = wants->kept[i] == NULL ? ls_numel(wants->elements[i]) : -1;
-        measure->asked_count = ls_numel(wants->rows[i]);
-        total += (size_t)measure->asked_count;
+        const bool all_count = wants->elements[i] != NULL && wants->kept[i] == NULL;
+        metrics->asked[i].elements = all_count ? ls_numel(wants->elements[i]) : -1;
+        metrics->asked[i].count = ls_numel(wants->rows[i]);
+        total += (size_t)metrics->asked[i].count;
     }
     return ls_numbers_resize(&metrics->fetched, total);
 }
@@ -99,8 +102,8 @@ static ls_status fetch_of_device(ls_metrics *metrics, ls_tensor *rows[LS_METRIC_
     int count = 0;
     for (int i = first; i < metrics->count; i++) {
         if (rows[i] != NULL && ls_tensor_device(rows[i]) == device) {
-            metrics->measures[i].asked = at;
-            at += metrics->measures[i].asked_count;
+            metrics->asked[i].numbers = at;
+            at += metrics->asked[i].count;
             parts[count++] = rows[i];
             rows[i] = NULL;
         }
@@ -131,7 +134,7 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
     const ls_device *usual = thread->device;
     const bool before = ls_no_grad(true);
     if (state->output != NULL && !ls_tensor_is_gone(state->output)) {
-        thread->device = ls_tensor_device(state->output); /* what kinds make stands beside it */
+        thread->device = ls_tensor_device(state->output); /* metrics make tensors on the device of the output */
     }
     const ls_status status = fetch(metrics, state);
     thread->device = usual;

@@ -5,16 +5,16 @@
 #include "base/memory.h"
 #include "train/metrics/metric.h"
 
-ls_metric *ls_metric_make(const ls_metric_kind *kind) {
+ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls_batch_mean *of) {
     ls_metric *metric = ls_allocate_zeroed(1, sizeof *metric);
     if (metric == NULL) {
         (void)ls_fail_memory("ls_metric", sizeof *metric);
         return NULL;
     }
-    metric->kind = kind;
-    metric->aggregate = kind->aggregate;
-    metric->width = kind->aggregate->width;
-    snprintf(metric->name, sizeof metric->name, "%s", kind->name);
+    metric->type = type;
+    metric->of = of;
+    metric->width = (size_t)type->width;
+    snprintf(metric->name, sizeof metric->name, "%s", name);
     return metric;
 }
 
@@ -33,9 +33,8 @@ static ls_status check_mean(const char *call, const ls_metric *metric) {
     if (metric->taken) {
         return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
     }
-    return metric->aggregate->is_mean
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
+    return metric->type->is_mean ? LS_OK
+                                 : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
 }
 
 ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {

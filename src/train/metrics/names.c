@@ -1,116 +1,118 @@
-/* Metrics by name. */
+/* The table of metrics, by name. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-static const ls_metric_kind *const kinds[] = {
-    &ls_kind_loss,
-    &ls_kind_acc,
-    &ls_kind_binary_acc,
-    &ls_kind_binary_acc_logits,
-    &ls_kind_top_k_acc,
-    &ls_kind_mse,
-    &ls_kind_rmse,
-    &ls_kind_mae,
-    &ls_kind_r2,
-    &ls_kind_precision,
-    &ls_kind_recall,
-    &ls_kind_f1,
-    &ls_kind_confusion,
-    &ls_kind_roc_auc,
-    &ls_kind_lr,
-    &ls_kind_epoch,
-    &ls_kind_samples_per_second,
-    &ls_kind_data_wait,
-    &ls_kind_comm_wait,
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+/* A metric of classes has a score, or counts cells; any other metric has a type, and a mean if the type keeps one. */
+typedef struct named_metric {
+    const char *name;
+    const ls_metric_type *type;
+    const ls_batch_mean *of;
+    ls_class_score *score;
+} named_metric;
 
-/* ---- names -------------------------------------------------------------------------------------------------------
- *
- * Every kind has its name, and more of its forms have one: what is made of a mean, and averages over classes.
- */
+static const named_metric table[] = {
+    {"loss", &ls_type_loss, &ls_mean_of_loss, NULL},
+    {"acc", &ls_type_mean, &ls_mean_of_matches, NULL},
+    {"binary_acc", &ls_type_mean, &ls_mean_of_binary_matches, NULL},
+    {"binary_acc_logits", &ls_type_mean, &ls_mean_of_binary_logit_matches, NULL},
+    {"top_5_acc", &ls_type_mean, &ls_mean_of_top_k, NULL},
+    {"mse", &ls_type_mean, &ls_mean_of_squares, NULL},
+    {"rmse", &ls_type_root_mean, &ls_mean_of_squares, NULL},
+    {"mae", &ls_type_mean, &ls_mean_of_sizes, NULL},
+    {"r2", &ls_type_r2, NULL, NULL},
+    {"precision", NULL, NULL, ls_score_precision},
+    {"recall", NULL, NULL, ls_score_recall},
+    {"f1", NULL, NULL, ls_score_f1},
+    {"confusion", NULL, NULL, NULL},
+    {"roc_auc", &ls_type_roc_auc, NULL, NULL},
+    {"lr", &ls_type_lr, NULL, NULL},
+    {"epoch", &ls_type_epoch, NULL, NULL},
+    {"samples_per_second", &ls_type_samples_per_second, NULL, NULL},
+    {"data_wait", &ls_type_data_wait, NULL, NULL},
+    {"comm_wait", &ls_type_comm_wait, NULL, NULL},
+};
+enum { NAMES = sizeof table / sizeof *table };
+
+/* ---- forms: combinations of means, and averages over classes ----------------------------------------------------- */
 
 typedef enum ls_form { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS } ls_form;
 
-static const struct {
-    const char *before;
-    const char *behind;
-} affixes[FORMS] = {[PLAIN] = {"", ""},
-                    [RUNNING] = {"running_", ""},
-                    [VAR] = {"", "_var"},
-                    [STD] = {"", "_std"},
-                    [MACRO] = {"", "_macro"},
-                    [MICRO] = {"", "_micro"},
-                    [PER_CLASS] = {"", "_per_class"}};
+static const char running[] = "running_";
+static const char *const suffixes[FORMS] = {"", "", "_var", "_std", "_macro", "_micro", "_per_class"};
 
-static bool has_form(const ls_metric_kind *kind, int form) {
-    return form == PLAIN || (form <= STD ? kind->aggregate->is_mean : kind->by_average != NULL);
+static bool has_form(const named_metric *metric, int form) {
+    const bool is_mean = metric->type != NULL && metric->type->is_mean;
+    return form == PLAIN || (form <= STD ? is_mean : metric->score != NULL);
 }
 
-/* The name of a form of a kind; false where it has no such form. */
-static bool name_form(const ls_metric_kind *kind, int form, char name[LS_METRIC_NAME_LIMIT]) {
-    snprintf(name, LS_METRIC_NAME_LIMIT, "%s%s%s", affixes[form].before, kind->name, affixes[form].behind);
-    return has_form(kind, form);
+/* Writes the name of a form. Returns false if there is no such form. */
+static bool name_form(int index, char name[LS_METRIC_NAME_LIMIT]) {
+    const int form = index % FORMS;
+    const named_metric *metric = &table[index / FORMS];
+    snprintf(name, LS_METRIC_NAME_LIMIT, "%s%s%s", form == RUNNING ? running : "", metric->name, suffixes[form]);
+    return has_form(metric, form);
 }
 
-static ls_metric *make_plain(const ls_metric_kind *kind, int k) {
-    return kind == &ls_kind_top_k_acc ? ls_metric_top_k_acc(k) : ls_metric_make(kind);
+static ls_metric *make_plain(const named_metric *metric, int k) {
+    return metric->of == &ls_mean_of_top_k ? ls_metric_top_k_acc(k)
+           : metric->type == NULL          ? ls_metric_of_classes("ls_metric_named", metric->name, metric->score, NULL)
+                                           : ls_metric_make(metric->name, metric->type, metric->of);
 }
 
-static ls_metric *make_form(const ls_metric_kind *kind, int form, int k) {
-    switch ((ls_form)form) {
+static ls_metric *make_average(const named_metric *metric, ls_average average) {
+    return ls_metric_of_classes("ls_metric_named", metric->name, metric->score,
+                                &(ls_class_metric_options){.average = average});
+}
+
+static ls_metric *make_form(int index, int k) {
+    const named_metric *metric = &table[index / FORMS];
+    switch ((ls_form)(index % FORMS)) {
     case RUNNING:
-        return ls_metric_running(make_plain(kind, k), NULL);
+        return ls_metric_running(make_plain(metric, k), NULL);
     case VAR:
-        return ls_metric_var(make_plain(kind, k), false);
+        return ls_metric_var(make_plain(metric, k), false);
     case STD:
-        return ls_metric_std(make_plain(kind, k), false);
+        return ls_metric_std(make_plain(metric, k), false);
     case MACRO:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MACRO});
+        return make_average(metric, LS_AVERAGE_MACRO);
     case MICRO:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MICRO});
+        return make_average(metric, LS_AVERAGE_MICRO);
     case PER_CLASS:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_NONE});
+        return make_average(metric, LS_AVERAGE_NONE);
     default:
-        return make_plain(kind, k);
+        return make_plain(metric, k);
     }
 }
 
-/* "running_top_3_acc" as "running_top_5_acc", which is how the kind is called, and the number in it; 5 of others. */
+/* Rewrites "running_top_3_acc" as "running_top_5_acc", like the table, and returns the 3. Returns 5 for other names. */
 static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
-    const size_t before = strncmp(name, affixes[RUNNING].before, strlen(affixes[RUNNING].before)) == 0
-                              ? strlen(affixes[RUNNING].before)
-                              : 0;
+    const size_t prefix = strncmp(name, running, sizeof running - 1) == 0 ? sizeof running - 1 : 0;
     int k = 5;
     int end = 0;
     snprintf(usual, LS_METRIC_NAME_LIMIT, "%s", name);
-    if (sscanf(name + before, "top_%9d%n", &k, &end) == 1 && name[before + 4] >= '0' && name[before + 4] <= '9') {
-        snprintf(usual, LS_METRIC_NAME_LIMIT, "%.*stop_5%s", (int)before, name, name + before + end);
+    if (sscanf(name + prefix, "top_%9d%n", &k, &end) == 1 && name[prefix + 4] >= '0' && name[prefix + 4] <= '9') {
+        snprintf(usual, LS_METRIC_NAME_LIMIT, "%.*stop_5%s", (int)prefix, name, name + prefix + end);
     }
     return k;
 }
 
-/* ---- what there is none of --------------------------------------------------------------------------------------- */
+/* ---- unknown names ----------------------------------------------------------------------------------------------- */
 
-/* How unlike two names are; one that goes on as the other begins is like it, however long it is. */
+/* The distance of two names; at most 2 if one name is the beginning of the other. */
 static size_t distance_of(const char *name, const char *candidate) {
     const size_t length = strlen(name) < strlen(candidate) ? strlen(name) : strlen(candidate);
     const size_t distance = ls_word_distance(name, candidate);
     return distance > 2 && strncmp(name, candidate, length) == 0 ? 2 : distance;
 }
 
-/* Of all names there are, the one that is most like this. */
 static void find_nearest(const char *name, char nearest[LS_METRIC_NAME_LIMIT]) {
     size_t least = SIZE_MAX;
-    for (int i = 0; i < KINDS * FORMS; i++) {
+    for (int i = 0; i < NAMES * FORMS; i++) {
         char candidate[LS_METRIC_NAME_LIMIT];
-        if (!name_form(kinds[i / FORMS], i % FORMS, candidate)) {
-            continue;
-        }
-        const size_t distance = distance_of(name, candidate);
+        const size_t distance = name_form(i, candidate) ? distance_of(name, candidate) : SIZE_MAX;
         if (distance < least) {
             least = distance;
             memcpy(nearest, candidate, sizeof candidate);
@@ -123,28 +125,26 @@ static ls_metric *refuse_name(const char *name) {
     char list[512] = "";
     size_t length = 0;
     find_nearest(name, nearest);
-    for (int i = 0; i < KINDS; i++) {
-        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", kinds[i]->name,
-                                   kinds[i]->by_average != NULL ? " (_macro, _micro, _per_class)" : "");
+    for (int i = 0; i < NAMES; i++) {
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", table[i].name,
+                                   table[i].score != NULL ? " (_macro, _micro, _per_class)" : "");
     }
-    (void)ls_fail(LS_ERR_ARGUMENT,
-                  "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that is a "
-                  "mean running_NAME, NAME_var and NAME_std, and custom_metrics",
-                  name, nearest, list);
-    return NULL;
+    return ls_fail_null(LS_ERR_ARGUMENT,
+                        "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that "
+                        "is a mean running_NAME, NAME_var and NAME_std, and custom_metrics",
+                        name, nearest, list);
 }
 
 ls_metric *ls_metric_named(const char *name) {
     char usual[LS_METRIC_NAME_LIMIT];
+    char candidate[LS_METRIC_NAME_LIMIT];
     if (name == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
     }
     const int k = read_number(name, usual);
-    for (int i = 0; i < KINDS * FORMS; i++) {
-        char candidate[LS_METRIC_NAME_LIMIT];
-        if (name_form(kinds[i / FORMS], i % FORMS, candidate) && strcmp(candidate, usual) == 0) {
-            return make_form(kinds[i / FORMS], i % FORMS, k);
+    for (int i = 0; i < NAMES * FORMS; i++) {
+        if (name_form(i, candidate) && strcmp(candidate, usual) == 0) {
+            return make_form(i, k);
         }
     }
     return refuse_name(name);

@@ -1,4 +1,4 @@
-/* Numbers of a metric, which may become more. */
+/* An array of numbers that can grow. */
 #include "base/memory.h"
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
@@ -25,12 +25,12 @@ void ls_numbers_free(ls_numbers *numbers) {
     *numbers = (ls_numbers){0};
 }
 
-ls_status ls_numbers_settle(const ls_measure *measure, ls_numbers *numbers, size_t count, const ls_trial_state *state) {
+ls_status ls_numbers_settle(const ls_metric *metric, ls_numbers *numbers, size_t count, const ls_trial_state *state) {
     if (numbers->count != 0 && numbers->count != count) {
         return ls_fail(
             LS_ERR_SHAPE,
             "ls_trial: metric \"%s\": output %s has another number of classes, or of columns, than those before",
-            measure->rule->name, LS_SHAPE_TEXT(state->output));
+            metric->name, LS_SHAPE_TEXT(state->output));
     }
     return ls_numbers_resize(numbers, count);
 }

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
@@ -17,7 +18,7 @@ static ls_tensor *scores_of_two(const ls_trial_state *state) {
 }
 
 /* A row of scores and a row of targets. */
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;
     const bool two_classes = output != NULL && target != NULL && ls_ndim(output) == 2 && ls_size(output, 1) == 2 &&
@@ -26,9 +27,9 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
         return ls_fail_null(LS_ERR_SHAPE,
                             "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers "
                             "[n]: this metric is for two classes only",
-                            measure->rule->name, LS_SHAPE_TEXT(output));
+                            metric->name, LS_SHAPE_TEXT(output));
     }
-    if (!two_classes && !ls_answers_are_numbers(measure, state)) {
+    if (!two_classes && !ls_answers_are_numbers(metric, state)) {
         return NULL;
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
@@ -38,20 +39,20 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
 
 enum { SCORE = 0, YES, ROW };
 
-static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
+static ls_status update(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
     if (batch->state->count == 0) {
         return LS_OK;
     }
-    const size_t samples = (size_t)measure->asked_count / ROW;
+    const size_t samples = (size_t)batch->asked_count / ROW;
     const size_t before = numbers->count;
     LS_TRY(ls_numbers_resize(numbers, before + ROW * samples));
     for (size_t i = 0; i < samples; i++) {
-        const double target = measure->asked[samples + i];
+        const double target = batch->asked[samples + i];
         if (target != 0 && target != 1) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %g is neither 0 nor 1",
-                           measure->rule->name, target);
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %g is neither 0 nor 1", metric->name,
+                           target);
         }
-        numbers->items[before + ROW * i + SCORE] = measure->asked[i];
+        numbers->items[before + ROW * i + SCORE] = batch->asked[i];
         numbers->items[before + ROW * i + YES] = target;
     }
     return LS_OK;
@@ -64,11 +65,11 @@ static int by_score(const void *left, const void *right) {
 }
 
 /* Whole and half pairs are counted, which is exact: the order of equal scores does not matter. */
-static double value(const ls_measure *measure, double *numbers, size_t count) {
+static double result(const ls_metric *metric, double *numbers, size_t count) {
     double halves = 0;
     double yes = 0;
     double no = 0;
-    (void)measure;
+    (void)metric;
     for (size_t i = 0; i < count; i += ROW) {
         if (isnan(numbers[i + SCORE])) {
             return (double)NAN;
@@ -90,11 +91,15 @@ static double value(const ls_measure *measure, double *numbers, size_t count) {
     return yes > 0 && no > 0 ? halves / (2 * yes * no) : (double)NAN;
 }
 
-static bool fits(const ls_metric *rule, const double *numbers, size_t count) {
-    (void)rule;
-    (void)numbers;
-    return count % ROW == 0;
+static ls_status append(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
+    const size_t before = numbers->count;
+    (void)metric;
+    LS_TRY(ls_numbers_resize(numbers, before + count));
+    if (count > 0) {
+        memcpy(numbers->items + before, other, count * sizeof *other);
+    }
+    return LS_OK;
 }
 
-static const ls_aggregate by_area = {.together = LS_ROWS, .costly = true, .add = add, .value = value, .fits = fits};
-const ls_metric_kind ls_kind_roc_auc = {.name = "roc_auc", .aggregate = &by_area, .ask = ask};
+const ls_metric_type ls_type_roc_auc = {
+    .unit = ROW, .grows = true, .costly = true, .ask = ask, .update = update, .merge = append, .result = result};

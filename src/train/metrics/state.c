@@ -1,12 +1,12 @@
-/* What metrics have counted in a pass, as named tensors, and back: for a trial that goes on in the midst of an epoch.
- */
+/* The numbers of metrics as named tensors, for checkpoints: saved, and restored in a trial that resumes in the middle
+ * of an epoch. */
 #include <string.h>
 
 #include "tensor/device.h"
 #include "tensor/tensor.h"
-#include "train/metrics/metric.h"
+#include "train/metrics/measured.h"
 
-void ls_metrics_forget_state(ls_metrics *metrics) {
+static void forget_state(ls_metrics *metrics) {
     for (int i = 0; i < metrics->count; i++) {
         ls_tensor_drop(metrics->state[i].tensor);
         metrics->state[i].tensor = NULL;
@@ -15,7 +15,7 @@ void ls_metrics_forget_state(ls_metrics *metrics) {
 
 ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count) {
     ls_metrics *metrics = trial->metrics;
-    ls_metrics_forget_state(metrics);
+    forget_state(metrics);
     LS_TRY(ls_metrics_make_room(metrics));
     for (int i = 0; i < metrics->count; i++) {
         const ls_numbers *numbers = &metrics->set->numbers[i];
@@ -24,7 +24,7 @@ ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count
         if (tensor == NULL) {
             return ls_fail_memory("ls_trial", sizeof *tensor);
         }
-        metrics->state[i] = (ls_named){.name = metrics->measures[i].rule->name, .tensor = tensor};
+        metrics->state[i] = (ls_named){.name = metrics->items[i]->name, .tensor = tensor};
     }
     *tensors = metrics->state;
     *count = metrics->count;
@@ -42,30 +42,35 @@ static const ls_tensor *find(const ls_named *tensors, int count, const char *nam
     return NULL;
 }
 
-/* Whether the metric can have counted so. */
-static ls_status check_numbers(const ls_metric *rule, const ls_tensor *tensor) {
-    bool fits = tensor->dtype == LS_F64 && ls_ndim(tensor) == 1 && ls_is_contiguous(tensor);
-    if (fits && rule->aggregate->fits != NULL) {
+/* Whether a metric can have so many numbers in a pass. */
+static bool fits(const ls_metric *metric, size_t count) {
+    const size_t unit = (size_t)metric->type->unit;
+    const size_t first = metric->type->settles ? 0 : metric->width;
+    return unit > 0 ? count >= first && (count - first) % unit == 0 : count == first;
+}
+
+static ls_status check_numbers(const ls_metric *metric, const ls_tensor *tensor) {
+    bool valid = tensor->dtype == LS_F64 && ls_ndim(tensor) == 1 && ls_is_contiguous(tensor) &&
+                 fits(metric, (size_t)tensor->count);
+    if (valid && metric->type->valid != NULL) {
         ls_host_view view;
         LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-        fits = rule->aggregate->fits(rule, view.memory, (size_t)tensor->count);
+        valid = metric->type->valid(metric, view.memory, (size_t)tensor->count);
         LS_TRY(ls_host_view_end(&view, LS_OK));
-    } else if (fits) {
-        fits = tensor->count == rule->width;
     }
-    return fits
+    return valid
                ? LS_OK
                : ls_fail(LS_ERR_FORMAT, "ls_trial: what the metric \"%s\" is to have counted, %s of %s, is not its own",
-                         rule->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype));
+                         metric->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype));
 }
 
 static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int count) {
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *rule = metrics->measures[i].rule;
-        const ls_tensor *tensor = find(tensors, count, rule->name);
-        LS_TRY(tensor != NULL ? check_numbers(rule, tensor)
+        const ls_metric *metric = metrics->items[i];
+        const ls_tensor *tensor = find(tensors, count, metric->name);
+        LS_TRY(tensor != NULL ? check_numbers(metric, tensor)
                               : ls_fail(LS_ERR_FORMAT, "ls_trial: there is nothing that the metric \"%s\" has counted",
-                                        rule->name));
+                                        metric->name));
     }
     return count == metrics->count ? LS_OK
                                    : ls_fail(LS_ERR_FORMAT, "ls_trial: %d metrics have counted, and there are %d here",
@@ -87,7 +92,7 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
     ls_metrics *metrics = trial->metrics;
     LS_TRY(check(metrics, tensors, count));
     for (int i = 0; i < metrics->count; i++) {
-        LS_TRY(copy(find(tensors, count, metrics->measures[i].rule->name), &metrics->set->numbers[i]));
+        LS_TRY(copy(find(tensors, count, metrics->items[i]->name), &metrics->set->numbers[i]));
     }
     ls_metrics_mark(metrics);
     return LS_OK;
@@ -95,36 +100,42 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
 
 /* ---- of other ranks ---------------------------------------------------------------------------------------------- */
 
-static void join(const ls_aggregate *aggregate, double *numbers, const double *of, size_t count, bool nothing) {
-    if (aggregate->join != NULL) {
-        aggregate->join(numbers, of, count, nothing);
-        return;
+/* Adds the numbers of a rank that is gone. */
+static ls_status join(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
+    if (metric->type->merge != NULL) {
+        return metric->type->merge(metric, numbers, other, count);
     }
-    for (size_t i = 0; i < count && !nothing; i++) {
-        numbers[i] += of[i];
+    LS_TRY(numbers->count < count ? ls_numbers_resize(numbers, count) : LS_OK);
+    for (size_t i = (size_t)metric->type->kept; i < count; i++) {
+        numbers->items[i] += other[i];
     }
+    return LS_OK;
 }
 
-static ls_status add(const ls_tensor *tensor, const ls_aggregate *aggregate, bool nothing, ls_numbers *numbers) {
-    const bool rows = aggregate->together == LS_ROWS;
-    const size_t count = rows && nothing ? 0 : (size_t)tensor->count;
-    numbers->count = nothing ? 0 : numbers->count;
-    const size_t at = rows ? numbers->count : 0;
-    ls_host_view view;
-    LS_TRY(ls_numbers_resize(numbers, at + count > numbers->count ? at + count : numbers->count));
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-    if (count > 0) {
-        join(aggregate, numbers->items + at, view.memory, count, nothing);
+/* The numbers of a new rank: as many as others have, of which it has those that a rank keeps. */
+static ls_status begin_like(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
+    numbers->count = 0;
+    LS_TRY(ls_numbers_resize(numbers, metric->type->merge == NULL ? count : metric->width));
+    if (metric->type->kept > 0) {
+        memcpy(numbers->items, other, (size_t)metric->type->kept * sizeof *other);
+    } else if (metric->type->init != NULL) {
+        metric->type->init(metric, numbers->items);
     }
-    return ls_host_view_end(&view, LS_OK);
+    return LS_OK;
 }
 
 ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing) {
     ls_metrics *metrics = trial->metrics;
     LS_TRY(check(metrics, tensors, count));
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *rule = metrics->measures[i].rule;
-        LS_TRY(add(find(tensors, count, rule->name), rule->aggregate, nothing, &metrics->set->numbers[i]));
+        const ls_metric *metric = metrics->items[i];
+        const ls_tensor *tensor = find(tensors, count, metric->name);
+        ls_numbers *numbers = &metrics->set->numbers[i];
+        ls_host_view view;
+        LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+        const ls_status status = nothing ? begin_like(metric, numbers, view.memory, (size_t)tensor->count)
+                                         : join(metric, numbers, view.memory, (size_t)tensor->count);
+        LS_TRY(ls_host_view_end(&view, status));
     }
     ls_metrics_mark(metrics);
     return LS_OK;
