@@ -5,25 +5,13 @@
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-static ls_tensor *judge(const ls_metric *metric, const ls_trial_state *state, ls_outputs outputs, ls_tensor **kept) {
+static ls_tensor *judge(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
     ls_answers answers;
-    if (!ls_answers_read(metric, state, outputs, &answers)) {
+    if (!ls_answers_read(metric, state, &answers)) {
         return NULL;
     }
     *kept = answers.kept;
     return ls_eq(answers.said, answers.right);
-}
-
-static ls_tensor *judge_any(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(metric, state, LS_OUTPUTS_BY_CRITERION, kept);
-}
-
-static ls_tensor *judge_probabilities(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(metric, state, LS_OUTPUTS_PROBABILITIES, kept);
-}
-
-static ls_tensor *judge_logits(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(metric, state, LS_OUTPUTS_LOGITS, kept);
 }
 
 /* ---- of the k largest -------------------------------------------------------------------------------------------- */
@@ -79,7 +67,5 @@ ls_metric *ls_metric_top_k_acc(int k) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-const ls_batch_mean ls_mean_of_matches = {.elements = judge_any};
-const ls_batch_mean ls_mean_of_binary_matches = {.elements = judge_probabilities};
-const ls_batch_mean ls_mean_of_binary_logit_matches = {.elements = judge_logits};
+const ls_batch_mean ls_mean_of_matches = {.elements = judge};
 const ls_batch_mean ls_mean_of_top_k = {.elements = judge_top_k, .refuses = true};

@@ -122,15 +122,15 @@ static bool read_classes(const ls_metric *metric, const ls_trial_state *state, l
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-ls_outputs ls_answers_reading(ls_outputs outputs, const ls_trial_options *options) {
-    return outputs != LS_OUTPUTS_BY_CRITERION                   ? outputs
+ls_outputs ls_answers_reading(const ls_metric *metric, const ls_trial_options *options) {
+    return metric->outputs != LS_OUTPUTS_BY_CRITERION           ? metric->outputs
            : options->criterion == ls_criterion_bce             ? LS_OUTPUTS_PROBABILITIES
            : options->criterion == ls_criterion_bce_with_logits ? LS_OUTPUTS_LOGITS
                                                                 : LS_OUTPUTS_BY_CRITERION;
 }
 
-bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_outputs outputs, ls_answers *answers) {
-    const ls_outputs reading = ls_answers_reading(outputs, &state->trial->options);
+bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_answers *answers) {
+    const ls_outputs reading = ls_answers_reading(metric, &state->trial->options);
     *answers = (ls_answers){.said = NULL};
     return reading == LS_OUTPUTS_PROBABILITIES ? read_numbers(metric, state, 0.5, answers)
            : reading == LS_OUTPUTS_LOGITS      ? read_numbers(metric, state, 0.0, answers)
@@ -142,7 +142,7 @@ int64_t ls_answers_classes(const ls_metric *metric, const ls_trial_state *state)
     if (state->count == 0) {
         return 0;
     }
-    if (ls_answers_reading(metric->outputs, &state->trial->options) != LS_OUTPUTS_BY_CRITERION) {
+    if (ls_answers_reading(metric, &state->trial->options) != LS_OUTPUTS_BY_CRITERION) {
         return 2;
     }
     return ls_class_layout_find(metric, state, &layout) ? ls_size(state->output, layout.axis) : 0;

@@ -14,10 +14,10 @@ typedef struct ls_answers {
     int64_t classes;
 } ls_answers;
 
-/* How a trial of these options reads outputs; LS_OUTPUTS_BY_CRITERION: as classes. */
-ls_outputs ls_answers_reading(ls_outputs outputs, const ls_trial_options *options);
+/* How the metric reads outputs in a trial with these options; LS_OUTPUTS_BY_CRITERION: as classes. */
+ls_outputs ls_answers_reading(const ls_metric *metric, const ls_trial_options *options);
 /* Whether there are answers; the error says why not. */
-bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_outputs outputs, ls_answers *answers);
+bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_answers *answers);
 
 /* How many classes the outputs of the batch have; 0 if the share is empty. */
 int64_t ls_answers_classes(const ls_metric *metric, const ls_trial_state *state);

@@ -4,7 +4,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
@@ -16,7 +15,7 @@
 
 static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     ls_answers answers;
-    if (!ls_answers_read(metric, state, metric->outputs, &answers)) {
+    if (!ls_answers_read(metric, state, &answers)) {
         return NULL;
     }
     ls_tensor *code = ls_add(ls_mul(ls_to(answers.right, LS_F64), (double)answers.classes), answers.said);
@@ -24,16 +23,29 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
 }
 
 static ls_status prepare(ls_metric *metric, const ls_trial_options *options) {
-    metric->binary = ls_answers_reading(metric->outputs, options) != LS_OUTPUTS_BY_CRITERION;
+    metric->binary = ls_answers_reading(metric, options) != LS_OUTPUTS_BY_CRITERION;
     return LS_OK;
 }
 
-typedef void count_answer(double *numbers, int64_t classes, int64_t target, int64_t prediction);
+/* A metric with a score has three numbers for each class; the confusion matrix has a number for each pair of classes.
+ */
+enum { BOTH = 0, SAID, RIGHT, PER_CLASS };
 
-/* Counts the answers of a batch in `width` numbers. */
-static ls_status count_answers(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch,
-                               int64_t classes, int64_t width, count_answer *count) {
-    LS_TRY(ls_numbers_settle(metric, numbers, (size_t)width, batch->state));
+static void count(ls_tally *tally, int64_t classes, int64_t target, int64_t prediction) {
+    if (tally->metric->score == NULL) {
+        tally->items[target * classes + prediction]++;
+        return;
+    }
+    tally->items[PER_CLASS * prediction + SAID]++;
+    tally->items[PER_CLASS * target + RIGHT]++;
+    tally->items[PER_CLASS * prediction + BOTH] += target == prediction;
+}
+
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
+    const ls_metric *metric = tally->metric;
+    const int64_t classes = ls_answers_classes(metric, batch->state);
+    const int64_t width = classes * (metric->score != NULL ? PER_CLASS : classes);
+    LS_TRY(classes > 0 ? ls_tally_settle(tally, (size_t)width, batch->state) : LS_OK);
     for (int64_t i = 0; i < batch->asked_count; i++) {
         const double code = batch->asked[i];
         const double target = floor(code / (double)classes);
@@ -42,27 +54,13 @@ static ls_status count_answers(const ls_metric *metric, ls_numbers *numbers, con
                            metric->name, target, LS_SHAPE_TEXT(batch->state->output));
         }
         if (!isnan(code)) {
-            count(numbers->items, classes, (int64_t)target, (int64_t)(code - target * (double)classes));
+            count(tally, classes, (int64_t)target, (int64_t)(code - target * (double)classes));
         }
     }
     return LS_OK;
 }
 
-/* ---- precision, recall, f1: three numbers for each class --------------------------------------------------------- */
-
-enum { BOTH = 0, SAID, RIGHT, PER_CLASS };
-
-static void count_class(double *numbers, int64_t classes, int64_t target, int64_t prediction) {
-    (void)classes;
-    numbers[PER_CLASS * prediction + SAID]++;
-    numbers[PER_CLASS * target + RIGHT]++;
-    numbers[PER_CLASS * prediction + BOTH] += target == prediction;
-}
-
-static ls_status add_classes(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    const int64_t classes = ls_answers_classes(metric, batch->state);
-    return classes > 0 ? count_answers(metric, numbers, batch, classes, PER_CLASS * classes, count_class) : LS_OK;
-}
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* 0 if there is nothing to divide by, like scikit-learn. */
 static double share(double part, double whole) {
@@ -82,105 +80,79 @@ double ls_score_f1(const double counts[]) {
 }
 
 /* The mean over the classes that are predicted, or are a target. */
-static double macro(const ls_metric *metric, const double *numbers, size_t count) {
+static double macro(const ls_tally *tally) {
     double sum = 0;
     int64_t classes = 0;
-    for (size_t i = 0; i < count; i += PER_CLASS) {
-        if (numbers[i + SAID] + numbers[i + RIGHT] > 0) {
-            sum += metric->score(numbers + i);
+    for (const double *one = tally->items; one < tally->items + tally->count; one += PER_CLASS) {
+        if (one[SAID] + one[RIGHT] > 0) {
+            sum += tally->metric->score(one);
             classes++;
         }
     }
     return classes > 0 ? sum / (double)classes : (double)NAN;
 }
 
-static double micro(const ls_metric *metric, const double *numbers, size_t count) {
+static double micro(const ls_tally *tally) {
     double all[PER_CLASS] = {0};
-    for (size_t i = 0; i < count; i++) {
-        all[i % PER_CLASS] += numbers[i];
+    for (size_t i = 0; i < tally->count; i++) {
+        all[i % PER_CLASS] += tally->items[i];
     }
-    return all[RIGHT] > 0 ? metric->score(all) : (double)NAN;
+    return all[RIGHT] > 0 ? tally->metric->score(all) : (double)NAN;
 }
 
-static double average(const ls_metric *metric, double *numbers, size_t count) {
-    if (count == 0) {
+static double average(const ls_tally *tally) {
+    const ls_metric *metric = tally->metric;
+    if (tally->count == 0) {
         return (double)NAN;
     }
-    const bool of_positives = metric->average == LS_AVERAGE_USUAL && metric->binary;
-    return of_positives                          ? metric->score(numbers + PER_CLASS)
-           : metric->average == LS_AVERAGE_MICRO ? micro(metric, numbers, count)
-                                                 : macro(metric, numbers, count);
+    if (metric->average == LS_AVERAGE_USUAL && metric->binary) {
+        return metric->score(tally->items + PER_CLASS); /* of the positive class */
+    }
+    return metric->average == LS_AVERAGE_MICRO ? micro(tally) : macro(tally);
 }
 
-static ls_status list_scores(const ls_metric *metric, const double *numbers, size_t count, ls_numbers *values) {
-    LS_TRY(ls_numbers_resize(values, count / PER_CLASS));
+static ls_status list(const ls_tally *tally, ls_tally *values) {
+    ls_class_score *score = tally->metric->score;
+    const size_t step = score != NULL ? PER_CLASS : 1;
+    LS_TRY(ls_tally_resize(values, tally->count / step));
     for (size_t i = 0; i < values->count; i++) {
-        values->items[i] = metric->score(numbers + PER_CLASS * i);
+        values->items[i] = score != NULL ? score(tally->items + step * i) : tally->items[i];
     }
     return LS_OK;
 }
 
-/* ---- the confusion matrix ---------------------------------------------------------------------------------------- */
-
-static void count_cell(double *numbers, int64_t classes, int64_t target, int64_t prediction) {
-    numbers[target * classes + prediction]++;
-}
-
-static ls_status add_cells(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    const int64_t classes = ls_answers_classes(metric, batch->state);
-    return classes > 0 ? count_answers(metric, numbers, batch, classes, classes * classes, count_cell) : LS_OK;
-}
-
-static ls_status list_cells(const ls_metric *metric, const double *numbers, size_t count, ls_numbers *values) {
-    (void)metric;
-    LS_TRY(ls_numbers_resize(values, count));
-    if (count > 0) {
-        memcpy(values->items, numbers, count * sizeof *numbers);
-    }
-    return LS_OK;
-}
-
-static bool is_square(const ls_metric *metric, const double *numbers, size_t count) {
-    const double side = round(sqrt((double)count));
-    (void)metric;
+static bool is_whole(const ls_metric *metric, const double *numbers, size_t size) {
+    const double side = round(sqrt((double)size));
     (void)numbers;
-    return side * side == (double)count;
+    return metric->score != NULL ? size % PER_CLASS == 0 : side * side == (double)size;
 }
 
-/* ---- types and constructors -------------------------------------------------------------------------------------- */
-
-static const ls_metric_type by_class = {.unit = PER_CLASS,
-                                        .settles = true,
-                                        .prepare = prepare,
-                                        .ask = ask,
-                                        .update = add_classes,
-                                        .result = average,
-                                        .results = list_scores};
-static const ls_metric_type by_cell = {.unit = 1,
-                                       .settles = true,
-                                       .prepare = prepare,
-                                       .ask = ask,
-                                       .update = add_cells,
-                                       .results = list_cells,
-                                       .valid = is_square};
+/* ---- constructors ------------------------------------------------------------------------------------------------ */
 
 ls_metric *ls_metric_of_classes(const char *call, const char *name, ls_class_score *score,
                                 const ls_class_metric_options *options) {
+    static const ls_metric_type type = {.unit = 1,
+                                        .settles = true,
+                                        .prepare = prepare,
+                                        .ask = ask,
+                                        .update = update,
+                                        .result = average,
+                                        .results = list,
+                                        .valid = is_whole};
     static const char *const suffixes[] = {"", "_macro", "_micro", "_per_class"};
-    const ls_average average_by = options != NULL ? options->average : LS_AVERAGE_USUAL;
-    const ls_outputs outputs = options != NULL ? options->outputs : LS_OUTPUTS_BY_CRITERION;
+    const ls_class_metric_options given = options != NULL ? *options : (ls_class_metric_options){.average = 0};
     char full[LS_METRIC_NAME_LIMIT];
-    if ((unsigned)average_by > LS_AVERAGE_NONE || (unsigned)outputs > LS_OUTPUTS_LOGITS) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no average %d or outputs %d", call, (int)average_by,
-                            (int)outputs);
+    if ((unsigned)given.average > LS_AVERAGE_NONE || (unsigned)given.outputs > LS_OUTPUTS_LOGITS) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no average %d or outputs %d", call, (int)given.average,
+                            (int)given.outputs);
     }
-    snprintf(full, sizeof full, "%s%s", name, score != NULL ? suffixes[average_by] : "");
-    ls_metric *metric = ls_metric_make(full, score != NULL ? &by_class : &by_cell, NULL);
+    snprintf(full, sizeof full, "%s%s", name, score != NULL ? suffixes[given.average] : "");
+    ls_metric *metric = ls_metric_make(full, &type, NULL);
     if (metric != NULL) {
         metric->score = score;
-        metric->average = average_by;
-        metric->outputs = outputs;
-        metric->several = score == NULL || average_by == LS_AVERAGE_NONE;
+        metric->average = given.average;
+        metric->outputs = given.outputs;
+        metric->several = score == NULL || given.average == LS_AVERAGE_NONE;
     }
     return metric;
 }

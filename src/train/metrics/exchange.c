@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
 enum { KNOWN = 0, FURTHER };
 
@@ -25,7 +25,7 @@ static void look_at(exchange *x, int i) {
     const ls_metric *metric = x->metrics->items[i];
     const bool on = ls_metric_is_on(metric, x->state);
     x->open[i] = on && (metric->type->grows || (metric->type->settles && metric->width == 0));
-    x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->numbers[i].count;
+    x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->tallies[i].count;
 }
 
 /* How many numbers of metric i a rank has in a round. */
@@ -53,7 +53,7 @@ static size_t room_of(const exchange *x, int i, int round, size_t *own) {
 /* Puts the numbers of this rank at their offset. Numbers that are the same on all ranks count on rank 0 alone. */
 static void put(const exchange *x, int i, int round, double *to) {
     const ls_metric_type *type = x->metrics->items[i]->type;
-    const double *own = x->metrics->set->numbers[i].items;
+    const double *own = x->metrics->set->tallies[i].items;
     const size_t known = round == KNOWN ? 0 : x->known[i];
     const size_t skipped = round == KNOWN && type->alike && x->rank != 0 ? (size_t)type->kept : 0;
     const size_t size = size_of(x, i, x->rank, round);
@@ -63,7 +63,7 @@ static void put(const exchange *x, int i, int round, double *to) {
 }
 
 static ls_status run_round(exchange *x, int round) {
-    ls_numbers *buffer = &x->metrics->exchanged[round];
+    ls_tally *buffer = &x->metrics->exchanged[round];
     const int count = x->metrics->count;
     size_t total = 0;
     size_t own;
@@ -71,7 +71,7 @@ static ls_status run_round(exchange *x, int round) {
         total += room_of(x, i, round, &own) + (round == KNOWN && x->open[i] ? x->ranks : 0);
     }
     buffer->count = 0; /* so that all numbers are 0 */
-    LS_TRY(ls_numbers_resize(buffer, total));
+    LS_TRY(ls_tally_resize(buffer, total));
     double *to = buffer->items;
     for (int i = 0; i < count; i++) {
         const size_t room = room_of(x, i, round, &own);
@@ -81,7 +81,7 @@ static ls_status run_round(exchange *x, int round) {
         x->parts[i][round] = to;
         to += room;
         if (round == KNOWN && x->open[i]) {
-            to[x->rank] = (double)x->metrics->set->numbers[i].count;
+            to[x->rank] = (double)x->metrics->set->tallies[i].count;
             x->counts[i] = to;
             to += x->ranks;
         }
@@ -92,29 +92,23 @@ static ls_status run_round(exchange *x, int round) {
 
 /* Merges what the rounds have brought. Numbers of metrics with `merge` are all in one round. */
 static ls_status merge(exchange *x, int i) {
-    const ls_metric *metric = x->metrics->items[i];
-    ls_numbers *merged = &x->metrics->merged[i];
-    size_t own;
+    ls_tally *merged = &x->metrics->merged[i];
+    const ls_metric_type *type = merged->metric->type;
     merged->count = 0;
-    if (metric->type->merge == NULL) {
-        const size_t known = room_of(x, i, KNOWN, &own);
-        const size_t further = room_of(x, i, FURTHER, &own);
-        LS_TRY(ls_numbers_resize(merged, known + further));
-        for (size_t j = 0; j < known + further; j++) {
-            merged->items[j] = j < known ? x->parts[i][KNOWN][j] : x->parts[i][FURTHER][j - known];
-        }
-        return LS_OK;
-    }
-    LS_TRY(ls_numbers_resize(merged, metric->width));
-    if (metric->type->init != NULL) {
-        metric->type->init(metric, merged->items);
-    }
+    LS_TRY(ls_tally_begin(merged));
     for (int round = KNOWN; round <= FURTHER; round++) {
         const double *part = x->parts[i][round];
-        for (size_t rank = 0; rank < x->ranks; rank++) {
+        size_t own;
+        for (size_t rank = 0; rank < x->ranks && type->merge != NULL; rank++) {
             const size_t size = size_of(x, i, rank, round);
-            LS_TRY(size > 0 ? metric->type->merge(metric, merged, part, size) : LS_OK);
+            LS_TRY(size > 0 ? type->merge(merged, part, size) : LS_OK);
             part += size;
+        }
+        const size_t room = type->merge == NULL ? room_of(x, i, round, &own) : 0;
+        const size_t known = round == KNOWN ? 0 : x->known[i];
+        LS_TRY(room > 0 ? ls_tally_resize(merged, known + room) : LS_OK);
+        if (room > 0) {
+            memcpy(merged->items + known, part, room * sizeof *part);
         }
     }
     return LS_OK;
@@ -153,15 +147,12 @@ static ls_status run(exchange *x) {
     return LS_OK;
 }
 
-ls_status ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *state, ls_numbers merged[LS_METRIC_LIMIT]) {
-    const size_t ranks = (size_t)ls_comm_size(state->comm);
-    exchange x = {.metrics = metrics, .state = state, .ranks = ranks};
+const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *state) {
+    const int ranks = ls_comm_size(state->comm);
     if (ranks <= 1) {
-        memcpy(merged, metrics->set->numbers, sizeof metrics->set->numbers);
-        return LS_OK;
+        return metrics->set->tallies;
     }
-    x.rank = (size_t)ls_comm_rank(state->comm);
-    LS_TRY(run(&x));
-    memcpy(merged, metrics->merged, sizeof metrics->merged);
-    return LS_OK;
+    exchange x = {
+        .metrics = metrics, .state = state, .ranks = (size_t)ranks, .rank = (size_t)ls_comm_rank(state->comm)};
+    return run(&x) == LS_OK ? metrics->merged : NULL;
 }

@@ -5,7 +5,7 @@
 
 #include "tensor/device.h"
 #include "tensor/scope.h"
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
 /* What each metric wants of the batch. */
 typedef struct ls_wants {
@@ -15,7 +15,7 @@ typedef struct ls_wants {
 } ls_wants;
 
 static bool have_same_elements(const ls_metric *a, const ls_metric *b) {
-    return a->of == b->of && a->k == b->k;
+    return a->of == b->of && a->k == b->k && a->outputs == b->outputs;
 }
 
 /* Metrics that look at the same elements, "acc" and "running_acc", say, have them computed once. */
@@ -81,7 +81,7 @@ static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, ls_wa
         metrics->asked[i].count = ls_numel(wants->rows[i]);
         total += (size_t)metrics->asked[i].count;
     }
-    return ls_numbers_resize(&metrics->fetched, total);
+    return ls_tally_resize(&metrics->fetched, total);
 }
 
 static ls_status copy(const ls_tensor *row, double *to) {

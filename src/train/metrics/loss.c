@@ -52,23 +52,21 @@ const ls_batch_mean ls_mean_of_loss = {.ask = ask, .measure = measure};
 enum { SUM, WEIGHT, HEAD };
 enum { ROW_SAMPLES = HEAD, ROW };
 
-static ls_status update(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
     size_t at = 0;
-    (void)metric;
     if (batch->samples != 0) {
         at = HEAD + ROW * (size_t)batch->state->batch;
-        LS_TRY(numbers->count < at + ROW ? ls_numbers_resize(numbers, at + ROW) : LS_OK);
-        numbers->items[at + ROW_SAMPLES] += batch->samples;
+        LS_TRY(tally->count < at + ROW ? ls_tally_resize(tally, at + ROW) : LS_OK);
+        tally->items[at + ROW_SAMPLES] += batch->samples;
     }
-    numbers->items[at + SUM] += batch->sum;
-    numbers->items[at + WEIGHT] += batch->weight;
+    tally->items[at + SUM] += batch->sum;
+    tally->items[at + WEIGHT] += batch->weight;
     return LS_OK;
 }
 
-static double result(const ls_metric *metric, double *numbers, size_t count) {
-    double all[HEAD] = {numbers[SUM], numbers[WEIGHT]};
-    (void)metric;
-    for (const double *row = numbers + HEAD; row < numbers + count; row += ROW) {
+static double result(const ls_tally *tally) {
+    double all[HEAD] = {tally->items[SUM], tally->items[WEIGHT]};
+    for (const double *row = tally->items + HEAD; row < tally->items + tally->count; row += ROW) {
         if (row[WEIGHT] != 0) {
             all[SUM] += row[ROW_SAMPLES] * (row[SUM] / row[WEIGHT]);
             all[WEIGHT] += row[ROW_SAMPLES];

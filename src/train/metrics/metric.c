@@ -1,9 +1,57 @@
-/* Metric objects: allocated, named and freed. */
+/* Metric objects and their tallies: made, named and freed. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/tensor.h"
 #include "train/metrics/metric.h"
+
+/* ---- tallies ----------------------------------------------------------------------------------------------------- */
+
+ls_status ls_tally_resize(ls_tally *tally, size_t count) {
+    if (count > tally->room) {
+        const size_t room = count > 2 * tally->room ? count : 2 * tally->room;
+        double *items = ls_reallocate(tally->items, tally->room * sizeof *items, room * sizeof *items);
+        if (items == NULL) {
+            return ls_fail_memory("ls_trial", room * sizeof *items);
+        }
+        tally->items = items;
+        tally->room = room;
+    }
+    for (size_t i = tally->count; i < count; i++) {
+        tally->items[i] = 0;
+    }
+    tally->count = count;
+    return LS_OK;
+}
+
+ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *state) {
+    if (tally->count != 0 && tally->count != count) {
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "ls_trial: metric \"%s\": output %s has another number of classes, or of columns, than those before",
+            tally->metric->name, LS_SHAPE_TEXT(state->output));
+    }
+    return ls_tally_resize(tally, count);
+}
+
+ls_status ls_tally_begin(ls_tally *tally) {
+    const ls_metric *metric = tally->metric;
+    if (tally->count < metric->width) {
+        LS_TRY(ls_tally_resize(tally, metric->width));
+        if (metric->type->init != NULL) {
+            metric->type->init(tally);
+        }
+    }
+    return LS_OK;
+}
+
+void ls_tally_free(ls_tally *tally) {
+    ls_free(tally->items);
+    *tally = (ls_tally){.count = 0};
+}
+
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
 
 ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls_batch_mean *of) {
     ls_metric *metric = ls_allocate_zeroed(1, sizeof *metric);
@@ -18,9 +66,15 @@ ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls
     return metric;
 }
 
-static ls_status rename_metric(const char *call, ls_metric *metric, const char *prefix, const char *suffix) {
+static ls_status rename_mean(const char *call, ls_metric *metric, const char *prefix, const char *suffix) {
     char full[2 * LS_METRIC_NAME_LIMIT];
     const int length = snprintf(full, sizeof full, "%s%s%s", prefix, metric->name, suffix);
+    if (metric->taken) {
+        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
+    }
+    if (!metric->type->is_mean) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
+    }
     if (length > LS_METRIC_NAME_LIMIT / 2) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, full,
                        LS_METRIC_NAME_LIMIT / 2);
@@ -29,22 +83,11 @@ static ls_status rename_metric(const char *call, ls_metric *metric, const char *
     return LS_OK;
 }
 
-static ls_status check_mean(const char *call, const ls_metric *metric) {
-    if (metric->taken) {
-        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
-    }
-    return metric->type->is_mean ? LS_OK
-                                 : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
-}
-
 ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {
-    if (of == NULL) {
-        if (ls_error_status() == LS_OK) { /* else its constructor has set the error */
-            (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
-        }
-        return NULL;
+    if (of == NULL && ls_error_status() == LS_OK) { /* else its constructor has set the error */
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
     }
-    if (check_mean(call, of) != LS_OK || rename_metric(call, of, prefix, suffix) != LS_OK) {
+    if (of == NULL || rename_mean(call, of, prefix, suffix) != LS_OK) {
         ls_metric_free(of);
         return NULL;
     }
@@ -68,6 +111,8 @@ void ls_metric_free(ls_metric *metric) {
 const char *ls_metric_name(const ls_metric *metric) {
     return metric != NULL ? metric->name : "";
 }
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 /* The index of the first metric that is not NULL; `count` if there is none. */
 static int find_first(ls_metric *const *metrics, int count) {

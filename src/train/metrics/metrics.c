@@ -4,16 +4,16 @@
 
 #include "comm/meter.h"
 #include "tensor/tensor.h"
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
-static void begin_numbers(ls_metrics *metrics, const ls_trial_state *state) {
+static void begin_tallies(ls_metrics *metrics, const ls_trial_state *state) {
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *metric = metrics->items[i];
-        ls_numbers *numbers = &metrics->set->numbers[i];
-        if (!metric->type->lasting) {
-            numbers->count = 0; /* ls_metrics_make_room begins it at the first batch */
-        } else if (numbers->count > 0 && ls_metric_is_on(metric, state)) {
-            metric->type->init(metric, numbers->items);
+        const ls_metric_type *type = metrics->items[i]->type;
+        ls_tally *tally = &metrics->set->tallies[i];
+        if (!type->lasting) {
+            tally->count = 0; /* ls_metrics_make_room begins it at the first batch */
+        } else if (tally->count > 0 && ls_metric_is_on(tally->metric, state)) {
+            type->init(tally);
         }
     }
 }
@@ -26,7 +26,7 @@ void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues) {
     snprintf(set->prefix, sizeof set->prefix, "%s", prefix != NULL ? prefix : "");
     if (!continues) {
         ls_metrics_mark(metrics);
-        begin_numbers(metrics, &trial->state);
+        begin_tallies(metrics, &trial->state);
     }
 }
 
@@ -60,9 +60,9 @@ static ls_batch_numbers begin_batch(ls_metrics *metrics, const ls_trial_state *s
     ls_metrics_mark(metrics);
     set->begun = true;
     return (ls_batch_numbers){.state = state,
-                              .seconds = (double)(set->at_ns - at_ns) * 1e-9,
-                              .data_seconds = (double)data_ns * 1e-9,
-                              .comm_seconds = (double)(set->comm_ns - comm_ns) * 1e-9};
+                              .seconds = {[LS_CLOCK_ALL] = (double)(set->at_ns - at_ns) * 1e-9,
+                                          [LS_CLOCK_DATA] = (double)data_ns * 1e-9,
+                                          [LS_CLOCK_COMM] = (double)(set->comm_ns - comm_ns) * 1e-9}};
 }
 
 ls_status ls_metrics_add(ls_trial *trial) {
@@ -80,7 +80,7 @@ ls_status ls_metrics_add(ls_trial *trial) {
                 batch.asked_count = metrics->asked[i].count;
                 LS_TRY(take_mean(metric, &metrics->asked[i], &batch));
             }
-            LS_TRY(metric->type->update(metric, &metrics->set->numbers[i], &batch));
+            LS_TRY(metric->type->update(&metrics->set->tallies[i], &batch));
         }
     }
     return LS_OK;
@@ -94,31 +94,33 @@ static ls_status update_at_end(ls_metrics *metrics, const ls_trial_state *state)
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric *metric = metrics->items[i];
         const bool at_end = metric->type->at_end && ls_metric_is_on(metric, state);
-        LS_TRY(at_end ? metric->type->update(metric, &metrics->set->numbers[i], &batch) : LS_OK);
+        LS_TRY(at_end ? metric->type->update(&metrics->set->tallies[i], &batch) : LS_OK);
     }
     return LS_OK;
 }
 
-static ls_status store(ls_trial *trial, const ls_metric *metric, const ls_numbers *merged, ls_history_entry *entry) {
+static ls_status store(ls_trial *trial, const ls_tally *merged, ls_history_entry *entry) {
+    const ls_metric *metric = merged->metric;
     char name[2 * LS_METRIC_NAME_LIMIT];
     snprintf(name, sizeof name, "%s%s", trial->metrics->set->prefix, metric->name);
     if (metric->several) {
-        ls_numbers *values = ls_metrics_keep_several(trial->metrics, name);
-        return values != NULL ? metric->type->results(metric, merged->items, merged->count, values) : ls_error_status();
+        ls_tally *values = ls_metrics_keep_several(trial->metrics, name);
+        return values != NULL ? metric->type->results(merged, values) : ls_error_status();
     }
-    const double value = metric->type->result(metric, merged->items, merged->count);
+    const double value = metric->type->result(merged);
     LS_TRY(ls_history_put(&trial->latest, name, value));
     return entry != NULL ? ls_history_put(entry, name, value) : LS_OK;
 }
 
 ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry) {
     ls_metrics *metrics = trial->metrics;
-    ls_numbers merged[LS_METRIC_LIMIT];
     LS_TRY(update_at_end(metrics, &trial->state));
-    LS_TRY(ls_metrics_exchange(metrics, &trial->state, merged));
+    const ls_tally *merged = ls_metrics_exchange(metrics, &trial->state);
+    if (merged == NULL) {
+        return ls_error_status();
+    }
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *metric = metrics->items[i];
-        LS_TRY(ls_metric_is_on(metric, &trial->state) ? store(trial, metric, &merged[i], entry) : LS_OK);
+        LS_TRY(ls_metric_is_on(metrics->items[i], &trial->state) ? store(trial, &merged[i], entry) : LS_OK);
     }
     ls_metrics_begin(trial, NULL, false); /* a checkpoint between passes has no numbers of a pass */
     return LS_OK;

@@ -5,40 +5,42 @@
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* A metric of classes has a score, or counts cells; any other metric has a type, and a mean if the type keeps one. */
+/* Metrics of classes have a score, or count cells; other metrics have a type, and a mean if the type keeps one. */
 typedef struct named_metric {
     const char *name;
     const ls_metric_type *type;
     const ls_batch_mean *of;
+    ls_outputs outputs;
     ls_class_score *score;
 } named_metric;
 
 static const named_metric table[] = {
-    {"loss", &ls_type_loss, &ls_mean_of_loss, NULL},
-    {"acc", &ls_type_mean, &ls_mean_of_matches, NULL},
-    {"binary_acc", &ls_type_mean, &ls_mean_of_binary_matches, NULL},
-    {"binary_acc_logits", &ls_type_mean, &ls_mean_of_binary_logit_matches, NULL},
-    {"top_5_acc", &ls_type_mean, &ls_mean_of_top_k, NULL},
-    {"mse", &ls_type_mean, &ls_mean_of_squares, NULL},
-    {"rmse", &ls_type_root_mean, &ls_mean_of_squares, NULL},
-    {"mae", &ls_type_mean, &ls_mean_of_sizes, NULL},
-    {"r2", &ls_type_r2, NULL, NULL},
-    {"precision", NULL, NULL, ls_score_precision},
-    {"recall", NULL, NULL, ls_score_recall},
-    {"f1", NULL, NULL, ls_score_f1},
-    {"confusion", NULL, NULL, NULL},
-    {"roc_auc", &ls_type_roc_auc, NULL, NULL},
-    {"lr", &ls_type_lr, NULL, NULL},
-    {"epoch", &ls_type_epoch, NULL, NULL},
-    {"samples_per_second", &ls_type_samples_per_second, NULL, NULL},
-    {"data_wait", &ls_type_data_wait, NULL, NULL},
-    {"comm_wait", &ls_type_comm_wait, NULL, NULL},
+    {"loss", &ls_type_loss, &ls_mean_of_loss, 0, NULL},
+    {"acc", &ls_type_mean, &ls_mean_of_matches, 0, NULL},
+    {"binary_acc", &ls_type_mean, &ls_mean_of_matches, LS_OUTPUTS_PROBABILITIES, NULL},
+    {"binary_acc_logits", &ls_type_mean, &ls_mean_of_matches, LS_OUTPUTS_LOGITS, NULL},
+    {"top_5_acc", &ls_type_mean, &ls_mean_of_top_k, 0, NULL},
+    {"mse", &ls_type_mean, &ls_mean_of_squares, 0, NULL},
+    {"rmse", &ls_type_root_mean, &ls_mean_of_squares, 0, NULL},
+    {"mae", &ls_type_mean, &ls_mean_of_sizes, 0, NULL},
+    {"r2", &ls_type_r2, NULL, 0, NULL},
+    {"precision", NULL, NULL, 0, ls_score_precision},
+    {"recall", NULL, NULL, 0, ls_score_recall},
+    {"f1", NULL, NULL, 0, ls_score_f1},
+    {"confusion", NULL, NULL, 0, NULL},
+    {"roc_auc", &ls_type_roc_auc, NULL, 0, NULL},
+    {"lr", &ls_type_lr, NULL, 0, NULL},
+    {"epoch", &ls_type_epoch, NULL, 0, NULL},
+    {"samples_per_second", &ls_type_samples_per_second, NULL, 0, NULL},
+    {"data_wait", &ls_type_data_wait, NULL, 0, NULL},
+    {"comm_wait", &ls_type_comm_wait, NULL, 0, NULL},
 };
 enum { NAMES = sizeof table / sizeof *table };
 
-/* ---- forms: combinations of means, and averages over classes ----------------------------------------------------- */
+/* ---- forms: combinations of means, and averages over classes, in the order of ls_average --------------------------
+ */
 
-typedef enum ls_form { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS } ls_form;
+enum { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS };
 
 static const char running[] = "running_";
 static const char *const suffixes[FORMS] = {"", "", "_var", "_std", "_macro", "_micro", "_per_class"};
@@ -56,35 +58,29 @@ static bool name_form(int index, char name[LS_METRIC_NAME_LIMIT]) {
     return has_form(metric, form);
 }
 
-static ls_metric *make_plain(const named_metric *metric, int k) {
-    return metric->of == &ls_mean_of_top_k ? ls_metric_top_k_acc(k)
-           : metric->type == NULL          ? ls_metric_of_classes("ls_metric_named", metric->name, metric->score, NULL)
-                                           : ls_metric_make(metric->name, metric->type, metric->of);
-}
-
-static ls_metric *make_average(const named_metric *metric, ls_average average) {
-    return ls_metric_of_classes("ls_metric_named", metric->name, metric->score,
-                                &(ls_class_metric_options){.average = average});
+static ls_metric *make(const named_metric *metric, ls_average average, int k) {
+    if (metric->type == NULL) {
+        return ls_metric_of_classes("ls_metric_named", metric->name, metric->score,
+                                    &(ls_class_metric_options){.average = average});
+    }
+    if (metric->of == &ls_mean_of_top_k) {
+        return ls_metric_top_k_acc(k);
+    }
+    ls_metric *made = ls_metric_make(metric->name, metric->type, metric->of);
+    if (made != NULL) {
+        made->outputs = metric->outputs;
+    }
+    return made;
 }
 
 static ls_metric *make_form(int index, int k) {
-    const named_metric *metric = &table[index / FORMS];
-    switch ((ls_form)(index % FORMS)) {
-    case RUNNING:
-        return ls_metric_running(make_plain(metric, k), NULL);
-    case VAR:
-        return ls_metric_var(make_plain(metric, k), false);
-    case STD:
-        return ls_metric_std(make_plain(metric, k), false);
-    case MACRO:
-        return make_average(metric, LS_AVERAGE_MACRO);
-    case MICRO:
-        return make_average(metric, LS_AVERAGE_MICRO);
-    case PER_CLASS:
-        return make_average(metric, LS_AVERAGE_NONE);
-    default:
-        return make_plain(metric, k);
-    }
+    const int form = index % FORMS;
+    ls_metric *metric =
+        make(&table[index / FORMS], form < MACRO ? 0 : (ls_average)(form - MACRO + LS_AVERAGE_MACRO), k);
+    return form == RUNNING ? ls_metric_running(metric, NULL)
+           : form == VAR   ? ls_metric_var(metric, false)
+           : form == STD   ? ls_metric_std(metric, false)
+                           : metric;
 }
 
 /* Rewrites "running_top_3_acc" as "running_top_5_acc", like the table, and returns the 3. Returns 5 for other names. */

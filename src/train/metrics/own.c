@@ -17,28 +17,28 @@ static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {
     return explain(metric, metric->own.mean(batch->state, metric->user, &batch->sum, &batch->weight), errors);
 }
 
-static void init(const ls_metric *metric, double *numbers) {
-    if (metric->own.init != NULL) {
-        metric->own.init(numbers, metric->user);
+static void init(ls_tally *tally) {
+    if (tally->metric->own.init != NULL) {
+        tally->metric->own.init(tally->items, tally->metric->user);
     }
 }
 
-static ls_status update(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
+    const ls_metric *metric = tally->metric;
     const uint32_t errors = ls_error_count;
     return batch->state->count > 0
-               ? explain(metric, metric->own.update(batch->state, metric->user, numbers->items), errors)
+               ? explain(metric, metric->own.update(batch->state, metric->user, tally->items), errors)
                : LS_OK;
 }
 
-static ls_status merge(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
+static ls_status merge(ls_tally *tally, const double *other, size_t count) {
     (void)count;
-    metric->own.merge(numbers->items, other, metric->user);
+    tally->metric->own.merge(tally->items, other, tally->metric->user);
     return LS_OK;
 }
 
-static double result(const ls_metric *metric, double *numbers, size_t count) {
-    (void)count;
-    return metric->own.result(numbers, metric->user);
+static double result(const ls_tally *tally) {
+    return tally->metric->own.result(tally->items, tally->metric->user);
 }
 
 static const ls_batch_mean own_mean = {.measure = measure};

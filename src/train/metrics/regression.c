@@ -44,27 +44,27 @@ static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     return ls_stack(rows, 3, 0);
 }
 
-static ls_status add_r2(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
+static ls_status add_r2(ls_tally *tally, const ls_batch_numbers *batch) {
     const size_t columns = (size_t)batch->asked_count / 3;
     if (batch->state->count == 0) {
         return LS_OK;
     }
-    LS_TRY(ls_numbers_settle(metric, numbers, R2_NUMBERS * columns, batch->state));
+    LS_TRY(ls_tally_settle(tally, R2_NUMBERS * columns, batch->state));
     const double samples = (double)ls_size(batch->state->output, 0);
     for (size_t i = 0; i < columns; i++) {
-        double *column = numbers->items + R2_NUMBERS * i;
+        double *column = tally->items + R2_NUMBERS * i;
         column[ERRORS] += batch->asked[i];
         ls_moments_add(column + TARGETS, samples, batch->asked[columns + i] / samples, batch->asked[2 * columns + i]);
     }
     return LS_OK;
 }
 
-static ls_status merge_r2(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
-    (void)metric;
-    LS_TRY(numbers->count < count ? ls_numbers_resize(numbers, count) : LS_OK);
-    for (double *column = numbers->items; count > 0; column += R2_NUMBERS, other += R2_NUMBERS, count -= R2_NUMBERS) {
-        column[ERRORS] += other[ERRORS];
-        ls_moments_add(column + TARGETS, other[TARGETS], other[TARGETS + 1], other[TARGETS + 2]);
+static ls_status merge_r2(ls_tally *tally, const double *other, size_t count) {
+    LS_TRY(tally->count < count ? ls_tally_resize(tally, count) : LS_OK);
+    for (size_t i = 0; i < count; i += R2_NUMBERS) {
+        const double *targets = other + i + TARGETS;
+        tally->items[i + ERRORS] += other[i + ERRORS];
+        ls_moments_add(tally->items + i + TARGETS, targets[0], targets[1], targets[2]);
     }
     return LS_OK;
 }
@@ -74,13 +74,12 @@ static double explained(double errors, const double targets[LS_MOMENTS]) {
     return targets[0] < 2 ? (double)NAN : targets[2] != 0 ? 1 - errors / targets[2] : errors == 0;
 }
 
-static double r2(const ls_metric *metric, double *numbers, size_t count) {
+static double r2(const ls_tally *tally) {
     double sum = 0;
-    (void)metric;
-    for (size_t column = 0; column < count; column += R2_NUMBERS) {
-        sum += explained(numbers[column + ERRORS], numbers + column + TARGETS);
+    for (size_t i = 0; i < tally->count; i += R2_NUMBERS) {
+        sum += explained(tally->items[i + ERRORS], tally->items + i + TARGETS);
     }
-    return count > 0 ? sum / (double)(count / R2_NUMBERS) : (double)NAN;
+    return tally->count > 0 ? sum / (double)(tally->count / R2_NUMBERS) : (double)NAN;
 }
 
 const ls_metric_type ls_type_r2 = {

@@ -5,7 +5,7 @@
 
 #include "base/describe.h"
 #include "base/memory.h"
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
 static int find(const ls_metrics *metrics, const char *name) {
     for (int i = 0; i < metrics->count; i++) {
@@ -48,11 +48,9 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 /* ---- values so far in a pass ------------------------------------------------------------------------------------- */
 
 /* The value of this rank's numbers; NAN before the first batch. */
-static double value_so_far(const ls_metrics *metrics, int i) {
-    const ls_metric *metric = metrics->items[i];
-    const ls_numbers *numbers = &metrics->set->numbers[i];
-    return metrics->set->begun && numbers->count > 0 ? metric->type->result(metric, numbers->items, numbers->count)
-                                                     : (double)NAN;
+static double value_so_far(const ls_metric_set *set, int i) {
+    const ls_tally *tally = &set->tallies[i];
+    return set->begun && tally->count > 0 ? tally->metric->type->result(tally) : (double)NAN;
 }
 
 /* The index of the metric with this name in the results of the pass that is under way; -1 if there is none. */
@@ -72,7 +70,7 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
         return (double)NAN;
     }
     const int i = find_under_way(trial, name);
-    return i >= 0 ? value_so_far(trial->metrics, i) : ls_history_get(&trial->latest, name);
+    return i >= 0 ? value_so_far(trial->metrics->set, i) : ls_history_get(&trial->latest, name);
 }
 
 /* The index of number `index` of the metrics with one value in this pass; -1 if there are no more. */
@@ -93,7 +91,7 @@ const char *ls_metrics_name(const ls_trial *trial, int index) {
 
 double ls_metrics_so_far(const ls_trial *trial, int index) {
     const int i = find_shown(trial, index);
-    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial->metrics, i) : (double)NAN;
+    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial->metrics->set, i) : (double)NAN;
 }
 
 /* ---- metrics with several values --------------------------------------------------------------------------------- */
@@ -107,7 +105,7 @@ static ls_several *find_several(const ls_metrics *metrics, const char *name) {
     return NULL;
 }
 
-ls_numbers *ls_metrics_keep_several(ls_metrics *metrics, const char *name) {
+ls_tally *ls_metrics_keep_several(ls_metrics *metrics, const char *name) {
     ls_several *found = find_several(metrics, name);
     if (found == NULL) {
         ls_several *several = ls_grow(metrics->several, (size_t)metrics->several_count, sizeof *several);
@@ -117,7 +115,7 @@ ls_numbers *ls_metrics_keep_several(ls_metrics *metrics, const char *name) {
         }
         metrics->several = several;
         found = &several[metrics->several_count++];
-        *found = (ls_several){.values = {NULL, 0, 0}};
+        *found = (ls_several){.values = {.count = 0}};
         snprintf(found->name, sizeof found->name, "%s", name);
     }
     found->values.count = 0;
@@ -126,7 +124,7 @@ ls_numbers *ls_metrics_keep_several(ls_metrics *metrics, const char *name) {
 
 const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
     const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
-    const ls_numbers *values = several != NULL ? &several->values : NULL;
+    const ls_tally *values = several != NULL ? &several->values : NULL;
     const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
     if (count != NULL) {
         *count = values != NULL ? (int64_t)values->count : one != NULL;

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "comm/meter.h"
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -41,12 +41,20 @@ static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) 
                          : add(metrics, metric);
 }
 
+static ls_metric_set *make_set(const ls_metrics *metrics) {
+    ls_metric_set *set = ls_allocate_zeroed(1, sizeof *set);
+    for (int i = 0; set != NULL && i < metrics->count; i++) {
+        set->tallies[i].metric = metrics->items[i];
+    }
+    return set;
+}
+
 ls_status ls_metrics_find(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     const char *const *names = options->metrics != NULL ? options->metrics : LS_METRICS("loss");
     ls_metrics *metrics = trial->metrics = ls_allocate_zeroed(1, sizeof *metrics);
-    if (metrics == NULL || (metrics->set = ls_allocate_zeroed(1, sizeof *metrics->set)) == NULL) {
-        return ls_fail_memory("ls_trial_new", sizeof *metrics + sizeof *metrics->set);
+    if (metrics == NULL) {
+        return ls_fail_memory("ls_trial_new", sizeof *metrics);
     }
     for (; *names != NULL; names++) {
         LS_TRY(add_named(metrics, *names));
@@ -56,9 +64,11 @@ ls_status ls_metrics_find(ls_trial *trial) {
     }
     for (int i = 0; i < metrics->count; i++) {
         ls_metric *metric = metrics->items[i];
+        metrics->merged[i].metric = metric;
         LS_TRY(metric->type->prepare != NULL ? metric->type->prepare(metric, options) : LS_OK);
     }
-    return LS_OK;
+    metrics->set = make_set(metrics);
+    return metrics->set != NULL ? LS_OK : ls_fail_memory("ls_trial_new", sizeof *metrics->set);
 }
 
 void ls_metrics_take(ls_trial *trial) {
@@ -73,21 +83,14 @@ void ls_metrics_take(ls_trial *trial) {
 
 ls_status ls_metrics_make_room(ls_metrics *metrics) {
     for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *metric = metrics->items[i];
-        ls_numbers *numbers = &metrics->set->numbers[i];
-        if (numbers->count < metric->width) {
-            LS_TRY(ls_numbers_resize(numbers, metric->width));
-            if (metric->type->init != NULL) {
-                metric->type->init(metric, numbers->items);
-            }
-        }
+        LS_TRY(ls_tally_begin(&metrics->set->tallies[i]));
     }
     return LS_OK;
 }
 
 void ls_metrics_mark(ls_metrics *metrics) {
     for (int i = 0; i < metrics->count && !metrics->metered; i++) {
-        if (metrics->items[i]->type->metered) {
+        if (metrics->items[i]->type->clock == LS_CLOCK_COMM) {
             metrics->metered = true;
             ls_comm_metered.users++;
         }
@@ -99,12 +102,12 @@ void ls_metrics_mark(ls_metrics *metrics) {
 
 ls_status ls_metrics_push(ls_trial *trial) {
     ls_metrics *metrics = trial->metrics;
-    ls_metric_set *set = metrics->spare != NULL ? metrics->spare : ls_allocate_zeroed(1, sizeof *set);
+    ls_metric_set *set = metrics->spare != NULL ? metrics->spare : make_set(metrics);
     if (set == NULL) {
         return ls_fail_memory("ls_trial_evaluate", sizeof *set);
     }
     for (int i = 0; i < metrics->count; i++) {
-        set->numbers[i].count = 0;
+        set->tallies[i].count = 0;
     }
     set->under_way = false;
     metrics->spare = set->outer;
@@ -125,7 +128,7 @@ static void free_sets(ls_metric_set *set) {
     while (set != NULL) {
         ls_metric_set *outer = set->outer;
         for (int i = 0; i < LS_METRIC_LIMIT; i++) {
-            ls_numbers_free(&set->numbers[i]);
+            ls_tally_free(&set->tallies[i]);
         }
         ls_free(set);
         set = outer;
@@ -143,15 +146,15 @@ void ls_metrics_free(ls_trial *trial) {
     }
     for (int i = 0; i < LS_METRIC_LIMIT; i++) {
         ls_tensor_drop(metrics->state[i].tensor);
-        ls_numbers_free(&metrics->merged[i]);
+        ls_tally_free(&metrics->merged[i]);
     }
     free_sets(metrics->set);
     free_sets(metrics->spare);
-    ls_numbers_free(&metrics->fetched);
-    ls_numbers_free(&metrics->exchanged[0]);
-    ls_numbers_free(&metrics->exchanged[1]);
+    ls_tally_free(&metrics->fetched);
+    ls_tally_free(&metrics->exchanged[0]);
+    ls_tally_free(&metrics->exchanged[1]);
     for (int i = 0; i < metrics->several_count; i++) {
-        ls_numbers_free(&metrics->several[i].values);
+        ls_tally_free(&metrics->several[i].values);
     }
     ls_free(metrics->several);
     ls_free(metrics);

@@ -4,7 +4,7 @@
 
 #include "tensor/device.h"
 #include "tensor/tensor.h"
-#include "train/metrics/measured.h"
+#include "train/metrics/metric.h"
 
 static void forget_state(ls_metrics *metrics) {
     for (int i = 0; i < metrics->count; i++) {
@@ -18,9 +18,9 @@ ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count
     forget_state(metrics);
     LS_TRY(ls_metrics_make_room(metrics));
     for (int i = 0; i < metrics->count; i++) {
-        const ls_numbers *numbers = &metrics->set->numbers[i];
-        const ls_shape shape = LS_SHAPE((int64_t)numbers->count);
-        ls_tensor *tensor = ls_tensor_over(&ls_cpu, &shape, LS_F64, numbers->items);
+        const ls_tally *tally = &metrics->set->tallies[i];
+        const ls_shape shape = LS_SHAPE((int64_t)tally->count);
+        ls_tensor *tensor = ls_tensor_over(&ls_cpu, &shape, LS_F64, tally->items);
         if (tensor == NULL) {
             return ls_fail_memory("ls_trial", sizeof *tensor);
         }
@@ -77,66 +77,62 @@ static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int c
                                              count, metrics->count);
 }
 
-static ls_status copy(const ls_tensor *tensor, ls_numbers *numbers) {
-    ls_host_view view;
-    numbers->count = 0;
-    LS_TRY(ls_numbers_resize(numbers, (size_t)tensor->count));
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-    if (numbers->count > 0) {
-        memcpy(numbers->items, view.memory, numbers->count * sizeof *numbers->items);
+/* ---- three ways to use the numbers of a checkpoint --------------------------------------------------------------- */
+
+typedef ls_status use_numbers(ls_tally *tally, const double *numbers, size_t count);
+
+/* The numbers of this rank. */
+static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
+    tally->count = 0;
+    LS_TRY(ls_tally_resize(tally, count));
+    for (size_t i = 0; i < count; i++) {
+        tally->items[i] = numbers[i];
     }
-    return ls_host_view_end(&view, LS_OK);
+    return LS_OK;
+}
+
+/* The numbers of a rank that is gone, added to those of this rank. */
+static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
+    const ls_metric_type *type = tally->metric->type;
+    if (type->merge != NULL) {
+        return count > 0 ? type->merge(tally, numbers, count) : LS_OK;
+    }
+    LS_TRY(tally->count < count ? ls_tally_resize(tally, count) : LS_OK);
+    for (size_t i = (size_t)type->kept; i < count; i++) {
+        tally->items[i] += numbers[i];
+    }
+    return LS_OK;
+}
+
+/* The numbers of another rank, for a new rank: as many numbers, of which it copies those that a rank keeps. */
+static ls_status begin_like(ls_tally *tally, const double *numbers, size_t count) {
+    const ls_metric_type *type = tally->metric->type;
+    tally->count = 0;
+    LS_TRY(ls_tally_begin(tally));
+    LS_TRY(type->merge == NULL ? ls_tally_resize(tally, count) : LS_OK);
+    for (int i = 0; i < type->kept; i++) {
+        tally->items[i] = numbers[i];
+    }
+    return LS_OK;
+}
+
+static ls_status restore(ls_trial *trial, const ls_named *tensors, int count, use_numbers *use) {
+    ls_metrics *metrics = trial->metrics;
+    LS_TRY(check(metrics, tensors, count));
+    for (int i = 0; i < metrics->count; i++) {
+        const ls_tensor *tensor = find(tensors, count, metrics->items[i]->name);
+        ls_host_view view;
+        LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+        LS_TRY(ls_host_view_end(&view, use(&metrics->set->tallies[i], view.memory, (size_t)tensor->count)));
+    }
+    ls_metrics_mark(metrics);
+    return LS_OK;
 }
 
 ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int count) {
-    ls_metrics *metrics = trial->metrics;
-    LS_TRY(check(metrics, tensors, count));
-    for (int i = 0; i < metrics->count; i++) {
-        LS_TRY(copy(find(tensors, count, metrics->items[i]->name), &metrics->set->numbers[i]));
-    }
-    ls_metrics_mark(metrics);
-    return LS_OK;
-}
-
-/* ---- of other ranks ---------------------------------------------------------------------------------------------- */
-
-/* Adds the numbers of a rank that is gone. */
-static ls_status join(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
-    if (metric->type->merge != NULL) {
-        return metric->type->merge(metric, numbers, other, count);
-    }
-    LS_TRY(numbers->count < count ? ls_numbers_resize(numbers, count) : LS_OK);
-    for (size_t i = (size_t)metric->type->kept; i < count; i++) {
-        numbers->items[i] += other[i];
-    }
-    return LS_OK;
-}
-
-/* The numbers of a new rank: as many as others have, of which it has those that a rank keeps. */
-static ls_status begin_like(const ls_metric *metric, ls_numbers *numbers, const double *other, size_t count) {
-    numbers->count = 0;
-    LS_TRY(ls_numbers_resize(numbers, metric->type->merge == NULL ? count : metric->width));
-    if (metric->type->kept > 0) {
-        memcpy(numbers->items, other, (size_t)metric->type->kept * sizeof *other);
-    } else if (metric->type->init != NULL) {
-        metric->type->init(metric, numbers->items);
-    }
-    return LS_OK;
+    return restore(trial, tensors, count, copy);
 }
 
 ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing) {
-    ls_metrics *metrics = trial->metrics;
-    LS_TRY(check(metrics, tensors, count));
-    for (int i = 0; i < metrics->count; i++) {
-        const ls_metric *metric = metrics->items[i];
-        const ls_tensor *tensor = find(tensors, count, metric->name);
-        ls_numbers *numbers = &metrics->set->numbers[i];
-        ls_host_view view;
-        LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-        const ls_status status = nothing ? begin_like(metric, numbers, view.memory, (size_t)tensor->count)
-                                         : join(metric, numbers, view.memory, (size_t)tensor->count);
-        LS_TRY(ls_host_view_end(&view, status));
-    }
-    ls_metrics_mark(metrics);
-    return LS_OK;
+    return restore(trial, tensors, count, nothing ? begin_like : join);
 }

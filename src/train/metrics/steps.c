@@ -6,24 +6,21 @@
 
 /* ---- learning rate and epoch ------------------------------------------------------------------------------------- */
 
-static ls_status set_rate(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    numbers->items[0] = ls_optimizer_learning_rate(batch->state->optimizer, metric->k);
+static ls_status set_rate(ls_tally *tally, const ls_batch_numbers *batch) {
+    tally->items[0] = ls_optimizer_learning_rate(batch->state->optimizer, tally->metric->k);
     return LS_OK;
 }
 
-static ls_status set_epoch(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    (void)metric;
-    numbers->items[0] = (double)batch->state->epoch;
+static ls_status set_epoch(ls_tally *tally, const ls_batch_numbers *batch) {
+    tally->items[0] = (double)batch->state->epoch;
     return LS_OK;
 }
 
-static double first_number(const ls_metric *metric, double *numbers, size_t count) {
-    (void)metric;
-    (void)count;
-    return numbers[0];
+static double first_number(const ls_tally *tally) {
+    return tally->items[0];
 }
 
-static ls_status prepare_rate(ls_metric *metric, const ls_trial_options *options) {
+static ls_status check_group(ls_metric *metric, const ls_trial_options *options) {
     const int groups = options->optimizer != NULL ? ls_optimizer_group_count(options->optimizer) : 0;
     return metric->k < groups
                ? LS_OK
@@ -33,7 +30,7 @@ static ls_status prepare_rate(ls_metric *metric, const ls_trial_options *options
 
 #define ONE_NUMBER .width = 1, .kept = 1, .alike = true, .at_end = true, .result = first_number
 
-const ls_metric_type ls_type_lr = {ONE_NUMBER, .training_only = true, .prepare = prepare_rate, .update = set_rate};
+const ls_metric_type ls_type_lr = {ONE_NUMBER, .training_only = true, .prepare = check_group, .update = set_rate};
 const ls_metric_type ls_type_epoch = {ONE_NUMBER, .update = set_epoch};
 
 ls_metric *ls_metric_lr(int group) {
@@ -55,44 +52,25 @@ ls_metric *ls_metric_lr(int group) {
 
 enum { SECONDS, RANKS, SAMPLES, CLOCK_NUMBERS };
 
-static void add_seconds(ls_numbers *numbers, double seconds) {
-    numbers->items[SECONDS] += seconds;
-    numbers->items[RANKS] = 1;
-}
-
-static ls_status add_samples(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    (void)metric;
-    add_seconds(numbers, batch->seconds);
-    numbers->items[SAMPLES] += (double)batch->state->count;
-    return LS_OK;
-}
-
-static ls_status add_data_wait(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    (void)metric;
-    add_seconds(numbers, batch->data_seconds);
-    return LS_OK;
-}
-
-static ls_status add_comm_wait(const ls_metric *metric, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    (void)metric;
-    add_seconds(numbers, batch->comm_seconds);
+static ls_status add_time(ls_tally *tally, const ls_batch_numbers *batch) {
+    tally->items[SECONDS] += batch->seconds[tally->metric->type->clock];
+    tally->items[RANKS] = 1;
+    tally->items[SAMPLES] += (double)batch->state->count;
     return LS_OK;
 }
 
 /* The mean over ranks. */
-static double seconds(const ls_metric *metric, double *numbers, size_t count) {
-    (void)metric;
-    (void)count;
-    return numbers[RANKS] > 0 ? numbers[SECONDS] / numbers[RANKS] : (double)NAN;
+static double seconds(const ls_tally *tally) {
+    return tally->items[RANKS] > 0 ? tally->items[SECONDS] / tally->items[RANKS] : (double)NAN;
 }
 
-static double samples_per_second(const ls_metric *metric, double *numbers, size_t count) {
-    const double time = seconds(metric, numbers, count);
-    return time > 0 ? numbers[SAMPLES] / time : (double)NAN;
+static double samples_per_second(const ls_tally *tally) {
+    const double time = seconds(tally);
+    return time > 0 ? tally->items[SAMPLES] / time : (double)NAN;
 }
 
-#define CLOCK .width = CLOCK_NUMBERS, .kept = RANKS + 1
+#define CLOCK(kind) .width = CLOCK_NUMBERS, .kept = RANKS + 1, .update = add_time, .clock = (kind)
 
-const ls_metric_type ls_type_samples_per_second = {CLOCK, .update = add_samples, .result = samples_per_second};
-const ls_metric_type ls_type_data_wait = {CLOCK, .update = add_data_wait, .result = seconds};
-const ls_metric_type ls_type_comm_wait = {CLOCK, .metered = true, .update = add_comm_wait, .result = seconds};
+const ls_metric_type ls_type_samples_per_second = {CLOCK(LS_CLOCK_ALL), .result = samples_per_second};
+const ls_metric_type ls_type_data_wait = {CLOCK(LS_CLOCK_DATA), .result = seconds};
+const ls_metric_type ls_type_comm_wait = {CLOCK(LS_CLOCK_COMM), .result = seconds};
