@@ -233,13 +233,23 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
 LS_API ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
 
-/** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
- * label "test". NAN when there is none. The same on every rank. */
+/**
+ * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
+ * the label "test". NAN if there is none.
+ *
+ * - Within a pass that measures the metric, in hooks and in a step of your own: the value of this rank's samples so far
+ *   in the pass. After on_step_training (on_step_validation) of a batch, the batch is included; before, in on_sample to
+ *   on_backward, it is not. NAN before the first batch. In a trial that resumes in the middle of an epoch, the batches
+ *   before the checkpoint are included.
+ * - Outside of such a pass, from on_end_training (on_end_validation) on: the last value of all ranks, the same on every
+ *   rank.
+ */
 LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
 /**
- * The last values of a metric that has several ("val_confusion", "recall_per_class"), lent until that is measured
- * again; of any other metric its one value. `*count` (may be NULL) is how many there are; 0, and NULL, when there is
- * none. They are in no history, and ls_trial_metric is NAN of them. The same on every rank.
+ * Returns the values of a metric that has several ("val_confusion", "recall_per_class"), or the one value of any other
+ * metric, of the last pass that has ended. Sets `*count` (may be NULL) to the number of values. Returns a borrowed
+ * pointer, valid until the metric is measured again, or NULL if there are no values. The values are not in the history,
+ * and ls_trial_metric of such a metric is NAN. The same on every rank.
  */
 LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count);
 

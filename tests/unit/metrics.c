@@ -69,6 +69,11 @@ static ls_status measure_nothing(const ls_trial_state *state, void *user, double
     return LS_OK;
 }
 
+static void begin(double *numbers, void *user) {
+    (void)user;
+    numbers[0] = 1;
+}
+
 static void expect_refused(const ls_metric_functions *functions, const char *reason) {
     assert_null(ls_metric_new(functions, NULL));
     expect_message(reason);
@@ -84,6 +89,10 @@ static void test_functions_that_are_none(void **state) {
     expect_refused(&(ls_metric_functions){.update = add_products, .result = correlation, .width = 1}, "needs a name");
     expect_refused(&(ls_metric_functions){.name = "x"}, "a metric needs a name, and mean or update");
     expect_refused(NULL, "a metric needs a name");
+    expect_refused(
+        &(ls_metric_functions){.name = "x", .width = 1, .init = begin, .update = add_products, .result = correlation},
+        "\"x\" has init, but not merge");
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .init = begin}, "needs mean alone");
     expect_refused(&(ls_metric_functions){.name = "a_name_of_thirty-three_characters", .mean = measure_nothing},
                    "is longer than 32 bytes");
     const ls_metric_functions longest = {.name = "a_name_of_thirty-two_characters_", .mean = measure_nothing};

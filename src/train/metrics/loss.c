@@ -20,7 +20,7 @@ static ls_tensor *as_number(ls_tensor *x) {
 }
 
 static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
-    ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
+    ls_tensor *divisor = state->trial->divisor.least;
     if (state->loss == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the step has set no loss", metric->name);
     }

@@ -60,8 +60,7 @@ static ls_status check_functions(const ls_metric_functions *own) {
     }
     return own->init == NULL || own->merge != NULL
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" has init, but not merge, which it needs then", maker,
-                         own->name);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" has init, but not merge: give both", maker, own->name);
 }
 
 static ls_status check(const ls_metric_functions *own) {
