@@ -284,11 +284,11 @@ static void test_what_other_metrics_counted(void **state) {
     ls_tensor *three = ls_zeros(LS_SHAPE(3), LS_F64);
     ls_tensor *single = ls_zeros(LS_SHAPE(2), LS_F32);
     const ls_named loss = {"loss", two};
-    expect_wrong_state(trial, &loss, 1, "nothing that the metric \"acc\" has counted");
-    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", three}}, 2, "\"acc\" is to have counted, [3] of f64");
-    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", single}}, 2, "\"acc\" is to have counted, [2] of f32");
+    expect_wrong_state(trial, &loss, 1, "there are no saved numbers of metric \"acc\"");
+    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", three}}, 2, "\"acc\", [3] of f64, do not fit");
+    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", single}}, 2, "\"acc\", [2] of f32, do not fit");
     expect_wrong_state(trial, (const ls_named[]){loss, {"acc", two}, {"mae", two}}, 3,
-                       "3 metrics have counted, and there are 2 here");
+                       "3 metrics were saved, but the trial has 2");
     assert_int_equal(ls_metrics_set_state(trial, (const ls_named[]){{"acc", two}, loss}, 2), LS_OK);
     ls_release(two);
     ls_release(three);

@@ -1,4 +1,4 @@
-/* Accuracies: the share of targets that are met. */
+/* Accuracies: the share of targets that are predicted. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,13 +11,14 @@ static ls_tensor *judge(const ls_metric *metric, const ls_trial_state *state, ls
         return NULL;
     }
     *kept = answers.kept;
-    return ls_eq(answers.said, answers.right);
+    return ls_eq(answers.predicted, answers.targets);
 }
 
 /* ---- of the k largest -------------------------------------------------------------------------------------------- */
 
-/* How many classes come before the one asked for: those with more (NaN is more than any), and of equals the first. */
-static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
+/* The number of classes before the target in the order of outputs, largest first: larger outputs (NaN is the largest),
+ * and equal outputs of classes with smaller numbers. */
+static ls_tensor *ranks_of(ls_tensor *output, int axis, ls_tensor *targets) {
     ls_tensor *index = ls_unsqueeze(targets, axis);
     ls_tensor *score = ls_take_along_axis(output, axis, index);
     ls_shape along = {.ndim = ls_ndim(output)};
@@ -44,11 +45,11 @@ static ls_tensor *judge_top_k(const ls_metric *metric, const ls_trial_state *sta
     ls_tensor *targets = ls_class_targets(state, &layout);
     *kept = ls_class_targets_kept(state, &layout, targets);
     if (*kept != NULL) {
-        targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any that is there */
+        targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any class */
     }
     ls_tensor *is_class = ls_logical_and(ls_ge(targets, 0), ls_lt(targets, (double)classes));
     targets = ls_where(is_class, targets, ls_zeros(LS_SCALAR, LS_I64));
-    ls_tensor *met = ls_to(ls_lt(places(state->output, layout.axis, targets), k), LS_F64);
+    ls_tensor *met = ls_to(ls_lt(ranks_of(state->output, layout.axis, targets), k), LS_F64);
     return ls_where(is_class, met, ls_scalar((double)NAN, LS_F64));
 }
 

@@ -10,7 +10,7 @@ static bool have_one_shape(const ls_tensor *a, const ls_tensor *b) {
     return one.ndim == other.ndim && memcmp(one.size, other.size, (size_t)one.ndim * sizeof *one.size) == 0;
 }
 
-/* [n] or [n, 1]: one number a sample. */
+/* [n] or [n, 1]: one number per sample. */
 static bool is_column(const ls_tensor *tensor) {
     return ls_ndim(tensor) == 1 || (ls_ndim(tensor) == 2 && ls_size(tensor, 1) == 1);
 }
@@ -24,7 +24,7 @@ static bool are_there(const ls_metric *metric, const ls_trial_state *state) {
     return true;
 }
 
-/* ---- one number a target ----------------------------------------------------------------------------------------- */
+/* ---- one number per target --------------------------------------------------------------------------------------- */
 
 bool ls_answers_are_numbers(const ls_metric *metric, const ls_trial_state *state) {
     const ls_tensor *output = state->output;
@@ -45,15 +45,15 @@ static bool read_numbers(const ls_metric *metric, const ls_trial_state *state, d
     if (!ls_answers_are_numbers(metric, state)) {
         return false;
     }
-    answers->said = ls_gt(ls_reshape(state->output, ls_shape_of(state->target)), threshold);
-    answers->right = ls_gt(ls_to(state->target, LS_F64), 0.5);
+    answers->predicted = ls_gt(ls_reshape(state->output, ls_shape_of(state->target)), threshold);
+    answers->targets = ls_gt(ls_to(state->target, LS_F64), 0.5);
     answers->classes = 2;
     return true;
 }
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the target has the output's shape without `axis`. */
+/* Whether the target has the shape of the output without `axis`. */
 static bool fits_without(const ls_tensor *output, int axis, const ls_tensor *target) {
     bool fits = ls_ndim(target) == ls_ndim(output) - 1;
     for (int i = 0; fits && i < ls_ndim(target); i++) {
@@ -69,12 +69,12 @@ static bool refuse_numbers(const ls_metric *metric, const ls_tensor *output) {
                   "whether that is a probability or a logit: use ls_criterion_bce or ls_criterion_bce_with_logits, or "
                   "%s",
                   metric->name, LS_SHAPE_TEXT(output),
-                  is_share ? "metric \"binary_acc\" (yes beyond 0.5) or \"binary_acc_logits\" (yes beyond 0)"
-                           : "say it in the metric's options");
+                  is_share ? "metric \"binary_acc\" (positive above 0.5) or \"binary_acc_logits\" (above 0)"
+                           : "set .outputs of the metric's options");
     return false;
 }
 
-/* Along axis 1, as ls_cross_entropy has the classes, or the last axis where only that fits. */
+/* Classes are along axis 1, like those of ls_cross_entropy, or along the last axis if only this fits. */
 bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, ls_class_layout *layout) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;
@@ -113,9 +113,9 @@ static bool read_classes(const ls_metric *metric, const ls_trial_state *state, l
     if (!ls_class_layout_find(metric, state, &layout)) {
         return false;
     }
-    answers->said = ls_argmax(state->output, layout.axis, false);
-    answers->right = ls_class_targets(state, &layout);
-    answers->kept = ls_class_targets_kept(state, &layout, answers->right);
+    answers->predicted = ls_argmax(state->output, layout.axis, false);
+    answers->targets = ls_class_targets(state, &layout);
+    answers->kept = ls_class_targets_kept(state, &layout, answers->targets);
     answers->classes = ls_size(state->output, layout.axis);
     return true;
 }
@@ -131,7 +131,7 @@ ls_outputs ls_answers_reading(const ls_metric *metric, const ls_trial_options *o
 
 bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_answers *answers) {
     const ls_outputs reading = ls_answers_reading(metric, &state->trial->options);
-    *answers = (ls_answers){.said = NULL};
+    *answers = (ls_answers){.kept = NULL};
     return reading == LS_OUTPUTS_PROBABILITIES ? read_numbers(metric, state, 0.5, answers)
            : reading == LS_OUTPUTS_LOGITS      ? read_numbers(metric, state, 0.0, answers)
                                                : read_classes(metric, state, answers);

@@ -18,7 +18,7 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     if (!ls_answers_read(metric, state, &answers)) {
         return NULL;
     }
-    ls_tensor *code = ls_add(ls_mul(ls_to(answers.right, LS_F64), (double)answers.classes), answers.said);
+    ls_tensor *code = ls_add(ls_mul(ls_to(answers.targets, LS_F64), (double)answers.classes), answers.predicted);
     return answers.kept != NULL ? ls_where(answers.kept, code, ls_scalar((double)NAN, LS_F64)) : code;
 }
 
@@ -29,16 +29,16 @@ static ls_status prepare(ls_metric *metric, const ls_trial_options *options) {
 
 /* A metric with a score has three numbers for each class; the confusion matrix has a number for each pair of classes.
  */
-enum { BOTH = 0, SAID, RIGHT, PER_CLASS };
+enum { MATCHED = 0, PREDICTED, TARGETED, PER_CLASS };
 
 static void count(ls_tally *tally, int64_t classes, int64_t target, int64_t prediction) {
     if (tally->metric->score == NULL) {
         tally->items[target * classes + prediction]++;
         return;
     }
-    tally->items[PER_CLASS * prediction + SAID]++;
-    tally->items[PER_CLASS * target + RIGHT]++;
-    tally->items[PER_CLASS * prediction + BOTH] += target == prediction;
+    tally->items[PER_CLASS * prediction + PREDICTED]++;
+    tally->items[PER_CLASS * target + TARGETED]++;
+    tally->items[PER_CLASS * prediction + MATCHED] += target == prediction;
 }
 
 static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
@@ -68,15 +68,15 @@ static double share(double part, double whole) {
 }
 
 double ls_score_precision(const double counts[]) {
-    return share(counts[BOTH], counts[SAID]);
+    return share(counts[MATCHED], counts[PREDICTED]);
 }
 
 double ls_score_recall(const double counts[]) {
-    return share(counts[BOTH], counts[RIGHT]);
+    return share(counts[MATCHED], counts[TARGETED]);
 }
 
 double ls_score_f1(const double counts[]) {
-    return share(2 * counts[BOTH], counts[SAID] + counts[RIGHT]);
+    return share(2 * counts[MATCHED], counts[PREDICTED] + counts[TARGETED]);
 }
 
 /* The mean over the classes that are predicted, or are a target. */
@@ -84,7 +84,7 @@ static double macro(const ls_tally *tally) {
     double sum = 0;
     int64_t classes = 0;
     for (const double *one = tally->items; one < tally->items + tally->count; one += PER_CLASS) {
-        if (one[SAID] + one[RIGHT] > 0) {
+        if (one[PREDICTED] + one[TARGETED] > 0) {
             sum += tally->metric->score(one);
             classes++;
         }
@@ -97,7 +97,7 @@ static double micro(const ls_tally *tally) {
     for (size_t i = 0; i < tally->count; i++) {
         all[i % PER_CLASS] += tally->items[i];
     }
-    return all[RIGHT] > 0 ? tally->metric->score(all) : (double)NAN;
+    return all[TARGETED] > 0 ? tally->metric->score(all) : (double)NAN;
 }
 
 static double average(const ls_tally *tally) {

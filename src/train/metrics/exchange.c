@@ -90,26 +90,25 @@ static ls_status run_round(exchange *x, int round) {
                      : LS_OK;
 }
 
-/* Merges what the rounds have brought. Numbers of metrics with `merge` are all in one round. */
-static ls_status merge(exchange *x, int i) {
+/* Adds the sums of a round to the merged tally, or merges the numbers of one rank after the other. Numbers of metrics
+ * with `merge` are all in one round. */
+static ls_status merge(const exchange *x, int i, int round) {
     ls_tally *merged = &x->metrics->merged[i];
-    const ls_metric_type *type = merged->metric->type;
-    merged->count = 0;
-    LS_TRY(ls_tally_begin(merged));
-    for (int round = KNOWN; round <= FURTHER; round++) {
-        const double *part = x->parts[i][round];
-        size_t own;
-        for (size_t rank = 0; rank < x->ranks && type->merge != NULL; rank++) {
-            const size_t size = size_of(x, i, rank, round);
-            LS_TRY(size > 0 ? type->merge(merged, part, size) : LS_OK);
-            part += size;
+    const double *part = x->parts[i][round];
+    size_t first;
+    if (merged->metric->type->merge == NULL) {
+        const size_t room = room_of(x, i, round, &first);
+        first = round == KNOWN ? 0 : x->known[i];
+        LS_TRY(ls_tally_resize(merged, first + room));
+        for (size_t j = 0; j < room; j++) {
+            merged->items[first + j] = part[j];
         }
-        const size_t room = type->merge == NULL ? room_of(x, i, round, &own) : 0;
-        const size_t known = round == KNOWN ? 0 : x->known[i];
-        LS_TRY(room > 0 ? ls_tally_resize(merged, known + room) : LS_OK);
-        if (room > 0) {
-            memcpy(merged->items + known, part, room * sizeof *part);
-        }
+        return LS_OK;
+    }
+    for (size_t rank = 0; rank < x->ranks; rank++) {
+        const size_t size = size_of(x, i, rank, round);
+        LS_TRY(size > 0 ? merged->metric->type->merge(merged, part, size) : LS_OK);
+        part += size;
     }
     return LS_OK;
 }
@@ -142,7 +141,10 @@ static ls_status run(exchange *x) {
     }
     LS_TRY(run_round(x, FURTHER));
     for (int i = 0; i < x->metrics->count; i++) {
-        LS_TRY(ls_metric_is_on(x->metrics->items[i], x->state) ? merge(x, i) : LS_OK);
+        x->metrics->merged[i].count = 0;
+        LS_TRY(ls_tally_begin(&x->metrics->merged[i]));
+        LS_TRY(merge(x, i, KNOWN));
+        LS_TRY(merge(x, i, FURTHER));
     }
     return LS_OK;
 }

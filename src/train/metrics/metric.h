@@ -180,7 +180,7 @@ typedef struct ls_metrics {
     ls_tally fetched;                /* of the batch, for all metrics */
     ls_tally exchanged[2];           /* the buffers of the two rounds of an exchange */
     ls_tally merged[LS_METRIC_LIMIT];
-    ls_named state[LS_METRIC_LIMIT]; /* lent by ls_metrics_state */
+    ls_named state[LS_METRIC_LIMIT]; /* borrowed by callers of ls_metrics_state */
     ls_several *several;
     int several_count;
     bool metered; /* the communication of this thread is metered for these metrics */

@@ -1,10 +1,10 @@
-/* Errors of numbers: the mean of their squares, its root, the mean of their sizes, and how much is explained. */
+/* Errors of regressions: "mse", "rmse", "mae" and "r2". */
 #include <math.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-/* In double precision: of what the output is too large, the size of the target. */
+/* output - target in f64, in the shape of the target. */
 static ls_tensor *errors_of(const ls_metric *metric, const ls_trial_state *state) {
     return ls_answers_are_numbers(metric, state)
                ? ls_sub(ls_to(ls_reshape(state->output, ls_shape_of(state->target)), LS_F64),
@@ -24,9 +24,9 @@ static ls_tensor *sizes(const ls_metric *metric, const ls_trial_state *state, ls
 
 /* ---- r2 ----------------------------------------------------------------------------------------------------------
  *
- * 1 - (sum of squared errors) / (sum of squared differences of the targets from their mean): of each number that a
- * sample has, and the mean of those, as scikit-learn's r2_score has it. Each has four numbers: the squared errors, and
- * count, mean and scatter of the targets.
+ * 1 - (sum of squared errors) / (sum of squared differences of the targets from their mean), for each column of a
+ * sample, and the mean over columns, like scikit-learn's r2_score. A column has four numbers: the sum of squared
+ * errors, and count, mean and scatter of the targets.
  */
 enum { ERRORS = 0, TARGETS, R2_NUMBERS = TARGETS + LS_MOMENTS };
 

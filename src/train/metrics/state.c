@@ -58,23 +58,24 @@ static ls_status check_numbers(const ls_metric *metric, const ls_tensor *tensor)
         valid = metric->type->valid(metric, view.memory, (size_t)tensor->count);
         LS_TRY(ls_host_view_end(&view, LS_OK));
     }
-    return valid
-               ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "ls_trial: what the metric \"%s\" is to have counted, %s of %s, is not its own",
-                         metric->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype));
+    return valid ? LS_OK
+                 : ls_fail(LS_ERR_FORMAT,
+                           "ls_trial: the saved numbers of metric \"%s\", %s of %s, do not fit: give the metric the "
+                           "options that it was saved with",
+                           metric->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype));
 }
 
 static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int count) {
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric *metric = metrics->items[i];
         const ls_tensor *tensor = find(tensors, count, metric->name);
-        LS_TRY(tensor != NULL ? check_numbers(metric, tensor)
-                              : ls_fail(LS_ERR_FORMAT, "ls_trial: there is nothing that the metric \"%s\" has counted",
-                                        metric->name));
+        LS_TRY(tensor != NULL
+                   ? check_numbers(metric, tensor)
+                   : ls_fail(LS_ERR_FORMAT, "ls_trial: there are no saved numbers of metric \"%s\"", metric->name));
     }
-    return count == metrics->count ? LS_OK
-                                   : ls_fail(LS_ERR_FORMAT, "ls_trial: %d metrics have counted, and there are %d here",
-                                             count, metrics->count);
+    return count == metrics->count
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "ls_trial: %d metrics were saved, but the trial has %d", count, metrics->count);
 }
 
 /* ---- three ways to use the numbers of a checkpoint --------------------------------------------------------------- */
