@@ -432,7 +432,7 @@ static void test_wrong_samples(void **state) {
     expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,
                    "metric \"confusion\": the target -1 is no class of output [4, 3]");
     expect_refused(zeros(LS_SHAPE(4, 1)), labels, ls_metric_named("f1"), LS_ERR_SHAPE,
-                   "ls_criterion_bce_with_logits, or say it in the metric's options");
+                   "ls_criterion_bce_with_logits, or set .outputs of the metric's options");
     expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,
                    "metric \"recall\": output [4, 3] with target [4, 2]: must be [n, classes, ...]");
     expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
