@@ -22,8 +22,8 @@ typedef struct ls_metric ls_metric;
 
 /**
  * The functions of a metric of your own, for ls_metric_new. Give either `mean` alone, or `width`, `update` and
- * `result`. The trial calls `mean` or `update` after each step, on the ranks whose share of the batch is not empty. A
- * status other than LS_OK ends the run, like the status of a hook.
+ * `result`, and optionally `merge` and `init`. The trial calls `mean` or `update` after each step, on the ranks whose
+ * share of the batch is not empty. A status other than LS_OK ends the run, like the status of a hook.
  */
 typedef struct ls_metric_functions {
     const char *name; /**< up to 32 bytes of UTF-8 (copied) */
@@ -36,8 +36,9 @@ typedef struct ls_metric_functions {
     void (*init)(double *numbers, void *user);
     /** Adds the batch to the numbers of this rank. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
-    /** Merges the numbers of the next rank into `numbers`, at the end of a pass. Ranks are merged in their order,
-     * starting with the numbers of `init`. NULL: the numbers of all ranks are added. */
+    /** Merges the numbers of another rank into `numbers`, at the end of a pass. Ranks are merged in their order,
+     * starting with the numbers of `init`; merging into these must give the numbers of the other rank. NULL: the
+     * numbers of all ranks are added. */
     void (*merge)(double *numbers, const double *other, void *user);
     /** Returns the value that follows from the numbers of all ranks, or from the numbers of this rank so far. */
     double (*result)(const double *numbers, void *user);

@@ -50,8 +50,8 @@ static const ls_metric_type merged = {.init = init, .update = update, .merge = m
 static const char *const maker = "ls_metric_new";
 
 static ls_status check_functions(const ls_metric_functions *own) {
-    const bool mean = own->mean != NULL && own->update == NULL && own->result == NULL && own->width == 0 &&
-                      own->init == NULL && own->merge == NULL;
+    const bool others = own->update != NULL || own->result != NULL || own->init != NULL || own->merge != NULL;
+    const bool mean = own->mean != NULL && !others && own->width == 0;
     const bool numbers = own->mean == NULL && own->update != NULL && own->result != NULL && own->width > 0;
     if (!mean && !numbers) {
         return ls_fail(LS_ERR_ARGUMENT,
