@@ -276,6 +276,29 @@ static void test_one_fetch_for_all(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
+static ls_tensor *loss_on_cpu(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
+    return ls_tensor_to_device(ls_mse_loss(output, target, LS_LOSS_MEAN), "cpu");
+}
+
+/* The loss may be on another device than the output. */
+static void test_two_devices(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *set = ls_tensor_dataset(scores(3, LS_SHAPE(12)), scores(4, LS_SHAPE(12)));
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = loss_on_cpu, .metrics = LS_METRICS("mse", "loss", "mae", "r2"), .quiet = true});
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    assert_true(ls_trial_metric(trial, "test_mse") > 0);
+    expect_near(ls_trial_metric(trial, "test_loss"), ls_trial_metric(trial, "test_mse"));
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* ---- several values ---------------------------------------------------------------------------------------------- */
 
 static void test_several_values(void **state) {
@@ -528,13 +551,21 @@ static void test_no_value(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running_means),  cmocka_unit_test(test_means_of_users_own),
-        cmocka_unit_test(test_rate_and_epoch), cmocka_unit_test(test_rates_of_groups),
-        cmocka_unit_test(test_time),           cmocka_unit_test(test_one_fetch_for_all),
-        cmocka_unit_test(test_several_values), cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_wrong_options),  cmocka_unit_test(test_release),
-        cmocka_unit_test(test_wrong_samples),  cmocka_unit_test(test_classes_that_become_more),
-        cmocka_unit_test(test_no_targets),     cmocka_unit_test(test_no_value),
+        cmocka_unit_test(test_running_means),
+        cmocka_unit_test(test_means_of_users_own),
+        cmocka_unit_test(test_rate_and_epoch),
+        cmocka_unit_test(test_rates_of_groups),
+        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_one_fetch_for_all),
+        cmocka_unit_test(test_two_devices),
+        cmocka_unit_test(test_several_values),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test(test_release),
+        cmocka_unit_test(test_wrong_samples),
+        cmocka_unit_test(test_classes_that_become_more),
+        cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
