@@ -116,6 +116,7 @@ static ls_status report(ls_comm *world, const ls_trial *trial, const ls_module *
 static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader, ls_loader *held) {
     gradient_norms norms = {.largest = 0};
     double warm = 5;
+    const ls_metric_functions sureness = {.name = "sureness", .mean = measure_sureness};
     ls_callback *stopping = ls_early_stopping(&(ls_early_stopping_options){.patience = 8, .restore_best = true});
     ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_backward = measure_gradient,
                                                                            .on_end_training = tell_gradient,
@@ -126,17 +127,16 @@ static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer
                                       stopping,
                                       log_path != NULL ? ls_csv_log(log_path, NULL) : ls_callbacks_of(NULL, 0),
                                       quiet ? ls_callbacks_of(NULL, 0) : ls_console(NULL)};
-    ls_trial *trial =
-        ls_trial_new(&(ls_trial_options){.model = model,
-                                         .optimizer = optimizer,
-                                         .criterion = ls_criterion_cross_entropy,
-                                         .train = loader,
-                                         .validate = held,
-                                         .metrics = LS_METRICS("loss", "acc"),
-                                         LS_CUSTOM_METRICS({.name = "sureness", .measure = measure_sureness}),
-                                         .callbacks = callbacks,
-                                         .callback_count = sizeof callbacks / sizeof *callbacks,
-                                         .quiet = true});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .train = loader,
+                                                       .validate = held,
+                                                       .metrics = LS_METRICS("loss", "acc"),
+                                                       LS_CUSTOM_METRICS(ls_metric_new(&sureness, NULL)),
+                                                       .callbacks = callbacks,
+                                                       .callback_count = sizeof callbacks / sizeof *callbacks,
+                                                       .quiet = true});
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     if (status == LS_OK) {
         status = ls_trial_evaluate(trial, held, "test");

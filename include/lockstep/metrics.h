@@ -1,8 +1,9 @@
 /**
  * @file metrics.h
- * What a trial measures. A metric is one number of each pass over a loader, of training, validation or evaluation:
- * "loss", "val_loss", "test_loss". What all ranks counted is brought together where the pass ends, and divided once, so
- * that the value is that of one process with all the samples, however they are shared out.
+ * Metrics of a trial. A metric is a number that a trial computes in each pass over a loader: "loss" of training,
+ * "val_loss" of validation, "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges
+ * the sums of all ranks and divides once. So the value equals the value of one process with all samples, for every
+ * distribution of the samples over ranks.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H
@@ -13,174 +14,234 @@
 extern "C" {
 #endif
 
-/** What a trial is doing: see train.h. */
+/** The state of a trial: see train.h. */
 typedef struct ls_trial_state ls_trial_state;
 
-/**
- * A metric: one of a constructor below, or your own. Your own has `measure`, or `add`, `result` and `width`. Its
- * functions are called after each step, on ranks whose share of the batch is not empty. A status other than LS_OK ends
- * the run, as a hook's does.
- *
- * A metric that has `release`, or that a constructor made, goes into one trial, which takes it over: ls_trial_free
- * gives it back, or ls_trial_new where it fails.
- */
-typedef struct ls_metric {
-    const char *name; /**< up to 32 bytes of UTF-8; lent, and must outlive the trial */
-    /** Of a mean: over a pass, the sum of `sum` over all batches and ranks, divided by that of `weight`. */
-    ls_status (*measure)(const ls_trial_state *state, void *user, double *sum, double *weight);
-    void *user; /**< given to the functions */
-    /** Of a formula over several numbers: how many. They are 0 where a pass begins. */
-    int width;
-    /** Adds the batch to them. */
-    ls_status (*add)(const ls_trial_state *state, void *user, double *sums);
-    /** What they come to, added up over all batches and ranks; also called for those of this rank so far. */
-    double (*result)(const double *sums, void *user);
-    void (*release)(void *user); /**< NULL, or called with `user` when the trial is done with it */
-    struct ls_metric_rule *rule; /**< of constructors; leave it NULL */
-    bool invalid;                /**< its constructor failed: ls_trial_new fails with that error */
-} ls_metric;
+/** A metric. Opaque; ls_metric_new or another constructor below makes it. */
+typedef struct ls_metric ls_metric;
 
 /**
- * Metrics of constructors and your own in ls_trial_options, in place of its two fields:
+ * The functions of a metric of your own, for ls_metric_new. Give either `mean` alone, or `width`, `update` and
+ * `result`, and optionally `merge` and `init`. The trial calls `mean` or `update` after each step, on the ranks whose
+ * share of the batch is not empty. A status other than LS_OK ends the run, like the status of a hook.
+ */
+typedef struct ls_metric_functions {
+    const char *name; /**< up to 32 bytes of UTF-8 (copied) */
+    /** For a mean: sets the sum and the weight of the batch. The metric is the sum of `sum` over all batches and ranks
+     * of the pass, divided by the sum of `weight`. */
+    ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
+    /** For any other metric: how many numbers each rank accumulates. */
+    int width;
+    /** Sets the `width` numbers at the beginning of a pass, when they are 0. NULL: they stay 0. Needs `merge`. */
+    void (*init)(double *numbers, void *user);
+    /** Adds the batch to the numbers of this rank. */
+    ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
+    /** Merges the numbers of another rank into `numbers`, at the end of a pass. Ranks are merged in their order,
+     * starting with the numbers of `init`; merging into these must give the numbers of the other rank. NULL: the
+     * numbers of all ranks are added. */
+    void (*merge)(double *numbers, const double *other, void *user);
+    /** Returns the value that follows from the numbers of all ranks, or from the numbers of this rank so far. */
+    double (*result)(const double *numbers, void *user);
+    void (*release)(void *user); /**< frees `user` when the metric is freed; NULL: the caller keeps `user` */
+} ls_metric_functions;
+
+/**
+ * Makes a metric from functions of your own. Copies `functions` and passes `user` to each of them. Takes ownership of
+ * `user` if `release` is set. Returns ownership of the metric to the caller, or NULL on failure.
+ */
+LS_API ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user);
+
+/** Frees a metric that the caller owns. Does nothing if a trial owns the metric. NULL is allowed. */
+LS_API void ls_metric_free(ls_metric *metric);
+
+/** Returns the name of the metric, a borrowed pointer. The results of a trial have this name after their prefix. */
+LS_API const char *ls_metric_name(const ls_metric *metric);
+
+/**
+ * Copies an array of metrics, for languages in which an array in an expression does not live long enough. Returns a
+ * borrowed pointer: the first metric that is not NULL owns the copy. Returns NULL, and frees the metrics, if there is
+ * no memory.
+ */
+LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
+
+/**
+ * Sets .custom_metrics and .custom_metric_count of ls_trial_options, in C and in C++20. An array and its length are the
+ * equivalent without a macro.
  *
  * ```c
- * ls_metric error = {.name = "error", .measure = measure};
- * ls_trial *trial =
- *     ls_trial_new(&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_named("acc"), error)});
+ * ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = measure}, NULL);
+ * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_top_k_acc(3), own)});
  * ```
  */
+#ifdef __cplusplus
 #define LS_CUSTOM_METRICS(...)                                                                                         \
-    .custom_metrics = (const ls_metric[]){__VA_ARGS__},                                                                \
-    .custom_metric_count = (int)(sizeof((const ls_metric[]){__VA_ARGS__}) / sizeof(ls_metric))
+    .custom_metrics = ls_metric_array_of({__VA_ARGS__}),                                                               \
+    .custom_metric_count = (int)(sizeof(ls_metric_pointers{__VA_ARGS__}) / sizeof(ls_metric *))
+#else
+#define LS_CUSTOM_METRICS(...)                                                                                         \
+    .custom_metrics = (ls_metric *const[]){__VA_ARGS__},                                                               \
+    .custom_metric_count = (int)(sizeof((ls_metric *const[]){__VA_ARGS__}) / sizeof(ls_metric *))
+#endif
 
 /**
- * How metrics read outputs [n] or [n, 1], one number a target: what is a yes. With outputs [n, classes, ...] the class
- * with the largest number is meant.
+ * How a metric reads outputs [n] or [n, 1], with one number per target. Outputs [n, classes, ...] always predict the
+ * class with the largest number.
  */
 typedef enum ls_outputs {
     LS_OUTPUTS_BY_CRITERION = 0, /**< as probabilities with ls_criterion_bce, as logits with
                                       ls_criterion_bce_with_logits, else as classes */
-    LS_OUTPUTS_PROBABILITIES,    /**< numbers beyond 0.5; there are no classes */
-    LS_OUTPUTS_LOGITS            /**< numbers beyond 0; there are no classes */
+    LS_OUTPUTS_PROBABILITIES,    /**< a number above 0.5 predicts the positive class */
+    LS_OUTPUTS_LOGITS            /**< a number above 0 predicts the positive class */
 } ls_outputs;
 
 /**
- * Metrics by name. Of all samples of a pass:
- *   - "loss": the criterion's, a mean over samples. If a class loss ignores targets or has weights for classes,
- *     the losses of the ranks are weighted by the divisor of the class loss. The result equals the loss of one
- *     process. Otherwise the losses are weighted by the number of samples. A batch in which every target is
- *     ignored is left out;
- *   - "acc": the share of targets that are met. Outputs [n, classes, ...] say the class with the largest number; the
- *     targets are class numbers [n, ...] or one-hot rows of the outputs' shape. (Where only that fits, the classes are
- *     the last axis: [n, ..., classes].) With ls_criterion_bce it is "binary_acc", with ls_criterion_bce_with_logits
- *     "binary_acc_logits". With any other criterion, outputs of one number a target ([n] or [n, 1]) are LS_ERR_SHAPE,
- *     as is what fits nothing. Targets that ls_criterion_cross_entropy ignores do not count, here and for all metrics
- *     of classes;
- *   - "binary_acc": the share of outputs, probabilities, that are beyond 0.5 where the target is, and only there;
- *     output and target have one shape, of which [n] and [n, 1] are the same;
- *   - "binary_acc_logits": the same for logits, which are beyond 0;
- *   - "top_5_acc", with any number: see ls_metric_top_k_acc;
- *   - "mse": the mean of (output - target)^2; "rmse": its root; "mae": the mean of |output - target|. Output and target
- *     have one shape, of which [n] and [n, 1] are the same;
- *   - "r2": 1 - sum (output - target)^2 / sum (target - mean of targets)^2, of each number that a sample has, and the
- *     mean of those (scikit-learn's r2_score: where all targets are alike, 1 if they are met and else 0). NAN of fewer
- *     than two samples;
- *   - "precision", "recall", "f1", and these with "_macro", "_micro" and "_per_class": see ls_metric_precision;
- *   - "confusion": see ls_metric_confusion;
- *   - "roc_auc": the area under the curve of true over false positives: the share of pairs of a sample of class 1 and
- *     one of class 0 in which the first has the larger output, equal ones counted half (Hanley and McNeil, Radiology
- *     143, 1982; scikit-learn's roc_auc_score). Outputs are [n] or [n, 1], scores of any kind, or [n, 2], of two
- *     classes; targets are 0 or 1 (else LS_ERR_ARGUMENT). NAN where only one class is there, or a score is NaN. It
- *     keeps two numbers of each sample of the pass, and where that ends those of all on all ranks.
+ * A list of names for .metrics of ls_trial_options, in C and in C++20: LS_METRICS("loss", "acc"). An array of names
+ * that ends with NULL is the equivalent without a macro. (In C++, each LS_METRICS in the source has one list per
+ * thread, which the next evaluation overwrites.)
  *
- * Of the run:
- *   - "lr": the learning rate at the end of training, of group 0 (see ls_metric_lr); there is none of other passes;
- *   - "epoch": its number, from 0;
- *   - "samples_per_second": of all ranks, in a pass, hooks and what is between batches included;
- *   - "data_wait": seconds in which a rank waited for its loader in the pass, the mean over ranks;
- *   - "comm_wait": seconds that a rank's thread, the one that the trial runs on, spent in calls of communicators and
- *     in waiting for them to end: the work of these calls and what other ranks were late; the mean over ranks. Of a
- *     call that goes on beside the thread's own work (ls_work) its start and the wait for its end count.
+ * Metrics over the samples of a pass:
+ *   - "loss": the loss of the criterion, a mean over samples. If a class loss ignores targets or has weights for
+ *     classes, the losses of the ranks are weighted by the divisor of the class loss. The result equals the loss of one
+ *     process. Otherwise the losses are weighted by the number of samples. A batch in which every target is ignored is
+ *     left out.
+ *   - "acc": the share of targets that are predicted. Outputs [n, classes, ...] predict the class with the largest
+ *     number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may also be
+ *     the last axis, [n, ..., classes], if only this fits. "acc" equals "binary_acc" with ls_criterion_bce, and
+ *     "binary_acc_logits" with ls_criterion_bce_with_logits. With any other criterion, outputs [n] or [n, 1] are
+ *     LS_ERR_SHAPE, like shapes that do not fit. Targets that ls_criterion_cross_entropy ignores do not count, here and
+ *     in all metrics of classes.
+ *   - "binary_acc": the share of outputs that are above 0.5 if and only if the target is. Outputs are probabilities.
+ *     Output and target have the same shape; [n] and [n, 1] are equivalent.
+ *   - "binary_acc_logits": the same for logits and 0.
+ *   - "top_5_acc", with any number: see ls_metric_top_k_acc.
+ *   - "mse": the mean of (output - target)^2; "rmse": its square root; "mae": the mean of |output - target|. Output and
+ *     target have the same shape; [n] and [n, 1] are equivalent.
+ *   - "r2": 1 - sum (output - target)^2 / sum (target - mean of targets)^2 for each column of a sample, and the mean
+ *     over columns, like scikit-learn's r2_score. If all targets are equal: 1 if all outputs are right, else 0. NAN for
+ *     fewer than two samples.
+ *   - "precision", "recall", "f1", and these with "_macro", "_micro" and "_per_class": see ls_metric_precision.
+ *   - "confusion": see ls_metric_confusion.
+ *   - "roc_auc": the area under the curve of true positives over false positives (Hanley and McNeil, Radiology 143,
+ *     1982; scikit-learn's roc_auc_score). Outputs are scores [n] or [n, 1], or [n, 2] for two classes; targets are 0
+ * or 1, else LS_ERR_ARGUMENT. NAN if only one class occurs, or if a score is NaN. Keeps two numbers for each sample of
+ *     the pass; at the end of the pass, each rank has the numbers of all ranks.
  *
- * Of each NAME of these that is a mean ("loss", accuracies, "mse", "mae"):
+ * Metrics of the run:
+ *   - "lr": the learning rate of group 0 at the end of training (see ls_metric_lr); only in training.
+ *   - "epoch": the number of the epoch, from 0.
+ *   - "samples_per_second": of all ranks in the pass, including hooks and the time between batches.
+ *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
+ *   - "comm_wait": the seconds of the pass that the trial's thread spent in calls of communicators, including the wait
+ *     for slower ranks; the mean over ranks. Of a call that runs in the background (ls_work), the start and the wait
+ *     count.
+ *
+ * Combinations, for each NAME above that is a mean ("loss", the accuracies, "mse", "mae"):
  *   - "running_NAME": see ls_metric_running;
  *   - "NAME_var" and "NAME_std": see ls_metric_var.
  */
+#ifdef __cplusplus
+#define LS_METRICS(...)                                                                                                \
+    ([](std::initializer_list<const char *> ls_names) -> const char *const * {                                         \
+        static thread_local const char *ls_list[LS_METRIC_NAMES];                                                      \
+        return ls_metric_names(ls_list, ls_names);                                                                     \
+    }({__VA_ARGS__}))
+#else
 #define LS_METRICS(...)                                                                                                \
     (const char *const[]) {                                                                                            \
         __VA_ARGS__, (const char *)0                                                                                   \
     }
+#endif
 
 /*
  * ---- constructors -----------------------------------------------------------------------------------------------
- * Each gives a metric for `custom_metrics` of one trial, or for one other constructor; one that failed is `invalid`,
- * and what is made of it is, too. Their names are fixed; what they measure is of all ranks.
+ * Each returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the metrics in
+ * its list, also if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the constructor. A
+ * metric belongs to one trial: a second trial is LS_ERR_STATE.
  */
 
-/** The metric of that name. */
-LS_API ls_metric ls_metric_named(const char *name);
+/** Returns the metric with this name. */
+LS_API ls_metric *ls_metric_named(const char *name);
 
-/** "top_K_acc": the share of targets whose class is among the k largest outputs; of equal ones the first count. Shapes
- * are those of "acc"; LS_ERR_SHAPE for fewer than k classes. */
-LS_API ls_metric ls_metric_top_k_acc(int k);
+/** "top_K_acc": the share of targets whose class is among the k largest outputs. Of equal outputs, the first classes
+ * count. Shapes are like those of "acc". Outputs with fewer than k classes are LS_ERR_SHAPE. */
+LS_API ls_metric *ls_metric_top_k_acc(int k);
 
-/** How the numbers of classes become one. */
+/** How a metric averages over classes. */
 typedef enum ls_average {
-    LS_AVERAGE_USUAL = 0, /**< macro of classes; of yes and no (see ls_outputs) that of yes */
-    LS_AVERAGE_MACRO,     /**< the mean over all classes that are said or asked for somewhere in the pass */
-    LS_AVERAGE_MICRO,     /**< all classes are counted together */
-    LS_AVERAGE_NONE       /**< each class has a value of its own: ls_trial_metric_values */
+    LS_AVERAGE_USUAL = 0, /**< macro for classes; for binary outputs (ls_outputs) the positive class alone */
+    LS_AVERAGE_MACRO,     /**< the mean over all classes that are predicted, or are a target, in the pass */
+    LS_AVERAGE_MICRO,     /**< counts all classes together */
+    LS_AVERAGE_NONE       /**< one value for each class: ls_trial_metric_values */
 } ls_average;
 
-/** Of metrics of classes. */
+/** Options of metrics of classes. */
 typedef struct ls_class_metric_options {
     ls_average average;
     ls_outputs outputs;
 } ls_class_metric_options;
 
 /**
- * "precision", "precision_macro", "precision_micro" or "precision_per_class": of the answers that say a class, the
- * share that is right; 0 where there are none (as scikit-learn, whose precision_score also has the averages). Shapes
- * are those of "acc" or, read as yes and no, of "binary_acc". LS_ERR_ARGUMENT, in the run, for a target that is no
- * class; LS_ERR_SHAPE where the number of classes changes. `options` may be NULL.
+ * "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of predictions of a class that
+ * are right; 0 if there are none (like scikit-learn's precision_score). Shapes are like those of "acc", or of
+ * "binary_acc" for binary outputs. During the run, a target that is not a class is LS_ERR_ARGUMENT, and a change of the
+ * number of classes is LS_ERR_SHAPE. `options` may be NULL.
  */
-LS_API ls_metric ls_metric_precision(const ls_class_metric_options *options);
-/** "recall", ...: of the targets of a class, the share that is met. */
-LS_API ls_metric ls_metric_recall(const ls_class_metric_options *options);
-/** "f1", ...: 2 precision recall / (precision + recall) of a class; of several, the mean of those. */
-LS_API ls_metric ls_metric_f1(const ls_class_metric_options *options);
-/** "confusion": how often target i was answered by class j, number i * classes + j of ls_trial_metric_values. There is
- * no average; of yes and no, no is class 0. */
-LS_API ls_metric ls_metric_confusion(const ls_class_metric_options *options);
+LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
+/** "recall", ...: the share of targets of a class that are predicted. */
+LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
+/** "f1", ...: 2 precision recall / (precision + recall) of a class; for several classes, the mean of these. */
+LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
+/** "confusion": the number of targets of class i for which class j was predicted, at index i * classes + j of
+ * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. */
+LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
 
-/** "lr" of group 0, "lr_1" of group 1, ...: its learning rate at the end of training, behind the hooks of the last
- * step. ls_trial_new fails where the optimizer has no such group. */
-LS_API ls_metric ls_metric_lr(int group);
+/** "lr" of group 0, "lr_1" of group 1, ...: the learning rate of the group at the end of training, after the hooks of
+ * the last step. ls_trial_new fails if the optimizer does not have this group. */
+LS_API ls_metric *ls_metric_lr(int group);
 
-/** Of ls_metric_running. */
+/** Options of ls_metric_running. */
 typedef struct ls_running_options {
-    int window; /**< the mean is that of so many batches, up to 10000; 0: 50 */
-    int every;  /**< it is made anew with the first batch of an epoch and each so many later; 0: 10 */
+    int window; /**< the number of batches in the mean, up to 10000; 0: 50 */
+    int every;  /**< the mean is updated at the first batch of an epoch and after each `every` batches; 0: 10 */
 } ls_running_options;
 
 /**
- * "running_NAME" of a metric that is a mean, which it takes over: the mean of the values of the last batches of
- * training, those of the epochs before among them. A batch's value is that of all ranks, which take as many batches
- * each, here and where variances are those of batches. There is none of validation and evaluation (torchbearer 0.5's
- * RunningMean; that of an epoch is what it was at the last time that it was made anew). `options` may be NULL.
+ * "running_NAME" of a metric that is a mean: the mean of the values of the last batches of training, which may belong
+ * to earlier epochs (torchbearer 0.5's RunningMean). Takes ownership of the metric `of`. The value of a batch is the
+ * value of all ranks; all ranks have the same number of batches. Only in training. The result of an epoch is the mean
+ * of the last update. `options` may be NULL.
  */
-LS_API ls_metric ls_metric_running(ls_metric of, const ls_running_options *options);
+LS_API ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options);
 
 /**
- * "NAME_var" of a metric that is a mean, which it takes over: the variance in a pass, of samples or their parts where
- * the metric has a number for each (accuracies, "mse", "mae"), else of batches ("loss", your own), all of one weight.
- * That of a sample, sum (x - mean)^2 / (n - 1), as torchbearer's Var; with `population` divided by n. NAN of too few.
+ * "NAME_var" of a metric that is a mean: the variance in a pass, sum (x - mean)^2 / (n - 1), or / n with `population`.
+ * Takes ownership of the metric `of`. Accuracies, "mse" and "mae" have a value x for each sample or element; "loss" and
+ * your own metrics have a value for each batch, and all batches have the same weight. NAN if there are too few values.
  */
-LS_API ls_metric ls_metric_var(ls_metric of, bool population);
-/** "NAME_std": its root. */
-LS_API ls_metric ls_metric_std(ls_metric of, bool population);
+LS_API ls_metric *ls_metric_var(ls_metric *of, bool population);
+/** "NAME_std": the square root of "NAME_var". */
+LS_API ls_metric *ls_metric_std(ls_metric *of, bool population);
 
 #ifdef __cplusplus
+}
+
+/* For LS_CUSTOM_METRICS and LS_METRICS: one name more than a trial takes, and NULL. */
+#define LS_METRIC_NAMES 34
+using ls_metric_pointers = ls_metric *[];
+
+inline ls_metric *const *ls_metric_array_of(std::initializer_list<ls_metric *> metrics) {
+    return ls_metric_array(metrics.begin(), static_cast<int>(metrics.size()));
+}
+
+inline const char *const *ls_metric_names(const char **list, std::initializer_list<const char *> names) {
+    int count = 0;
+    for (const char *name : names) {
+        if (count < LS_METRIC_NAMES - 1) {
+            list[count++] = name;
+        }
+    }
+    list[count] = nullptr;
+    return list;
 }
 #endif
 

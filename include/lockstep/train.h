@@ -162,9 +162,9 @@ LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int 
     .callback_count = (int)(sizeof((ls_callback *const[]){__VA_ARGS__}) / sizeof(ls_callback *))
 #endif
 
-/** Options of ls_trial_new. The trial takes ownership of callbacks, of metrics that have `release` and of metrics of
- * constructors, also if ls_trial_new fails. It borrows all other objects: free the trial first. ls_trial_run fails with
- * LS_ERR_STATE if a loader or the optimizer was freed before. */
+/** Options of ls_trial_new. The trial takes ownership of callbacks and metrics, also if ls_trial_new fails. It borrows
+ * all other objects: free the trial first. ls_trial_run fails with LS_ERR_STATE if a loader or the optimizer was freed
+ * before. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */
@@ -184,7 +184,9 @@ typedef struct ls_trial_options {
     ls_loader *validate;        /**< NULL: no validation */
     ls_comm *comm;              /**< over which metrics are reduced; NULL: the model's, if ls_data_parallel made it */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
-    const ls_metric *custom_metrics; /**< your own and constructors', after those (copied); see LS_CUSTOM_METRICS */
+    /** After these, metrics of constructors and of your own; see LS_CUSTOM_METRICS. The trial takes ownership of the
+     * metrics, also if ls_trial_new fails, and copies the array. */
+    ls_metric *const *custom_metrics;
     int custom_metric_count;
     /** Called in this order; see LS_CALLBACKS. The trial copies the array. A callback belongs to one trial: giving it
      * to a second trial is LS_ERR_STATE, and giving it twice is LS_ERR_ARGUMENT. If an element is NULL, ls_trial_new
@@ -280,13 +282,23 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
 LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
 
-/** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
- * label "test". NAN when there is none. The same on every rank. */
+/**
+ * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
+ * the label "test". NAN if there is none.
+ *
+ * - Within a pass that measures the metric, in hooks and in a step of your own: the value of this rank's samples so far
+ *   in the pass. After on_step_training (on_step_validation) of a batch, the batch is included; before, in on_sample to
+ *   on_backward, it is not. NAN before the first batch. In a trial that resumes in the middle of an epoch, the batches
+ *   before the checkpoint are included.
+ * - Outside of such a pass, from on_end_training (on_end_validation) on: the last value of all ranks, the same on every
+ *   rank.
+ */
 LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
 /**
- * The last values of a metric that has several ("val_confusion", "recall_per_class"), lent until that is measured
- * again; of any other metric its one value. `*count` (may be NULL) is how many there are; 0, and NULL, when there is
- * none. They are in no history, and ls_trial_metric is NAN of them. The same on every rank.
+ * Returns the values of a metric that has several ("val_confusion", "recall_per_class"), or the one value of any other
+ * metric, of the last pass that has ended. Sets `*count` (may be NULL) to the number of values. Returns a borrowed
+ * pointer, valid until the metric is measured again, or NULL if there are no values. The values are not in the history,
+ * and ls_trial_metric of such a metric is NAN. The same on every rank.
  */
 LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count);
 

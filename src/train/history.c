@@ -198,10 +198,6 @@ static double find_in(const ls_history *history, int64_t epoch, const char *want
 
 /* ---- what users see ---------------------------------------------------------------------------------------------- */
 
-double ls_trial_metric(const ls_trial *trial, const char *name) {
-    return trial != NULL ? ls_history_get(&trial->latest, name) : NAN;
-}
-
 int64_t ls_trial_history_count(const ls_trial *trial) {
     return trial != NULL ? trial->history.count : 0;
 }

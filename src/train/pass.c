@@ -72,8 +72,8 @@ static void begin(ls_trial *trial, const ls_pass *pass) {
         if (pass->steps == 0) {
             ls_loader_position(pass->loader, NULL, &state->batch);
         }
-        ls_metrics_begin(trial);
     }
+    ls_metrics_begin(trial, pass->prefix, trial->continues);
     ls_progress_begin(trial, pass->label);
 }
 
@@ -85,7 +85,7 @@ static ls_status run_pass(ls_trial *trial, const ls_pass *pass) {
     if (status != LS_OK || pass->prefix == NULL) {
         return status;
     }
-    LS_TRY(ls_metrics_end(trial, pass->prefix, pass->entry));
+    LS_TRY(ls_metrics_end(trial, pass->entry));
     ls_progress_end(trial, pass->prefix);
     return LS_OK;
 }

@@ -227,20 +227,23 @@ void ls_checkpointer_free(ls_checkpointer *checkpointer);
 /* Writes its options, which must be the same on all ranks, into `text`. */
 void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
 
-/* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
+/* metrics/: makes trial->metrics from the options. The trial borrows custom metrics until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
 void ls_metrics_take(ls_trial *trial);
-/* Frees what constructors of metrics made, and users' own, where no trial has taken them. `metrics` may be NULL. */
-void ls_metrics_drop(const ls_metric *metrics, int count);
+/* Frees the metrics that no trial has taken. `metrics` and its elements may be NULL. */
+void ls_metrics_drop(ls_metric *const *metrics, int count);
 void ls_metrics_free(ls_trial *trial);
-/* Begins a pass; adds the batch in trial->state, on every rank, also where its share is empty; and ends it: over all
- * ranks, stored as prefix + name in trial->latest and, unless that is NULL, in `entry`. */
-void ls_metrics_begin(ls_trial *trial);
+/* Begins a pass whose results have the prefix, or NULL if there are none. A pass that continues has its numbers from
+ * ls_metrics_set_state. */
+void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues);
+/* Adds the batch in trial->state, on every rank, also if its share is empty. */
 ls_status ls_metrics_add(ls_trial *trial);
-/* The loader took so long to make the next batch. */
+/* Adds the time that the loader took for the next batch. */
 void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds);
-ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry);
-/* The numbers of a pass that another interrupts are kept, and that one has its own; and back. */
+/* Ends the pass: merges the numbers of all ranks, and stores the results in trial->latest and, unless it is NULL, in
+ * `entry`. Collective. */
+ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry);
+/* Puts the numbers of an interrupted pass aside; and restores them. */
 ls_status ls_metrics_push(ls_trial *trial);
 void ls_metrics_pop(ls_trial *trial);
 /* Writes metric number `index` with its options into `text`; false when there are no more. */
@@ -255,17 +258,17 @@ ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char 
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
-/* Of the metrics that have one value in this pass: the name of number `index`, NULL when there are no more; and its
- * value so far, of this rank's samples, NAN where there is none. */
+/* Of the metrics with one value in this pass: the name of number `index`, NULL if there are no more, and its value so
+ * far, of this rank's samples, for the progress line. NAN before the first batch. */
 const char *ls_metrics_name(const ls_trial *trial, int index);
 double ls_metrics_so_far(const ls_trial *trial, int index);
-/* What this rank has counted in the pass that is under way, one tensor of f64 for each metric: what a trial that goes
- * on in the midst of an epoch is given. Lent until the metrics are used again. And back; LS_ERR_FORMAT, and nothing is
- * changed, where names or sizes are not those of these metrics. */
+/* Lists the numbers of this rank in the pass that is under way, one tensor of f64 for each metric, for checkpoints. The
+ * tensors are borrowed until the metrics are used again. The second call restores the numbers in a trial that resumes;
+ * it fails with LS_ERR_FORMAT, and changes nothing, if names or sizes do not fit these metrics. */
 ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count);
 ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int count);
-/* The same of a rank that is no more, to what this one has counted; with `nothing`, as if that one had counted as many
- * batches with empty shares: for a rank that is new. */
+/* Adds the numbers of another rank to those of this rank, if there are fewer ranks now. With `nothing`, begins like a
+ * rank whose shares of all batches were empty, if this rank is new. */
 ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing);
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */

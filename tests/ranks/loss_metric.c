@@ -107,8 +107,6 @@ static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[
     ls_loader *validate = ls_loader_new(make_dataset(), &ordered);
     criterion user = *c;
     step_losses steps = {0, 0};
-    const ls_metric running =
-        ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = 3, .every = 2});
     ls_trial *trial = ls_trial_new(&(ls_trial_options){
         .model = model,
         .optimizer = optimizer,
@@ -120,8 +118,7 @@ static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[
         .validate = validate,
         .comm = comm,
         .metrics = LS_METRICS("loss", "loss_std", "loss_var"),
-        .custom_metrics = &running,
-        .custom_metric_count = 1,
+        LS_CUSTOM_METRICS(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = 3, .every = 2})),
         LS_CALLBACKS(ls_terminate_on_nan(NULL),
                      ls_callback_new(&(ls_callback_hooks){.on_step_training = on_step_training}, &steps)),
         .quiet = true});

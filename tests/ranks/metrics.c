@@ -107,9 +107,8 @@ static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
     const ls_loader_options loading = {.global_batch_size = how->global_batch, .comm = comm, .seed = 5};
     ls_callback *callback =
         how->callback != NULL ? how->callback : ls_callback_new(&(ls_callback_hooks){.name = "none"}, NULL);
-    const ls_metric own = {.name = "own", .measure = measure_size};
-    const ls_metric users[] = {{.name = "formula", .width = 3, .add = add_squares, .result = make_formula},
-                               ls_metric_running(own, &(ls_running_options){.window = 3, .every = 2})};
+    const ls_metric_functions formula = {.name = "formula", .width = 3, .update = add_squares, .result = make_formula};
+    ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = measure_size}, NULL);
     *p = (participant){.model = ls_nn_function("AsItIs", as_it_is, NULL), .parameter = ls_zeros(LS_SHAPE(1), LS_F64)};
     LS_TRY(ls_set_requires_grad(p->parameter, true));
     p->optimizer = ls_sgd(NULL, NULL);
@@ -124,8 +123,8 @@ static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
                             .train = p->train,
                             .comm = comm,
                             .metrics = how->classes ? of_classes : of_numbers,
-                            .custom_metrics = users,
-                            .custom_metric_count = 2,
+                            LS_CUSTOM_METRICS(ls_metric_new(&formula, NULL),
+                                              ls_metric_running(own, &(ls_running_options){.window = 3, .every = 2})),
                             .callbacks = &callback,
                             .callback_count = 1,
                             .quiet = true});

@@ -44,6 +44,51 @@ strict=(-Wall -Wpedantic -Werror)
 check "C with pkg-config" cc -std=c17 "${strict[@]}" "$work/first.c" "${flags[@]}" -o "$work/first-c"
 check "C++ with pkg-config" c++ -std=c++20 "${strict[@]}" "$work/first.cpp" "${flags[@]}" -o "$work/first-cpp"
 
+cat >"$work/metrics.cpp" <<'CPP'
+#include <cstdio>
+#include <lockstep/lockstep.h>
+static ls_status count(const ls_trial_state *state, void *, double *sum, double *weight) {
+    *sum = static_cast<double>(state->count);
+    *weight = 1;
+    return LS_OK;
+}
+int main() {
+    ls_module *model = ls_nn_linear(2, 1);
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *set = ls_tensor_dataset(ls_ones(LS_SHAPE(6, 2), LS_F32), ls_zeros(LS_SHAPE(6, 1), LS_F32));
+    if (ls_scope_end(scope) != LS_OK) {
+        return 1;
+    }
+    ls_loader_options loading = {};
+    loading.batch_size = 2;
+    ls_loader *loader = ls_loader_new(set, &loading);
+    ls_metric_functions own = {};
+    own.name = "own";
+    own.mean = count;
+    const ls_trial_options options = {.model = model,
+                                      .criterion = ls_criterion_mse,
+                                      .metrics = LS_METRICS("loss", "mae"),
+                                      LS_CUSTOM_METRICS(ls_metric_named("mse"), ls_metric_new(&own, nullptr)),
+                                      .quiet = true};
+    ls_trial *trial = ls_trial_new(&options);
+    const bool measured = trial != nullptr && ls_trial_evaluate(trial, loader, "test") == LS_OK;
+    std::printf("%s\n", measured ? "" : ls_error_message());
+    const bool right = measured && ls_trial_metric(trial, "test_own") == 2 && ls_trial_metric(trial, "test_mae") > 0;
+    ls_trial_free(trial);
+    const ls_trial_options wrong = {.model = model, .criterion = ls_criterion_mse, LS_CUSTOM_METRICS(ls_metric_lr(-1))};
+    const bool refused = ls_trial_new(&wrong) == nullptr;
+    std::printf("%s\n", ls_error_message());
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return right && refused ? 0 : 1;
+}
+CPP
+check "lists of metrics in C++" c++ -std=c++20 "${strict[@]}" "$work/metrics.cpp" "${flags[@]}" -o "$work/metrics"
+says_why() {
+    "$work/metrics" >"$work/run" && grep -q 'ls_metric_lr: there is no group -1' "$work/run"
+}
+check "metrics of a C++ program" says_why
+
 runs_on_two() {
     "$work/prefix/bin/lockstep" run -n 2 "$1" >"$work/run" || return 1
     cat "$work/run"

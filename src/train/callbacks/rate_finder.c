@@ -136,7 +136,7 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
-    ls_metrics_begin(trial);
+    ls_metrics_begin(trial, NULL, false);
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;
         LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));

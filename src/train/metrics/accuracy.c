@@ -1,35 +1,24 @@
-/* Accuracies: the share of targets that are met. */
+/* Accuracies: the share of targets that are predicted. */
 #include <math.h>
 #include <stdio.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-static ls_tensor *judge(const ls_measure *measure, const ls_trial_state *state, ls_outputs outputs, ls_tensor **kept) {
+static ls_tensor *judge(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
     ls_answers answers;
-    if (!ls_answers_read(measure, state, outputs, &answers)) {
+    if (!ls_answers_read(metric, state, &answers)) {
         return NULL;
     }
     *kept = answers.kept;
-    return ls_eq(answers.said, answers.right);
-}
-
-static ls_tensor *judge_any(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(measure, state, LS_OUTPUTS_BY_CRITERION, kept);
-}
-
-static ls_tensor *judge_probabilities(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(measure, state, LS_OUTPUTS_PROBABILITIES, kept);
-}
-
-static ls_tensor *judge_logits(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
-    return judge(measure, state, LS_OUTPUTS_LOGITS, kept);
+    return ls_eq(answers.predicted, answers.targets);
 }
 
 /* ---- of the k largest -------------------------------------------------------------------------------------------- */
 
-/* How many classes come before the one asked for: those with more (NaN is more than any), and of equals the first. */
-static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
+/* The number of classes before the target in the order of outputs, largest first: larger outputs (NaN is the largest),
+ * and equal outputs of classes with smaller numbers. */
+static ls_tensor *ranks_of(ls_tensor *output, int axis, ls_tensor *targets) {
     ls_tensor *index = ls_unsqueeze(targets, axis);
     ls_tensor *score = ls_take_along_axis(output, axis, index);
     ls_shape along = {.ndim = ls_ndim(output)};
@@ -42,47 +31,42 @@ static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
     return ls_sub((double)ls_size(output, axis), ls_sum_axes(behind, LS_AXES(axis), false));
 }
 
-static ls_tensor *judge_top_k(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
-    const int k = measure->rule->k;
+static ls_tensor *judge_top_k(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {
+    const int k = metric->k;
     ls_class_layout layout;
-    if (!ls_class_layout_find(measure, state, &layout)) {
+    if (!ls_class_layout_find(metric, state, &layout)) {
         return NULL;
     }
     const int64_t classes = ls_size(state->output, layout.axis);
     if (k > classes) {
         return ls_fail_null(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s has %lld classes, fewer than %d",
-                            measure->rule->name, LS_SHAPE_TEXT(state->output), (long long)classes, k);
+                            metric->name, LS_SHAPE_TEXT(state->output), (long long)classes, k);
     }
     ls_tensor *targets = ls_class_targets(state, &layout);
     *kept = ls_class_targets_kept(state, &layout, targets);
     if (*kept != NULL) {
-        targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any that is there */
+        targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any class */
     }
     ls_tensor *is_class = ls_logical_and(ls_ge(targets, 0), ls_lt(targets, (double)classes));
     targets = ls_where(is_class, targets, ls_zeros(LS_SCALAR, LS_I64));
-    ls_tensor *met = ls_to(ls_lt(places(state->output, layout.axis, targets), k), LS_F64);
+    ls_tensor *met = ls_to(ls_lt(ranks_of(state->output, layout.axis, targets), k), LS_F64);
     return ls_where(is_class, met, ls_scalar((double)NAN, LS_F64));
 }
 
-ls_metric ls_metric_top_k_acc(int k) {
+ls_metric *ls_metric_top_k_acc(int k) {
+    char name[LS_METRIC_NAME_LIMIT];
     if (k < 1) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, must be 1 or more", k);
-        return ls_metric_of_rule(NULL);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, must be 1 or more", k);
     }
-    ls_metric_rule *rule = ls_metric_rule_make(&ls_kind_top_k_acc);
-    if (rule != NULL) {
-        rule->k = k;
-        snprintf(rule->name, sizeof rule->name, "top_%d_acc", k);
+    snprintf(name, sizeof name, "top_%d_acc", k);
+    ls_metric *metric = ls_metric_make(name, &ls_type_mean, &ls_mean_of_top_k);
+    if (metric != NULL) {
+        metric->k = k;
     }
-    return ls_metric_of_rule(rule);
+    return metric;
 }
 
-/* ---- the rows ---------------------------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
-const ls_metric_kind ls_kind_acc = {.name = "acc", .aggregate = &ls_aggregate_mean, .elements = judge_any};
-const ls_metric_kind ls_kind_binary_acc = {
-    .name = "binary_acc", .aggregate = &ls_aggregate_mean, .elements = judge_probabilities};
-const ls_metric_kind ls_kind_binary_acc_logits = {
-    .name = "binary_acc_logits", .aggregate = &ls_aggregate_mean, .elements = judge_logits};
-const ls_metric_kind ls_kind_top_k_acc = {
-    .name = "top_5_acc", .aggregate = &ls_aggregate_mean, .refuses = true, .elements = judge_top_k};
+const ls_batch_mean ls_mean_of_matches = {.elements = judge};
+const ls_batch_mean ls_mean_of_top_k = {.elements = judge_top_k, .refuses = true};

@@ -1,6 +1,7 @@
 /*
- * What outputs say and targets ask for, as class numbers: of outputs [n, classes, ...] that of the largest; of one
- * number a target, 0 or 1. Which of the two it is, and where the classes are, the shapes say, and the criterion.
+ * Predictions and targets as class numbers. Outputs [n, classes, ...] predict the class with the largest number;
+ * outputs with one number per target predict 0 or 1. Shapes and criterion decide which, and along which axis the
+ * classes are.
  */
 #ifndef LS_TRAIN_METRICS_ANSWERS_H
 #define LS_TRAIN_METRICS_ANSWERS_H
@@ -8,29 +9,32 @@
 #include "train/metrics/metric.h"
 
 typedef struct ls_answers {
-    ls_tensor *said;
-    ls_tensor *right; /* of the same shape */
-    ls_tensor *kept;  /* bool: those that count; NULL: all do */
+    ls_tensor *predicted;
+    ls_tensor *targets; /* of the same shape */
+    ls_tensor *kept;    /* bool: the answers that count; NULL: all */
     int64_t classes;
 } ls_answers;
 
-/* How a trial of these options reads outputs; LS_OUTPUTS_BY_CRITERION: as classes. */
-ls_outputs ls_answers_reading(ls_outputs outputs, const ls_trial_options *options);
-/* Whether there are answers; the error says why not. */
-bool ls_answers_read(const ls_measure *measure, const ls_trial_state *state, ls_outputs outputs, ls_answers *answers);
+/* How the metric reads outputs in a trial with these options; LS_OUTPUTS_BY_CRITERION: as classes. */
+ls_outputs ls_answers_reading(const ls_metric *metric, const ls_trial_options *options);
+/* Reads the predictions and targets of the batch. Returns false and sets an error if shapes do not fit. */
+bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_answers *answers);
 
-/* Of outputs of classes, which are not read yet. */
+/* How many classes the outputs of the batch have; 0 if the share is empty. */
+int64_t ls_answers_classes(const ls_metric *metric, const ls_trial_state *state);
+
+/* How outputs of classes are laid out. */
 typedef struct ls_class_layout {
     int axis;     /* of the classes */
-    bool one_hot; /* targets are rows like the outputs, else class numbers */
+    bool one_hot; /* targets have the shape of the outputs; else they are class numbers */
 } ls_class_layout;
 
-bool ls_class_layout_find(const ls_measure *measure, const ls_trial_state *state, ls_class_layout *layout);
-/* The class numbers that targets ask for, i64; and which of these count, NULL where the criterion ignores none. */
+bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, ls_class_layout *layout);
+/* Returns the targets as class numbers, i64; and a bool tensor of the targets that count, NULL if all do. */
 ls_tensor *ls_class_targets(const ls_trial_state *state, const ls_class_layout *layout);
 ls_tensor *ls_class_targets_kept(const ls_trial_state *state, const ls_class_layout *layout, ls_tensor *targets);
 
-/* Whether there are outputs and targets of one shape, of which [n] and [n, 1] are the same; the error says why not. */
-bool ls_answers_are_numbers(const ls_measure *measure, const ls_trial_state *state);
+/* Whether outputs and targets have the same shape; [n] and [n, 1] are equivalent. Sets an error if not. */
+bool ls_answers_are_numbers(const ls_metric *metric, const ls_trial_state *state);
 
 #endif

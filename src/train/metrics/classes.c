@@ -1,6 +1,6 @@
 /*
- * Precision, recall, F1 and the confusion matrix, of classes or of yes and no: how often each class was said, asked
- * for, and both, in a pass.
+ * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs: they count predictions and
+ * targets of a pass by class.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,243 +10,165 @@
 
 /* ---- counting ----------------------------------------------------------------------------------------------------
  *
- * Of each answer the host is told one number, classes * right + said; NaN of one that does not count.
+ * The host gets one number for each answer, classes * target + prediction; NaN if the answer does not count.
  */
 
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     ls_answers answers;
-    if (!ls_answers_read(measure, state, measure->rule->outputs, &answers)) {
+    if (!ls_answers_read(metric, state, &answers)) {
         return NULL;
     }
-    measure->classes = answers.classes;
-    ls_tensor *code = ls_add(ls_mul(ls_to(answers.right, LS_F64), (double)answers.classes), answers.said);
+    ls_tensor *code = ls_add(ls_mul(ls_to(answers.targets, LS_F64), (double)answers.classes), answers.predicted);
     return answers.kept != NULL ? ls_where(answers.kept, code, ls_scalar((double)NAN, LS_F64)) : code;
 }
 
-static ls_status prepare(ls_measure *measure, const ls_trial_options *options) {
-    measure->yes_or_no = ls_answers_reading(measure->rule->outputs, options) != LS_OUTPUTS_BY_CRITERION;
+static ls_status prepare(ls_metric *metric, const ls_trial_options *options) {
+    metric->binary = ls_answers_reading(metric, options) != LS_OUTPUTS_BY_CRITERION;
     return LS_OK;
 }
 
-/* The numbers of the answer that `code` tells; false where it does not count, or with the error set. */
-static bool decode(const ls_measure *measure, const ls_trial_state *state, double code, int64_t *right, int64_t *said) {
-    const double classes = (double)measure->classes;
-    if (isnan(code)) {
-        return false;
+/* A metric with a score has three numbers for each class; the confusion matrix has a number for each pair of classes.
+ */
+enum { MATCHED = 0, PREDICTED, TARGETED, PER_CLASS };
+
+static void count(ls_tally *tally, int64_t classes, int64_t target, int64_t prediction) {
+    if (tally->metric->score == NULL) {
+        tally->items[target * classes + prediction]++;
+        return;
     }
-    const double row = floor(code / classes);
-    if (row < 0 || row >= classes) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %.0f is no class of output %s",
-                      measure->rule->name, row, LS_SHAPE_TEXT(state->output));
-        return false;
-    }
-    *right = (int64_t)row;
-    *said = (int64_t)(code - row * classes);
-    return true;
+    tally->items[PER_CLASS * prediction + PREDICTED]++;
+    tally->items[PER_CLASS * target + TARGETED]++;
+    tally->items[PER_CLASS * prediction + MATCHED] += target == prediction;
 }
 
-/* Counts the answers of a batch, each by `count`. */
-static ls_status count_answers(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch,
-                               size_t width, void (*count)(const ls_measure *, double *, int64_t, int64_t)) {
-    if (batch->state->count == 0) {
-        return LS_OK;
-    }
-    LS_TRY(ls_numbers_settle(measure, numbers, width, batch->state));
-    const uint32_t errors = ls_error_count;
-    for (int64_t i = 0; i < measure->asked_count; i++) {
-        int64_t right;
-        int64_t said;
-        if (decode(measure, batch->state, measure->asked[i], &right, &said)) {
-            count(measure, numbers->items, right, said);
-        } else if (ls_error_count != errors) {
-            return ls_error_status();
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
+    const ls_metric *metric = tally->metric;
+    const int64_t classes = ls_answers_classes(metric, batch->state);
+    const int64_t width = classes * (metric->score != NULL ? PER_CLASS : classes);
+    LS_TRY(classes > 0 ? ls_tally_settle(tally, (size_t)width, batch->state) : LS_OK);
+    for (int64_t i = 0; i < batch->asked_count; i++) {
+        const double code = batch->asked[i];
+        const double target = floor(code / (double)classes);
+        if (target < 0 || target >= (double)classes) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %.0f is no class of output %s",
+                           metric->name, target, LS_SHAPE_TEXT(batch->state->output));
+        }
+        if (!isnan(code)) {
+            count(tally, classes, (int64_t)target, (int64_t)(code - target * (double)classes));
         }
     }
     return LS_OK;
 }
 
-/* ---- precision, recall, f1: three numbers of each class --------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-enum { BOTH = 0, SAID, RIGHT, PER_CLASS };
-
-static void count_class(const ls_measure *measure, double *numbers, int64_t right, int64_t said) {
-    (void)measure;
-    numbers[PER_CLASS * said + SAID]++;
-    numbers[PER_CLASS * right + RIGHT]++;
-    numbers[PER_CLASS * said + BOTH] += right == said;
-}
-
-static ls_status add_classes(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    return count_answers(measure, numbers, batch, PER_CLASS * (size_t)measure->classes, count_class);
-}
-
-/* 0 where there is nothing to divide by, as scikit-learn has it. */
+/* 0 if there is nothing to divide by, like scikit-learn. */
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
 
-static double precision(const double *one) {
-    return share(one[BOTH], one[SAID]);
+double ls_score_precision(const double counts[]) {
+    return share(counts[MATCHED], counts[PREDICTED]);
 }
 
-static double recall(const double *one) {
-    return share(one[BOTH], one[RIGHT]);
+double ls_score_recall(const double counts[]) {
+    return share(counts[MATCHED], counts[TARGETED]);
 }
 
-static double f1(const double *one) {
-    return share(2 * one[BOTH], one[SAID] + one[RIGHT]);
+double ls_score_f1(const double counts[]) {
+    return share(2 * counts[MATCHED], counts[PREDICTED] + counts[TARGETED]);
 }
 
-/* Of the classes that were said or asked for. */
-static double macro(const double *numbers, size_t count, double (*score)(const double *one)) {
+/* The mean over the classes that are predicted, or are a target. */
+static double macro(const ls_tally *tally) {
     double sum = 0;
     int64_t classes = 0;
-    for (size_t i = 0; i < count; i += PER_CLASS) {
-        if (numbers[i + SAID] + numbers[i + RIGHT] > 0) {
-            sum += score(numbers + i);
+    for (const double *one = tally->items; one < tally->items + tally->count; one += PER_CLASS) {
+        if (one[PREDICTED] + one[TARGETED] > 0) {
+            sum += tally->metric->score(one);
             classes++;
         }
     }
     return classes > 0 ? sum / (double)classes : (double)NAN;
 }
 
-static double micro(const double *numbers, size_t count, double (*score)(const double *one)) {
+static double micro(const ls_tally *tally) {
     double all[PER_CLASS] = {0};
-    for (size_t i = 0; i < count; i++) {
-        all[i % PER_CLASS] += numbers[i];
+    for (size_t i = 0; i < tally->count; i++) {
+        all[i % PER_CLASS] += tally->items[i];
     }
-    return all[RIGHT] > 0 ? score(all) : (double)NAN;
+    return all[TARGETED] > 0 ? tally->metric->score(all) : (double)NAN;
 }
 
-static double average(const ls_measure *measure, const double *numbers, size_t count,
-                      double (*score)(const double *one)) {
-    if (count == 0) {
+static double average(const ls_tally *tally) {
+    const ls_metric *metric = tally->metric;
+    if (tally->count == 0) {
         return (double)NAN;
     }
-    const ls_average by = measure->rule->average;
-    const bool of_yes = by == LS_AVERAGE_USUAL && measure->yes_or_no;
-    return of_yes                   ? score(numbers + PER_CLASS)
-           : by == LS_AVERAGE_MICRO ? micro(numbers, count, score)
-                                    : macro(numbers, count, score);
+    if (metric->average == LS_AVERAGE_USUAL && metric->binary) {
+        return metric->score(tally->items + PER_CLASS); /* of the positive class */
+    }
+    return metric->average == LS_AVERAGE_MICRO ? micro(tally) : macro(tally);
 }
 
-static double value_of_precision(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, precision);
-}
-
-static double value_of_recall(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, recall);
-}
-
-static double value_of_f1(const ls_measure *measure, double *numbers, size_t count) {
-    return average(measure, numbers, count, f1);
-}
-
-static ls_status list(const double *numbers, size_t count, double (*score)(const double *one), ls_numbers *values) {
-    LS_TRY(ls_numbers_resize(values, count / PER_CLASS));
+static ls_status list(const ls_tally *tally, ls_tally *values) {
+    ls_class_score *score = tally->metric->score;
+    const size_t step = score != NULL ? PER_CLASS : 1;
+    LS_TRY(ls_tally_resize(values, tally->count / step));
     for (size_t i = 0; i < values->count; i++) {
-        values->items[i] = score(numbers + PER_CLASS * i);
+        values->items[i] = score != NULL ? score(tally->items + step * i) : tally->items[i];
     }
     return LS_OK;
 }
 
-static ls_status list_precision(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, precision, values);
-}
-
-static ls_status list_recall(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, recall, values);
-}
-
-static ls_status list_f1(const double *numbers, size_t count, ls_numbers *values) {
-    return list(numbers, count, f1, values);
-}
-
-static bool fits_classes(const ls_metric_rule *rule, const double *numbers, size_t count) {
-    (void)rule;
+static bool is_whole(const ls_metric *metric, const double *numbers, size_t size) {
+    const double side = round(sqrt((double)size));
     (void)numbers;
-    return count % PER_CLASS == 0;
+    return metric->score != NULL ? size % PER_CLASS == 0 : side * side == (double)size;
 }
-
-/* ---- the confusion matrix ---------------------------------------------------------------------------------------- */
-
-static void count_cell(const ls_measure *measure, double *numbers, int64_t right, int64_t said) {
-    numbers[right * measure->classes + said]++;
-}
-
-static ls_status add_cells(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    return count_answers(measure, numbers, batch, (size_t)measure->classes * (size_t)measure->classes, count_cell);
-}
-
-static ls_status list_cells(const double *numbers, size_t count, ls_numbers *values) {
-    LS_TRY(ls_numbers_resize(values, count));
-    for (size_t i = 0; i < count; i++) {
-        values->items[i] = numbers[i];
-    }
-    return LS_OK;
-}
-
-static bool fits_cells(const ls_metric_rule *rule, const double *numbers, size_t count) {
-    const double side = round(sqrt((double)count));
-    (void)rule;
-    (void)numbers;
-    return side * side == (double)count;
-}
-
-/* ---- the rows ---------------------------------------------------------------------------------------------------- */
-
-#define BY_CLASS .settles = true, .add = add_classes, .fits = fits_classes
-
-static const ls_aggregate by_precision = {BY_CLASS, .value = value_of_precision};
-static const ls_aggregate by_recall = {BY_CLASS, .value = value_of_recall};
-static const ls_aggregate by_f1 = {BY_CLASS, .value = value_of_f1};
-static const ls_aggregate by_precisions = {BY_CLASS, .values = list_precision};
-static const ls_aggregate by_recalls = {BY_CLASS, .values = list_recall};
-static const ls_aggregate by_f1s = {BY_CLASS, .values = list_f1};
-static const ls_aggregate by_cells = {.settles = true, .add = add_cells, .values = list_cells, .fits = fits_cells};
-
-const ls_metric_kind ls_kind_precision = {
-    .name = "precision", .aggregate = &by_precision, .by_average = ls_metric_precision, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_recall = {
-    .name = "recall", .aggregate = &by_recall, .by_average = ls_metric_recall, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_f1 = {
-    .name = "f1", .aggregate = &by_f1, .by_average = ls_metric_f1, .prepare = prepare, .ask = ask};
-const ls_metric_kind ls_kind_confusion = {.name = "confusion", .aggregate = &by_cells, .prepare = prepare, .ask = ask};
 
 /* ---- constructors ------------------------------------------------------------------------------------------------ */
 
-static ls_metric make(const char *call, const ls_metric_kind *kind, const ls_aggregate *per_class,
-                      const ls_class_metric_options *options) {
-    static const char *const endings[] = {"", "_macro", "_micro", "_per_class"};
-    const ls_average by = options != NULL ? options->average : LS_AVERAGE_USUAL;
-    const ls_outputs outputs = options != NULL ? options->outputs : LS_OUTPUTS_BY_CRITERION;
-    if ((unsigned)by > LS_AVERAGE_NONE || (unsigned)outputs > LS_OUTPUTS_LOGITS) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: average %d or outputs %d is none that there is", call, (int)by,
-                      (int)outputs);
-        return ls_metric_of_rule(NULL);
+ls_metric *ls_metric_of_classes(const char *call, const char *name, ls_class_score *score,
+                                const ls_class_metric_options *options) {
+    static const ls_metric_type type = {.unit = 1,
+                                        .settles = true,
+                                        .prepare = prepare,
+                                        .ask = ask,
+                                        .update = update,
+                                        .result = average,
+                                        .results = list,
+                                        .valid = is_whole};
+    static const char *const suffixes[] = {"", "_macro", "_micro", "_per_class"};
+    const ls_class_metric_options given = options != NULL ? *options : (ls_class_metric_options){.average = 0};
+    char full[LS_METRIC_NAME_LIMIT];
+    if ((unsigned)given.average > LS_AVERAGE_NONE || (unsigned)given.outputs > LS_OUTPUTS_LOGITS) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no average %d or outputs %d", call, (int)given.average,
+                            (int)given.outputs);
     }
-    ls_metric_rule *rule = ls_metric_rule_make(kind);
-    if (rule != NULL) {
-        rule->average = by;
-        rule->outputs = outputs;
-        rule->aggregate = by == LS_AVERAGE_NONE && per_class != NULL ? per_class : rule->aggregate;
-        snprintf(rule->name, sizeof rule->name, "%s%s", kind->name, per_class != NULL ? endings[by] : "");
+    snprintf(full, sizeof full, "%s%s", name, score != NULL ? suffixes[given.average] : "");
+    ls_metric *metric = ls_metric_make(full, &type, NULL);
+    if (metric != NULL) {
+        metric->score = score;
+        metric->average = given.average;
+        metric->outputs = given.outputs;
+        metric->several = score == NULL || given.average == LS_AVERAGE_NONE;
     }
-    return ls_metric_of_rule(rule);
+    return metric;
 }
 
-ls_metric ls_metric_precision(const ls_class_metric_options *options) {
-    return make("ls_metric_precision", &ls_kind_precision, &by_precisions, options);
+ls_metric *ls_metric_precision(const ls_class_metric_options *options) {
+    return ls_metric_of_classes("ls_metric_precision", "precision", ls_score_precision, options);
 }
 
-ls_metric ls_metric_recall(const ls_class_metric_options *options) {
-    return make("ls_metric_recall", &ls_kind_recall, &by_recalls, options);
+ls_metric *ls_metric_recall(const ls_class_metric_options *options) {
+    return ls_metric_of_classes("ls_metric_recall", "recall", ls_score_recall, options);
 }
 
-ls_metric ls_metric_f1(const ls_class_metric_options *options) {
-    return make("ls_metric_f1", &ls_kind_f1, &by_f1s, options);
+ls_metric *ls_metric_f1(const ls_class_metric_options *options) {
+    return ls_metric_of_classes("ls_metric_f1", "f1", ls_score_f1, options);
 }
 
-ls_metric ls_metric_confusion(const ls_class_metric_options *options) {
-    return make("ls_metric_confusion", &ls_kind_confusion, NULL, options);
+ls_metric *ls_metric_confusion(const ls_class_metric_options *options) {
+    return ls_metric_of_classes("ls_metric_confusion", "confusion", NULL, options);
 }

@@ -1,5 +1,5 @@
 /*
- * What metrics want to know of a batch comes to the host in one go: a fetch waits for the device, whatever its size.
+ * Copies to the host what metrics ask for of a batch, at once: a fetch waits for the device, whatever its size.
  */
 #include <string.h>
 
@@ -7,41 +7,40 @@
 #include "tensor/scope.h"
 #include "train/metrics/metric.h"
 
-/* What each metric wants of the batch. */
-typedef struct ls_wants {
-    ls_tensor *elements[LS_METRIC_LIMIT]; /* as f64; NULL of a metric that has none, as below */
+/* What the metrics ask for, on one device. */
+typedef struct request {
+    ls_tensor *elements[LS_METRIC_LIMIT]; /* of metric i, as f64; NULL if it has none */
     ls_tensor *kept[LS_METRIC_LIMIT];
-    ls_tensor *rows[LS_METRIC_LIMIT]; /* all that is to come to the host, in one dimension */
-} ls_wants;
+    ls_tensor *rows[LS_METRIC_LIMIT]; /* the tensors that are copied, as f64 in one dimension */
+    int count;                        /* of rows */
+} request;
 
-static bool asks_the_same(const ls_metric_rule *a, const ls_metric_rule *b) {
-    return a->kind->elements == b->kind->elements && a->k == b->k;
-}
-
-/* Metrics that look at the same elements, "acc" and "running_acc", say, have them computed once. */
-static ls_status find_elements(const ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
-    const ls_measure *measure = &metrics->measures[index];
+/* Metrics with the same elements, like "acc" and "running_acc", share them. */
+static ls_status find_elements(const ls_metrics *metrics, int index, const ls_trial_state *state, request *all) {
+    const ls_metric *metric = metrics->items[index];
     for (int i = 0; i < index; i++) {
-        if (wants->elements[i] != NULL && asks_the_same(metrics->measures[i].rule, measure->rule)) {
-            wants->elements[index] = wants->elements[i];
-            wants->kept[index] = wants->kept[i];
+        const ls_metric *other = metrics->items[i];
+        if (all->elements[i] != NULL && other->of == metric->of && other->k == metric->k &&
+            other->outputs == metric->outputs) {
+            all->elements[index] = all->elements[i];
+            all->kept[index] = all->kept[i];
             return LS_OK;
         }
     }
-    wants->elements[index] = ls_to(measure->rule->kind->elements(measure, state, &wants->kept[index]), LS_F64);
-    wants->kept[index] = wants->kept[index] != NULL ? ls_to(wants->kept[index], LS_F64) : NULL;
-    return wants->elements[index] != NULL ? LS_OK : ls_error_status();
+    all->elements[index] = ls_to(metric->of->elements(metric, state, &all->kept[index]), LS_F64);
+    all->kept[index] = all->kept[index] != NULL ? ls_to(all->kept[index], LS_F64) : NULL;
+    return all->elements[index] != NULL ? LS_OK : ls_error_status();
 }
 
-/* The sum of the elements, their number where not all count, and their scatter where that is wanted. */
-static ls_tensor *sum_up(const ls_measure *measure, ls_tensor *elements, ls_tensor *kept) {
+/* The sum of the elements; how many there are, if not all count; and their scatter, if the metric wants it. */
+static ls_tensor *sum_up(const ls_metric *metric, ls_tensor *elements, ls_tensor *kept) {
     ls_tensor *parts[3];
     int count = 0;
     parts[count++] = ls_sum(kept != NULL ? ls_mul(elements, kept) : elements);
     if (kept != NULL) {
         parts[count++] = ls_sum(kept);
     }
-    if (measure->rule->aggregate->scatter) {
+    if (metric->type->scatter) {
         ls_tensor *mean = kept != NULL ? ls_div(parts[0], ls_maximum(parts[1], 1)) : ls_mean(elements);
         ls_tensor *squares = ls_square(ls_sub(elements, mean));
         parts[count++] = ls_sum(kept != NULL ? ls_mul(squares, kept) : squares);
@@ -49,77 +48,60 @@ static ls_tensor *sum_up(const ls_measure *measure, ls_tensor *elements, ls_tens
     return count > 1 ? ls_stack(parts, count, 0) : parts[0];
 }
 
-static ls_tensor *ask(ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
-    ls_measure *measure = &metrics->measures[index];
-    const ls_metric_kind *kind = measure->rule->kind;
-    if (kind->elements == NULL) {
-        return kind->ask(measure, state);
+static ls_tensor *ask(const ls_metrics *metrics, int index, const ls_trial_state *state, request *all) {
+    const ls_metric *metric = metrics->items[index];
+    if (metric->of == NULL || metric->of->elements == NULL) {
+        return metric->of != NULL ? metric->of->ask(metric, state) : metric->type->ask(metric, state);
     }
-    return find_elements(metrics, index, state, wants) == LS_OK
-               ? sum_up(measure, wants->elements[index], wants->kept[index])
-               : NULL;
+    return find_elements(metrics, index, state, all) == LS_OK ? sum_up(metric, all->elements[index], all->kept[index])
+                                                              : NULL;
 }
 
-static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, ls_wants *wants) {
-    size_t total = 0;
+static bool asks(const ls_metric *metric) {
+    return metric->of != NULL ? metric->of->elements != NULL || metric->of->ask != NULL : metric->type->ask != NULL;
+}
+
+static ls_status add_row(request *all, ls_tensor *asked) {
+    ls_tensor *row = asked != NULL ? ls_reshape(ls_to(asked, LS_F64), LS_SHAPE(-1)) : NULL;
+    if (row != NULL && all->count > 0 && ls_tensor_device(row) != ls_tensor_device(all->rows[0])) {
+        row = ls_tensor_to_device(row, ls_tensor_device(all->rows[0])->name);
+    }
+    all->rows[all->count++] = row;
+    return row != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, request *all) {
     for (int i = 0; i < metrics->count; i++) {
-        ls_measure *measure = &metrics->measures[i];
-        const ls_metric_kind *kind = measure->rule->kind;
-        measure->asked_count = 0;
-        if ((kind->elements == NULL && kind->ask == NULL) || !ls_measure_is_on(measure, state)) {
-            continue;
-        }
-        ls_tensor *wanted = ask(metrics, i, state, wants);
-        wants->rows[i] = wanted != NULL ? ls_reshape(ls_to(wanted, LS_F64), LS_SHAPE(-1)) : NULL;
-        if (wants->rows[i] == NULL) {
-            return ls_error_status();
-        }
-        measure->elements = wants->kept[i] == NULL ? ls_numel(wants->elements[i]) : -1;
-        measure->asked_count = ls_numel(wants->rows[i]);
-        total += (size_t)measure->asked_count;
-    }
-    return ls_numbers_resize(&metrics->fetched, total);
-}
-
-static ls_status copy(const ls_tensor *row, double *to) {
-    ls_host_view view;
-    if (row == NULL) {
-        return ls_error_status();
-    }
-    LS_TRY(ls_host_view_begin(&view, row, LS_HOST_READ));
-    memcpy(to, view.memory, (size_t)ls_numel(row) * sizeof *to);
-    return ls_host_view_end(&view, LS_OK);
-}
-
-/* Takes those that are on the device of row `first` off the list, and copies them to `*to` as one. */
-static ls_status fetch_of_device(ls_metrics *metrics, ls_tensor *rows[LS_METRIC_LIMIT], int first, double **to) {
-    const ls_device *device = ls_tensor_device(rows[first]);
-    ls_tensor *parts[LS_METRIC_LIMIT];
-    double *at = *to;
-    int count = 0;
-    for (int i = first; i < metrics->count; i++) {
-        if (rows[i] != NULL && ls_tensor_device(rows[i]) == device) {
-            metrics->measures[i].asked = at;
-            at += metrics->measures[i].asked_count;
-            parts[count++] = rows[i];
-            rows[i] = NULL;
+        metrics->asked[i] = (ls_asked){.count = 0};
+        if (asks(metrics->items[i]) && ls_metric_is_on(metrics->items[i], state)) {
+            LS_TRY(add_row(all, ask(metrics, i, state, all)));
+            const bool all_count = all->elements[i] != NULL && all->kept[i] == NULL;
+            metrics->asked[i].elements = all_count ? ls_numel(all->elements[i]) : -1;
+            metrics->asked[i].count = ls_numel(all->rows[all->count - 1]);
         }
     }
-    LS_TRY(copy(count == 1 ? ls_contiguous(parts[0]) : ls_concat(parts, count, 0), *to));
-    *to = at;
     return LS_OK;
 }
 
 static ls_status fetch(ls_metrics *metrics, const ls_trial_state *state) {
-    ls_wants wants = {{NULL}, {NULL}, {NULL}};
-    LS_TRY(ask_all(metrics, state, &wants));
-    double *to = metrics->fetched.items;
-    for (int i = 0; i < metrics->count; i++) {
-        if (wants.rows[i] != NULL) {
-            LS_TRY(fetch_of_device(metrics, wants.rows, i, &to));
-        }
+    request all = {.count = 0};
+    ls_host_view view;
+    LS_TRY(ask_all(metrics, state, &all));
+    if (all.count == 0) {
+        return LS_OK;
     }
-    return LS_OK;
+    ls_tensor *row = all.count == 1 ? ls_contiguous(all.rows[0]) : ls_concat(all.rows, all.count, 0);
+    if (row == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(ls_tally_resize(&metrics->fetched, (size_t)ls_numel(row)));
+    LS_TRY(ls_host_view_begin(&view, row, LS_HOST_READ));
+    memcpy(metrics->fetched.items, view.memory, metrics->fetched.count * sizeof *metrics->fetched.items);
+    const double *next = metrics->fetched.items;
+    for (int i = 0; i < metrics->count; next += metrics->asked[i++].count) {
+        metrics->asked[i].numbers = next;
+    }
+    return ls_host_view_end(&view, LS_OK);
 }
 
 ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
@@ -131,7 +113,7 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
     const ls_device *usual = thread->device;
     const bool before = ls_no_grad(true);
     if (state->output != NULL && !ls_tensor_is_gone(state->output)) {
-        thread->device = ls_tensor_device(state->output); /* what kinds make stands beside it */
+        thread->device = ls_tensor_device(state->output); /* metrics make tensors on the device of the output */
     }
     const ls_status status = fetch(metrics, state);
     thread->device = usual;

@@ -12,17 +12,17 @@
 
 /* ---- a batch ----------------------------------------------------------------------------------------------------- */
 
-/* What is asked for: the loss, and what it divides by if that is noted. */
+/* The numbers that are asked for: the loss, and its divisor if that is noted. */
 enum { LOSS, DIVISOR, ASKED };
 
 static ls_tensor *as_number(ls_tensor *x) {
     return ls_reshape(ls_to(x, LS_F64), LS_SCALAR);
 }
 
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
-    ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
+static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
+    ls_tensor *divisor = state->trial->divisor.least;
     if (state->loss == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the step has set no loss", measure->rule->name);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the step has set no loss", metric->name);
     }
     if (ls_numel(state->loss) != 1) {
         return ls_fail_null(LS_ERR_SHAPE, "ls_trial: the criterion's loss must be one number, not %lld",
@@ -32,16 +32,19 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
                            : ls_stack((ls_tensor *[]){as_number(state->loss), as_number(divisor)}, ASKED, 0);
 }
 
-static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
+static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {
     const double samples = (double)batch->state->count;
-    const bool noted = measure->asked_count == ASKED;
-    const double divisor = noted ? measure->asked[DIVISOR] : samples;
+    const bool noted = batch->asked_count == ASKED;
+    const double divisor = noted ? batch->asked[DIVISOR] : samples;
     const bool apart = noted && ls_comm_size(batch->state->comm) > 1;
+    (void)metric;
     batch->samples = apart ? samples : 0;
     batch->weight = divisor == 0 || apart ? divisor : samples;
-    batch->sum = divisor == 0 ? 0 : measure->asked[LOSS] * batch->weight;
+    batch->sum = divisor == 0 ? 0 : batch->asked[LOSS] * batch->weight;
     return LS_OK;
 }
+
+const ls_batch_mean ls_mean_of_loss = {.ask = ask, .measure = measure};
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
@@ -49,37 +52,28 @@ static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
 enum { SUM, WEIGHT, HEAD };
 enum { ROW_SAMPLES = HEAD, ROW };
 
-static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    (void)measure;
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
     size_t at = 0;
     if (batch->samples != 0) {
         at = HEAD + ROW * (size_t)batch->state->batch;
-        LS_TRY(numbers->count < at + ROW ? ls_numbers_resize(numbers, at + ROW) : LS_OK);
-        numbers->items[at + ROW_SAMPLES] += batch->samples;
+        LS_TRY(tally->count < at + ROW ? ls_tally_resize(tally, at + ROW) : LS_OK);
+        tally->items[at + ROW_SAMPLES] += batch->samples;
     }
-    numbers->items[at + SUM] += batch->sum;
-    numbers->items[at + WEIGHT] += batch->weight;
+    tally->items[at + SUM] += batch->sum;
+    tally->items[at + WEIGHT] += batch->weight;
     return LS_OK;
 }
 
-static double value(const ls_measure *measure, double *numbers, size_t count) {
-    double all[HEAD] = {numbers[SUM], numbers[WEIGHT]};
-    for (const double *row = numbers + HEAD; row < numbers + count; row += ROW) {
+static double result(const ls_tally *tally) {
+    double all[HEAD] = {tally->items[SUM], tally->items[WEIGHT]};
+    for (const double *row = tally->items + HEAD; row < tally->items + tally->count; row += ROW) {
         if (row[WEIGHT] != 0) {
             all[SUM] += row[ROW_SAMPLES] * (row[SUM] / row[WEIGHT]);
             all[WEIGHT] += row[ROW_SAMPLES];
         }
     }
-    return ls_mean_of_numbers(measure, all, HEAD);
+    return ls_mean_of_numbers(all);
 }
 
-static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
-    (void)rule;
-    (void)numbers;
-    return count >= HEAD && (count - HEAD) % ROW == 0;
-}
-
-static const ls_aggregate mean_of_batches = {
-    .width = HEAD, .is_mean = true, .grows = true, .add = add, .value = value, .fits = fits};
-
-const ls_metric_kind ls_kind_loss = {.name = "loss", .aggregate = &mean_of_batches, .ask = ask, .mean = mean};
+const ls_metric_type ls_type_loss = {
+    .width = HEAD, .unit = ROW, .grows = true, .is_mean = true, .update = update, .result = result};

@@ -1,203 +1,204 @@
 /*
- * metrics: what a trial measures. One metric by name is one `static const` row, a kind: what it wants to know of a
- * batch, and how the numbers of batches become its value, which is an aggregate, another row. One file per family.
+ * metrics: what a trial measures. A metric is an object of a type: {init, update, merge, result} over a tally, an array
+ * of numbers. names.c has the table of all names; each family of metrics has a file.
  *
- * A batch goes through in three steps. The kinds say what they want of it, as tensors on the model's device; all of
- * those come to the host together; the aggregates add them to the numbers that the trial keeps for each metric. Where a
- * pass ends, the numbers of all ranks are brought together, all metrics' in one all-reduce, and each aggregate makes
- * its value of them, once. So a value does not depend on how samples are shared out.
+ * Each batch is measured in three steps. The metrics ask for tensors on the model's device; one fetch copies all of
+ * these to the host; the metrics update their tallies. At the end of a pass, one all-reduce exchanges the numbers of
+ * all metrics and ranks (exchange.c), and each metric computes its result from the merged tally.
  */
 #ifndef LS_TRAIN_METRICS_METRIC_H
 #define LS_TRAIN_METRICS_METRIC_H
 
 #include "train/trial.h"
 
-typedef struct ls_measure ls_measure;
-typedef struct ls_metrics ls_metrics;
-typedef struct ls_metric_rule ls_metric_rule;
-
-/* Numbers that may become more; the memory stays when they become fewer. */
-typedef struct ls_numbers {
+/* The numbers of a metric in a pass. */
+typedef struct ls_tally {
+    const ls_metric *metric;
     double *items;
     size_t count;
-    size_t room;
-} ls_numbers;
+    size_t room; /* allocated */
+} ls_tally;
 
-/* The most batches of a running mean. */
-#define LS_WINDOW_LIMIT 10000
-
-/* So many numbers: those that are new are 0. Room doubles. */
-ls_status ls_numbers_resize(ls_numbers *numbers, size_t count);
-void ls_numbers_free(ls_numbers *numbers);
-/* So many numbers at the first batch, and no other number at a later one: LS_ERR_SHAPE. */
-ls_status ls_numbers_settle(const ls_measure *measure, ls_numbers *numbers, size_t count, const ls_trial_state *state);
-
-/* A batch, as an aggregate sees it, on this rank. */
+/* A batch on this rank, as a metric sees it. */
 typedef struct ls_batch_numbers {
     const ls_trial_state *state;
-    double sum;          /* of what a mean is taken of */
-    double weight;       /* what that is divided by; 0 where the share is empty */
-    double samples;      /* if not 0, what the mean of the batch counts for in that of the pass, instead of `weight` */
-    double scatter;      /* where the aggregate wants it: the sum of squared differences from the batch's mean */
-    double seconds;      /* since the batch before */
-    double data_seconds; /* of them, in which the loader made the batch */
-    double comm_seconds; /* of them, in calls of communicators; counted where a metric wants them */
+    const double *asked; /* the elements of the tensor that the metric asked for, on the host */
+    int64_t asked_count;
+    double sum;        /* of a mean */
+    double weight;     /* of a mean: its divisor; 0 if the share is empty */
+    double samples;    /* if not 0: the weight of the mean of the global batch in the mean of the pass */
+    double scatter;    /* of a mean of elements: the sum of squared differences from the mean of the batch */
+    double seconds[3]; /* by ls_clock_kind, since the last batch */
 } ls_batch_numbers;
 
-/* How numbers of ranks become those of all. */
-typedef enum ls_union {
-    LS_ADDED = 0, /* number by number */
-    LS_APART,     /* rank after rank, as many of each */
-    LS_ROWS       /* rank after rank, any number of each */
-} ls_union;
+typedef enum ls_clock_kind { LS_CLOCK_ALL, LS_CLOCK_DATA, LS_CLOCK_COMM } ls_clock_kind;
 
-/* What numbers a metric keeps, and what becomes of them. */
-typedef struct ls_aggregate {
-    int width; /* how many there are before the first batch, all 0; those of a user's formula are counted by the rule */
-    ls_union together;
-    bool is_mean;       /* running means and variances can be made of it */
-    bool grows;         /* a rank may have fewer numbers than another, whose further ones then are 0 */
-    bool settles;       /* the first batch says how many there are: ls_numbers_settle */
-    bool scatter;       /* wants that of each batch */
-    bool training_only; /* no number of other passes */
-    bool costly;        /* its value is not made for the progress line */
-    /* Where a pass begins. NULL: forgets all numbers. */
-    void (*begin)(ls_numbers *numbers);
-    /* Adds a batch to what was measured before it in the pass. Called for every batch, an empty share too. */
-    ls_status (*add)(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch);
-    /* Where the pass ends, behind its last hooks. NULL: nothing more. */
-    ls_status (*end)(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch);
-    /* The value of `count` numbers, which it may sort; NAN when there is none. */
-    double (*value)(const ls_measure *measure, double *numbers, size_t count);
-    /* The values, where there are several; `values` are none before. */
-    ls_status (*values)(const double *numbers, size_t count, ls_numbers *values);
-    /* Whether these can be the numbers of a pass that is under way. NULL: there are always `width` of them. */
-    bool (*fits)(const ls_metric_rule *rule, const double *numbers, size_t count);
-    /* Where training goes on with fewer ranks: puts those of a rank that is gone, as many, to a rank's own. With
-     * `nothing`, where it goes on with more: makes of the zeros of a new rank what all ranks have alike. NULL: adds
-     * them, or leaves zeros. Rows just follow each other. */
-    void (*join)(double *numbers, const double *of, size_t count, bool nothing);
-} ls_aggregate;
+/* What a mean is taken of: either elements, or a sum and a weight for each batch. */
+typedef struct ls_batch_mean {
+    /* Returns a number for each element of the batch. `*kept`, initially NULL, may become a bool tensor: which elements
+     * count. The elements that do not count are numbers, too. */
+    ls_tensor *(*elements)(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept);
+    bool refuses; /* an element is NaN if its target is not a class, which ends the run */
+    ls_tensor *(*ask)(const ls_metric *metric, const ls_trial_state *state);
+    /* Sets sum and weight of the batch. */
+    ls_status (*measure)(const ls_metric *metric, ls_batch_numbers *batch);
+} ls_batch_mean;
 
-/* What is measured. */
-typedef struct ls_metric_kind {
-    const char *name;
-    const ls_aggregate *aggregate;
-    /* Its constructor, where classes are averaged over. */
-    ls_metric (*by_average)(const ls_class_metric_options *options);
-    /* When the trial is made: checks what the metric needs of it. NULL: nothing. */
-    ls_status (*prepare)(ls_measure *measure, const ls_trial_options *options);
-    /* What there is a mean of: a number of each sample or each part of one. Its sum over the batch is asked for.
-     * `*kept`, NULL before, may become which of them count, as bool; they are numbers where they do not, too. With
-     * `refuses` an element is NaN where a target is no class, which ends the run. */
-    bool refuses;
-    ls_tensor *(*elements)(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept);
-    /* What is asked for, where that is something else: any shape and dtype. NULL: nothing. */
-    ls_tensor *(*ask)(ls_measure *measure, const ls_trial_state *state);
-    /* Sets sum and weight of what was asked for, where there are no elements. NULL: the kind has no mean. */
-    ls_status (*mean)(const ls_measure *measure, ls_batch_numbers *batch);
-} ls_metric_kind;
+/* How a metric keeps numbers, and what follows from them. */
+typedef struct ls_metric_type {
+    int width; /* how many numbers there are before the first batch */
+    int unit;  /* further numbers come in groups of this size; 0: there are none */
+    /* The first `kept` numbers are of the rank alone: a trial that resumes on fewer ranks drops those of the other
+     * ranks, and on more ranks, a new rank copies them. With `alike`, they are the same on all ranks. */
+    int kept;
+    bool alike;
+    bool settles;        /* the first batch sets the count, for all passes of the trial: ls_tally_settle */
+    bool grows;          /* ranks may have different counts */
+    bool is_mean;        /* running means and variances can be made of the metric */
+    bool scatter;        /* wants .scatter of each batch */
+    bool lasting;        /* keeps its numbers from pass to pass */
+    bool training_only;  /* not measured in other passes */
+    bool at_end;         /* `update` is called at the end of the pass, too, after the hooks of its last batch */
+    bool costly;         /* the progress line leaves its result out */
+    ls_clock_kind clock; /* of metrics of time */
+    /* Checks the options of a trial. NULL: nothing to check. */
+    ls_status (*prepare)(ls_metric *metric, const ls_trial_options *options);
+    /* Returns the tensor that `update` wants of the batch. NULL: none, or that of the mean. */
+    ls_tensor *(*ask)(const ls_metric *metric, const ls_trial_state *state);
+    /* Begins a pass with numbers that are 0, or `lasting`. NULL: nothing to do. */
+    void (*init)(ls_tally *tally);
+    /* Adds a batch, also if the share of this rank is empty. */
+    ls_status (*update)(ls_tally *tally, const ls_batch_numbers *batch);
+    /* Adds the numbers of the next rank. NULL: adds number by number. */
+    ls_status (*merge)(ls_tally *tally, const double *other, size_t count);
+    /* Returns the value; NAN if there is none. May sort the numbers. */
+    double (*result)(const ls_tally *tally);
+    /* Lists the values of a metric with `several`. */
+    ls_status (*results)(const ls_tally *tally, ls_tally *values);
+    /* Whether numbers from a checkpoint can be those of a pass. NULL: all of the right count can. */
+    bool (*valid)(const ls_metric *metric, const double *numbers, size_t count);
+} ls_metric_type;
 
-/* A metric as it was asked for: by name, by a constructor or of the user's own. */
-struct ls_metric_rule {
-    const ls_metric_kind *kind;
-    const ls_aggregate *aggregate;
-    int width; /* of the numbers before the first batch */
-    int k;     /* of top_k; the group of a learning rate */
+/* The score of a class, from the counts of classes.c. */
+typedef double ls_class_score(const double counts[]);
+
+struct ls_metric {
+    const ls_metric_type *type;
+    const ls_batch_mean *of; /* what the mean is taken of; NULL: the metric is not made of a mean */
+    ls_class_score *score;   /* of precision, recall and f1 */
+    size_t width;            /* numbers before the first batch, or what ranks have settled on */
+    int k;                   /* of top_k; the group of a learning rate */
     ls_average average;
     ls_outputs outputs;
-    int window;      /* of a running mean: batches */
-    int every;       /* of which the value is made anew after so many */
-    bool population; /* of a variance: that of all there is, not of a sample of it */
-    ls_metric own;   /* of the user's: what is measured */
+    int window; /* of a running mean */
+    int every;
+    bool population; /* of a variance */
+    bool root;       /* of a variance: the result is its square root */
+    bool binary;     /* outputs are read as numbers, not as classes */
+    bool several;    /* has several values, in no history */
+    bool taken;      /* a trial owns the metric */
+    ls_metric_functions own;
+    void *user;
+    ls_metric **array; /* of ls_metric_array; owned */
     char name[LS_METRIC_NAME_LIMIT];
 };
 
-struct ls_measure {
-    const ls_metric_rule *rule;
-    int64_t width;       /* of the numbers before the first batch: the rule's, or what ranks have settled on */
-    ls_metric given;     /* with the rule, where that is a constructor's; ls_metrics_drop frees it, */
-    bool lent;           /* unless it is still the user's, as long as the trial is being made */
-    ls_metric_rule own;  /* the rule of a user's metric */
-    int64_t elements;    /* of the batch, of this rank, where all count: how many a mean is taken of; else -1 */
-    int64_t classes;     /* that its outputs tell apart */
-    bool yes_or_no;      /* outputs are read as numbers, not as classes */
-    const double *asked; /* what was asked for of it, on the host */
-    int64_t asked_count;
-};
+/* ---- metric.c ---------------------------------------------------------------------------------------------------- */
 
-/* The numbers of one pass. A pass may be interrupted by another one, whose numbers are another set. */
+/* Sets the count; new numbers are 0. The room doubles, and never shrinks. */
+ls_status ls_tally_resize(ls_tally *tally, size_t count);
+/* Sets the count at the first batch of a pass. LS_ERR_SHAPE if a later batch has another count. */
+ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *state);
+/* Sets the count to that of the beginning of a pass, unless it is larger. */
+ls_status ls_tally_begin(ls_tally *tally);
+void ls_tally_free(ls_tally *tally);
+
+/* Returns a metric. NULL on failure. */
+ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls_batch_mean *of);
+/* Adds a prefix and a suffix to the name of a mean. Takes ownership of `of` and returns it. Returns NULL and an error
+ * that starts with `call` if `of` is not a mean. */
+ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix);
+/* Frees a metric, whoever owns it. */
+void ls_metric_destroy(ls_metric *metric);
+
+/* Whether the metric is measured in this pass. */
+static inline bool ls_metric_is_on(const ls_metric *metric, const ls_trial_state *state) {
+    return !metric->type->training_only || state->phase == LS_PHASE_TRAINING;
+}
+
+/* ---- combinators and families ------------------------------------------------------------------------------------ */
+
+/* combinators.c: sum / weight of two numbers, NAN if the weight is 0. */
+double ls_mean_of_numbers(const double numbers[2]);
+/* Merges count, mean and sum of squared differences from the mean of two sets of numbers. */
+enum { LS_MOMENTS = 3 };
+void ls_moments_add(double moments[LS_MOMENTS], double count, double mean, double scatter);
+
+/* classes.c: a metric of classes with this score; NULL: the confusion matrix. */
+ls_metric *ls_metric_of_classes(const char *call, const char *name, ls_class_score *score,
+                                const ls_class_metric_options *options);
+ls_class_score ls_score_precision, ls_score_recall, ls_score_f1;
+
+extern const ls_batch_mean ls_mean_of_loss, ls_mean_of_matches, ls_mean_of_top_k, ls_mean_of_squares, ls_mean_of_sizes;
+extern const ls_metric_type ls_type_mean, ls_type_root_mean, ls_type_loss, ls_type_r2, ls_type_roc_auc, ls_type_lr,
+    ls_type_epoch, ls_type_samples_per_second, ls_type_data_wait, ls_type_comm_wait;
+
+/* ---- the metrics of a trial -------------------------------------------------------------------------------------- */
+
+/* The tallies of one pass on this rank. A pass that interrupts another pass has another set. */
 typedef struct ls_metric_set {
-    ls_numbers numbers[LS_METRIC_LIMIT];
-    uint64_t at_ns;              /* when the last batch was measured, or the pass began */
-    uint64_t data_ns;            /* waited for the next one so far */
-    uint64_t comm_ns;            /* what the meter of communication showed then */
-    struct ls_metric_set *outer; /* of the pass that was interrupted; NULL: there is none */
+    ls_tally tallies[LS_METRIC_LIMIT];
+    char prefix[LS_METRIC_NAME_LIMIT]; /* of the results of the pass */
+    bool under_way;                    /* a pass has begun, and its results are not known yet */
+    bool begun;                        /* a batch of the pass was measured */
+    uint64_t at_ns;                    /* when the last batch was measured, or the pass began */
+    uint64_t data_ns;                  /* spent in the loader since then */
+    uint64_t comm_ns;                  /* the meter of communication at that time */
+    struct ls_metric_set *outer;       /* of the interrupted pass; NULL: none */
 } ls_metric_set;
 
 /* The last values of a metric that has several. */
 typedef struct ls_several {
     char name[LS_METRIC_NAME_LIMIT];
-    ls_numbers values;
+    ls_tally values;
 } ls_several;
 
-struct ls_metrics {
-    ls_measure measures[LS_METRIC_LIMIT];
+/* What was asked for a metric. */
+typedef struct ls_asked {
+    const double *numbers;
+    int64_t count;
+    int64_t elements; /* of a mean of elements that all count: how many there are; else -1 */
+} ls_asked;
+
+typedef struct ls_metrics {
+    ls_metric *items[LS_METRIC_LIMIT];
     int count;
+    int owned;                       /* the first metrics: those made from names, and all after ls_metrics_take */
     ls_metric_set *set;              /* of the pass that is under way */
-    ls_metric_set *spare;            /* for the next pass that interrupts one; a list by `outer` */
-    ls_numbers fetched;              /* of the batch: what all metrics asked for */
-    ls_numbers all;                  /* what was brought together of all ranks */
-    ls_numbers rows;                 /* of metrics whose rows are kept: those of all ranks */
-    size_t *row_counts;              /* of each rank */
-    ls_named state[LS_METRIC_LIMIT]; /* lent */
-    ls_several *several;             /* the last values of metrics that have several */
+    ls_metric_set *spare;            /* for passes that interrupt; a list by `outer` */
+    ls_asked asked[LS_METRIC_LIMIT]; /* of the batch */
+    ls_tally fetched;                /* of the batch, for all metrics */
+    ls_tally exchanged[2];           /* the buffers of the two rounds of an exchange */
+    ls_tally merged[LS_METRIC_LIMIT];
+    ls_named state[LS_METRIC_LIMIT]; /* borrowed by callers of ls_metrics_state */
+    ls_several *several;
     int several_count;
-    bool metered; /* this thread's communication is, for these metrics */
-};
+    bool metered; /* the communication of this thread is metered for these metrics */
+} ls_metrics;
 
-/* together.c: what all ranks counted. `parts[i]` lends the numbers of metric i until the next batch. */
-ls_status ls_metrics_unite(ls_metrics *metrics, const ls_trial_state *state, ls_numbers parts[LS_METRIC_LIMIT]);
-
-/* Whether the metric is measured in this pass. */
-bool ls_measure_is_on(const ls_measure *measure, const ls_trial_state *state);
-
-/* Time is counted from now on. */
+/* sets.c: gives every tally the numbers that it begins with, unless it has more. */
+ls_status ls_metrics_make_room(ls_metrics *metrics);
+/* Restarts the clocks. */
 void ls_metrics_mark(ls_metrics *metrics);
 
-/* Every metric has the numbers that it begins with, at least. */
-ls_status ls_metrics_make_room(ls_metrics *metrics);
-
-/* fetch.c: asks all metrics for what they want of the batch, and has it on the host. */
+/* fetch.c: copies to the host what all metrics ask for of the batch: metrics->asked. */
 ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state);
 
-/* spread.c: count, mean and the sum of squared differences from the mean of some numbers, and of others, as one. */
-enum { LS_MOMENTS = 3 };
-void ls_moments_add(double moments[LS_MOMENTS], double count, double mean, double scatter);
+/* exchange.c: merges the numbers of all ranks. Returns a borrowed list of tallies, valid until the next batch; NULL on
+ * failure. Collective. */
+const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *state);
 
-/* names.c: a rule of the kind, under its name; NULL and an error when there is no memory. */
-ls_metric_rule *ls_metric_rule_make(const ls_metric_kind *kind);
-/* What a constructor gives, which takes the rule over; with NULL, what one that failed gives. */
-ls_metric ls_metric_of_rule(ls_metric_rule *rule);
-/* What one gives that fails, and frees the rule. */
-ls_metric ls_metric_refuse(ls_metric_rule *rule);
-/* Takes a metric over, of which there is a mean of each batch, and makes another of it, with more before or behind its
- * name. NULL and an error that begins with `call` where it is none. */
-ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const char *before, const char *behind);
-/* own.c: the rule of a user's metric; LS_ERR_ARGUMENT where it has not what it needs. */
-ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metric_rule *rule);
-
-/* state.c: gives back what ls_metrics_state lent. */
-void ls_metrics_forget_state(ls_metrics *metrics);
-
-/* mean.c: sum / weight of `numbers`, NAN if the weight is 0. */
-double ls_mean_of_numbers(const ls_measure *measure, double *numbers, size_t count);
-
-/* The rows. */
-extern const ls_aggregate ls_aggregate_mean, ls_aggregate_root_mean, ls_aggregate_running;
-extern const ls_metric_kind ls_kind_loss, ls_kind_acc, ls_kind_binary_acc, ls_kind_binary_acc_logits, ls_kind_top_k_acc,
-    ls_kind_mse, ls_kind_mae, ls_kind_rmse, ls_kind_r2, ls_kind_precision, ls_kind_recall, ls_kind_f1,
-    ls_kind_confusion, ls_kind_roc_auc, ls_kind_lr, ls_kind_epoch, ls_kind_samples_per_second, ls_kind_data_wait,
-    ls_kind_comm_wait;
+/* results.c: where the values of that name are stored; NULL if there is no memory. */
+ls_tally *ls_metrics_keep_several(ls_metrics *metrics, const char *name);
 
 #endif

@@ -1,186 +1,114 @@
-/* Metrics by name. */
+/* The table of metrics, by name. */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-static const ls_metric_kind *const kinds[] = {
-    &ls_kind_loss,
-    &ls_kind_acc,
-    &ls_kind_binary_acc,
-    &ls_kind_binary_acc_logits,
-    &ls_kind_top_k_acc,
-    &ls_kind_mse,
-    &ls_kind_rmse,
-    &ls_kind_mae,
-    &ls_kind_r2,
-    &ls_kind_precision,
-    &ls_kind_recall,
-    &ls_kind_f1,
-    &ls_kind_confusion,
-    &ls_kind_roc_auc,
-    &ls_kind_lr,
-    &ls_kind_epoch,
-    &ls_kind_samples_per_second,
-    &ls_kind_data_wait,
-    &ls_kind_comm_wait,
+/* Metrics of classes have a score, or count cells; other metrics have a type, and a mean if the type keeps one. */
+typedef struct named_metric {
+    const char *name;
+    const ls_metric_type *type;
+    const ls_batch_mean *of;
+    ls_outputs outputs;
+    ls_class_score *score;
+} named_metric;
+
+static const named_metric table[] = {
+    {"loss", &ls_type_loss, &ls_mean_of_loss, 0, NULL},
+    {"acc", &ls_type_mean, &ls_mean_of_matches, 0, NULL},
+    {"binary_acc", &ls_type_mean, &ls_mean_of_matches, LS_OUTPUTS_PROBABILITIES, NULL},
+    {"binary_acc_logits", &ls_type_mean, &ls_mean_of_matches, LS_OUTPUTS_LOGITS, NULL},
+    {"top_5_acc", &ls_type_mean, &ls_mean_of_top_k, 0, NULL},
+    {"mse", &ls_type_mean, &ls_mean_of_squares, 0, NULL},
+    {"rmse", &ls_type_root_mean, &ls_mean_of_squares, 0, NULL},
+    {"mae", &ls_type_mean, &ls_mean_of_sizes, 0, NULL},
+    {"r2", &ls_type_r2, NULL, 0, NULL},
+    {"precision", NULL, NULL, 0, ls_score_precision},
+    {"recall", NULL, NULL, 0, ls_score_recall},
+    {"f1", NULL, NULL, 0, ls_score_f1},
+    {"confusion", NULL, NULL, 0, NULL},
+    {"roc_auc", &ls_type_roc_auc, NULL, 0, NULL},
+    {"lr", &ls_type_lr, NULL, 0, NULL},
+    {"epoch", &ls_type_epoch, NULL, 0, NULL},
+    {"samples_per_second", &ls_type_samples_per_second, NULL, 0, NULL},
+    {"data_wait", &ls_type_data_wait, NULL, 0, NULL},
+    {"comm_wait", &ls_type_comm_wait, NULL, 0, NULL},
 };
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { NAMES = sizeof table / sizeof *table };
 
-/* ---- rules ------------------------------------------------------------------------------------------------------- */
-
-ls_metric_rule *ls_metric_rule_make(const ls_metric_kind *kind) {
-    ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
-    if (rule == NULL) {
-        (void)ls_fail_memory("ls_metric", sizeof *rule);
-        return NULL;
-    }
-    rule->kind = kind;
-    rule->aggregate = kind->aggregate;
-    rule->width = kind->aggregate->width;
-    snprintf(rule->name, sizeof rule->name, "%s", kind->name);
-    return rule;
-}
-
-ls_metric ls_metric_of_rule(ls_metric_rule *rule) {
-    return rule != NULL ? (ls_metric){.name = rule->name, .rule = rule} : (ls_metric){.invalid = true};
-}
-
-ls_metric ls_metric_refuse(ls_metric_rule *rule) {
-    ls_metrics_drop(&(ls_metric){.rule = rule}, 1);
-    return ls_metric_of_rule(NULL);
-}
-
-static ls_status name_rule(const char *call, ls_metric_rule *rule, const char *before, const char *name,
-                           const char *behind) {
-    char full[LS_METRIC_NAME_LIMIT];
-    const int length = snprintf(full, sizeof full, "%s%s%s", before, name, behind);
-    if (length > LS_METRIC_NAME_LIMIT / 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s%s%s\" is longer than %d bytes", call, before, name,
-                       behind, LS_METRIC_NAME_LIMIT / 2);
-    }
-    memcpy(rule->name, full, sizeof full);
-    return LS_OK;
-}
-
-/* A rule that is the caller's, of a constructor's metric or of a user's own. */
-static ls_metric_rule *take(const char *call, const ls_metric *of) {
-    if (of->rule != NULL) {
-        return of->rule;
-    }
-    ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
-    const ls_status status = rule != NULL ? ls_metric_rule_own(call, of, rule) : ls_fail_memory(call, sizeof *rule);
-    if (status != LS_OK) {
-        ls_free(rule);
-        ls_metrics_drop(of, 1);
-        return NULL;
-    }
-    return rule;
-}
-
-ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const char *before, const char *behind) {
-    if (of.invalid) {
-        return NULL; /* and why is told already */
-    }
-    ls_metric_rule *rule = take(call, &of);
-    if (rule == NULL) {
-        return NULL;
-    }
-    const bool has_mean = rule->aggregate->is_mean;
-    const ls_status status = has_mean ? name_rule(call, rule, before, of.name, behind)
-                                      : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is no mean", call, of.name);
-    if (status != LS_OK) {
-        (void)ls_metric_refuse(rule);
-        return NULL;
-    }
-    return rule;
-}
-
-/* ---- names -------------------------------------------------------------------------------------------------------
- *
- * Every kind has its name, and more of its forms have one: what is made of a mean, and averages over classes.
+/* ---- forms: combinations of means, and averages over classes, in the order of ls_average --------------------------
  */
 
-typedef enum ls_form { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS } ls_form;
+enum { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS };
 
-static const struct {
-    const char *before;
-    const char *behind;
-} affixes[FORMS] = {[PLAIN] = {"", ""},
-                    [RUNNING] = {"running_", ""},
-                    [VAR] = {"", "_var"},
-                    [STD] = {"", "_std"},
-                    [MACRO] = {"", "_macro"},
-                    [MICRO] = {"", "_micro"},
-                    [PER_CLASS] = {"", "_per_class"}};
+static const char running[] = "running_";
+static const char *const suffixes[FORMS] = {"", "", "_var", "_std", "_macro", "_micro", "_per_class"};
 
-static bool has_form(const ls_metric_kind *kind, int form) {
-    return form == PLAIN || (form <= STD ? kind->aggregate->is_mean : kind->by_average != NULL);
+static bool has_form(const named_metric *metric, int form) {
+    const bool is_mean = metric->type != NULL && metric->type->is_mean;
+    return form == PLAIN || (form <= STD ? is_mean : metric->score != NULL);
 }
 
-/* The name of a form of a kind; false where it has no such form. */
-static bool name_form(const ls_metric_kind *kind, int form, char name[LS_METRIC_NAME_LIMIT]) {
-    snprintf(name, LS_METRIC_NAME_LIMIT, "%s%s%s", affixes[form].before, kind->name, affixes[form].behind);
-    return has_form(kind, form);
+/* Writes the name of a form. Returns false if there is no such form. */
+static bool name_form(int index, char name[LS_METRIC_NAME_LIMIT]) {
+    const int form = index % FORMS;
+    const named_metric *metric = &table[index / FORMS];
+    snprintf(name, LS_METRIC_NAME_LIMIT, "%s%s%s", form == RUNNING ? running : "", metric->name, suffixes[form]);
+    return has_form(metric, form);
 }
 
-static ls_metric make_plain(const ls_metric_kind *kind, int k) {
-    return kind == &ls_kind_top_k_acc ? ls_metric_top_k_acc(k) : ls_metric_of_rule(ls_metric_rule_make(kind));
-}
-
-static ls_metric make_form(const ls_metric_kind *kind, int form, int k) {
-    switch ((ls_form)form) {
-    case RUNNING:
-        return ls_metric_running(make_plain(kind, k), NULL);
-    case VAR:
-        return ls_metric_var(make_plain(kind, k), false);
-    case STD:
-        return ls_metric_std(make_plain(kind, k), false);
-    case MACRO:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MACRO});
-    case MICRO:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MICRO});
-    case PER_CLASS:
-        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_NONE});
-    default:
-        return make_plain(kind, k);
+static ls_metric *make(const named_metric *metric, ls_average average, int k) {
+    if (metric->type == NULL) {
+        return ls_metric_of_classes("ls_metric_named", metric->name, metric->score,
+                                    &(ls_class_metric_options){.average = average});
     }
+    if (metric->of == &ls_mean_of_top_k) {
+        return ls_metric_top_k_acc(k);
+    }
+    ls_metric *made = ls_metric_make(metric->name, metric->type, metric->of);
+    if (made != NULL) {
+        made->outputs = metric->outputs;
+    }
+    return made;
 }
 
-/* "running_top_3_acc" as "running_top_5_acc", which is how the kind is called, and the number in it; 5 of others. */
+static ls_metric *make_form(int index, int k) {
+    const int form = index % FORMS;
+    ls_metric *metric =
+        make(&table[index / FORMS], form < MACRO ? 0 : (ls_average)(form - MACRO + LS_AVERAGE_MACRO), k);
+    return form == RUNNING ? ls_metric_running(metric, NULL)
+           : form == VAR   ? ls_metric_var(metric, false)
+           : form == STD   ? ls_metric_std(metric, false)
+                           : metric;
+}
+
+/* Rewrites "running_top_3_acc" as "running_top_5_acc", like the table, and returns the 3. Returns 5 for other names. */
 static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
-    const size_t before = strncmp(name, affixes[RUNNING].before, strlen(affixes[RUNNING].before)) == 0
-                              ? strlen(affixes[RUNNING].before)
-                              : 0;
+    const size_t prefix = strncmp(name, running, sizeof running - 1) == 0 ? sizeof running - 1 : 0;
     int k = 5;
     int end = 0;
     snprintf(usual, LS_METRIC_NAME_LIMIT, "%s", name);
-    if (sscanf(name + before, "top_%9d%n", &k, &end) == 1 && name[before + 4] >= '0' && name[before + 4] <= '9') {
-        snprintf(usual, LS_METRIC_NAME_LIMIT, "%.*stop_5%s", (int)before, name, name + before + end);
+    if (sscanf(name + prefix, "top_%9d%n", &k, &end) == 1 && name[prefix + 4] >= '0' && name[prefix + 4] <= '9') {
+        snprintf(usual, LS_METRIC_NAME_LIMIT, "%.*stop_5%s", (int)prefix, name, name + prefix + end);
     }
     return k;
 }
 
-/* ---- what there is none of --------------------------------------------------------------------------------------- */
+/* ---- unknown names ----------------------------------------------------------------------------------------------- */
 
-/* How unlike two names are; one that goes on as the other begins is like it, however long it is. */
+/* The distance of two names; at most 2 if one name is the beginning of the other. */
 static size_t distance_of(const char *name, const char *candidate) {
     const size_t length = strlen(name) < strlen(candidate) ? strlen(name) : strlen(candidate);
     const size_t distance = ls_word_distance(name, candidate);
     return distance > 2 && strncmp(name, candidate, length) == 0 ? 2 : distance;
 }
 
-/* Of all names there are, the one that is most like this. */
 static void find_nearest(const char *name, char nearest[LS_METRIC_NAME_LIMIT]) {
     size_t least = SIZE_MAX;
-    for (int i = 0; i < KINDS * FORMS; i++) {
+    for (int i = 0; i < NAMES * FORMS; i++) {
         char candidate[LS_METRIC_NAME_LIMIT];
-        if (!name_form(kinds[i / FORMS], i % FORMS, candidate)) {
-            continue;
-        }
-        const size_t distance = distance_of(name, candidate);
+        const size_t distance = name_form(i, candidate) ? distance_of(name, candidate) : SIZE_MAX;
         if (distance < least) {
             least = distance;
             memcpy(nearest, candidate, sizeof candidate);
@@ -188,33 +116,31 @@ static void find_nearest(const char *name, char nearest[LS_METRIC_NAME_LIMIT]) {
     }
 }
 
-static ls_metric refuse_name(const char *name) {
+static ls_metric *refuse_name(const char *name) {
     char nearest[LS_METRIC_NAME_LIMIT] = "";
     char list[512] = "";
     size_t length = 0;
     find_nearest(name, nearest);
-    for (int i = 0; i < KINDS; i++) {
-        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", kinds[i]->name,
-                                   kinds[i]->by_average != NULL ? " (_macro, _micro, _per_class)" : "");
+    for (int i = 0; i < NAMES; i++) {
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", table[i].name,
+                                   table[i].score != NULL ? " (_macro, _micro, _per_class)" : "");
     }
-    (void)ls_fail(LS_ERR_ARGUMENT,
-                  "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that is a "
-                  "mean running_NAME, NAME_var and NAME_std, and custom_metrics",
-                  name, nearest, list);
-    return ls_metric_of_rule(NULL);
+    return ls_fail_null(LS_ERR_ARGUMENT,
+                        "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that "
+                        "is a mean running_NAME, NAME_var and NAME_std, and custom_metrics",
+                        name, nearest, list);
 }
 
-ls_metric ls_metric_named(const char *name) {
+ls_metric *ls_metric_named(const char *name) {
     char usual[LS_METRIC_NAME_LIMIT];
+    char candidate[LS_METRIC_NAME_LIMIT];
     if (name == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
-        return ls_metric_of_rule(NULL);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
     }
     const int k = read_number(name, usual);
-    for (int i = 0; i < KINDS * FORMS; i++) {
-        char candidate[LS_METRIC_NAME_LIMIT];
-        if (name_form(kinds[i / FORMS], i % FORMS, candidate) && strcmp(candidate, usual) == 0) {
-            return make_form(kinds[i / FORMS], i % FORMS, k);
+    for (int i = 0; i < NAMES * FORMS; i++) {
+        if (name_form(i, candidate) && strcmp(candidate, usual) == 0) {
+            return make_form(i, k);
         }
     }
     return refuse_name(name);

@@ -1,72 +1,101 @@
-/* Metrics of the user's own. */
+/* Metrics of a user's own functions. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* What the user's function fails with, in a sentence even where it gave none. */
-static ls_status explain(const ls_measure *measure, ls_status status, uint32_t errors) {
-    return status == LS_OK || ls_error_count != errors ? status
-                                                       : ls_fail(status, "ls_trial: the metric \"%s\" failed with %s",
-                                                                 measure->rule->name, ls_status_name(status));
+/* Sets an error message if the user's function has failed without one. */
+static ls_status explain(const ls_metric *metric, ls_status status, uint32_t errors) {
+    return status == LS_OK || ls_error_count != errors
+               ? status
+               : ls_fail(status, "ls_trial: the metric \"%s\" failed with %s", metric->name, ls_status_name(status));
 }
 
-/* ---- one number with its weight ---------------------------------------------------------------------------------- */
-
-static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
-    const ls_metric *own = &measure->rule->own;
+static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {
     const uint32_t errors = ls_error_count;
-    return explain(measure, own->measure(batch->state, own->user, &batch->sum, &batch->weight), errors);
+    return explain(metric, metric->own.mean(batch->state, metric->user, &batch->sum, &batch->weight), errors);
 }
 
-static const ls_metric_kind one_number = {.name = "own", .aggregate = &ls_aggregate_mean, .mean = mean};
-
-/* ---- several numbers and a formula ------------------------------------------------------------------------------- */
-
-static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    const ls_metric *own = &measure->rule->own;
-    const uint32_t errors = ls_error_count;
-    return batch->state->count > 0 ? explain(measure, own->add(batch->state, own->user, numbers->items), errors)
-                                   : LS_OK;
-}
-
-static double value(const ls_measure *measure, double *numbers, size_t count) {
-    const ls_metric *own = &measure->rule->own;
-    (void)count;
-    return own->result(numbers, own->user);
-}
-
-static const ls_aggregate by_formula = {.add = add, .value = value};
-static const ls_metric_kind several_numbers = {.name = "own", .aggregate = &by_formula};
-
-/* ------------------------------------------------------------------------------------------------------------------ */
-
-static ls_status check(const char *call, const ls_metric *metric) {
-    if (metric->name == NULL || (metric->measure == NULL && metric->add == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric has no name or no function", call);
+static void init(ls_tally *tally) {
+    if (tally->metric->own.init != NULL) {
+        tally->metric->own.init(tally->items, tally->metric->user);
     }
-    const bool one = metric->measure != NULL && metric->add == NULL && metric->result == NULL && metric->width == 0;
-    const bool several = metric->measure == NULL && metric->add != NULL && metric->result != NULL && metric->width > 0;
-    if (strlen(metric->name) > LS_METRIC_NAME_LIMIT / 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, metric->name,
+}
+
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
+    const ls_metric *metric = tally->metric;
+    const uint32_t errors = ls_error_count;
+    return batch->state->count > 0
+               ? explain(metric, metric->own.update(batch->state, metric->user, tally->items), errors)
+               : LS_OK;
+}
+
+static ls_status merge(ls_tally *tally, const double *other, size_t count) {
+    (void)count;
+    tally->metric->own.merge(tally->items, other, tally->metric->user);
+    return LS_OK;
+}
+
+static double result(const ls_tally *tally) {
+    return tally->metric->own.result(tally->items, tally->metric->user);
+}
+
+static const ls_batch_mean own_mean = {.measure = measure};
+static const ls_metric_type added = {.update = update, .result = result};
+static const ls_metric_type merged = {.init = init, .update = update, .merge = merge, .result = result};
+
+/* ---- the constructor --------------------------------------------------------------------------------------------- */
+
+static const char *const maker = "ls_metric_new";
+
+static ls_status check_functions(const ls_metric_functions *own) {
+    const bool others = own->update != NULL || own->result != NULL || own->init != NULL || own->merge != NULL;
+    const bool mean = own->mean != NULL && !others && own->width == 0;
+    const bool numbers = own->mean == NULL && own->update != NULL && own->result != NULL && own->width > 0;
+    if (!mean && !numbers) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: the metric \"%s\" (width %d) needs mean alone, or update, result and a width of 1 or more",
+                       maker, own->name, own->width);
+    }
+    return own->init == NULL || own->merge != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" has init, but not merge: give both", maker, own->name);
+}
+
+static ls_status check(const ls_metric_functions *own) {
+    if (own == NULL || own->name == NULL || (own->mean == NULL && own->update == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric needs a name, and mean or update", maker);
+    }
+    if (strlen(own->name) > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", maker, own->name,
                        LS_METRIC_NAME_LIMIT / 2);
     }
-    if (!ls_text_is_utf8(metric->name)) { /* as files have names */
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", call, metric->name);
+    if (!ls_text_is_utf8(own->name)) { /* like the names of files */
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", maker, own->name);
     }
-    return one || several ? LS_OK
-                          : ls_fail(LS_ERR_ARGUMENT,
-                                    "%s: the metric \"%s\" (width %d) has either measure alone, or add, "
-                                    "result and a width of 1 or more",
-                                    call, metric->name, metric->width);
+    return check_functions(own);
 }
 
-ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metric_rule *rule) {
-    LS_TRY(check(call, metric));
-    const ls_metric_kind *kind = metric->measure != NULL ? &one_number : &several_numbers;
-    *rule = (ls_metric_rule){.kind = kind, .aggregate = kind->aggregate, .own = *metric};
-    rule->width = metric->measure != NULL ? kind->aggregate->width : metric->width;
-    snprintf(rule->name, sizeof rule->name, "%s", metric->name);
-    return LS_OK;
+static ls_metric *make(const ls_metric_functions *own) {
+    if (check(own) != LS_OK) {
+        return NULL;
+    }
+    return own->mean != NULL ? ls_metric_make(own->name, &ls_type_mean, &own_mean)
+                             : ls_metric_make(own->name, own->merge != NULL ? &merged : &added, NULL);
+}
+
+ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user) {
+    ls_metric *metric = make(functions);
+    if (metric == NULL) {
+        if (functions != NULL && functions->release != NULL) {
+            functions->release(user);
+        }
+        return NULL;
+    }
+    metric->width += (size_t)functions->width;
+    metric->own = *functions;
+    metric->own.name = NULL; /* the caller's */
+    metric->user = user;
+    return metric;
 }

@@ -1,23 +1,24 @@
 /*
- * The area under the curve of true over false positives, from the scores of yes (1) and no (0): the share of all pairs
- * of a yes and a no in which the yes has the larger score, where equal ones count one half (Hanley and McNeil,
- * Radiology 143, 1982). All scores of a pass are kept: two numbers of each sample, on the ranks that saw it, and where
- * the pass ends on all.
+ * The area under the curve of true over false positives, from the scores of positives (1) and negatives (0): the share
+ * of pairs of a positive and a negative in which the positive has the larger score. Equal scores count one half (Hanley
+ * and McNeil, Radiology 143, 1982). A rank keeps two numbers for each of its samples; the exchange gives all of them to
+ * all ranks.
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-/* Outputs of two classes say the score of class 1 by what it has more than class 0, be they logits or probabilities. */
+/* The score of outputs of two classes is the difference of class 1 and class 0, for logits and for probabilities. */
 static ls_tensor *scores_of_two(const ls_trial_state *state) {
     ls_tensor *output = ls_to(state->output, LS_F64);
     return ls_sub(ls_select(output, 1, 1), ls_select(output, 1, 0));
 }
 
 /* A row of scores and a row of targets. */
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;
     const bool two_classes = output != NULL && target != NULL && ls_ndim(output) == 2 && ls_size(output, 1) == 2 &&
@@ -26,9 +27,9 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
         return ls_fail_null(LS_ERR_SHAPE,
                             "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers "
                             "[n]: this metric is for two classes only",
-                            measure->rule->name, LS_SHAPE_TEXT(output));
+                            metric->name, LS_SHAPE_TEXT(output));
     }
-    if (!two_classes && !ls_answers_are_numbers(measure, state)) {
+    if (!two_classes && !ls_answers_are_numbers(metric, state)) {
         return NULL;
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
@@ -38,22 +39,26 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
 
 enum { SCORE = 0, YES, ROW };
 
-static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
-    if (batch->state->count == 0) {
-        return LS_OK;
-    }
-    const size_t samples = (size_t)measure->asked_count / ROW;
-    const size_t before = numbers->count;
-    LS_TRY(ls_numbers_resize(numbers, before + ROW * samples));
+static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
+    const size_t samples = (size_t)batch->asked_count / ROW;
+    const size_t before = tally->count;
+    LS_TRY(ls_tally_resize(tally, before + ROW * samples));
     for (size_t i = 0; i < samples; i++) {
-        const double target = measure->asked[samples + i];
+        const double target = batch->asked[samples + i];
         if (target != 0 && target != 1) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %g is neither 0 nor 1",
-                           measure->rule->name, target);
+                           tally->metric->name, target);
         }
-        numbers->items[before + ROW * i + SCORE] = measure->asked[i];
-        numbers->items[before + ROW * i + YES] = target;
+        tally->items[before + ROW * i + SCORE] = batch->asked[i];
+        tally->items[before + ROW * i + YES] = target;
     }
+    return LS_OK;
+}
+
+static ls_status append(ls_tally *tally, const double *other, size_t count) {
+    const size_t before = tally->count;
+    LS_TRY(ls_tally_resize(tally, before + count));
+    memcpy(tally->items + before, other, count * sizeof *other);
     return LS_OK;
 }
 
@@ -63,24 +68,28 @@ static int by_score(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Whole and half pairs are counted, which is exact: the order of equal scores does not matter. */
-static double value(const ls_measure *measure, double *numbers, size_t count) {
+static bool has_nan(const ls_tally *tally) {
+    bool has = false;
+    for (size_t i = 0; i < tally->count; i += ROW) {
+        has = has || isnan(tally->items[i + SCORE]);
+    }
+    return has;
+}
+
+/* Counts pairs and half pairs, which is exact: the order of equal scores does not matter. */
+static double result(const ls_tally *tally) {
+    double *numbers = tally->items;
     double halves = 0;
     double yes = 0;
     double no = 0;
-    (void)measure;
-    for (size_t i = 0; i < count; i += ROW) {
-        if (isnan(numbers[i + SCORE])) {
-            return (double)NAN;
-        }
+    if (tally->count == 0 || has_nan(tally)) {
+        return (double)NAN;
     }
-    if (count > 0) {
-        qsort(numbers, count / ROW, ROW * sizeof *numbers, by_score);
-    }
-    for (size_t i = 0; i < count;) {
+    qsort(numbers, tally->count / ROW, ROW * sizeof *numbers, by_score);
+    for (size_t i = 0; i < tally->count;) {
         const double score = numbers[i + SCORE];
         double here[2] = {0, 0};
-        for (; i < count && numbers[i + SCORE] == score; i += ROW) {
+        for (; i < tally->count && numbers[i + SCORE] == score; i += ROW) {
             here[numbers[i + YES] != 0]++;
         }
         halves += here[1] * (2 * no + here[0]);
@@ -90,11 +99,5 @@ static double value(const ls_measure *measure, double *numbers, size_t count) {
     return yes > 0 && no > 0 ? halves / (2 * yes * no) : (double)NAN;
 }
 
-static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
-    (void)rule;
-    (void)numbers;
-    return count % ROW == 0;
-}
-
-static const ls_aggregate by_area = {.together = LS_ROWS, .costly = true, .add = add, .value = value, .fits = fits};
-const ls_metric_kind ls_kind_roc_auc = {.name = "roc_auc", .aggregate = &by_area, .ask = ask};
+const ls_metric_type ls_type_roc_auc = {
+    .unit = ROW, .grows = true, .costly = true, .ask = ask, .update = update, .merge = append, .result = result};

@@ -302,7 +302,8 @@ static int64_t epochs_of(const char *name, double values[8], const ls_early_stop
     ls_callback *stop = ls_early_stopping(how);
     ls_trial_options options = options_of(&s);
     options.train_steps = 1;
-    options.custom_metrics = &(ls_metric){.name = name, .measure = measure_listed, .user = values};
+    options.custom_metrics =
+        &(ls_metric *){ls_metric_new(&(ls_metric_functions){name, .mean = measure_listed}, values)};
     options.custom_metric_count = 1;
     options.callbacks = &stop;
     options.callback_count = 1;

@@ -283,7 +283,7 @@ static const char *printed(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc", "lr");
-    options.custom_metrics = (const ls_metric[]){ls_metric_confusion(NULL)};
+    options.custom_metrics = &(ls_metric *){ls_metric_confusion(NULL)};
     options.custom_metric_count = 1;
     options.callbacks = &callback;
     options.callback_count = 1;

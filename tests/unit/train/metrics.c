@@ -31,6 +31,8 @@ static double correlation(const double *s, void *user) {
     return (s[0] * s[5] - s[1] * s[2]) / sqrt((s[0] * s[3] - s[1] * s[1]) * (s[0] * s[4] - s[2] * s[2]));
 }
 
+static const ls_metric_functions formula = {.name = "r", .width = 6, .update = add_products, .result = correlation};
+
 static double correlation_of(int set, int64_t count) {
     double s[6] = {(double)count};
     for (int64_t i = 0; i < count; i++) {
@@ -49,9 +51,8 @@ static void test_several_numbers_and_a_formula(void **state) {
     (void)state;
     setting s = make_setting();
     int calls = 0;
-    const ls_metric own = {.name = "r", .width = 6, .add = add_products, .result = correlation, .user = &calls};
     ls_trial_options options = options_of(&s);
-    options.custom_metrics = &own;
+    options.custom_metrics = &(ls_metric *){ls_metric_new(&formula, &calls)};
     options.custom_metric_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
@@ -64,14 +65,6 @@ static void test_several_numbers_and_a_formula(void **state) {
     free_setting(&s);
 }
 
-static void expect_refused(const setting *s, const ls_metric *metric, const char *reason) {
-    ls_trial_options options = options_of(s);
-    options.custom_metrics = metric;
-    options.custom_metric_count = 1;
-    assert_null(ls_trial_new(&options));
-    expect_message(reason);
-}
-
 static ls_status measure_nothing(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)state;
     (void)user;
@@ -80,30 +73,39 @@ static ls_status measure_nothing(const ls_trial_state *state, void *user, double
     return LS_OK;
 }
 
-static void test_metrics_that_are_none(void **state) {
-    (void)state;
-    setting s = make_setting();
-    const char *why = "(width 0) has either measure alone, or add, result and a width of 1 or more";
-    expect_refused(&s, &(ls_metric){.name = "x", .add = add_products}, why);
-    expect_refused(&s, &(ls_metric){.name = "x", .add = add_products, .result = correlation}, why);
-    expect_refused(&s, &(ls_metric){.name = "x", .measure = measure_nothing, .result = correlation}, why);
-    expect_refused(&s, &(ls_metric){.name = "x", .measure = measure_nothing, .width = 2}, "(width 2) has either");
-    expect_refused(&s, &(ls_metric){.add = add_products, .result = correlation, .width = 1}, "0 has no name");
-    expect_refused(&s, &(ls_metric){.name = "x"}, "custom metric 0 has no name or no function");
-    expect_refused(&s, &(ls_metric){.name = "loss", .measure = measure_nothing}, "two metrics are named \"loss\"");
-    const ls_metric longest = {.name = "a_name_of_thirty-two_characters_", .measure = measure_nothing};
-    expect_refused(&s, &(ls_metric){.name = "a_name_of_thirty-three_characters", .measure = measure_nothing},
-                   "is longer than 32 bytes");
-    ls_trial_options options = options_of(&s);
-    options.custom_metrics = &longest;
-    options.custom_metric_count = 1;
-    ls_trial *trial = ls_trial_new(&options);
-    assert_non_null(trial);
-    ls_trial_free(trial);
-    free_setting(&s);
+static void begin(double *numbers, void *user) {
+    (void)user;
+    numbers[0] = 1;
 }
 
-/* ---- who frees them ---------------------------------------------------------------------------------------------- */
+static void expect_refused(const ls_metric_functions *functions, const char *reason) {
+    assert_null(ls_metric_new(functions, NULL));
+    expect_message(reason);
+}
+
+static void test_functions_that_are_none(void **state) {
+    (void)state;
+    const char *why = "(width 0) needs mean alone, or update, result and a width of 1 or more";
+    expect_refused(&(ls_metric_functions){.name = "x", .update = add_products}, why);
+    expect_refused(&(ls_metric_functions){.name = "x", .update = add_products, .result = correlation}, why);
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .result = correlation}, why);
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .width = 2}, "(width 2) needs mean");
+    expect_refused(&(ls_metric_functions){.update = add_products, .result = correlation, .width = 1}, "needs a name");
+    expect_refused(&(ls_metric_functions){.name = "x"}, "a metric needs a name, and mean or update");
+    expect_refused(NULL, "a metric needs a name");
+    expect_refused(
+        &(ls_metric_functions){.name = "x", .width = 1, .init = begin, .update = add_products, .result = correlation},
+        "\"x\" has init, but not merge");
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .init = begin}, "needs mean alone");
+    expect_refused(&(ls_metric_functions){.name = "a_name_of_thirty-three_characters", .mean = measure_nothing},
+                   "is longer than 32 bytes");
+    const ls_metric_functions longest = {.name = "a_name_of_thirty-two_characters_", .mean = measure_nothing};
+    ls_metric *metric = ls_metric_new(&longest, NULL);
+    assert_string_equal(ls_metric_name(metric), longest.name);
+    ls_metric_free(metric);
+}
+
+/* ---- owners ------------------------------------------------------------------------------------------------------ */
 
 static void count_release(void *user) {
     *(int *)user += 1;
@@ -115,51 +117,91 @@ static ls_status refuse(ls_trial_state *state, void *user) {
     return ls_error_set(LS_ERR_STATE, "refused");
 }
 
-static void test_release(void **state) {
+static ls_metric *make_counted(const char *name, int *released) {
+    ls_metric *metric = ls_metric_new(
+        &(ls_metric_functions){.name = name, .mean = measure_nothing, .release = count_release}, released);
+    assert_non_null(metric);
+    return metric;
+}
+
+static void expect_released(ls_trial_options *options, ls_metric *second, int *released, const char *words) {
+    ls_metric *const metrics[] = {make_counted("a", released), second, make_counted("c", released)};
+    const int before = *released;
+    options->custom_metrics = metrics;
+    options->custom_metric_count = 3;
+    assert_null(ls_trial_new(options));
+    expect_message(words);
+    assert_int_equal(*released - before, second != NULL ? 3 : 2);
+}
+
+/* Options that are wrong, before and after the metrics are looked at, a hook that refuses, and a constructor's NULL. */
+static void test_failures_free_metrics(void **state) {
     (void)state;
     setting s = make_setting();
     int released = 0;
-    const ls_metric two[] = {
-        {.name = "a", .measure = measure_nothing, .user = &released, .release = count_release},
-        {.name = "b",
-         .width = 6,
-         .add = add_products,
-         .result = correlation,
-         .user = &released,
-         .release = count_release},
-    };
     ls_trial_options options = options_of(&s);
-    options.custom_metrics = two;
+    options.max_steps = -1;
+    expect_released(&options, make_counted("b", &released), &released, "a negative number");
+    options.max_steps = 0;
+    options.metrics = LS_METRICS("nonsense");
+    expect_released(&options, make_counted("b", &released), &released, "there is no metric");
+    options.metrics = LS_METRICS("c");
+    expect_released(&options, make_counted("b", &released), &released, "there is no metric");
+    options.metrics = LS_METRICS("loss");
+    expect_released(&options, make_counted("a", &released), &released, "two metrics are named \"a\"");
+    expect_released(&options, make_counted("loss", &released), &released, "two metrics are named \"loss\"");
+    expect_released(&options, ls_metric_top_k_acc(0), &released, "ls_metric_top_k_acc: k is 0");
+    options.callbacks = &(ls_callback){.on_init = refuse};
+    options.callback_count = 1;
+    expect_released(&options, make_counted("b", &released), &released, "refused");
+    free_setting(&s);
+}
+
+static void test_owners(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int released = 0;
+    ls_trial_options options = options_of(&s);
+    ls_metric *const metrics[] = {make_counted("a", &released), make_counted("b", &released)};
+    options.custom_metrics = metrics;
     options.custom_metric_count = 2;
     ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_null(ls_trial_new(&options));
+    expect_message("the metric \"a\" belongs to another trial");
+    assert_null(ls_metric_running(metrics[1], NULL));
+    expect_message("the metric \"b\" belongs to a trial");
+    ls_metric_free(metrics[0]);
     assert_int_equal(released, 0);
     ls_trial_free(trial);
     assert_int_equal(released, 2);
+    ls_metric_free(make_counted("a", &released));
+    ls_metric_free(NULL);
+    assert_int_equal(released, 3);
 
-    /* A trial that cannot be made takes them over as well: where the options are wrong, before and behind a wrong
-     * metric, and where a hook refuses. */
-    options.max_steps = -1;
-    assert_null(ls_trial_new(&options));
-    assert_int_equal(released, 4);
-    options.max_steps = 0;
-    options.metrics = LS_METRICS("nonsense");
-    assert_null(ls_trial_new(&options));
-    assert_int_equal(released, 6);
-    options.metrics = LS_METRICS("b");
-    assert_null(ls_trial_new(&options));
-    assert_int_equal(released, 8);
-    options.metrics = LS_METRICS("loss");
-    const ls_metric named_alike[] = {two[0], two[0]};
-    options.custom_metrics = named_alike;
+    ls_metric *twice = make_counted("a", &released);
+    options.custom_metrics = (ls_metric *const[]){twice, twice};
     assert_null(ls_trial_new(&options));
     expect_message("two metrics are named \"a\"");
-    assert_int_equal(released, 10);
-    options.custom_metrics = two;
-    options.callbacks = (ls_callback *[]){ls_callback_new(&(ls_callback_hooks){.on_init = refuse}, NULL)};
-    options.callback_count = 1;
+    assert_int_equal(released, 4);
+    free_setting(&s);
+}
+
+/* As languages without compound literals give them. */
+static void test_arrays(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_metric *const metrics[] = {NULL, ls_metric_named("acc"), ls_metric_named("mae")};
+    ls_metric *const *array = ls_metric_array(metrics, 3);
+    assert_memory_equal(array, metrics, sizeof metrics);
+    options.custom_metrics = array;
+    options.custom_metric_count = 3;
+    assert_null(ls_trial_new(&options)); /* and the array is freed with its owner */
+    options.custom_metrics = ls_metric_array((ls_metric *const[]){ls_metric_named("nonsense")}, 1);
+    options.custom_metric_count = 1;
     assert_null(ls_trial_new(&options));
-    expect_message("refused");
-    assert_int_equal(released, 12);
+    expect_message("there is no metric \"nonsense\"");
     free_setting(&s);
 }
 
@@ -167,22 +209,13 @@ static void test_metrics_of_constructors(void **state) {
     (void)state;
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_metric metrics[] = {ls_metric_named("acc"), ls_metric_named("loss")};
-    options.custom_metrics = metrics;
+    options.custom_metrics = (ls_metric *const[]){ls_metric_named("acc"), ls_metric_named("loss")};
     options.custom_metric_count = 2;
     options.metrics = (const char *const[]){NULL};
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_true(ls_trial_metric(trial, "acc") >= 0 && ls_trial_metric(trial, "loss") > 0);
     ls_trial_free(trial);
-
-    const ls_metric wrong[] = {ls_metric_named("acc"), ls_metric_named("nonsense")};
-    assert_true(!wrong[0].invalid && wrong[1].invalid);
-    (void)ls_error_set(LS_ERR_ARGUMENT, "the constructor's reason");
-    options.custom_metrics = wrong;
-    assert_null(ls_trial_new(&options));
-    expect_message("the constructor's reason");
-    assert_true(ls_metric_named(NULL).invalid);
     free_setting(&s);
 }
 
@@ -195,13 +228,12 @@ static void goes_on_after(int64_t after) {
                                         "val_f1",   "val_r"};
     setting s = make_setting();
     int calls = 0;
-    const ls_metric own = {.name = "r", .width = 6, .add = add_products, .result = correlation, .user = &calls};
     kept_state kept = {.after = after};
     ls_callback *keep = ls_callback_new(&(ls_callback_hooks){.on_step_training = keep_state}, &kept);
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc", "running_loss", "running_top_2_acc", "loss_std", "acc_var", "f1", "lr",
                                  "recall_per_class", "samples_per_second");
-    options.custom_metrics = &own;
+    options.custom_metrics = &(ls_metric *){ls_metric_new(&formula, &calls)};
     options.custom_metric_count = 1;
     options.callbacks = &keep;
     options.callback_count = 1;
@@ -209,6 +241,7 @@ static void goes_on_after(int64_t after) {
     assert_int_equal(ls_trial_run(whole, 2), LS_OK);
 
     options.callback_count = 0;
+    options.custom_metrics = &(ls_metric *){ls_metric_new(&formula, &calls)};
     ls_trial *rest = ls_trial_new(&options);
     assert_int_equal(ls_metrics_set_state(rest, kept.tensors, kept.count), LS_OK);
     rest->continues = true;
@@ -255,11 +288,11 @@ static void test_what_other_metrics_counted(void **state) {
     ls_tensor *three = ls_zeros(LS_SHAPE(3), LS_F64);
     ls_tensor *single = ls_zeros(LS_SHAPE(2), LS_F32);
     const ls_named loss = {"loss", two};
-    expect_wrong_state(trial, &loss, 1, "nothing that the metric \"acc\" has counted");
-    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", three}}, 2, "\"acc\" is to have counted, [3] of f64");
-    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", single}}, 2, "\"acc\" is to have counted, [2] of f32");
+    expect_wrong_state(trial, &loss, 1, "there are no saved numbers of metric \"acc\"");
+    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", three}}, 2, "\"acc\", [3] of f64, do not fit");
+    expect_wrong_state(trial, (const ls_named[]){loss, {"acc", single}}, 2, "\"acc\", [2] of f32, do not fit");
     expect_wrong_state(trial, (const ls_named[]){loss, {"acc", two}, {"mae", two}}, 3,
-                       "3 metrics have counted, and there are 2 here");
+                       "3 metrics were saved, but the trial has 2");
     assert_int_equal(ls_metrics_set_state(trial, (const ls_named[]){{"acc", two}, loss}, 2), LS_OK);
     ls_release(two);
     ls_release(three);
@@ -271,8 +304,10 @@ static void test_what_other_metrics_counted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_several_numbers_and_a_formula),
-        cmocka_unit_test(test_metrics_that_are_none),
-        cmocka_unit_test(test_release),
+        cmocka_unit_test(test_functions_that_are_none),
+        cmocka_unit_test(test_failures_free_metrics),
+        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_arrays),
         cmocka_unit_test(test_metrics_of_constructors),
         cmocka_unit_test(test_going_on_in_the_midst_of_an_epoch),
         cmocka_unit_test(test_what_other_metrics_counted),

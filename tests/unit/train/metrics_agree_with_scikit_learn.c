@@ -48,36 +48,35 @@ static void check_values_of(const ls_trial *trial, const char *metric, const cha
     }
 }
 
-static void measure_in_batches(const sample_set *set, const ls_metric *metric, const char *name, int64_t batch) {
+static void measure_in_batches(const sample_set *set, ls_metric *metric, const char *name, int64_t batch) {
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(set->outputs, set->targets), &(ls_loader_options){.batch_size = batch});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .criterion = set->criterion,
                                                        .criterion_user = set->criterion_user,
-                                                       .custom_metrics = metric,
-                                                       .custom_metric_count = 1,
+                                                       LS_CUSTOM_METRICS(metric),
                                                        .quiet = true});
     if (trial == NULL || ls_trial_evaluate(trial, loader, "test") != LS_OK) {
         fail_msg("%s: %s", name, ls_error_message());
     }
-    check_values_of(trial, metric->name, name, set->tolerance != 0 ? set->tolerance : 1e-12);
+    check_values_of(trial, ls_metric_name(metric), name, set->tolerance != 0 ? set->tolerance : 1e-12);
     ls_trial_free(trial);
     ls_module_free(model);
     ls_loader_free(loader);
 }
 
-static void check_in_batches(const sample_set *set, const ls_metric metrics[3], const char *name) {
+static void check_in_batches(const sample_set *set, ls_metric *const metrics[3], const char *name) {
     static const int64_t batches[] = {41, 7, 1};
     for (int i = 0; i < 3; i++) {
-        measure_in_batches(set, &metrics[i], name, batches[i]);
+        measure_in_batches(set, metrics[i], name, batches[i]);
     }
 }
 
 /* By a constructor that is called anew for each trial. */
 #define CHECK(set, constructor, name)                                                                                  \
     do {                                                                                                               \
-        const ls_metric check_metrics[] = {constructor, constructor, constructor};                                     \
+        ls_metric *const check_metrics[] = {constructor, constructor, constructor};                                    \
         check_in_batches(set, check_metrics, name);                                                                    \
     } while (0)
 
@@ -158,11 +157,11 @@ static void test_ignored_targets(void **state) {
                                 .criterion = ls_criterion_cross_entropy,
                                 .criterion_user = &loss};
         static const int64_t batch = SAMPLES; /* the loss of a batch with nothing in it is no number */
-        const ls_metric metrics[] = {ls_metric_named("acc"), ls_metric_named("acc_var"), ls_metric_named("top_2_acc"),
-                                     ls_metric_named("recall")};
+        ls_metric *const metrics[] = {ls_metric_named("acc"), ls_metric_named("acc_var"), ls_metric_named("top_2_acc"),
+                                      ls_metric_named("recall")};
         static const char *const names[] = {"acc_kept", "acc_var_kept", "top_2_acc_kept", "recall_kept"};
         for (int i = 0; i < 4; i++) {
-            measure_in_batches(&set, &metrics[i], names[i], batch);
+            measure_in_batches(&set, metrics[i], names[i], batch);
         }
         CHECK(&set, ls_metric_named("acc"), "acc_kept");
         CHECK(&set, ls_metric_named("acc_var"), "acc_var_kept");

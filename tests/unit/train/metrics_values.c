@@ -74,7 +74,7 @@ static void check_batches(int64_t samples, int epochs, const ls_running_options 
     ls_callback *see =
         ls_callback_new(&(ls_callback_hooks){.on_criterion = see_loss, .on_end_training = see_epoch}, &seen);
     ls_trial_options options = options_of(&s);
-    const ls_metric metrics[] = {ls_metric_running(ls_metric_named("loss"), running), ls_metric_named("loss_std")};
+    ls_metric *const metrics[] = {ls_metric_running(ls_metric_named("loss"), running), ls_metric_named("loss_std")};
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.05), LS_OK);
     options.train = train;
     options.custom_metrics = metrics;
@@ -128,10 +128,10 @@ static ls_status evaluate_now(ls_trial_state *state, void *user) {
 static void test_means_of_users_own(void **state) {
     (void)state;
     setting s = make_setting();
-    const ls_metric number = {.name = "number", .measure = measure_batch_number};
-    const ls_metric metrics[] = {ls_metric_running(number, &(ls_running_options){.every = 1}),
-                                 ls_metric_var(number, true), ls_metric_var(ls_metric_named("top_2_acc"), false),
-                                 number};
+    const ls_metric_functions number = {.name = "number", .mean = measure_batch_number};
+    ls_metric *const metrics[] = {ls_metric_running(ls_metric_new(&number, NULL), &(ls_running_options){.every = 1}),
+                                  ls_metric_var(ls_metric_new(&number, NULL), true),
+                                  ls_metric_var(ls_metric_named("top_2_acc"), false), ls_metric_new(&number, NULL)};
     ls_callback *evaluating = ls_callback_new(&(ls_callback_hooks){.on_step_training = evaluate_now}, s.validate);
     ls_trial_options options = options_of(&s);
     options.validate = NULL;
@@ -188,7 +188,7 @@ static void test_rates_of_groups(void **state) {
     assert_int_equal(ls_optimizer_add_group(optimizer, &weight, 1, &(ls_group_options){.learning_rate = 0.5}), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, &bias, 1, &(ls_group_options){.learning_rate = 0.25}), LS_OK);
     ls_trial_options options = options_of(&s);
-    const ls_metric rates[] = {ls_metric_lr(0), ls_metric_lr(1)};
+    ls_metric *const rates[] = {ls_metric_lr(0), ls_metric_lr(1)};
     options.optimizer = optimizer;
     options.custom_metrics = rates;
     options.custom_metric_count = 2;
@@ -197,7 +197,7 @@ static void test_rates_of_groups(void **state) {
     assert_true(ls_trial_metric(trial, "lr") == 0.5 && ls_trial_metric(trial, "lr_1") == 0.25);
     ls_trial_free(trial);
 
-    const ls_metric beyond[] = {ls_metric_lr(2)};
+    ls_metric *const beyond[] = {ls_metric_lr(2)};
     options.custom_metrics = beyond;
     options.custom_metric_count = 1;
     assert_null(ls_trial_new(&options));
@@ -281,6 +281,29 @@ static void test_one_fetch_for_all(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
+static ls_tensor *loss_on_cpu(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
+    return ls_tensor_to_device(ls_mse_loss(output, target, LS_LOSS_MEAN), "cpu");
+}
+
+/* The loss may be on another device than the output. */
+static void test_two_devices(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *set = ls_tensor_dataset(scores(3, LS_SHAPE(12)), scores(4, LS_SHAPE(12)));
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = loss_on_cpu, .metrics = LS_METRICS("mse", "loss", "mae", "r2"), .quiet = true});
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    assert_true(ls_trial_metric(trial, "test_mse") > 0);
+    expect_near(ls_trial_metric(trial, "test_loss"), ls_trial_metric(trial, "test_mse"));
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* ---- several values ---------------------------------------------------------------------------------------------- */
 
 static void test_several_values(void **state) {
@@ -316,7 +339,7 @@ static void test_several_values(void **state) {
 
 static void expect_unknown(const char *name, const char *nearest) {
     char words[96];
-    assert_true(ls_metric_named(name).invalid);
+    assert_null(ls_metric_named(name));
     snprintf(words, sizeof words, "there is no metric \"%s\"; the nearest is \"%s\"; there are loss, acc, ", name,
              nearest);
     expect_message(words);
@@ -337,11 +360,11 @@ static void test_unknown_names(void **state) {
     expect_unknown("", "loss");
     expect_message("running_NAME, NAME_var and NAME_std, and custom_metrics");
     expect_message("precision (_macro, _micro, _per_class)");
-    assert_string_equal(ls_metric_named(NULL).invalid ? ls_error_message() : "", "ls_metric_named: the name is NULL");
+    assert_string_equal(ls_metric_named(NULL) == NULL ? ls_error_message() : "", "ls_metric_named: the name is NULL");
 }
 
-static void expect_invalid(ls_metric metric, const char *words) {
-    assert_true(metric.invalid && metric.rule == NULL);
+static void expect_null(const ls_metric *metric, const char *words) {
+    assert_null(metric);
     expect_message(words);
 }
 
@@ -352,28 +375,27 @@ static void count_release(void *user) {
 static void test_wrong_options(void **state) {
     (void)state;
     int released = 0;
-    const ls_metric own = {.name = "a_name_of_thirty-two_characters_",
-                           .measure = measure_batch_number,
-                           .user = &released,
-                           .release = count_release};
-    expect_invalid(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, must be 1 or more");
-    expect_invalid(ls_metric_named("top_0_acc"), "k is 0");
-    expect_invalid(ls_metric_lr(-1), "there is no group -1");
-    expect_invalid(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = -1}),
-                   "ls_metric_running: the mean of -1 batches, every 10: both must be from 1 to 10000");
-    expect_invalid(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.every = 10001}), "every 10001");
-    expect_invalid(ls_metric_running(ls_metric_named("r2"), NULL), "ls_metric_running: the metric \"r2\" is no mean");
-    expect_invalid(ls_metric_std(ls_metric_named("loss_std"), false), "the metric \"loss_std\" is no mean");
-    expect_invalid(ls_metric_var(ls_metric_named("nonsense"), false), "there is no metric \"nonsense\"");
-    expect_invalid(ls_metric_f1(&(ls_class_metric_options){.average = (ls_average)4}), "average 4 or outputs 0");
-    expect_invalid(ls_metric_confusion(&(ls_class_metric_options){.outputs = (ls_outputs)-1}), "outputs -1");
-    expect_invalid(ls_metric_running(own, NULL),
-                   "\"running_a_name_of_thirty-two_characters_\" is longer than 32 bytes");
+    const ls_metric_functions own = {
+        .name = "a_name_of_thirty-two_characters_", .mean = measure_batch_number, .release = count_release};
+    expect_null(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, must be 1 or more");
+    expect_null(ls_metric_named("top_0_acc"), "k is 0");
+    expect_null(ls_metric_lr(-1), "there is no group -1");
+    expect_null(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = -1}),
+                "ls_metric_running: the mean of -1 batches, every 10: both must be from 1 to 10000");
+    expect_null(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.every = 10001}), "every 10001");
+    expect_null(ls_metric_running(ls_metric_named("r2"), NULL), "ls_metric_running: the metric \"r2\" is not a mean");
+    expect_null(ls_metric_std(ls_metric_named("loss_std"), false), "the metric \"loss_std\" is not a mean");
+    expect_null(ls_metric_var(ls_metric_named("nonsense"), false), "there is no metric \"nonsense\"");
+    expect_null(ls_metric_f1(&(ls_class_metric_options){.average = (ls_average)4}), "average 4 or outputs 0");
+    expect_null(ls_metric_confusion(&(ls_class_metric_options){.outputs = (ls_outputs)-1}), "outputs -1");
+    expect_null(ls_metric_running(ls_metric_new(&own, &released), NULL),
+                "\"running_a_name_of_thirty-two_characters_\" is longer than 32 bytes");
     assert_int_equal(released, 1);
-    expect_invalid(ls_metric_running((ls_metric){.name = "x"}, NULL), "ls_metric_running: a metric has no name or no");
-    expect_invalid(
-        ls_metric_var((ls_metric){.measure = measure_batch_number, .user = &released, .release = count_release}, false),
-        "ls_metric_var: a metric has no name or no function");
+    expect_null(ls_metric_running(ls_metric_new(&(ls_metric_functions){.name = "x"}, NULL), NULL),
+                "ls_metric_new: a metric needs a name, and mean or update");
+    expect_null(
+        ls_metric_new(&(ls_metric_functions){.mean = measure_batch_number, .release = count_release}, &released),
+        "ls_metric_new: a metric needs a name, and mean or update");
     assert_int_equal(released, 2);
 }
 
@@ -382,9 +404,9 @@ static void test_release(void **state) {
     (void)state;
     setting s = make_setting();
     int released = 0;
-    const ls_metric own = {.name = "own", .measure = measure_batch_number, .user = &released, .release = count_release};
+    const ls_metric_functions own = {.name = "own", .mean = measure_batch_number, .release = count_release};
     ls_trial_options options = options_of(&s);
-    const ls_metric first[] = {ls_metric_running(own, NULL), ls_metric_named("acc_std")};
+    ls_metric *const first[] = {ls_metric_running(ls_metric_new(&own, &released), NULL), ls_metric_named("acc_std")};
     options.custom_metrics = first;
     options.custom_metric_count = 2;
     ls_trial *trial = ls_trial_new(&options);
@@ -393,7 +415,8 @@ static void test_release(void **state) {
     assert_int_equal(released, 0);
     ls_trial_free(trial);
     assert_int_equal(released, 1);
-    const ls_metric again[] = {ls_metric_running(own, NULL), ls_metric_named("acc_std"), ls_metric_named("lr")};
+    ls_metric *const again[] = {ls_metric_running(ls_metric_new(&own, &released), NULL), ls_metric_named("acc_std"),
+                                ls_metric_named("lr")};
     options.custom_metrics = again;
     options.custom_metric_count = 3;
     options.optimizer = NULL;
@@ -403,15 +426,12 @@ static void test_release(void **state) {
     free_setting(&s);
 }
 
-static void expect_refused(ls_tensor *outputs, ls_tensor *targets, ls_metric metric, ls_status status,
+static void expect_refused(ls_tensor *outputs, ls_tensor *targets, ls_metric *metric, ls_status status,
                            const char *words) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(outputs, targets), &(ls_loader_options){.batch_size = 4});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .criterion = mean_of_outputs,
-                                                       .custom_metrics = &metric,
-                                                       .custom_metric_count = 1,
-                                                       .quiet = true});
+    ls_trial *trial = ls_trial_new(
+        &(ls_trial_options){.model = model, .criterion = mean_of_outputs, LS_CUSTOM_METRICS(metric), .quiet = true});
     assert_non_null(trial);
     assert_int_equal(ls_trial_evaluate(trial, loader, "test"), status);
     expect_message(words);
@@ -440,7 +460,7 @@ static void test_wrong_samples(void **state) {
     expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,
                    "metric \"confusion\": the target -1 is no class of output [4, 3]");
     expect_refused(zeros(LS_SHAPE(4, 1)), labels, ls_metric_named("f1"), LS_ERR_SHAPE,
-                   "ls_criterion_bce_with_logits, or say it in the metric's options");
+                   "ls_criterion_bce_with_logits, or set .outputs of the metric's options");
     expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,
                    "metric \"recall\": output [4, 3] with target [4, 2]: must be [n, classes, ...]");
     expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
@@ -536,13 +556,21 @@ static void test_no_value(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running_means),  cmocka_unit_test(test_means_of_users_own),
-        cmocka_unit_test(test_rate_and_epoch), cmocka_unit_test(test_rates_of_groups),
-        cmocka_unit_test(test_time),           cmocka_unit_test(test_one_fetch_for_all),
-        cmocka_unit_test(test_several_values), cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_wrong_options),  cmocka_unit_test(test_release),
-        cmocka_unit_test(test_wrong_samples),  cmocka_unit_test(test_classes_that_become_more),
-        cmocka_unit_test(test_no_targets),     cmocka_unit_test(test_no_value),
+        cmocka_unit_test(test_running_means),
+        cmocka_unit_test(test_means_of_users_own),
+        cmocka_unit_test(test_rate_and_epoch),
+        cmocka_unit_test(test_rates_of_groups),
+        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_one_fetch_for_all),
+        cmocka_unit_test(test_two_devices),
+        cmocka_unit_test(test_several_values),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test(test_release),
+        cmocka_unit_test(test_wrong_samples),
+        cmocka_unit_test(test_classes_that_become_more),
+        cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,7 +216,7 @@ static void test_replay_knows_passes_by_names(void **state) {
     (void)state;
     setting s = make_setting();
     int calls = 0;
-    const ls_metric own = {.name = "interval_steps", .measure = count_to};
+    ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "interval_steps", .mean = count_to}, NULL);
     ls_callback *callback = ls_callback_new(
         &(ls_callback_hooks){.on_end_training = recall_training, .on_end_validation = recall_validation}, &calls);
     ls_trial_options options = options_of(&s);

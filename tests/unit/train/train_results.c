@@ -52,7 +52,7 @@ static void test_metrics_are_means_over_samples(void **state) {
     (void)state;
     setting s = make_setting();
     int calls = 0;
-    const ls_metric custom = {.name = "input", .measure = measure_inputs, .user = &calls};
+    ls_metric *custom = ls_metric_new(&(ls_metric_functions){.name = "input", .mean = measure_inputs}, &calls);
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("acc", "loss");
     options.custom_metrics = &custom;
@@ -344,10 +344,9 @@ static void test_names_are_utf_8(void **state) {
     (void)state;
     setting s = make_setting();
     int calls = 0;
-    const ls_metric own = {.name = "gr\xf6\xdf"
-                                   "e",
-                           .measure = measure_inputs,
-                           .user = &calls};
+    const ls_metric_functions own = {.name = "gr\xf6\xdf"
+                                             "e",
+                                     .mean = measure_inputs};
     ls_trial_options options = options_of(&s);
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_evaluate(trial, s.validate,
@@ -360,10 +359,8 @@ static void test_names_are_utf_8(void **state) {
                                        "e"),
                      LS_OK);
     ls_trial_free(trial);
-    options.custom_metrics = &own;
-    options.custom_metric_count = 1;
-    assert_null(ls_trial_new(&options));
-    expect_message("ls_trial_new: the metric's name \"gr??e\" is not UTF-8");
+    assert_null(ls_metric_new(&own, &calls));
+    expect_message("ls_metric_new: the metric's name \"gr??e\" is not UTF-8");
     free_setting(&s);
 }
 
@@ -384,7 +381,7 @@ static void test_a_sweep_is_training(void **state) {
     (void)state;
     setting s = make_setting();
     sighting seen = {.loader = s.train};
-    const ls_metric own = {.name = "own", .measure = see_training, .user = &seen};
+    ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = see_training}, &seen);
     ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 7, .highest = 1e-3});
     ls_trial_options options = options_of(&s);
     options.custom_metrics = &own;

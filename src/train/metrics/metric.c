@@ -1,0 +1,156 @@
+/* Metric objects and their tallies: made, named and freed. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/tensor.h"
+#include "train/metrics/metric.h"
+
+/* ---- tallies ----------------------------------------------------------------------------------------------------- */
+
+ls_status ls_tally_resize(ls_tally *tally, size_t count) {
+    if (count > tally->room) {
+        const size_t room = count > 2 * tally->room ? count : 2 * tally->room;
+        double *items = ls_reallocate(tally->items, tally->room * sizeof *items, room * sizeof *items);
+        if (items == NULL) {
+            return ls_fail_memory("ls_trial", room * sizeof *items);
+        }
+        tally->items = items;
+        tally->room = room;
+    }
+    for (size_t i = tally->count; i < count; i++) {
+        tally->items[i] = 0;
+    }
+    tally->count = count;
+    return LS_OK;
+}
+
+ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *state) {
+    if (tally->count != 0 && tally->count != count) {
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "ls_trial: metric \"%s\": output %s has another number of classes, or of columns, than those before",
+            tally->metric->name, LS_SHAPE_TEXT(state->output));
+    }
+    return ls_tally_resize(tally, count);
+}
+
+ls_status ls_tally_begin(ls_tally *tally) {
+    const ls_metric *metric = tally->metric;
+    if (tally->count < metric->width) {
+        LS_TRY(ls_tally_resize(tally, metric->width));
+        if (metric->type->init != NULL) {
+            metric->type->init(tally);
+        }
+    }
+    return LS_OK;
+}
+
+void ls_tally_free(ls_tally *tally) {
+    ls_free(tally->items);
+    *tally = (ls_tally){.count = 0};
+}
+
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
+
+ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls_batch_mean *of) {
+    ls_metric *metric = ls_allocate_zeroed(1, sizeof *metric);
+    if (metric == NULL) {
+        (void)ls_fail_memory("ls_metric", sizeof *metric);
+        return NULL;
+    }
+    metric->type = type;
+    metric->of = of;
+    metric->width = (size_t)type->width;
+    snprintf(metric->name, sizeof metric->name, "%s", name);
+    return metric;
+}
+
+static ls_status rename_mean(const char *call, ls_metric *metric, const char *prefix, const char *suffix) {
+    char full[2 * LS_METRIC_NAME_LIMIT];
+    const int length = snprintf(full, sizeof full, "%s%s%s", prefix, metric->name, suffix);
+    if (metric->taken) {
+        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
+    }
+    if (!metric->type->is_mean) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);
+    }
+    if (length > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, full,
+                       LS_METRIC_NAME_LIMIT / 2);
+    }
+    memcpy(metric->name, full, sizeof metric->name);
+    return LS_OK;
+}
+
+ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {
+    if (of == NULL && ls_error_status() == LS_OK) { /* else its constructor has set the error */
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
+    }
+    if (of == NULL || rename_mean(call, of, prefix, suffix) != LS_OK) {
+        ls_metric_free(of);
+        return NULL;
+    }
+    return of;
+}
+
+void ls_metric_destroy(ls_metric *metric) {
+    if (metric->own.release != NULL) {
+        metric->own.release(metric->user);
+    }
+    ls_free(metric->array);
+    ls_free(metric);
+}
+
+void ls_metric_free(ls_metric *metric) {
+    if (metric != NULL && !metric->taken) {
+        ls_metric_destroy(metric);
+    }
+}
+
+const char *ls_metric_name(const ls_metric *metric) {
+    return metric != NULL ? metric->name : "";
+}
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+/* The index of the first metric that is not NULL; `count` if there is none. */
+static int find_first(ls_metric *const *metrics, int count) {
+    int first = 0;
+    while (metrics != NULL && first < count && metrics[first] == NULL) {
+        first++;
+    }
+    return metrics != NULL ? first : count;
+}
+
+/* The first metric may own the array: it is the last to be freed. */
+void ls_metrics_drop(ls_metric *const *metrics, int count) {
+    const int first = find_first(metrics, count);
+    for (int i = count - 1; i >= first; i--) {
+        bool repeated = false;
+        for (int j = first; j < i; j++) {
+            repeated = repeated || metrics[j] == metrics[i];
+        }
+        ls_metric_free(repeated ? NULL : metrics[i]);
+    }
+}
+
+ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
+    static ls_metric *const none[LS_METRIC_LIMIT];
+    const int first = find_first(metrics, count);
+    if (first >= count && count <= LS_METRIC_LIMIT) {
+        return none; /* ls_trial_new finds the NULL */
+    }
+    const size_t size = (size_t)count * sizeof(ls_metric *);
+    ls_metric **array = first < count ? ls_allocate(size) : NULL;
+    if (array == NULL) {
+        (void)(first < count ? ls_fail_memory("ls_metric_array", size)
+                             : ls_fail(LS_ERR_ARGUMENT, "ls_metric_array: more than %d metrics", LS_METRIC_LIMIT));
+        ls_metrics_drop(metrics, count);
+        return NULL;
+    }
+    memcpy(array, metrics, size);
+    ls_free(metrics[first]->array);
+    metrics[first]->array = array;
+    return array;
+}

@@ -1,0 +1,180 @@
+/*
+ * Within a pass, ls_trial_metric is the value of this rank's samples so far; after the pass, the value of all ranks.
+ * And metrics of a user's own, merged by their own function.
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+
+#include <lockstep/train.h>
+
+enum { SAMPLES = 22, HELD_BACK = 10, BATCH = 4, EPOCHS = 2 };
+
+/* What this rank has seen in the pass. */
+typedef struct seen {
+    double sum; /* of losses of samples */
+    double count;
+    double largest;
+    double last_loss;     /* of the epoch before */
+    double training_loss; /* of this epoch */
+    ls_loader *held_back; /* evaluated within a pass */
+} seen;
+
+static ls_dataset *make_dataset(int64_t count, int64_t first) {
+    double values[SAMPLES];
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = cos((double)(first + i));
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *numbers = ls_from(LS_SHAPE(count, 1), LS_F64, values);
+    ls_dataset *set = ls_tensor_dataset(numbers, ls_zeros(LS_SHAPE(count, 1), LS_F64));
+    return ls_scope_end(scope) == LS_OK ? set : NULL;
+}
+
+static ls_tensor *as_it_is(ls_tensor *x, void *user) {
+    (void)user;
+    return x;
+}
+
+static bool is_near(double is, double want) {
+    return fabs(is - want) <= 1e-12 * fabs(want) || (isnan(is) && isnan(want));
+}
+
+/* ---- a metric that is merged: the largest sample ----------------------------------------------------------------- */
+
+static void begin_largest(double *numbers, void *user) {
+    (void)user;
+    numbers[0] = (double)-INFINITY;
+}
+
+static void merge_largest(double *numbers, const double *other, void *user) {
+    (void)user;
+    numbers[0] = fmax(numbers[0], other[0]);
+}
+
+static ls_status update_largest(const ls_trial_state *state, void *user, double *numbers) {
+    const double largest = ls_item(ls_max(state->input));
+    merge_largest(numbers, &largest, user);
+    return LS_OK;
+}
+
+static double result_of_largest(const double *numbers, void *user) {
+    (void)user;
+    return numbers[0];
+}
+
+static const ls_metric_functions largest = {.name = "largest",
+                                            .width = 1,
+                                            .init = begin_largest,
+                                            .update = update_largest,
+                                            .merge = merge_largest,
+                                            .result = result_of_largest};
+
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    seen *s = user;
+    s->sum = s->count = 0;
+    s->largest = (double)-INFINITY;
+    LS_CHECK(is_near(ls_trial_metric(state->trial, "loss"), s->last_loss)); /* of the pass before */
+    return LS_OK;
+}
+
+static ls_status check(const ls_trial_state *state, const seen *s, const char *loss, const char *max) {
+    LS_CHECK(is_near(ls_trial_metric(state->trial, loss), s->count > 0 ? s->sum / s->count : (double)NAN));
+    LS_CHECK(s->count == 0 || is_near(ls_trial_metric(state->trial, max), s->largest));
+    return LS_OK;
+}
+
+/* Before the first batch of an epoch there is no value, not even of a running mean. */
+static ls_status on_sample(ls_trial_state *state, void *user) {
+    LS_CHECK((state->batch == 0) == isnan(ls_trial_metric(state->trial, "running_loss")));
+    LS_CHECK(state->batch > 0 || isnan(ls_trial_metric(state->trial, "largest")));
+    return check(state, user, "loss", "largest");
+}
+
+static ls_status add_batch(const ls_trial_state *state, seen *s) {
+    if (state->count > 0) {
+        s->sum += ls_item(ls_sum(ls_square(state->input)));
+        s->count += (double)state->count;
+        s->largest = fmax(s->largest, ls_item(ls_max(state->input)));
+    }
+    return LS_OK;
+}
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    seen *s = user;
+    LS_TRY(add_batch(state, s));
+    LS_TRY(check(state, s, "loss", "largest"));
+    LS_CHECK(ls_trial_metric(state->trial, "lr") == 0.5 && isnan(ls_trial_metric(state->trial, "confusion")));
+    LS_TRY(ls_trial_evaluate(state->trial, s->held_back, "now"));
+    LS_CHECK(ls_trial_metric(state->trial, "now_loss") > 0); /* that pass has ended */
+    return check(state, s, "loss", "largest");
+}
+
+static ls_status on_end_training(ls_trial_state *state, void *user) {
+    seen *s = user;
+    double sums[2] = {s->sum, s->count};
+    LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));
+    LS_TRY(ls_comm_allreduce(state->comm, &s->largest, &s->largest, 1, LS_F64, LS_MAX, NULL));
+    LS_CHECK(sums[1] == SAMPLES && is_near(ls_trial_metric(state->trial, "loss"), sums[0] / sums[1]));
+    LS_CHECK(ls_trial_metric(state->trial, "largest") == s->largest);
+    s->training_loss = s->last_loss = ls_trial_metric(state->trial, "loss");
+    return LS_OK;
+}
+
+static ls_status on_step_validation(ls_trial_state *state, void *user) {
+    seen *s = user;
+    LS_TRY(add_batch(state, s));
+    LS_TRY(check(state, s, "val_loss", "val_largest"));
+    LS_CHECK(ls_trial_metric(state->trial, "loss") == s->training_loss);
+    return LS_OK;
+}
+
+static ls_status do_nothing(ls_trial_state *state, void *user) {
+    (void)user;
+    state->loss = state->count > 0 ? ls_mean(ls_square(state->output = state->input)) : NULL;
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_tensor *parameter = ls_zeros(LS_SHAPE(1), LS_F64);
+    LS_TRY(ls_set_requires_grad(parameter, true));
+    ls_optimizer *optimizer = ls_sgd(NULL, NULL);
+    LS_TRY(ls_optimizer_add_group(optimizer, &parameter, 1, &(ls_group_options){.learning_rate = 0.5}));
+    ls_loader *train = ls_loader_new(make_dataset(SAMPLES, 0), &loading);
+    ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
+    ls_loader *now = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
+    seen s = {.last_loss = NAN, .held_back = now};
+    const ls_callback seeing = {.user = &s,
+                                .on_start_training = on_start,
+                                .on_sample = on_sample,
+                                .on_step_training = on_step_training,
+                                .on_end_training = on_end_training,
+                                .on_start_validation = on_start,
+                                .on_step_validation = on_step_validation};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .step = do_nothing,
+                                                       .train = train,
+                                                       .validate = validate,
+                                                       .comm = world,
+                                                       .metrics = LS_METRICS("loss", "running_loss", "lr"),
+                                                       LS_CUSTOM_METRICS(ls_metric_new(&largest, NULL)),
+                                                       LS_CALLBACKS(seeing),
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, EPOCHS));
+    LS_CHECK(ls_trial_metric(trial, "loss") == s.training_loss && ls_trial_metric(trial, "val_loss") > 0);
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    ls_loader_free(validate);
+    ls_loader_free(now);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_release(parameter);
+    return ls_comm_barrier(world, NULL);
+}
