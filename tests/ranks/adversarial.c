@@ -41,16 +41,17 @@ static ls_status fill(const ls_module *model) {
 }
 
 static ls_module *make_generator(void) {
-    const ls_conv_options plain = {.dtype = LS_F64}, doubling = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_conv_transpose_layer_options plain = {.dtype = LS_F64},
+                                          doubling = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
+    const ls_batch_norm_options wide = {.dtype = LS_F64};
     return ls_sequential(ls_nn_conv_transpose_2d(NOISE, CHANNELS, LS_SHAPE(2, 2), &plain),
                          ls_nn_batch_norm_2d(CHANNELS, &wide), ls_nn_relu(),
                          ls_nn_conv_transpose_2d(CHANNELS, 1, LS_SHAPE(2, 2), &doubling), ls_nn_tanh());
 }
 
 static ls_module *make_discriminator(void) {
-    const ls_conv_options plain = {.dtype = LS_F64}, halving = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_conv_layer_options plain = {.dtype = LS_F64}, halving = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
+    const ls_batch_norm_options wide = {.dtype = LS_F64};
     return ls_sequential(ls_nn_conv_2d(1, CHANNELS, LS_SHAPE(2, 2), &halving), ls_nn_batch_norm_2d(CHANNELS, &wide),
                          ls_nn_leaky_relu(0.2), ls_nn_conv_2d(CHANNELS, 1, LS_SHAPE(2, 2), &plain), ls_nn_flatten());
 }

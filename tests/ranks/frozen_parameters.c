@@ -18,7 +18,7 @@ enum { INPUTS = 4, WIDTH = 20, PARAMETERS = 6, PATTERNS = (1 << PARAMETERS) - 1,
 /* ---- models and steps -------------------------------------------------------------------------------------------- */
 
 static ls_module *make(ls_dtype dtype) {
-    const ls_layer_options options = {.dtype = dtype};
+    const ls_linear_options options = {.dtype = dtype};
     ls_seed(3);
     return ls_sequential(ls_nn_linear_with(INPUTS, WIDTH, &options), ls_nn_tanh(),
                          ls_nn_linear_with(WIDTH, WIDTH, &options), ls_nn_tanh(),

@@ -15,7 +15,7 @@
 
 enum { SAMPLES = 48, INPUTS = 4, HIDDEN = 6, GLOBAL_BATCH = 12, EPOCHS = 3, SEED = 17 };
 
-static const ls_layer_options in_f64 = {.dtype = LS_F64};
+static const ls_linear_options in_f64 = {.dtype = LS_F64};
 
 static ls_tensor *make_input(void) {
     ls_tensor *input = ls_empty(LS_SHAPE(SAMPLES, INPUTS), LS_F64);

@@ -38,6 +38,7 @@ FUNCTION(f_relu, ls_relu(x[0]))
 FUNCTION(f_leaky_relu, ls_leaky_relu(x[0], 0.1))
 FUNCTION(f_elu, ls_elu(x[0], 0.7))
 FUNCTION(f_gelu, ls_gelu(x[0]))
+FUNCTION(f_gelu_tanh, ls_gelu_tanh(x[0]))
 FUNCTION(f_silu, ls_silu(x[0]))
 FUNCTION(f_softplus, ls_softplus(x[0]))
 FUNCTION(f_clamp, ls_clamp(x[0], -0.5, 0.8))
@@ -179,6 +180,16 @@ static ls_tensor *f_attention_masked(ls_tensor **x, int count, void *user) {
     return ls_attention(x[0], x[1], x[2], &(ls_attention_options){.key_mask = mask});
 }
 
+/* One mask for all batches and heads: a number for each score, some -infinity. */
+static ls_tensor *f_attention_biased(ls_tensor **x, int count, void *user) {
+    ls_tensor *waves = ls_sin(ls_mul(ls_arange(LS_SHAPE(ls_size(x[0], -2), ls_size(x[1], -2)), LS_F64), 3));
+    (void)count;
+    (void)user;
+    return ls_attention(
+        x[0], x[1], x[2],
+        &(ls_attention_options){.attn_mask = ls_masked_fill(waves, ls_gt(waves, 0.8), -INFINITY), .causal = true});
+}
+
 FUNCTION(f_rms_norm, ls_rms_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, 0.1))
 FUNCTION(f_group_norm,
          ls_group_norm(x[0], 1 + (ls_size(x[0], 1) == 4), count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
@@ -227,7 +238,7 @@ FUNCTION(f_weight_norm, ls_weight_norm(x[0], x[1]))
 /* ---- functions: convolution and pooling -------------------------------------------------------------------------- */
 
 #define CONV(name, call, ...)                                                                                          \
-    FUNCTION(f_##name, call(x[0], x[1], count > 2 ? x[2] : NULL, &(ls_conv_options){__VA_ARGS__}))
+    FUNCTION(f_##name, call(x[0], x[1], count > 2 ? x[2] : NULL, &(call##_options){__VA_ARGS__}))
 
 CONV(conv, ls_conv, .padding = LS_SHAPE(2))
 CONV(conv_options, ls_conv, .stride = LS_SHAPE(2), .padding = LS_SHAPE(3), .dilation = LS_SHAPE(2))
@@ -238,7 +249,7 @@ CONV(conv_transpose_options, ls_conv_transpose, .stride = LS_SHAPE(2), .padding 
      .output_padding = LS_SHAPE(1))
 CONV(conv_transpose_depthwise, ls_conv_transpose, .groups = ls_size(x[0], 1))
 
-#define POOL(name, call, ...) FUNCTION(f_##name, call(x[0], &(ls_pool_options){__VA_ARGS__}))
+#define POOL(name, call, ...) FUNCTION(f_##name, call(x[0], &(call##_options){__VA_ARGS__}))
 
 POOL(max_pool, ls_max_pool, .kernel = LS_SHAPE(2))
 POOL(max_pool_options, ls_max_pool, .kernel = LS_SHAPE(3), .stride = LS_SHAPE(1), .padding = LS_SHAPE(1))
@@ -315,6 +326,7 @@ static const gradcheck_case elementwise_cases[] = {
     {.name = "leaky_relu", .function = f_leaky_relu, .shapes = ONE_TENSOR},
     {.name = "elu", .function = f_elu, .shapes = ONE_TENSOR},
     {.name = "gelu", .function = f_gelu, .shapes = ONE_TENSOR},
+    {.name = "gelu_tanh", .function = f_gelu_tanh, .shapes = ONE_TENSOR},
     {.name = "silu", .function = f_silu, .shapes = ONE_TENSOR},
     {.name = "softplus", .function = f_softplus, .shapes = ONE_TENSOR},
     {.name = "clamp", .function = f_clamp, .shapes = ONE_TENSOR},
@@ -419,6 +431,7 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "attention", .function = f_attention, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, causal", .function = f_attention_causal, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, masked", .function = f_attention_masked, .shapes = "aij,akj,akl abij,abkj,abkl"},
+    {.name = "attention, biased", .function = f_attention_biased, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, heads inside", .function = f_attention_heads, .shapes = "aiBj,akBj"},
     {.name = "rotary", .function = f_rotary, .shapes = "ij aij"},
     {.name = "rotary, halves", .function = f_rotary_halves, .shapes = "ij aij"},

@@ -290,8 +290,12 @@ static void test_transformer_block(void **state) {
     (void)state;
     for (int causal = 0; causal < 2; causal++) {
         ls_scope *scope = ls_scope_begin();
-        ls_module *module = ls_nn_transformer_block(
-            6, 2, &(ls_transformer_options){.hidden = 8, .attention = {.dtype = LS_F64, .causal = causal != 0}});
+        ls_module *module =
+            ls_nn_transformer_block(6, 2,
+                                    &(ls_transformer_options){.norm_first = true,
+                                                              .activation = LS_MLP_GELU,
+                                                              .hidden = 8,
+                                                              .attention = {.dtype = LS_F64, .causal = causal != 0}});
         ls_tensor *all[16] = {wave(LS_SHAPE(2, 4, 6), 1)};
         const int count = with_waves(module, all, 1);
         assert_int_equal(count, 13);
@@ -342,7 +346,7 @@ static void test_what_a_block_sees(void **state) {
 static void test_positions(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
-    ls_module *module = ls_nn_positions(5, 3, NULL);
+    ls_module *module = ls_nn_positions(5, 3, LS_F32);
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 4, 3), LS_F32);
     ls_tensor *y = ls_forward(module, x);
     assert_true(ls_equal(ls_select(y, 0, 1), ls_narrow(ls_module_find(module, "weight"), 0, 0, 4)));
@@ -371,9 +375,9 @@ static void test_refusals(void **state) {
     REFUSED(ls_attention(x, ls_narrow(x, 2, 0, 2), x, NULL), LS_ERR_SHAPE, "the widths of q and k differ")
     REFUSED(ls_attention(x, ls_narrow(x, 1, 0, 2), x, NULL), LS_ERR_SHAPE, "the lengths of k and v differ")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(2, 3), LS_F32)}), LS_ERR_SHAPE,
-            "the mask is a tensor of f32")
+            "the key mask is a tensor of f32")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(3), LS_BOOL)}), LS_ERR_SHAPE,
-            "the mask is [3], must be [batch, keys] of k [2, 3, 4]")
+            "the key mask is [3], must be [batch, keys] of k [2, 3, 4]")
     REFUSED(ls_rotary(ls_narrow(x, 2, 0, 3), NULL), LS_ERR_SHAPE, "ls_rotary: x is [2, 3, 3]")
     REFUSED(ls_rotary(ls_zeros(LS_SHAPE(1, 1, 1, 1, 1, 1, 3, 4), LS_F32), NULL), LS_ERR_SHAPE,
             "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], may have 7 dimensions at most")
@@ -384,7 +388,7 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(ls_error_message(), "even width"));
     assert_null(ls_nn_transformer_block(6, 4, NULL));
     assert_non_null(strstr(ls_error_message(), "width 6 does not make 4 heads"));
-    assert_null(ls_nn_positions(0, 4, NULL));
+    assert_null(ls_nn_positions(0, 4, LS_F32));
     ls_module *module = ls_nn_multi_head_attention(8, 4, NULL);
     REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], must be [n, length, 8]")
     ls_module_free(module);

@@ -452,7 +452,7 @@ static void test_modes_of_layers(void **state) {
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
         ls_module *layer = ls_nn_dropout(0.5);
-        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}), layer);
+        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_linear_options){.dtype = LS_F64}), layer);
         ls_optimizer *optimizer = ls_sgd(model, NULL);
         ls_trial_options options = options_of(&s);
         options.model = model;
@@ -480,7 +480,7 @@ static void test_wrong_trial(void **state) {
     assert_int_equal(ls_trial_save(t.trial, in_root("other")), LS_OK);
     end(&t);
     setting s = make_setting();
-    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_layer_options){.dtype = LS_F64});
+    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_linear_options){.dtype = LS_F64});
     ls_optimizer *adam = ls_adam(s.model, NULL);
     ls_trial_options options = options_of(&s);
     options.model = model;

@@ -13,23 +13,23 @@
 static const char weights[] = LS_FIXTURES "/pytorch_norms.safetensors";
 
 static ls_module *model_new(void) {
-    ls_module *model =
-        ls_sequential(ls_nn_linear(6, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
-                      ls_nn_linear_with(8, 5, &(ls_layer_options){.no_bias = true}),
-                      ls_nn_batch_norm_1d(5, &(ls_layer_options){.epsilon = 1e-3, .momentum = 0.3, .no_affine = true}),
-                      ls_nn_layer_norm(LS_SHAPE(5), NULL), ls_nn_gelu(), ls_nn_linear(5, 3));
+    ls_module *model = ls_sequential(
+        ls_nn_linear(6, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
+        ls_nn_linear_with(8, 5, &(ls_linear_options){.no_bias = true}),
+        ls_nn_batch_norm_1d(5, &(ls_batch_norm_options){.epsilon = 1e-3, .momentum = 0.3, .no_affine = true}),
+        ls_nn_layer_norm(LS_SHAPE(5), NULL), ls_nn_gelu(), ls_nn_linear(5, 3));
     assert_non_null(model);
     return model;
 }
 
 static ls_module *convolutional_new(void) {
     ls_module *model = ls_sequential(
-        ls_nn_conv_2d(2, 6, LS_SHAPE(3), &(ls_conv_options){.padding = LS_SHAPE(1), .no_bias = true}),
-        ls_nn_batch_norm_2d(6, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}),
+        ls_nn_conv_2d(2, 6, LS_SHAPE(3), &(ls_conv_layer_options){.padding = LS_SHAPE(1), .no_bias = true}),
+        ls_nn_batch_norm_2d(6, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}),
         ls_nn_conv_2d(6, 6, LS_SHAPE(3),
-                      &(ls_conv_options){.stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .groups = 6}),
-        ls_nn_batch_norm_2d(6, &(ls_layer_options){.epsilon = 1e-3, .momentum = 0.3}), ls_nn_silu(),
-        ls_nn_conv_transpose_2d(6, 4, LS_SHAPE(2), &(ls_conv_options){.stride = LS_SHAPE(2)}),
+                      &(ls_conv_layer_options){.stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .groups = 6}),
+        ls_nn_batch_norm_2d(6, &(ls_batch_norm_options){.epsilon = 1e-3, .momentum = 0.3}), ls_nn_silu(),
+        ls_nn_conv_transpose_2d(6, 4, LS_SHAPE(2), &(ls_conv_transpose_layer_options){.stride = LS_SHAPE(2)}),
         ls_nn_adaptive_average_pool(LS_SHAPE(2)), ls_nn_flatten(), ls_nn_linear(16, 5));
     assert_non_null(model);
     return model;
