@@ -47,8 +47,19 @@ LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, c
 /** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is
  * LS_ERR_ARGUMENT. */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
-/** The same of sigmoid(logits), without overflow. */
-LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction);
+/** Options of ls_bce_with_logits_loss. Zero fields are the defaults. */
+typedef struct ls_bce_with_logits_options {
+    ls_loss_reduction reduction;
+    ls_tensor *weight;     /**< broadcasts to the logits' shape, or NULL: multiplies the loss of each element. The mean
+                                divides by the number of elements, as in PyTorch */
+    ls_tensor *pos_weight; /**< broadcasts to the logits' shape, or NULL: multiplies the loss of positive targets. A
+                                weight above 1 raises recall, for example negatives / positives of each column */
+} ls_bce_with_logits_options;
+
+/** -weight * (pos_weight * target * log p + (1 - target) * log(1 - p)) with p = sigmoid(logits), without overflow
+ * (PyTorch's BCEWithLogitsLoss). Gradients flow to the weights, too. `options` may be NULL. */
+LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
+                                          const ls_bce_with_logits_options *options);
 /** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
@@ -71,11 +82,12 @@ typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *u
 
 /** ls_cross_entropy; `user` is NULL or points to ls_class_loss_options, whose reduction is a mean. */
 LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_mse_loss. This and the next two do not use `user`. */
+/** The mean of ls_mse_loss. This and ls_criterion_bce do not use `user`. */
 LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target, void *user);
 /** The mean of ls_bce_loss: outputs are probabilities. */
 LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_bce_with_logits_loss: outputs are logits. */
+/** ls_bce_with_logits_loss: outputs are logits. `user` is NULL or points to ls_bce_with_logits_options, whose reduction
+ * is a mean. */
 LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target, void *user);
 
 #ifdef __cplusplus

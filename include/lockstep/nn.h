@@ -130,6 +130,13 @@ LS_API ls_module *ls_module_to_device(ls_module *module, const char *device);
 LS_API int64_t ls_module_size(const ls_module *module);
 /** Forgets the gradients of all parameters. */
 LS_API void ls_module_zero_grad(ls_module *module);
+/**
+ * Freezes all parameters of the module and of the modules below it (`requires_grad` is false), or unfreezes them. A
+ * frozen parameter forgets its gradient and gets no gradient, so optimizers leave it as it is, weight decay included. A
+ * shared parameter is frozen everywhere. In a data-parallel model, call it on all ranks alike, between two backward
+ * passes: gradients of frozen parameters do not travel. Optimizers may be made before or after.
+ */
+LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /** A 64-bit FNV-1a hash of the bits of all parameters in order: equal models have equal hashes. */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /** A line per module with its kind, sizes and parameters, like PyTorch's; written as snprintf does. */
@@ -147,17 +154,24 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  * they are, NaN too, as in PyTorch. Names that the metadata maps to another count as there. A shared tensor needs one
  * of its names; if the file has several, they must be equal. PyTorch's counters of batches ("num_batches_tracked"
  * beside the "running_mean" of a BatchNorm) are passed over.
+ *
+ * If `path` is a folder, it is a checkpoint, or a folder of checkpoints of ls_checkpoint, of which the newest whole one
+ * is loaded. LS_ERR_IO if there is none, LS_ERR_UNSUPPORTED if its model is sharded over ranks.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 
-/** What ls_module_load_with allows and tells; zero fields mean what ls_module_load does. */
+/** Options of ls_module_load_with. Zero fields mean what ls_module_load does. */
 typedef struct ls_module_load_options {
-    bool allow_missing; /**< what the model has and the file has not keeps its values */
-    bool allow_extra;   /**< what the file has and the model has not is passed over */
-    /** NULL, or called with each such name (lent for the call), also where it is not allowed, in the model's order. */
+    bool allow_missing;   /**< a tensor that only the model has keeps its values */
+    bool allow_extra;     /**< a tensor that only the file has is ignored */
+    bool skip_mismatched; /**< a tensor that has another shape in the file keeps its values, and a warning in the log
+                               names it with both shapes: a new last layer on the weights of an old model */
+    /** NULL, or called with each such name (borrowed for the call), also if the option does not allow it, in the
+     * model's order. */
     void (*on_missing)(const char *name, void *user);
-    void (*on_extra)(const char *name, void *user); /**< likewise, in the file's order */
-    void *user;
+    void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
+    void (*on_mismatched)(const char *name, void *user); /**< the same, in the model's order */
+    void *user;                                          /**< given to each of the three */
 } ls_module_load_options;
 
 /** ls_module_load with options (may be NULL): part of a model's weights, or those of a larger one. */
@@ -262,6 +276,14 @@ LS_API ls_module *ls_nn_flatten(void);
  * [..., width] (PyTorch's Embedding; ls_embedding). LS_ERR_ARGUMENT, from ls_forward, for an index that is not below
  * count. */
 LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
+
+/**
+ * (x - mean) / deviation for each of `channels`: x and y [n, channels, ...], y of x's dtype, or f32 for integers. The
+ * buffers mean and deviation [channels], f32, start as zeros and ones. ls_nn_standardize_fit computes them from a data
+ * set. They are saved with the model, so a program that loads it standardizes its inputs alike. LS_ERR_SHAPE, from
+ * ls_forward, for x with another number of channels.
+ */
+LS_API ls_module *ls_nn_standardize(int64_t channels);
 
 /** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields are the defaults. */
 typedef struct ls_norm_options {

@@ -203,6 +203,52 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
     return ls_module_finish(module);
 }
 
+/* ---- standardization --------------------------------------------------------------------------------------------- */
+
+typedef struct standardize_state {
+    ls_tensor *mean, *deviation;
+} standardize_state;
+
+/* [channels, 1, ...], to broadcast to x [n, channels, ...]. */
+static ls_tensor *beside_channels(ls_tensor *statistic, const ls_tensor *x) {
+    ls_shape shape = {.ndim = ls_ndim(x) - 1, .size = {ls_size(statistic, 0)}};
+    for (int i = 1; i < shape.ndim; i++) {
+        shape.size[i] = 1;
+    }
+    return ls_reshape(statistic, shape);
+}
+
+static ls_tensor *standardize_forward(ls_module *self, ls_tensor *input) {
+    const standardize_state *state = self->state;
+    const ls_dtype dtype = ls_dtype_of(input);
+    if (ls_ndim(input) < 2 || ls_size(input, 1) != ls_size(state->mean, 0)) {
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, %lld, ...]", self->type->name, LS_SHAPE_TEXT(input),
+                      (long long)ls_size(state->mean, 0));
+        return ls_scope_failed();
+    }
+    ls_tensor *y = ls_div_tensor(ls_sub_tensor(input, beside_channels(state->mean, input)),
+                                 beside_channels(state->deviation, input));
+    return y == NULL || !ls_dtype_is_floating(dtype) ? y : ls_to(y, dtype);
+}
+
+const ls_module_type ls_standardize_type = {
+    .name = "Standardize", .state_size = sizeof(standardize_state), .forward = standardize_forward};
+
+ls_module *ls_nn_standardize(int64_t channels) {
+    if (channels <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_standardize: %lld channels: the number must be positive",
+                            (long long)channels);
+    }
+    ls_module *module = ls_module_new(&ls_standardize_type);
+    if (module == NULL) {
+        return NULL;
+    }
+    standardize_state *state = module->state;
+    state->mean = ls_out_of_scope(ls_module_add_buffer(module, "mean", ls_zeros(LS_SHAPE(channels), LS_F32)));
+    state->deviation = ls_out_of_scope(ls_module_add_buffer(module, "deviation", ls_ones(LS_SHAPE(channels), LS_F32)));
+    return ls_module_finish(module);
+}
+
 /* ---- normalisation ----------------------------------------------------------------------------------------------- */
 
 typedef struct norm_state {

@@ -93,7 +93,7 @@ static ls_tensor *noise_of(const gan *g, int step) {
 
 static ls_tensor *judge(const gan *g, ls_tensor *samples, double truth) {
     ls_tensor *logits = ls_forward(g->discriminator, samples);
-    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), LS_LOSS_MEAN);
+    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), NULL);
 }
 
 static ls_status compare_model(const fixture *expected, const char *prefix, const ls_module *model, bool buffers) {

@@ -282,7 +282,8 @@ static ls_status elementwise_losses(ls_comm *world) {
                                           {.name = "l1", .function = ls_l1_loss},
                                           {.name = "huber", .function = loss_huber},
                                           {.name = "bce", .function = loss_bce},
-                                          {.name = "bce with logits", .function = ls_bce_with_logits_loss},
+                                          {.name = "bce with logits", .function = loss_bce_with_logits},
+                                          {.name = "weighted bce", .function = loss_weighted_bce},
                                           {.name = "kl", .function = loss_kl},
                                           {.name = "cross entropy of probabilities", .function = loss_probabilities}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

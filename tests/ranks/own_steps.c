@@ -167,7 +167,7 @@ static ls_tensor *make_noise(int64_t step, int64_t first, int64_t count) {
 
 static ls_tensor *judge(const gan *g, ls_tensor *samples, double truth) {
     ls_tensor *logits = ls_forward(g->discriminator, samples);
-    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), LS_LOSS_MEAN);
+    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), NULL);
 }
 
 /* One step of the discriminator, one of the generator. Gives the loss of the former. */

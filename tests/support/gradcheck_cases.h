@@ -271,7 +271,7 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
 #define L1(reduction)         ls_l1_loss(x[0], x[1], reduction)
 #define HUBER(reduction)      ls_huber_loss(x[0], x[1], 0.6, reduction)
 #define BCE(reduction)        ls_bce_loss(x[0], x[1], reduction)
-#define BCE_LOGITS(reduction) ls_bce_with_logits_loss(x[0], x[1], reduction)
+#define BCE_LOGITS(reduction) ls_bce_with_logits_loss(x[0], x[1], &(ls_bce_with_logits_options){.reduction = reduction})
 #define KL_DIV(reduction)     ls_kl_div_loss(x[0], x[1], reduction)
 #define NLL(reduction_)       ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 #define CROSS_ENTROPY(reduction_)                                                                                      \

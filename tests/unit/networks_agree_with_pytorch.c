@@ -61,6 +61,10 @@ static ls_tensor *distance_loss(network_words *words, ls_tensor *y, int number) 
     return ls_cosine_embedding_loss(y, target, sign, margin, reduction);
 }
 
+static ls_tensor *bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
+}
+
 /* NULL where the loss is not known. */
 static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     const ls_shape shape = ls_shape_of(y);
@@ -76,7 +80,7 @@ static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     } losses[] = {{"mse", ls_mse_loss, 1, 0},
                   {"l1", ls_l1_loss, 1, 0},
                   {"bce", ls_bce_loss, 0.5, 0.5},
-                  {"bce_with_logits", ls_bce_with_logits_loss, 0.5, 0.5},
+                  {"bce_with_logits", bce_with_logits, 0.5, 0.5},
                   {"kl_div", ls_kl_div_loss, 0.5, 0.5}};
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
         if (strcmp(losses[i].name, words->name) == 0) {
