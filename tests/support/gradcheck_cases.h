@@ -267,13 +267,18 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
     FUNCTION(f_##name##_sum, call(LS_LOSS_SUM))                                                                        \
     FUNCTION(f_##name##_none, call(LS_LOSS_NONE))
 
-#define MSE(reduction)        ls_mse_loss(x[0], x[1], reduction)
-#define L1(reduction)         ls_l1_loss(x[0], x[1], reduction)
-#define HUBER(reduction)      ls_huber_loss(x[0], x[1], 0.6, reduction)
-#define BCE(reduction)        ls_bce_loss(x[0], x[1], reduction)
-#define BCE_LOGITS(reduction) ls_bce_with_logits_loss(x[0], x[1], &(ls_bce_with_logits_options){.reduction = reduction})
-#define KL_DIV(reduction)     ls_kl_div_loss(x[0], x[1], reduction)
-#define NLL(reduction_)       ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
+#define MSE(reduction)   ls_mse_loss(x[0], x[1], reduction)
+#define L1(reduction)    ls_l1_loss(x[0], x[1], reduction)
+#define HUBER(reduction) ls_huber_loss(x[0], x[1], 0.6, reduction)
+#define BCE(reduction)   ls_bce_loss(x[0], x[1], reduction)
+#define BCE_LOGITS(reduction_)                                                                                         \
+    ls_bce_with_logits_loss(x[0], x[1], &(ls_bce_with_logits_options){.reduction = (reduction_)})
+#define WEIGHTED_BCE(reduction_)                                                                                       \
+    ls_bce_with_logits_loss(                                                                                           \
+        x[0], ls_sigmoid(x[1]),                                                                                        \
+        &(ls_bce_with_logits_options){.reduction = (reduction_), .pos_weight = ls_exp(x[0]), .weight = ls_exp(x[1])})
+#define KL_DIV(reduction) ls_kl_div_loss(x[0], x[1], reduction)
+#define NLL(reduction_)   ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 #define CROSS_ENTROPY(reduction_)                                                                                      \
     ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 
@@ -292,6 +297,7 @@ LOSS(l1, L1)
 LOSS(huber, HUBER)
 LOSS(bce, BCE)
 LOSS(bce_with_logits, BCE_LOGITS)
+LOSS(weighted_bce, WEIGHTED_BCE)
 LOSS(kl_div, KL_DIV)
 LOSS(nll, NLL)
 LOSS(cross_entropy, CROSS_ENTROPY)
@@ -485,6 +491,7 @@ static const gradcheck_case loss_cases[] = {
     LOSS_CASES(huber, PAIRS, .low = -1.5, .high = 1.5),
     LOSS_CASES(bce, PAIRS, .low = 0.2, .high = 0.8),
     LOSS_CASES(bce_with_logits, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(weighted_bce, PAIRS, .low = -1.5, .high = 1.5),
     LOSS_CASES(kl_div, PAIRS, .low = 0.2, .high = 1.5),
     LOSS_CASES(nll, CLASSES, .low = -1.5, .high = 1.5),
     LOSS_CASES(cross_entropy, CLASSES, .low = -1.5, .high = 1.5),
