@@ -278,7 +278,7 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
         x[0], ls_sigmoid(x[1]),                                                                                        \
         &(ls_bce_with_logits_options){.reduction = (reduction_), .pos_weight = ls_exp(x[0]), .weight = ls_exp(x[1])})
 #define KL_DIV(reduction) ls_kl_div_loss(x[0], x[1], reduction)
-#define NLL(reduction_)   ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
+#define NLL(reduction_)   ls_nll_loss(x[0], classes_for(x[0]), &(ls_nll_loss_options){.reduction = (reduction_)})
 #define CROSS_ENTROPY(reduction_)                                                                                      \
     ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 

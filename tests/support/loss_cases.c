@@ -62,7 +62,11 @@ ls_tensor *loss_of_classes(const loss_case *c, const sample_batch *b) {
                                            .label_smoothing = c->smoothing,
                                            .ignore = c->ignore,
                                            .ignore_index = LOSS_IGNORED};
-    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target, &options)
+    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target,
+                                           &(ls_nll_loss_options){.reduction = options.reduction,
+                                                                  .weight = options.weight,
+                                                                  .ignore = options.ignore,
+                                                                  .ignore_index = options.ignore_index})
                              : ls_cross_entropy(logits, target, &options));
 }
 

@@ -97,7 +97,11 @@ static ls_tensor *class_loss(ls_tensor *const *inputs, int variant) {
                                            .label_smoothing = (variant & 12) == 4 ? 0.1 : 0,
                                            .ignore = true,
                                            .ignore_index = 3};
-    return (variant & 8) != 0 ? ls_nll_loss(inputs[0], inputs[1], &options)
+    return (variant & 8) != 0 ? ls_nll_loss(inputs[0], inputs[1],
+                                            &(ls_nll_loss_options){.reduction = options.reduction,
+                                                                   .weight = options.weight,
+                                                                   .ignore = options.ignore,
+                                                                   .ignore_index = options.ignore_index})
                               : ls_cross_entropy(inputs[0], inputs[1], &options);
 }
 

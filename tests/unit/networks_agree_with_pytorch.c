@@ -41,7 +41,12 @@ static ls_tensor *class_loss(network_words *words, ls_tensor *y, int number, boo
     ls_tensor *target = network_flag(words, "probabilities")
                             ? network_tensor_of(number, NETWORK_TARGET, shape, dtype, 0.5, 0.5)
                             : network_below(number, NETWORK_TARGET, places, classes);
-    return from_logits ? ls_cross_entropy(y, target, &options) : ls_nll_loss(y, target, &options);
+    return from_logits ? ls_cross_entropy(y, target, &options)
+                       : ls_nll_loss(y, target,
+                                     &(ls_nll_loss_options){.reduction = options.reduction,
+                                                            .weight = options.weight,
+                                                            .ignore = options.ignore,
+                                                            .ignore_index = options.ignore_index});
 }
 
 static ls_tensor *distance_loss(network_words *words, ls_tensor *y, int number) {
