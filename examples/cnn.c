@@ -85,9 +85,10 @@ static ls_tensor *add_channel(ls_tensor *x, void *user) {
 
 /* 3 by 3 windows, normalised; with `half` the largest of each 2 by 2: half the height and the width. */
 static ls_module *block(int64_t in, int64_t out, bool half) {
-    ls_module *windows = ls_nn_conv_2d(in, out, LS_SHAPE(3), &(ls_conv_options){.same = true, .no_bias = true});
+    ls_module *windows = ls_nn_conv_2d(in, out, LS_SHAPE(3), &(ls_conv_layer_options){.same = true, .no_bias = true});
     ls_module *norm = ls_nn_batch_norm_2d(out, NULL);
-    return half ? ls_sequential(windows, norm, ls_nn_relu(), ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}))
+    return half ? ls_sequential(windows, norm, ls_nn_relu(),
+                                ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}))
                 : ls_sequential(windows, norm, ls_nn_relu());
 }
 

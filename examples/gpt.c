@@ -61,12 +61,15 @@ static ls_module *build_model(void) {
         (void)ls_error_set(LS_ERR_ARGUMENT, "--layers: %ld are more than %d", layers, MOST);
         return NULL;
     }
-    const ls_transformer_options block = {.dropout = dropout, .attention = {.causal = true, .rotary = !learned}};
+    const ls_transformer_options block = {.norm_first = true,
+                                          .activation = LS_MLP_GELU,
+                                          .dropout = dropout,
+                                          .attention = {.causal = true, .rotary = !learned}};
     ls_module *blocks[MOST];
     for (long i = 0; i < layers; i++) {
         blocks[i] = ls_nn_transformer_block(width, heads, &block);
     }
-    ls_module *positions = learned ? ls_nn_positions(context, width, NULL) : ls_sequential_of(NULL, 0);
+    ls_module *positions = learned ? ls_nn_positions(context, width, LS_F32) : ls_sequential_of(NULL, 0);
     return ls_sequential_named({"embedding", ls_nn_embedding(BYTES, width)}, {"positions", positions},
                                {"blocks", ls_sequential_of(blocks, (int)layers)},
                                {"norm", ls_nn_layer_norm(LS_SHAPE(width), NULL)}, {"head", ls_nn_linear(width, BYTES)});

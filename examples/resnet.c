@@ -87,7 +87,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
 static ls_module *convolution(int64_t in, int64_t out, int64_t size, int64_t stride) {
     return ls_nn_conv_2d(
         in, out, LS_SHAPE(size),
-        &(ls_conv_options){.stride = LS_SHAPE(stride), .padding = LS_SHAPE(size / 2), .no_bias = true});
+        &(ls_conv_layer_options){.stride = LS_SHAPE(stride), .padding = LS_SHAPE(size / 2), .no_bias = true});
 }
 
 /* A block: relu(f(x) + x), or relu(f(x) + downsample(x)) where f changes the shape. */

@@ -63,9 +63,10 @@ static ls_module *build_mlp(void) {
 }
 
 static ls_module *convolution(int64_t in, int64_t out) {
-    ls_module *windows_of_3 = ls_nn_conv_2d(in, out, LS_SHAPE(3), &(ls_conv_options){.same = true, .no_bias = true});
+    ls_module *windows_of_3 =
+        ls_nn_conv_2d(in, out, LS_SHAPE(3), &(ls_conv_layer_options){.same = true, .no_bias = true});
     return ls_sequential(windows_of_3, ls_nn_batch_norm_2d(out, NULL), ls_nn_relu(),
-                         ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}));
+                         ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}));
 }
 
 /* That of examples/cnn.c. */
@@ -90,11 +91,11 @@ static ls_tensor *gpt_forward(ls_module *self, ls_tensor *tokens) {
 static ls_module *build_gpt(void) {
     static const ls_module_type type = {.name = "Gpt", .state_size = sizeof(gpt_state), .forward = gpt_forward};
     ls_module *blocks[MOST_LAYERS];
-    const ls_transformer_options block = {.attention = {.causal = true}};
+    const ls_transformer_options block = {.norm_first = true, .activation = LS_MLP_GELU, .attention = {.causal = true}};
     for (long i = 0; i < layers; i++) {
         blocks[i] = ls_nn_transformer_block(width, heads, &block);
     }
-    ls_module *body = ls_sequential(ls_nn_positions(context, width, NULL), ls_sequential_of(blocks, (int)layers),
+    ls_module *body = ls_sequential(ls_nn_positions(context, width, LS_F32), ls_sequential_of(blocks, (int)layers),
                                     ls_nn_layer_norm(LS_SHAPE(width), NULL));
     ls_module *module = ls_module_new(&type);
     gpt_state *state = ls_module_state(module);

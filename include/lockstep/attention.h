@@ -14,17 +14,20 @@ extern "C" {
 
 /** Options of ls_attention; zero fields mean what their comments say. */
 typedef struct ls_attention_options {
-    bool causal;         /**< query i attends to keys 0 to i only */
-    ls_tensor *key_mask; /**< bool or u8 [batch, keys]: keys where it is 0 are not attended to; NULL: all are */
-    double scale;        /**< 0: 1 / sqrt(width) */
+    bool causal;          /**< query i attends to keys 0 to i only */
+    ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: keys where it is 0 are not attended to; NULL: all are */
+    ls_tensor *attn_mask; /**< broadcasts to [batch, heads, queries, keys], and is either bool: a query attends to keys
+                               where it is true; or of q's dtype: it is added to scale q k^T. NULL: no mask. Gets no
+                               gradient: LS_ERR_UNSUPPORTED if it wants one */
+    double scale;         /**< 0: 1 / sqrt(width) */
 } ls_attention_options;
 
 /**
- * softmax(scale q k^T) v (Vaswani et al., arXiv 1706.03762): q [batch, heads, queries, width], k [batch, heads, keys,
- * width] and v [batch, heads, keys, value width] give [batch, heads, queries, value width]; without heads, and without
- * a batch, all have an axis less. 0 where a query has no key to attend to. Memory grows with the lengths, not with
- * their product: scores are made in blocks, and made again on the way back (Dao et al., arXiv 2205.14135; Rabe and
- * Staats, arXiv 2112.05682). Where heads lie inside of positions in q's memory they do so in the result's, too
+ * softmax(scale q k^T + attn_mask) v (Vaswani et al., arXiv 1706.03762): q [batch, heads, queries, width], k [batch,
+ * heads, keys, width] and v [batch, heads, keys, value width] give [batch, heads, queries, value width]; without heads,
+ * and without a batch, all have an axis less. 0 where a query has no key to attend to. Memory grows with the lengths,
+ * not with their product: scores are made in blocks, and made again on the way back (Dao et al., arXiv 2205.14135; Rabe
+ * and Staats, arXiv 2112.05682). Where heads lie inside of positions in q's memory they do so in the result's, too
  * (ls_contiguous moves them). `options` may be NULL. PyTorch's scaled_dot_product_attention.
  */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options);

@@ -197,6 +197,9 @@ LS_API ls_tensor *ls_elu(ls_tensor *x, double alpha);
 /** x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415; PyTorch's GELU with
  * approximate="none"). */
 LS_API ls_tensor *ls_gelu(ls_tensor *x);
+/** x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), the approximation of ls_gelu in GPT-2 and BERT (PyTorch's
+ * GELU with approximate="tanh"; gelu_new of Hugging Face). */
+LS_API ls_tensor *ls_gelu_tanh(ls_tensor *x);
 /** x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). */
 LS_API ls_tensor *ls_silu(ls_tensor *x);
 /** log(1 + exp(x)). */

@@ -19,18 +19,13 @@
 extern "C" {
 #endif
 
-/** Options of convolutions; zero fields are their defaults. */
+/** Options of ls_conv; zero fields are their defaults. */
 typedef struct ls_conv_options {
     ls_shape stride;   /**< from one window to the next, each positive; 1 */
     ls_shape padding;  /**< zeros on both sides of an axis, not negative; 0 */
-    bool same;         /**< instead of `padding`, as many as keep the sizes (an odd one behind); strides of 1 only;
-                            not of transposed ones */
+    bool same;         /**< instead of `padding`, as many as keep the sizes (an odd one behind); strides of 1 only */
     ls_shape dilation; /**< from one position of a window to the next, each positive; 1 */
     int64_t groups;    /**< the channels in so many equal parts that do not see each other; 1 */
-    ls_shape output_padding; /**< transposed convolution: so much more output behind, less than stride or dilation; 0 */
-    bool no_bias;            /**< layers: there is none */
-    bool weight_norm;        /**< layers: as in ls_layer_options */
-    ls_dtype dtype;          /**< layers: of the parameters; zero is LS_F32 */
 } ls_conv_options;
 
 /**
@@ -41,31 +36,49 @@ typedef struct ls_conv_options {
  */
 LS_API ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
 
+/** Options of ls_conv_transpose; zero fields are their defaults. */
+typedef struct ls_conv_transpose_options {
+    ls_shape stride;         /**< from one window to the next, each positive; 1 */
+    ls_shape padding;        /**< positions that are removed on both sides of the output, not negative; 0 */
+    ls_shape dilation;       /**< from one position of a window to the next, each positive; 1 */
+    int64_t groups;          /**< the channels in so many equal parts that do not see each other; 1 */
+    ls_shape output_padding; /**< positions that are added at the end of the output, less than stride or dilation; 0 */
+} ls_conv_transpose_options;
+
 /**
  * Transposed convolution: what ls_conv's gradient of x is to its y, plus bias (Zeiler et al., CVPR 2010). x [n, in,
  * ...], weight [in, out / groups, kernel...], bias [out] (may be NULL), y [n, out, ...] with sizes (size - 1) stride -
  * 2 padding + dilation (kernel - 1) + output_padding + 1. `options` may be NULL.
  */
-LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
+LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                    const ls_conv_transpose_options *options);
 
-/** Options of pooling; zero fields but `kernel` are their defaults. */
-typedef struct ls_pool_options {
+/** Options of ls_max_pool; zero fields but `kernel` are their defaults. */
+typedef struct ls_max_pool_options {
+    ls_shape kernel;   /**< the window's sizes, each positive; must be given */
+    ls_shape stride;   /**< each positive; the kernel */
+    ls_shape padding;  /**< on both sides, at most half of the kernel; 0 */
+    ls_shape dilation; /**< each positive; 1 */
+    bool ceil_mode;    /**< a last window may reach beyond the padding: sizes are rounded up */
+} ls_max_pool_options;
+
+/** Options of ls_average_pool; zero fields but `kernel` are their defaults. */
+typedef struct ls_average_pool_options {
     ls_shape kernel;      /**< the window's sizes, each positive; must be given */
     ls_shape stride;      /**< each positive; the kernel */
     ls_shape padding;     /**< on both sides, at most half of the kernel; 0 */
-    ls_shape dilation;    /**< of ls_max_pool, each positive; 1 */
     bool ceil_mode;       /**< a last window may reach beyond the padding: sizes are rounded up */
-    bool exclude_padding; /**< of ls_average_pool: padding does not count (count_include_pad=False) */
-} ls_pool_options;
+    bool exclude_padding; /**< padding does not count (count_include_pad=False) */
+} ls_average_pool_options;
 
 /**
  * The largest number in each window, in each channel: y [n, channels, ...] with sizes floor((size + 2 padding -
  * dilation (kernel - 1) - 1) / stride) + 1, or ceil. NaN is the largest. The gradient goes to the first of the largest.
  * LS_ERR_ARGUMENT where a window would see padding alone.
  */
-LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_pool_options *options);
+LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
 /** The mean of each window, whose padding counts as zeros: sizes as of ls_max_pool. */
-LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_pool_options *options);
+LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options);
 /**
  * The mean over windows that make an output of `size`, of one number for all spatial axes or one for each, from x of
  * any: output o of an axis is of positions floor(o in / out) up to ceil((o + 1) in / out). LS_SHAPE(1) is the mean over

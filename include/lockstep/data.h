@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+typedef struct ls_module ls_module; /* see nn.h */
+
 /* ---- data sets ------------------------------------------------------------------------------------------------- */
 
 /**
@@ -150,8 +152,17 @@ LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform
  * what `user` points to is only read, and tensors that transforms give are new ones. Else no two of them are called at
  * a time, also of parts of it in several loaders. Takes and returns as ls_dataset_transform_input does. */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
-/** Inputs become f32: (x - mean) / deviation, where integers of type u8 are first divided by 255. */
+/** Inputs become f32: (x - mean) / deviation, where integers of type u8 are first divided by 255. For numbers per
+ * channel or column that are saved with the model, see ls_nn_standardize. */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
+/**
+ * Sets mean and deviation of a module of ls_nn_standardize to those of the inputs of all samples, per channel of
+ * [channels, ...] or per column of [columns], after the data set's transforms. The deviation divides by the number of
+ * elements; that of a constant channel becomes 1. Reads all samples on every rank, so all ranks get the same bits
+ * without communication. Borrows both. LS_ERR_ARGUMENT for another module, a data set without samples, and inputs that
+ * are NaN or infinite; LS_ERR_SHAPE for another number of channels.
+ */
+LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;
 /** Inputs of any shape become one axis. */
 LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
 /** Integer targets become rows of `classes` numbers (f32), 1 at the class and 0 elsewhere. */

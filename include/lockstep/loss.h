@@ -24,13 +24,13 @@ LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction 
  * delta is positive. */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
 
-/** Options of ls_cross_entropy and ls_nll_loss. */
+/** Options of ls_cross_entropy. Zero fields are the defaults. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
     ls_tensor *weight;      /**< [classes], or NULL; the mean then divides by the sum of the targets' weights; wants
                                  no gradient (LS_ERR_UNSUPPORTED) */
-    double label_smoothing; /**< cross entropy only: this much of the target, 0 to 1, is spread over all classes
-                                 (Szegedy et al., arXiv 1512.00567) */
+    double label_smoothing; /**< this much of the target, 0 to 1, is spread over all classes (Szegedy et al., arXiv
+                                 1512.00567) */
     bool ignore;            /**< leave out targets equal to ignore_index */
     int64_t ignore_index;
 } ls_class_loss_options;
@@ -42,13 +42,33 @@ typedef struct ls_class_loss_options {
  * there is nothing to ignore then (LS_ERR_UNSUPPORTED). As PyTorch's.
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
-/** -log_probabilities[target], as above. */
-LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);
+
+/** Options of ls_nll_loss: those of ls_cross_entropy, without label smoothing. Zero fields are the defaults. */
+typedef struct ls_nll_loss_options {
+    ls_loss_reduction reduction;
+    ls_tensor *weight; /**< see ls_class_loss_options */
+    bool ignore;       /**< leave out targets equal to ignore_index */
+    int64_t ignore_index;
+} ls_nll_loss_options;
+
+/** -log_probabilities[target], of class numbers, as ls_cross_entropy. `options` may be NULL. */
+LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options);
 /** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is
  * LS_ERR_ARGUMENT. */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
-/** The same of sigmoid(logits), without overflow. */
-LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction);
+/** Options of ls_bce_with_logits_loss. Zero fields are the defaults. */
+typedef struct ls_bce_with_logits_options {
+    ls_loss_reduction reduction;
+    ls_tensor *weight;     /**< broadcasts to the logits' shape, or NULL: multiplies the loss of each element. The mean
+                                divides by the number of elements, as in PyTorch */
+    ls_tensor *pos_weight; /**< broadcasts to the logits' shape, or NULL: multiplies the loss of positive targets. A
+                                weight above 1 raises recall, for example negatives / positives of each column */
+} ls_bce_with_logits_options;
+
+/** -weight * (pos_weight * target * log p + (1 - target) * log(1 - p)) with p = sigmoid(logits), without overflow
+ * (PyTorch's BCEWithLogitsLoss). Gradients flow to the weights, too. `options` may be NULL. */
+LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
+                                          const ls_bce_with_logits_options *options);
 /** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
@@ -71,11 +91,12 @@ typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *u
 
 /** ls_cross_entropy; `user` is NULL or points to ls_class_loss_options, whose reduction is a mean. */
 LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_mse_loss. This and the next two do not use `user`. */
+/** The mean of ls_mse_loss. This and ls_criterion_bce do not use `user`. */
 LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target, void *user);
 /** The mean of ls_bce_loss: outputs are probabilities. */
 LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_bce_with_logits_loss: outputs are logits. */
+/** ls_bce_with_logits_loss: outputs are logits. `user` is NULL or points to ls_bce_with_logits_options, whose reduction
+ * is a mean. */
 LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target, void *user);
 
 #ifdef __cplusplus

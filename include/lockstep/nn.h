@@ -132,6 +132,13 @@ LS_API ls_module *ls_module_to_device(ls_module *module, const char *device);
 LS_API int64_t ls_module_size(const ls_module *module);
 /** Forgets the gradients of all parameters. */
 LS_API void ls_module_zero_grad(ls_module *module);
+/**
+ * Freezes all parameters of the module and of the modules below it (`requires_grad` is false), or unfreezes them. A
+ * frozen parameter forgets its gradient and gets no gradient, so optimizers leave it as it is, weight decay included. A
+ * shared parameter is frozen everywhere. In a data-parallel model, call it on all ranks alike, between two backward
+ * passes: gradients of frozen parameters do not travel. Optimizers may be made before or after.
+ */
+LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /** A 64-bit FNV-1a hash of the bits of all parameters in order: equal models have equal hashes. */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /** A line per module with its kind, sizes and parameters, like PyTorch's; written as snprintf does. */
@@ -149,17 +156,24 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  * they are, NaN too, as in PyTorch. Names that the metadata maps to another count as there. A shared tensor needs one
  * of its names; if the file has several, they must be equal. PyTorch's counters of batches ("num_batches_tracked"
  * beside the "running_mean" of a BatchNorm) are passed over.
+ *
+ * If `path` is a folder, it is a checkpoint, or a folder of checkpoints of ls_checkpoint, of which the newest whole one
+ * is loaded. LS_ERR_IO if there is none, LS_ERR_UNSUPPORTED if its model is sharded over ranks.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 
-/** What ls_module_load_with allows and tells; zero fields mean what ls_module_load does. */
+/** Options of ls_module_load_with. Zero fields mean what ls_module_load does. */
 typedef struct ls_module_load_options {
-    bool allow_missing; /**< what the model has and the file has not keeps its values */
-    bool allow_extra;   /**< what the file has and the model has not is passed over */
-    /** NULL, or called with each such name (lent for the call), also where it is not allowed, in the model's order. */
+    bool allow_missing;   /**< a tensor that only the model has keeps its values */
+    bool allow_extra;     /**< a tensor that only the file has is ignored */
+    bool skip_mismatched; /**< a tensor that has another shape in the file keeps its values, and a warning in the log
+                               names it with both shapes: a new last layer on the weights of an old model */
+    /** NULL, or called with each such name (borrowed for the call), also if the option does not allow it, in the
+     * model's order. */
     void (*on_missing)(const char *name, void *user);
-    void (*on_extra)(const char *name, void *user); /**< likewise, in the file's order */
-    void *user;
+    void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
+    void (*on_mismatched)(const char *name, void *user); /**< the same, in the model's order */
+    void *user;                                          /**< given to each of the three */
 } ls_module_load_options;
 
 /** ls_module_load with options (may be NULL): part of a model's weights, or those of a larger one. */
@@ -216,25 +230,21 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
  * ls_forward is given must fit the operation that the layer applies, whose errors it has (autograd.h).
  */
 
-/** Options of layers with parameters. */
-typedef struct ls_layer_options {
-    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
-    bool no_bias;
-    bool weight_norm; /**< Linear: the weight by length and direction of its rows (ls_weight_norm): parameters weight_g
-                           and weight_v instead of weight, as of PyTorch's weight_norm */
-    bool no_affine;   /**< normalisation layers: no weight and bias */
-    bool affine;      /**< InstanceNorm, which has none: weight and bias */
-    double epsilon;   /**< normalisation layers, not negative; 0: 1e-5, LS_ZERO: none */
-    double momentum;  /**< BatchNorm, 0 to 1; 0: 0.1, LS_ZERO: the running statistics stay */
-} ls_layer_options;
+/** Options of ls_nn_linear_with. Zero fields are the defaults. */
+typedef struct ls_linear_options {
+    ls_dtype dtype;   /**< of the parameters; zero is LS_F32 */
+    bool no_bias;     /**< no bias */
+    bool weight_norm; /**< stores length and direction of the weight's rows (ls_weight_norm): parameters weight_g and
+                           weight_v instead of weight, as PyTorch's weight_norm does */
+} ls_linear_options;
 
 /**
  * y = x weight^T + bias: x [..., in], y [..., out]; weight [out, in] and bias [out] start uniform in +-1/sqrt(in)
  * (PyTorch's Linear; ls_linear).
  */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
-/** The same with options (`dtype`, `no_bias`, `weight_norm`), which may be NULL. */
-LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options);
+/** ls_nn_linear with options, which may be NULL. */
+LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *options);
 /** The activations apply the operation of their name to every element of x, of any shape, which y has too: ls_relu and
  * so on say the formulas. */
 LS_API ls_module *ls_nn_relu(void);
@@ -244,6 +254,8 @@ LS_API ls_module *ls_nn_leaky_relu(double slope);
 LS_API ls_module *ls_nn_elu(double alpha);
 /** See ls_gelu. */
 LS_API ls_module *ls_nn_gelu(void);
+/** See ls_gelu_tanh. */
+LS_API ls_module *ls_nn_gelu_tanh(void);
 /** See ls_silu. */
 LS_API ls_module *ls_nn_silu(void);
 /** See ls_softplus. */
@@ -266,23 +278,63 @@ LS_API ls_module *ls_nn_flatten(void);
  * [..., width] (PyTorch's Embedding; ls_embedding). LS_ERR_ARGUMENT, from ls_forward, for an index that is not below
  * count. */
 LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
+
+/**
+ * (x - mean) / deviation for each of `channels`: x and y [n, channels, ...], y of x's dtype, or f32 for integers. The
+ * buffers mean and deviation [channels], f32, start as zeros and ones. ls_nn_standardize_fit computes them from a data
+ * set. They are saved with the model, so a program that loads it standardizes its inputs alike. LS_ERR_SHAPE, from
+ * ls_forward, for x with another number of channels.
+ */
+LS_API ls_module *ls_nn_standardize(int64_t channels);
+
+/** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields are the defaults. */
+typedef struct ls_norm_options {
+    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    bool no_affine; /**< neither weight nor bias */
+    bool no_bias;   /**< a weight without a bias */
+    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+} ls_norm_options;
+
+/** Options of ls_nn_rms_norm. Zero fields are the defaults. */
+typedef struct ls_rms_norm_options {
+    ls_dtype dtype; /**< of the weight; zero is LS_F32 */
+    bool no_affine; /**< no weight */
+    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+} ls_rms_norm_options;
+
+/** Options of ls_nn_instance_norm. Zero fields are the defaults. */
+typedef struct ls_instance_norm_options {
+    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    bool affine;    /**< weight and bias */
+    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+} ls_instance_norm_options;
+
+/** Options of ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields are the defaults. */
+typedef struct ls_batch_norm_options {
+    ls_dtype dtype;  /**< of the parameters; zero is LS_F32 */
+    bool no_affine;  /**< neither weight nor bias */
+    bool no_bias;    /**< a weight without a bias */
+    double epsilon;  /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    double momentum; /**< 0 to 1; 0 selects 0.1, LS_ZERO keeps the running statistics as they are */
+} ls_batch_norm_options;
+
 /**
  * (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, whose sizes are `shape` (one axis or more): x
  * and y
  * [..., shape], weight and bias of `shape`, which start as ones and zeros (Ba et al., arXiv 1607.06450; PyTorch's
  * LayerNorm; ls_layer_norm). `options` may be NULL.
  */
-LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options);
+LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options);
 /** x / sqrt(mean(x^2) + epsilon) * weight over the last axes, whose sizes are `shape`: x and y [..., shape], weight of
  * `shape`, which starts as ones; there is no bias (Zhang and Sennrich, arXiv 1910.07467; ls_rms_norm). `options` may be
  * NULL. PyTorch's RMSNorm has the dtype's epsilon where none is given. */
-LS_API ls_module *ls_nn_rms_norm(ls_shape shape, const ls_layer_options *options);
+LS_API ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options);
 /** ls_group_norm of x [n, channels, ...], which y is like; weight and bias [channels] start as ones and zeros
  * (PyTorch's GroupNorm). LS_ERR_ARGUMENT where `channels` is no multiple of `groups`. `options` may be NULL. */
-LS_API ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_layer_options *options);
+LS_API ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_options *options);
 /** Each channel of each sample by itself: ls_group_norm of as many groups as channels, x [n, channels, length, ...]
  * (PyTorch's InstanceNorm1d and so on, also in having weight and bias only with `affine`). `options` may be NULL. */
-LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *options);
+LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options);
 /**
  * (x - mean) / sqrt(var + epsilon) * weight + bias for each of `channels` over all other axes: x and y [n, channels] or
  * [n, channels, length]. While training with the batch's mean and variance, towards which the buffers running_mean and
@@ -290,34 +342,58 @@ LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *
  * zeros, zeros and ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm1d; ls_batch_norm). `options` may be
  * NULL. LS_ERR_SHAPE, from ls_forward, for x of other axes, and for training with one value a channel.
  */
-LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
+LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_batch_norm_options *options);
 /** The same of x [n, channels, height, width] (PyTorch's BatchNorm2d). */
-LS_API ls_module *ls_nn_batch_norm_2d(int64_t channels, const ls_layer_options *options);
+LS_API ls_module *ls_nn_batch_norm_2d(int64_t channels, const ls_batch_norm_options *options);
 /** The same of x [n, channels, depth, height, width] (PyTorch's BatchNorm3d). */
-LS_API ls_module *ls_nn_batch_norm_3d(int64_t channels, const ls_layer_options *options);
+LS_API ls_module *ls_nn_batch_norm_3d(int64_t channels, const ls_batch_norm_options *options);
+/** Options of ls_nn_conv_1d to ls_nn_conv_3d: those of ls_conv_options, and of the parameters. Zero fields are the
+ * defaults. */
+typedef struct ls_conv_layer_options {
+    ls_shape stride, padding, dilation; /**< see ls_conv_options */
+    bool same;                          /**< see ls_conv_options */
+    int64_t groups;                     /**< see ls_conv_options */
+    bool no_bias;                       /**< no bias */
+    bool weight_norm;                   /**< see ls_linear_options; over the first axis of the weight */
+    ls_dtype dtype;                     /**< of the parameters; zero is LS_F32 */
+} ls_conv_layer_options;
+
+/** Options of ls_nn_conv_transpose_1d to ls_nn_conv_transpose_3d: those of ls_conv_transpose_options, and of the
+ * parameters. Zero fields are the defaults. */
+typedef struct ls_conv_transpose_layer_options {
+    ls_shape stride, padding, dilation, output_padding; /**< see ls_conv_transpose_options */
+    int64_t groups;                                     /**< see ls_conv_transpose_options */
+    bool no_bias;                                       /**< no bias */
+    bool weight_norm;                                   /**< see ls_linear_options; over the first axis of the weight */
+    ls_dtype dtype;                                     /**< of the parameters; zero is LS_F32 */
+} ls_conv_transpose_layer_options;
+
 /**
  * Convolution over one axis: x [n, in, length], y [n, out, ...]; weight [out, in / groups, kernel], bias [out], which
  * start uniform in +-1/sqrt(in / groups * kernel) (PyTorch's Conv1d; ls_conv has formula and options). `kernel` is the
  * window's size, one number for all axes or one for each, in and out multiples of `groups`. `options` may be NULL.
  */
-LS_API ls_module *ls_nn_conv_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /** Over two: x [n, in, height, width], weight [out, in / groups, kernel...] (PyTorch's Conv2d). */
-LS_API ls_module *ls_nn_conv_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /** Over three: x [n, in, depth, height, width] (PyTorch's Conv3d). */
-LS_API ls_module *ls_nn_conv_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /**
  * Transposed convolution over one axis: x [n, in, length], y [n, out, ...]; weight [in, out / groups, kernel], bias
  * [out], which start uniform in +-1/sqrt(out / groups * kernel) (PyTorch's ConvTranspose1d; ls_conv_transpose).
  */
-LS_API ls_module *ls_nn_conv_transpose_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_transpose_1d(int64_t in, int64_t out, ls_shape kernel,
+                                          const ls_conv_transpose_layer_options *options);
 /** Over two (PyTorch's ConvTranspose2d). */
-LS_API ls_module *ls_nn_conv_transpose_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_transpose_2d(int64_t in, int64_t out, ls_shape kernel,
+                                          const ls_conv_transpose_layer_options *options);
 /** Over three (PyTorch's ConvTranspose3d). */
-LS_API ls_module *ls_nn_conv_transpose_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+LS_API ls_module *ls_nn_conv_transpose_3d(int64_t in, int64_t out, ls_shape kernel,
+                                          const ls_conv_transpose_layer_options *options);
 /** Pooling over the spatial axes of x [n, channels, ...], of which there may be one to three: see ls_max_pool. */
-LS_API ls_module *ls_nn_max_pool(const ls_pool_options *options);
+LS_API ls_module *ls_nn_max_pool(const ls_max_pool_options *options);
 /** See ls_average_pool. */
-LS_API ls_module *ls_nn_average_pool(const ls_pool_options *options);
+LS_API ls_module *ls_nn_average_pool(const ls_average_pool_options *options);
 /** To an output of `size`, whatever x has: see ls_adaptive_average_pool. LS_SHAPE(1) is global average pooling. */
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** See ls_adaptive_max_pool. */
@@ -343,32 +419,43 @@ typedef struct ls_attention_layer_options {
 /**
  * Attention with several heads (Vaswani et al., arXiv 1706.03762): queries, keys and values are linear maps of the
  * inputs, each of `heads` equal parts of them attends by itself (ls_attention), and a linear map puts the results
- * together. One input x [n, length, width]: self-attention; up to four with ls_forward_many: query, key (NULL: the
- * query), value (NULL: the key) and a mask of keys (bool or u8 [n, keys], 0 where nobody attends; NULL: none). One
+ * together. One input x [n, length, width]: self-attention; up to five with ls_forward_many: query, key (NULL: the
+ * query), value (NULL: the key), key_mask [n, keys] and attn_mask of ls_attention_options (NULL: none). One
  * output, like the query. Parameters are those of PyTorch's MultiheadAttention (batch_first, no dropout of weights):
  * in_proj_weight [3 width, width], which starts Xavier uniform, in_proj_bias [3 width] and out_proj.bias, zeros, and
- * out_proj.weight as in ls_nn_linear. PyTorch's key_padding_mask is true where ours is 0. `options` may be NULL.
+ * out_proj.weight as in ls_nn_linear. PyTorch's key_padding_mask and a bool attn_mask are true where ours are 0; an
+ * attn_mask of floats is added in both. `options` may be NULL.
  * LS_ERR_ARGUMENT where width is no multiple of heads.
  */
 LS_API ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options);
 /** Learned positions: x [..., positions, width], of at most `count` positions, plus the first rows of weight [count,
- * width], which starts normal with deviation 0.02 (as in GPT-2; Radford et al., 2019). `options` (`dtype`) may be NULL.
- */
-LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options *options);
+ * width], which is of `dtype` and starts normal with deviation 0.02 (as in GPT-2; Radford et al., 2019). */
+LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 
-/** Options of ls_nn_transformer_block; zero fields mean what their comments say. */
+/** The function inside of the MLP of ls_nn_transformer_block: ls_relu, ls_gelu or ls_gelu_tanh. */
+typedef enum ls_mlp_activation { LS_MLP_RELU = 0, LS_MLP_GELU, LS_MLP_GELU_TANH } ls_mlp_activation;
+
+/** Options of ls_nn_transformer_block. Zero fields are the defaults, of which `norm_first` and `activation` have those
+ * of PyTorch's TransformerEncoderLayer. */
 typedef struct ls_transformer_options {
-    int64_t hidden;                       /**< width inside of the MLP; 0: 4 * width */
-    double dropout;                       /**< behind attention, inside of the MLP and behind it */
-    double epsilon;                       /**< of the layer norms, as in ls_layer_options */
+    bool norm_first;                      /**< normalizes the inputs of attention and MLP, not the sums after them */
+    ls_mlp_activation activation;         /**< inside of the MLP */
+    int64_t hidden;                       /**< width inside of the MLP; 0 selects 4 * width */
+    double dropout;                       /**< after attention, inside of the MLP and after it */
+    double epsilon;                       /**< of the layer norms: see ls_norm_options */
     ls_attention_layer_options attention; /**< dtype and no_bias are those of all layers */
 } ls_transformer_options;
 
 /**
- * A block of a Transformer with the norm in front: x + attention(norm1(x)), then x + linear2(gelu(linear1(norm2(x))));
- * x and y [n, length, width]; a second input, of ls_forward_many, is the mask of keys. Parameters are those of
- * PyTorch's TransformerEncoderLayer (norm_first, activation "gelu"): self_attn, linear1, linear2, norm1, norm2. With
- * `.attention.causal` it is a layer of a GPT. `options` may be NULL.
+ * A block of a Transformer (Vaswani et al., arXiv 1706.03762): x becomes norm1(x + attention(x)), and this becomes
+ * norm2(x + mlp(x)), where mlp(x) is linear2(activation(linear1(x))). With `.norm_first`, x becomes
+ * x + attention(norm1(x)), and this becomes x + mlp(norm2(x)). Input and output are [n, length, width]. With
+ * ls_forward_many, a second input is the key_mask [n, length], and a third input the attn_mask of ls_attention_options.
+ *
+ * Parameters are those of PyTorch's TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2. Their names and
+ * shapes do not depend on `.norm_first` and `.activation`, so loading cannot check these two: set them as PyTorch's
+ * model does. A block of GPT-2 has `.norm_first`, LS_MLP_GELU_TANH and `.attention.causal`. `options` may be
+ * NULL.
  */
 LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options);
 /** Options of recurrent layers; zero fields mean what their comments say. */
@@ -379,7 +466,6 @@ typedef struct ls_recurrent_options {
                              wide, first forwards, then backwards */
     double dropout;     /**< between layers, of their y, in training mode */
     bool no_bias;
-    bool relu;       /**< ls_nn_rnn: instead of tanh; the others refuse it */
     bool time_first; /**< the steps come before the samples: x and y [length, n, ...], states [layers, n, hidden]; not
                           for ls_data_parallel, whose samples come first */
 } ls_recurrent_options;
@@ -400,6 +486,8 @@ typedef struct ls_recurrent_options {
  * start uniform in +-1/sqrt(hidden). `options` may be NULL.
  */
 LS_API ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options);
+/** ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
+LS_API ls_module *ls_nn_rnn_relu(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
  * LSTM (Hochreiter and Schmidhuber, Neural Computation 9, 1997; PyTorch's): c_t = f c_{t-1} + i g and h_t = o
  * tanh(c_t), where the gates i, f, g, o are a quarter each of x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T +

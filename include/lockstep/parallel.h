@@ -269,15 +269,22 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
  * Layers whose parameters are divided over the ranks of `comm` (lent; it must outlive them), each rank with an equal
  * share or, where that does not come out, one more on the first ranks. All ranks feed them the same input and compute
  * the same loss, which counts once: gradients of divided parameters are parts, those of whole ones equal, of what one
- * process would get. Seeded alike, the ranks start with the parts of that process's parameters. `options` (`dtype`,
- * `no_bias`) may be NULL. To combine with data parallelism, divide the world with ls_comm_split and wrap the model in
+ * process would get. Seeded alike, the ranks start with the parts of that process's parameters. `options` may
+ * be NULL. To combine with data parallelism, divide the world with ls_comm_split and wrap the model in
  * ls_data_parallel over the ranks that hold the same parts.
  */
 
+/** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields are the defaults. */
+typedef struct ls_parallel_linear_options {
+    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    bool no_bias;   /**< no bias */
+} ls_parallel_linear_options;
+
 /** Linear cut along its outputs: this rank's part of y = x weight^T + bias, what ls_nn_row_parallel takes. */
-LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options);
+LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out,
+                                        const ls_parallel_linear_options *options);
 /** Linear cut along its inputs, of which it takes this rank's part: y, added up over the ranks. */
-LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options);
+LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options);
 /** The parts of all ranks put together along the last axis, where the next layer is not cut. */
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**

@@ -15,7 +15,7 @@ typedef struct attention_state {
     ls_rotary_options positions;
 } attention_state;
 
-enum { QUERY, KEY, VALUE, MASK, INPUTS };
+enum { QUERY, KEY, VALUE, KEY_MASK, ATTN_MASK, INPUTS };
 
 /* [n, length, width] as [n, heads, length, width / heads]; NULL for NULL. */
 static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
@@ -47,10 +47,10 @@ static ls_status check_inputs(const ls_module *self, ls_tensor *const *inputs, i
     const attention_state *state = self->state;
     if (input_count < 1 || input_count > INPUTS || inputs[QUERY] == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: takes 1 to 4 inputs, of which the first is there: query, key, value and key mask",
+                       "%s: takes 1 to 5 inputs: query, key, value, key_mask and attn_mask; the query must not be NULL",
                        self->type->name);
     }
-    for (int i = 0; i < input_count && i < MASK; i++) {
+    for (int i = 0; i < input_count && i <= VALUE; i++) {
         const ls_tensor *x = inputs[i];
         if (x != NULL && (ls_ndim(x) != 3 || ls_size(x, 2) != state->width)) {
             return ls_fail(LS_ERR_SHAPE, "%s: input %d is %s, must be [n, length, %lld]", self->type->name, i + 1,
@@ -60,15 +60,16 @@ static ls_status check_inputs(const ls_module *self, ls_tensor *const *inputs, i
     return LS_OK;
 }
 
-static ls_tensor *attend(const attention_state *state, ls_tensor **parts, ls_tensor *mask) {
+static ls_tensor *attend(const attention_state *state, ls_tensor **parts, ls_tensor *const *given) {
     for (int i = QUERY; i <= KEY && state->rotary; i++) {
         parts[i] = parts[i] == NULL ? NULL : ls_rotary(parts[i], &state->positions);
     }
     if (parts[QUERY] == NULL || parts[KEY] == NULL || parts[VALUE] == NULL) {
         return NULL;
     }
-    ls_tensor *y = ls_attention(parts[QUERY], parts[KEY], parts[VALUE],
-                                &(ls_attention_options){.causal = state->causal, .key_mask = mask});
+    const ls_attention_options options = {
+        .causal = state->causal, .key_mask = given[KEY_MASK], .attn_mask = given[ATTN_MASK]};
+    ls_tensor *y = ls_attention(parts[QUERY], parts[KEY], parts[VALUE], &options);
     ls_tensor *together = y == NULL ? NULL : ls_transpose(y, 1, 2);
     return together == NULL ? NULL
                             : ls_reshape(together, LS_SHAPE(ls_size(together, 0), ls_size(together, 1), state->width));
@@ -91,7 +92,7 @@ static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, in
         given[VALUE] = given[VALUE] != NULL ? given[VALUE] : given[KEY];
         project_each(state, given, parts);
     }
-    ls_tensor *y = attend(state, parts, given[MASK]);
+    ls_tensor *y = attend(state, parts, given);
     outputs[0] = y == NULL ? NULL : ls_forward(state->out, y);
     return outputs[0] != NULL ? LS_OK : ls_error_status();
 }
@@ -109,7 +110,7 @@ static void add_projections(ls_module *module, const ls_attention_layer_options 
     }
     state->out = ls_module_add_child(
         module, "out_proj",
-        ls_nn_linear_with(width, width, &(ls_layer_options){.dtype = options->dtype, .no_bias = options->no_bias}));
+        ls_nn_linear_with(width, width, &(ls_linear_options){.dtype = options->dtype, .no_bias = options->no_bias}));
     ls_tensor *bias = state->out != NULL ? ls_module_find(state->out, "bias") : NULL;
     module->failed |= bias != NULL && ls_nn_init_constant(bias, 0) != LS_OK;
 }
@@ -158,7 +159,7 @@ static ls_tensor *positions_forward(ls_module *self, ls_tensor *input) {
     return used == NULL ? NULL : ls_add_tensor(input, used);
 }
 
-ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options *options) {
+ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype) {
     static const ls_module_type type = {
         .name = "Positions", .state_size = sizeof(positions_state), .forward = positions_forward};
     if (count <= 0 || width <= 0) {
@@ -170,7 +171,6 @@ ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options 
         return NULL;
     }
     positions_state *state = module->state;
-    const ls_dtype dtype = options != NULL ? options->dtype : LS_F32;
     state->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), dtype)));
     module->failed |= state->weight == NULL || ls_nn_init_normal(state->weight, 0, 0.02) != LS_OK;
     return ls_module_finish(module);
@@ -180,64 +180,90 @@ ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options 
 
 typedef struct block_state {
     ls_module *attention, *linear1, *linear2, *norm1, *norm2;
-    ls_module *dropout, *dropout1, *dropout2; /* inside of the MLP, behind attention, behind the MLP */
+    ls_module *dropout, *dropout1, *dropout2; /* inside of the MLP, after attention, after the MLP */
+    ls_tensor *(*activation)(ls_tensor *);
+    bool norm_first;
 } block_state;
 
-/* x + attention(norm1(x)). */
-static ls_tensor *attention_part(const block_state *state, ls_tensor *x, ls_tensor *mask) {
-    ls_tensor *normal = ls_forward(state->norm1, x);
+/* Attention of x to itself; `inputs` are those of the block. */
+static ls_tensor *attention_part(const block_state *state, ls_tensor *x, ls_tensor *const *inputs) {
     ls_tensor *y = NULL;
-    if (normal == NULL ||
-        ls_forward_many(state->attention, (ls_tensor *[]){normal, NULL, NULL, mask}, INPUTS, &y, 1) != LS_OK) {
-        return NULL;
-    }
-    ls_tensor *dropped = ls_forward(state->dropout1, y);
-    return dropped == NULL ? NULL : ls_add_tensor(x, dropped);
+    ls_tensor *const given[INPUTS] = {[QUERY] = x, [KEY_MASK] = inputs[1], [ATTN_MASK] = inputs[2]};
+    return ls_forward_many(state->attention, given, INPUTS, &y, 1) == LS_OK ? ls_forward(state->dropout1, y) : NULL;
 }
 
-/* x + linear2(gelu(linear1(norm2(x)))). */
-static ls_tensor *mlp_part(const block_state *state, ls_tensor *x) {
-    ls_tensor *y = ls_forward(state->norm2, x);
-    y = y == NULL ? NULL : ls_forward(state->linear1, y);
-    y = y == NULL ? NULL : ls_forward(state->dropout, ls_gelu(y));
+static ls_tensor *mlp_part(const block_state *state, ls_tensor *x, ls_tensor *const *inputs) {
+    (void)inputs;
+    ls_tensor *y = ls_forward(state->linear1, x);
+    y = y == NULL ? NULL : ls_forward(state->dropout, state->activation(y));
     y = y == NULL ? NULL : ls_forward(state->linear2, y);
-    y = y == NULL ? NULL : ls_forward(state->dropout2, y);
-    return y == NULL ? NULL : ls_add_tensor(x, y);
+    return y == NULL ? NULL : ls_forward(state->dropout2, y);
+}
+
+typedef ls_tensor *block_part(const block_state *state, ls_tensor *x, ls_tensor *const *inputs);
+
+/* x + part(norm(x)), or norm(x + part(x)). */
+static ls_tensor *add_part(const block_state *state, block_part *part, ls_module *norm, ls_tensor *x,
+                           ls_tensor *const *inputs) {
+    ls_tensor *y = state->norm_first ? ls_forward(norm, x) : x;
+    y = y == NULL ? NULL : part(state, y, inputs);
+    y = y == NULL ? NULL : ls_add_tensor(x, y);
+    return y == NULL || state->norm_first ? y : ls_forward(norm, y);
 }
 
 static ls_status block_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                int output_count) {
     const block_state *state = self->state;
     (void)output_count;
-    if (input_count < 1 || input_count > 2 || inputs[0] == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: takes x and, where there is one, a key mask", self->type->name);
+    if (input_count < 1 || input_count > 3 || inputs[0] == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: takes 1 to 3 inputs: x, key_mask and attn_mask; x must not be NULL",
+                       self->type->name);
     }
-    ls_tensor *x = attention_part(state, inputs[0], input_count > 1 ? inputs[1] : NULL);
-    outputs[0] = x == NULL ? NULL : mlp_part(state, x);
+    ls_tensor *given[3] = {NULL};
+    for (int i = 0; i < input_count; i++) {
+        given[i] = inputs[i];
+    }
+    ls_tensor *x = add_part(state, attention_part, state->norm1, given[0], given);
+    outputs[0] = x == NULL ? NULL : add_part(state, mlp_part, state->norm2, x, given);
     return outputs[0] != NULL ? LS_OK : ls_error_status();
+}
+
+static void add_layers(ls_module *module, int64_t width, int64_t heads, const ls_transformer_options *options) {
+    block_state *state = module->state;
+    const int64_t hidden = options->hidden != 0 ? options->hidden : 4 * width;
+    const ls_dtype dtype = options->attention.dtype;
+    const bool no_bias = options->attention.no_bias;
+    const ls_linear_options linear = {.dtype = dtype, .no_bias = no_bias};
+    const ls_norm_options norm = {.dtype = dtype, .no_bias = no_bias, .epsilon = options->epsilon};
+    state->attention =
+        ls_module_add_child(module, "self_attn", ls_nn_multi_head_attention(width, heads, &options->attention));
+    state->linear1 = ls_module_add_child(module, "linear1", ls_nn_linear_with(width, hidden, &linear));
+    state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(options->dropout));
+    state->linear2 = ls_module_add_child(module, "linear2", ls_nn_linear_with(hidden, width, &linear));
+    state->norm1 = ls_module_add_child(module, "norm1", ls_nn_layer_norm(LS_SHAPE(width), &norm));
+    state->norm2 = ls_module_add_child(module, "norm2", ls_nn_layer_norm(LS_SHAPE(width), &norm));
+    state->dropout1 = ls_module_add_child(module, "dropout1", ls_nn_dropout(options->dropout));
+    state->dropout2 = ls_module_add_child(module, "dropout2", ls_nn_dropout(options->dropout));
 }
 
 ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options) {
     static const ls_module_type type = {
         .name = "TransformerBlock", .state_size = sizeof(block_state), .forward_many = block_forward, .outputs = 1};
+    static ls_tensor *(*const activations[])(ls_tensor *) = {
+        [LS_MLP_RELU] = ls_relu, [LS_MLP_GELU] = ls_gelu, [LS_MLP_GELU_TANH] = ls_gelu_tanh};
     static const ls_transformer_options defaults;
     options = options != NULL ? options : &defaults;
-    const int64_t hidden = options->hidden != 0 ? options->hidden : 4 * width;
-    const ls_layer_options layer = {
-        .dtype = options->attention.dtype, .no_bias = options->attention.no_bias, .epsilon = options->epsilon};
+    if ((unsigned)options->activation > LS_MLP_GELU_TANH) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: there is no activation %d",
+                            (int)options->activation);
+    }
     ls_module *module = ls_module_new(&type);
     if (module == NULL) {
         return NULL;
     }
     block_state *state = module->state;
-    state->attention =
-        ls_module_add_child(module, "self_attn", ls_nn_multi_head_attention(width, heads, &options->attention));
-    state->linear1 = ls_module_add_child(module, "linear1", ls_nn_linear_with(width, hidden, &layer));
-    state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(options->dropout));
-    state->linear2 = ls_module_add_child(module, "linear2", ls_nn_linear_with(hidden, width, &layer));
-    state->norm1 = ls_module_add_child(module, "norm1", ls_nn_layer_norm(LS_SHAPE(width), &layer));
-    state->norm2 = ls_module_add_child(module, "norm2", ls_nn_layer_norm(LS_SHAPE(width), &layer));
-    state->dropout1 = ls_module_add_child(module, "dropout1", ls_nn_dropout(options->dropout));
-    state->dropout2 = ls_module_add_child(module, "dropout2", ls_nn_dropout(options->dropout));
+    state->norm_first = options->norm_first;
+    state->activation = activations[options->activation];
+    add_layers(module, width, heads, options);
     return ls_module_finish(module);
 }

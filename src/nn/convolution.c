@@ -11,19 +11,13 @@
 typedef struct conv_state {
     ls_layer_weight weight;
     ls_tensor *bias; /* NULL without */
-    ls_conv_options options;
+    ls_conv_numbers numbers;
 } conv_state;
 
 static ls_tensor *conv_forward(ls_module *self, ls_tensor *input) {
     const conv_state *conv = self->state;
     ls_tensor *weight = ls_layer_weight_of(&conv->weight);
-    return weight == NULL ? NULL : ls_conv(input, weight, conv->bias, &conv->options);
-}
-
-static ls_tensor *transpose_forward(ls_module *self, ls_tensor *input) {
-    const conv_state *conv = self->state;
-    ls_tensor *weight = ls_layer_weight_of(&conv->weight);
-    return weight == NULL ? NULL : ls_conv_transpose(input, weight, conv->bias, &conv->options);
+    return weight == NULL ? NULL : ls_convolve(input, weight, conv->bias, &conv->numbers);
 }
 
 /* A constructor's arguments. */
@@ -33,12 +27,10 @@ typedef struct conv_layer {
     int axes;
     int64_t in, out;
     ls_shape kernel;
-    const ls_conv_options *options;
+    ls_conv_numbers numbers;
+    ls_dtype dtype;
+    bool no_bias, weight_norm;
 } conv_layer;
-
-static bool is_transposed(const conv_layer *layer) {
-    return layer->type->forward == transpose_forward;
-}
 
 static ls_status check_layer(const conv_layer *layer, ls_window *window) {
     if (layer->in <= 0 || layer->out <= 0) {
@@ -49,7 +41,7 @@ static ls_status check_layer(const conv_layer *layer, ls_window *window) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", layer->call);
     }
     LS_TRY(ls_spatial_numbers(layer->call, "kernel", &layer->kernel, layer->axes, 1, 1, window->kernel));
-    LS_TRY(ls_conv_window(layer->call, is_transposed(layer), layer->axes, layer->options, window));
+    LS_TRY(ls_conv_window(layer->call, layer->axes, &layer->numbers, window));
     if (layer->in % window->groups != 0 || layer->out % window->groups != 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels in and %lld out cannot be divided into %d groups",
                        layer->call, (long long)layer->in, (long long)layer->out, window->groups);
@@ -58,9 +50,7 @@ static ls_status check_layer(const conv_layer *layer, ls_window *window) {
 }
 
 static ls_module *conv_new(conv_layer layer) {
-    static const ls_conv_options defaults;
     ls_window window = {0};
-    layer.options = layer.options != NULL ? layer.options : &defaults;
     if (check_layer(&layer, &window) != LS_OK) {
         return NULL;
     }
@@ -68,9 +58,8 @@ static ls_module *conv_new(conv_layer layer) {
     if (module == NULL) {
         return NULL;
     }
-    const bool transposed = is_transposed(&layer);
-    const int64_t groups = layer.options->groups != 0 ? layer.options->groups : 1;
-    ls_shape shape = LS_SHAPE(transposed ? layer.in : layer.out, (transposed ? layer.out : layer.in) / groups);
+    const bool transposed = layer.numbers.transposed;
+    ls_shape shape = LS_SHAPE(transposed ? layer.in : layer.out, (transposed ? layer.out : layer.in) / window.groups);
     double fan_in = (double)shape.size[1];
     for (int i = LS_SPATIAL - layer.axes; i < LS_SPATIAL; i++) {
         shape.size[shape.ndim++] = window.kernel[i];
@@ -78,40 +67,85 @@ static ls_module *conv_new(conv_layer layer) {
     }
     conv_state *conv = module->state;
     const double bound = 1.0 / sqrt(fan_in);
-    conv->options = *layer.options;
-    conv->weight = ls_layer_add_weight(module, shape, layer.options->dtype, bound, layer.options->weight_norm);
-    if (!layer.options->no_bias) {
-        conv->bias = ls_out_of_scope(
-            ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(layer.out), layer.options->dtype)));
+    conv->numbers = layer.numbers;
+    conv->weight = ls_layer_add_weight(module, shape, layer.dtype, bound, layer.weight_norm);
+    if (!layer.no_bias) {
+        conv->bias =
+            ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(layer.out), layer.dtype)));
         module->failed |= conv->bias == NULL || ls_nn_init_uniform(conv->bias, -bound, bound) != LS_OK;
     }
     return ls_module_finish(module);
 }
 
-#define CONV_LAYER(constructor, text, axes, rule)                                                                      \
-    ls_module *constructor(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options) {                 \
-        static const ls_module_type type = {.name = (text), .state_size = sizeof(conv_state), .forward = (rule)};      \
-        return conv_new((conv_layer){#constructor, &type, axes, in, out, kernel, options});                            \
+static conv_layer layer_of(const ls_conv_layer_options *options) {
+    static const ls_conv_layer_options defaults;
+    options = options != NULL ? options : &defaults;
+    return (conv_layer){.numbers = {.same = options->same,
+                                    .groups = options->groups,
+                                    .stride = options->stride,
+                                    .padding = options->padding,
+                                    .dilation = options->dilation},
+                        .dtype = options->dtype,
+                        .no_bias = options->no_bias,
+                        .weight_norm = options->weight_norm};
+}
+
+static conv_layer transposed_layer_of(const ls_conv_transpose_layer_options *options) {
+    static const ls_conv_transpose_layer_options defaults;
+    options = options != NULL ? options : &defaults;
+    return (conv_layer){.numbers = {.transposed = true,
+                                    .groups = options->groups,
+                                    .stride = options->stride,
+                                    .padding = options->padding,
+                                    .dilation = options->dilation,
+                                    .output_padding = options->output_padding},
+                        .dtype = options->dtype,
+                        .no_bias = options->no_bias,
+                        .weight_norm = options->weight_norm};
+}
+
+#define CONV_LAYER(constructor, text, axis_count, options_type, rule)                                                  \
+    ls_module *constructor(int64_t in, int64_t out, ls_shape kernel, const options_type *options) {                    \
+        static const ls_module_type type = {                                                                           \
+            .name = (text), .state_size = sizeof(conv_state), .forward = conv_forward};                                \
+        conv_layer layer = (rule)(options);                                                                            \
+        layer.call = #constructor;                                                                                     \
+        layer.type = &type;                                                                                            \
+        layer.axes = (axis_count);                                                                                     \
+        layer.in = in;                                                                                                 \
+        layer.out = out;                                                                                               \
+        layer.kernel = kernel;                                                                                         \
+        return conv_new(layer);                                                                                        \
     }
-CONV_LAYER(ls_nn_conv_1d, "Conv1d", 1, conv_forward)
-CONV_LAYER(ls_nn_conv_2d, "Conv2d", 2, conv_forward)
-CONV_LAYER(ls_nn_conv_3d, "Conv3d", 3, conv_forward)
-CONV_LAYER(ls_nn_conv_transpose_1d, "ConvTranspose1d", 1, transpose_forward)
-CONV_LAYER(ls_nn_conv_transpose_2d, "ConvTranspose2d", 2, transpose_forward)
-CONV_LAYER(ls_nn_conv_transpose_3d, "ConvTranspose3d", 3, transpose_forward)
+CONV_LAYER(ls_nn_conv_1d, "Conv1d", 1, ls_conv_layer_options, layer_of)
+CONV_LAYER(ls_nn_conv_2d, "Conv2d", 2, ls_conv_layer_options, layer_of)
+CONV_LAYER(ls_nn_conv_3d, "Conv3d", 3, ls_conv_layer_options, layer_of)
+CONV_LAYER(ls_nn_conv_transpose_1d, "ConvTranspose1d", 1, ls_conv_transpose_layer_options, transposed_layer_of)
+CONV_LAYER(ls_nn_conv_transpose_2d, "ConvTranspose2d", 2, ls_conv_transpose_layer_options, transposed_layer_of)
+CONV_LAYER(ls_nn_conv_transpose_3d, "ConvTranspose3d", 3, ls_conv_transpose_layer_options, transposed_layer_of)
 
 /* ---- pooling ----------------------------------------------------------------------------------------------------- */
 
 typedef struct pool_state {
-    ls_tensor *(*function)(ls_tensor *, const ls_pool_options *);
+    ls_max_pool_options max;
+    ls_average_pool_options average;
     ls_tensor *(*function_of_size)(ls_tensor *, ls_shape);
-    ls_pool_options options;
     ls_shape size;
 } pool_state;
 
-static ls_tensor *pool_forward(ls_module *self, ls_tensor *input) {
+static ls_tensor *max_pool_forward(ls_module *self, ls_tensor *input) {
     const pool_state *pool = self->state;
-    return pool->function != NULL ? pool->function(input, &pool->options) : pool->function_of_size(input, pool->size);
+    return ls_max_pool(input, &pool->max);
+}
+
+static ls_tensor *average_pool_forward(ls_module *self, ls_tensor *input) {
+    const pool_state *pool = self->state;
+    return ls_average_pool(input, &pool->average);
+}
+
+static ls_tensor *adaptive_pool_forward(ls_module *self, ls_tensor *input) {
+    const pool_state *pool = self->state;
+    return pool->function_of_size(input, pool->size);
 }
 
 static ls_module *pool_new(const ls_module_type *type, pool_state initial) {
@@ -122,7 +156,7 @@ static ls_module *pool_new(const ls_module_type *type, pool_state initial) {
     return module;
 }
 
-/* The spatial axes that shapes say: those of the one with most numbers. */
+/* The number of spatial axes that the shapes name: the largest number of sizes in one of them. */
 static int axes_of(const ls_shape *const *shapes, int count) {
     int axes = 1;
     for (int i = 0; i < count; i++) {
@@ -131,36 +165,37 @@ static int axes_of(const ls_shape *const *shapes, int count) {
     return axes < LS_SPATIAL ? axes : LS_SPATIAL;
 }
 
-static ls_status check_pool(const char *call, bool of_means, const ls_pool_options *options) {
+static ls_status check_pool(const char *call, const ls_pool_numbers *numbers) {
     ls_window window;
-    if (options == NULL) {
-        return ls_pool_window(call, of_means, 1, NULL, &window); /* refuses */
-    }
-    const ls_shape *const shapes[] = {&options->kernel, &options->stride, &options->padding, &options->dilation};
-    return ls_pool_window(call, of_means, axes_of(shapes, 4), options, &window);
+    const ls_shape *const shapes[] = {&numbers->kernel, &numbers->stride, &numbers->padding, &numbers->dilation};
+    return ls_pool_window(call, axes_of(shapes, 4), numbers, &window);
 }
 
-#define POOL_LAYER(constructor, text, operation)                                                                       \
-    ls_module *constructor(const ls_pool_options *options) {                                                           \
-        static const ls_module_type type = {                                                                           \
-            .name = (text), .state_size = sizeof(pool_state), .forward = pool_forward};                                \
-        return check_pool(#constructor, (operation) == ls_average_pool, options) != LS_OK                              \
-                   ? NULL                                                                                              \
-                   : pool_new(&type, (pool_state){.function = (operation), .options = *options});                      \
-    }
-POOL_LAYER(ls_nn_max_pool, "MaxPool", ls_max_pool)
-POOL_LAYER(ls_nn_average_pool, "AveragePool", ls_average_pool)
+ls_module *ls_nn_max_pool(const ls_max_pool_options *options) {
+    static const ls_module_type type = {
+        .name = "MaxPool", .state_size = sizeof(pool_state), .forward = max_pool_forward};
+    const ls_pool_numbers numbers = ls_max_pool_numbers(options);
+    return check_pool("ls_nn_max_pool", &numbers) == LS_OK ? pool_new(&type, (pool_state){.max = *options}) : NULL;
+}
+
+ls_module *ls_nn_average_pool(const ls_average_pool_options *options) {
+    static const ls_module_type type = {
+        .name = "AveragePool", .state_size = sizeof(pool_state), .forward = average_pool_forward};
+    const ls_pool_numbers numbers = ls_average_pool_numbers(options);
+    return check_pool("ls_nn_average_pool", &numbers) == LS_OK ? pool_new(&type, (pool_state){.average = *options})
+                                                               : NULL;
+}
 
 bool ls_layer_is_plain_max_pool(const ls_module *module) {
-    if (module->type->forward != pool_forward) {
+    if (module->type->forward != max_pool_forward) {
         return false;
     }
-    const pool_state *pool = module->state;
+    const ls_shape *padding = &((const pool_state *)module->state)->max.padding;
     bool padded = false;
-    for (int i = 0; i < pool->options.padding.ndim; i++) {
-        padded |= pool->options.padding.size[i] != 0;
+    for (int i = 0; i < padding->ndim; i++) {
+        padded |= padding->size[i] != 0;
     }
-    return pool->function == ls_max_pool && !padded;
+    return !padded;
 }
 
 static ls_status check_size(const char *call, const ls_shape *size) {
@@ -174,7 +209,7 @@ static ls_status check_size(const char *call, const ls_shape *size) {
 #define ADAPTIVE_LAYER(constructor, text, operation)                                                                   \
     ls_module *constructor(ls_shape size) {                                                                            \
         static const ls_module_type type = {                                                                           \
-            .name = (text), .state_size = sizeof(pool_state), .forward = pool_forward};                                \
+            .name = (text), .state_size = sizeof(pool_state), .forward = adaptive_pool_forward};                       \
         return check_size(#constructor, &size) != LS_OK                                                                \
                    ? NULL                                                                                              \
                    : pool_new(&type, (pool_state){.function_of_size = (operation), .size = size});                     \

@@ -30,8 +30,8 @@ static ls_tensor *linear_forward(ls_module *self, ls_tensor *input) {
 const ls_module_type ls_linear_type = {
     .name = "Linear", .state_size = sizeof(ls_linear_state), .forward = linear_forward};
 
-ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options) {
-    static const ls_layer_options defaults;
+ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *options) {
+    static const ls_linear_options defaults;
     options = options != NULL ? options : &defaults;
     if (in <= 0 || out <= 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_linear: %lld inputs and %lld outputs: both must be positive",
@@ -104,6 +104,7 @@ ls_module *ls_nn_relu(void) {
         return function_layer(&type, (function_state){.function = (operation)});                                       \
     }
 FUNCTION_LAYER(ls_nn_gelu, "GELU", ls_gelu)
+FUNCTION_LAYER(ls_nn_gelu_tanh, "GELUTanh", ls_gelu_tanh)
 FUNCTION_LAYER(ls_nn_silu, "SiLU", ls_silu)
 FUNCTION_LAYER(ls_nn_softplus, "Softplus", ls_softplus)
 FUNCTION_LAYER(ls_nn_sigmoid, "Sigmoid", ls_sigmoid)
@@ -202,6 +203,52 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
     return ls_module_finish(module);
 }
 
+/* ---- standardization --------------------------------------------------------------------------------------------- */
+
+typedef struct standardize_state {
+    ls_tensor *mean, *deviation;
+} standardize_state;
+
+/* [channels, 1, ...], to broadcast to x [n, channels, ...]. */
+static ls_tensor *beside_channels(ls_tensor *statistic, const ls_tensor *x) {
+    ls_shape shape = {.ndim = ls_ndim(x) - 1, .size = {ls_size(statistic, 0)}};
+    for (int i = 1; i < shape.ndim; i++) {
+        shape.size[i] = 1;
+    }
+    return ls_reshape(statistic, shape);
+}
+
+static ls_tensor *standardize_forward(ls_module *self, ls_tensor *input) {
+    const standardize_state *state = self->state;
+    const ls_dtype dtype = ls_dtype_of(input);
+    if (ls_ndim(input) < 2 || ls_size(input, 1) != ls_size(state->mean, 0)) {
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, %lld, ...]", self->type->name, LS_SHAPE_TEXT(input),
+                      (long long)ls_size(state->mean, 0));
+        return ls_scope_failed();
+    }
+    ls_tensor *y = ls_div_tensor(ls_sub_tensor(input, beside_channels(state->mean, input)),
+                                 beside_channels(state->deviation, input));
+    return y == NULL || !ls_dtype_is_floating(dtype) ? y : ls_to(y, dtype);
+}
+
+const ls_module_type ls_standardize_type = {
+    .name = "Standardize", .state_size = sizeof(standardize_state), .forward = standardize_forward};
+
+ls_module *ls_nn_standardize(int64_t channels) {
+    if (channels <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_standardize: %lld channels: the number must be positive",
+                            (long long)channels);
+    }
+    ls_module *module = ls_module_new(&ls_standardize_type);
+    if (module == NULL) {
+        return NULL;
+    }
+    standardize_state *state = module->state;
+    state->mean = ls_out_of_scope(ls_module_add_buffer(module, "mean", ls_zeros(LS_SHAPE(channels), LS_F32)));
+    state->deviation = ls_out_of_scope(ls_module_add_buffer(module, "deviation", ls_ones(LS_SHAPE(channels), LS_F32)));
+    return ls_module_finish(module);
+}
+
 /* ---- normalisation ----------------------------------------------------------------------------------------------- */
 
 typedef struct norm_state {
@@ -215,8 +262,9 @@ typedef struct norm_state {
     double momentum;
 } norm_state;
 
-/* Weight of ones and bias of zeros, unless the options say otherwise. */
-static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape, const ls_layer_options *options) {
+/* Weight of ones and bias of zeros, unless the options say otherwise. The options of batch norm contain all others. */
+static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape,
+                              const ls_batch_norm_options *options) {
     norm_state *norm = module->state;
     norm->axes = shape.ndim;
     norm->epsilon = ls_option(options->epsilon, 1e-5);
@@ -232,21 +280,29 @@ static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shap
     return norm;
 }
 
+static ls_batch_norm_options from_norm_options(const ls_norm_options *options) {
+    return options == NULL ? (ls_batch_norm_options){0}
+                           : (ls_batch_norm_options){.dtype = options->dtype,
+                                                     .no_affine = options->no_affine,
+                                                     .no_bias = options->no_bias,
+                                                     .epsilon = options->epsilon};
+}
+
 static ls_tensor *layer_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
     return ls_layer_norm(input, norm->axes, norm->weight, norm->bias, norm->epsilon);
 }
 
-ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options) {
+ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options) {
     static const ls_module_type type = {
         .name = "LayerNorm", .state_size = sizeof(norm_state), .forward = layer_norm_forward};
-    static const ls_layer_options defaults;
+    const ls_batch_norm_options own = from_norm_options(options);
     if (shape.ndim < 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_layer_norm: the shape must have one axis or more");
     }
     ls_module *module = ls_module_new(&type);
     if (module != NULL) {
-        norm_begin("ls_nn_layer_norm", module, shape, options != NULL ? options : &defaults);
+        norm_begin("ls_nn_layer_norm", module, shape, &own);
     }
     return ls_module_finish(module);
 }
@@ -256,11 +312,13 @@ static ls_tensor *rms_norm_forward(ls_module *self, ls_tensor *input) {
     return ls_rms_norm(input, norm->axes, norm->weight, norm->epsilon);
 }
 
-ls_module *ls_nn_rms_norm(ls_shape shape, const ls_layer_options *options) {
+ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options) {
+    static const ls_rms_norm_options defaults;
     static const ls_module_type type = {
         .name = "RMSNorm", .state_size = sizeof(norm_state), .forward = rms_norm_forward};
-    ls_layer_options own = options != NULL ? *options : (ls_layer_options){0};
-    own.no_bias = true;
+    options = options != NULL ? options : &defaults;
+    const ls_batch_norm_options own = {
+        .dtype = options->dtype, .no_affine = options->no_affine, .no_bias = true, .epsilon = options->epsilon};
     if (shape.ndim < 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_rms_norm: the shape must have one axis or more");
     }
@@ -277,7 +335,7 @@ static ls_tensor *group_norm_forward(ls_module *self, ls_tensor *input) {
 }
 
 static ls_module *group_norm(const char *call, const ls_module_type *type, int64_t groups, int64_t channels,
-                             const ls_layer_options *options) {
+                             const ls_batch_norm_options *options) {
     if (groups <= 0 || channels <= 0 || channels % groups != 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels do not make %lld equal groups", call,
                             (long long)channels, (long long)groups);
@@ -289,18 +347,20 @@ static ls_module *group_norm(const char *call, const ls_module_type *type, int64
     return ls_module_finish(module);
 }
 
-ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_layer_options *options) {
+ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_options *options) {
     static const ls_module_type type = {
         .name = "GroupNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
-    static const ls_layer_options defaults;
-    return group_norm("ls_nn_group_norm", &type, groups, channels, options != NULL ? options : &defaults);
+    const ls_batch_norm_options own = from_norm_options(options);
+    return group_norm("ls_nn_group_norm", &type, groups, channels, &own);
 }
 
-ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *options) {
+ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options) {
+    static const ls_instance_norm_options defaults;
     static const ls_module_type type = {
         .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
-    ls_layer_options own = options != NULL ? *options : (ls_layer_options){0};
-    own.no_affine = !own.affine;
+    options = options != NULL ? options : &defaults;
+    const ls_batch_norm_options own = {
+        .dtype = options->dtype, .no_affine = !options->affine, .epsilon = options->epsilon};
     return group_norm("ls_nn_instance_norm", &type, channels, channels, &own);
 }
 
@@ -318,8 +378,8 @@ static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
 }
 
 static ls_module *batch_norm(const char *call, const ls_module_type *type, int axes, int64_t channels,
-                             const ls_layer_options *options) {
-    static const ls_layer_options defaults;
+                             const ls_batch_norm_options *options) {
+    static const ls_batch_norm_options defaults;
     if (channels <= 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: the number must be positive", call,
                             (long long)channels);
@@ -340,7 +400,7 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int a
 }
 
 #define BATCH_NORM_LAYER(constructor, text, axes)                                                                      \
-    ls_module *constructor(int64_t channels, const ls_layer_options *options) {                                        \
+    ls_module *constructor(int64_t channels, const ls_batch_norm_options *options) {                                   \
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(norm_state), .forward = batch_norm_forward, .whole_batch = true};     \
         return batch_norm(#constructor, &type, axes, channels, options);                                               \

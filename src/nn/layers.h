@@ -27,6 +27,7 @@ static inline ls_tensor *ls_layer_weight_of(const ls_layer_weight *weight) {
 
 extern const ls_module_type ls_linear_type;
 extern const ls_module_type ls_relu_type;
+extern const ls_module_type ls_standardize_type; /* with the buffers "mean" and "deviation" */
 
 /* A MaxPool without padding: relu behind it is the same as before it, gradients included, and has less to do. */
 bool ls_layer_is_plain_max_pool(const ls_module *module);

@@ -501,6 +501,25 @@ void ls_module_zero_grad(ls_module *module) {
     }
 }
 
+ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
+    if (!ls_module_is_here(module)) {
+        return ls_fail_missing("ls_module_set_requires_grad: the module");
+    }
+    if (!ls_module_list(module)) {
+        return ls_error_status();
+    }
+    for (int i = 0; i < module->parameters.count; i++) {
+        ls_tensor *parameter = module->parameters.items[i].tensor;
+        if (ls_dtype_is_floating(ls_dtype_of(parameter))) {
+            LS_TRY(ls_set_requires_grad(parameter, requires_grad));
+        }
+        if (!requires_grad) {
+            ls_zero_grad(parameter);
+        }
+    }
+    return LS_OK;
+}
+
 uint64_t ls_module_hash(const ls_module *module) {
     const ls_named_list *list = listed(module, false);
     uint64_t hash = LS_HASH_START;

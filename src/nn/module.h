@@ -116,6 +116,10 @@ typedef struct ls_saved {
 ls_status ls_module_list_saved(const ls_module *module, const char *const *metadata, ls_saved *saved);
 void ls_saved_free(ls_saved *saved);
 
+/* save.c: loads a safetensors file as ls_module_load_with does. `call` is the user's call, `options` may be NULL. */
+ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
+                              const ls_module_load_options *options);
+
 /* The modes (training or evaluation) of a module and all below it. */
 typedef struct ls_modes {
     bool *training;

@@ -221,17 +221,13 @@ static void free_recurrent(ls_module *self) {
     ls_free(((recurrent_state *)self->state)->of);
 }
 
-static ls_status check_options(const char *name, ls_recurrence kind, int64_t in, int64_t hidden,
-                               const ls_recurrent_options *options) {
+static ls_status check_options(const char *name, int64_t in, int64_t hidden, const ls_recurrent_options *options) {
     if (in <= 0 || hidden <= 0 || hidden > INT64_MAX / 8) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %lld inputs and a hidden width of %lld: both must be positive", name,
                        (long long)in, (long long)hidden);
     }
     if (options->layers < 0 || options->layers > MOST_LAYERS) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d layers: must be from 1 to %d", name, options->layers, MOST_LAYERS);
-    }
-    if (options->relu && kind != LS_RECURRENCE_RELU) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: relu is an option of ls_nn_rnn", name);
     }
     return ls_option_within(name, "dropout", options->dropout, 0, 1);
 }
@@ -240,7 +236,7 @@ static ls_module *recurrent(const char *name, const ls_module_type *type, ls_rec
                             int64_t hidden, const ls_recurrent_options *options) {
     static const ls_recurrent_options defaults;
     options = options != NULL ? options : &defaults;
-    ls_module *module = check_options(name, kind, in, hidden, options) == LS_OK ? ls_module_new(type) : NULL;
+    ls_module *module = check_options(name, in, hidden, options) == LS_OK ? ls_module_new(type) : NULL;
     if (module == NULL) {
         return NULL;
     }
@@ -274,8 +270,12 @@ static ls_module *recurrent(const char *name, const ls_module_type *type, ls_rec
 
 ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options) {
     static const ls_module_type type = RECURRENT_TYPE("RNN");
-    const bool relu = options != NULL && options->relu;
-    return recurrent("ls_nn_rnn", &type, relu ? LS_RECURRENCE_RELU : LS_RECURRENCE_TANH, in, hidden, options);
+    return recurrent("ls_nn_rnn", &type, LS_RECURRENCE_TANH, in, hidden, options);
+}
+
+ls_module *ls_nn_rnn_relu(int64_t in, int64_t hidden, const ls_recurrent_options *options) {
+    static const ls_module_type type = RECURRENT_TYPE("RNN");
+    return recurrent("ls_nn_rnn_relu", &type, LS_RECURRENCE_RELU, in, hidden, options);
 }
 
 ls_module *ls_nn_lstm(int64_t in, int64_t hidden, const ls_recurrent_options *options) {

@@ -158,13 +158,24 @@ static bool is_extra(const ls_module *module, ls_named saved) {
     return ls_module_find(module, saved.name) == NULL && !is_counter(module, saved);
 }
 
-/* Tells the caller what either side has not. */
+/* The file's tensor if it has another shape than the model's. */
+static const ls_tensor *mismatch(const loading *load, const ls_named_tensor *own) {
+    const ls_tensor *saved = find_any(load->module, load->file, own);
+    return saved != NULL && !ls_tensor_same_shape(saved, own->tensor) ? saved : NULL;
+}
+
+/* Reports the names that the file or the model lacks, and those with different shapes. */
 static void report(const loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;
     for (int i = 0; options->on_missing != NULL && i < item_count(module); i++) {
         if (find_any(module, file, item(module, i)) == NULL) {
             options->on_missing(item(module, i)->name, options->user);
+        }
+    }
+    for (int i = 0; options->on_mismatched != NULL && i < item_count(module); i++) {
+        if (mismatch(load, item(module, i)) != NULL) {
+            options->on_mismatched(item(module, i)->name, options->user);
         }
     }
     for (int i = 0; options->on_extra != NULL && i < ls_safetensors_count(file); i++) {
@@ -210,8 +221,8 @@ static ls_status check_names(const loading *load, const ls_module_load_options *
 static ls_status check_shapes(const loading *load) {
     for (int i = 0; i < item_count(load->module); i++) {
         const ls_named_tensor *own = item(load->module, i);
-        const ls_tensor *saved = find_any(load->module, load->file, own);
-        if (saved != NULL && !ls_tensor_same_shape(saved, own->tensor)) {
+        const ls_tensor *saved = mismatch(load, own);
+        if (saved != NULL) {
             return ls_fail(LS_ERR_SHAPE, "%s: %s: %s is %s there and %s in the model", load->call, load->path,
                            own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
         }
@@ -219,19 +230,28 @@ static ls_status check_shapes(const loading *load) {
     return LS_OK;
 }
 
+static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
+    const ls_tensor *saved = find_any(load->module, load->file, own);
+    if (saved == NULL || ls_tensor_same_shape(saved, own->tensor)) {
+        return saved != NULL ? ls_copy_into(own->tensor, saved) : LS_OK;
+    }
+    ls_log_write(LS_LOG_WARNING, "%s: %s: %s is %s there and %s in the model, and keeps its values", load->call,
+                 load->path, own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
+    return LS_OK;
+}
+
 static ls_status copy_all(const loading *load) {
     ls_status status = LS_OK;
     const bool before = ls_no_grad(true);
     for (int i = 0; status == LS_OK && i < item_count(load->module); i++) {
-        const ls_named_tensor *own = item(load->module, i);
-        const ls_tensor *saved = find_any(load->module, load->file, own);
-        status = saved != NULL ? ls_copy_into(own->tensor, saved) : LS_OK;
+        status = copy_one(load, item(load->module, i));
     }
     ls_no_grad(before);
     return status;
 }
 
-static ls_status load_as(const char *call, ls_module *module, const char *path, const ls_module_load_options *options) {
+ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
+                              const ls_module_load_options *options) {
     static const ls_module_load_options defaults;
     options = options != NULL ? options : &defaults;
     if (module == NULL) {
@@ -247,17 +267,9 @@ static ls_status load_as(const char *call, ls_module *module, const char *path, 
     const loading load = {.call = call, .path = path, .module = module, .file = file};
     report(&load, options);
     ls_status status = check_names(&load, options);
-    status = status == LS_OK ? check_shapes(&load) : status;
+    status = status == LS_OK && !options->skip_mismatched ? check_shapes(&load) : status;
     status = status == LS_OK ? check_aliases(&load) : status;
     status = status == LS_OK ? copy_all(&load) : status;
     ls_safetensors_free(file);
     return status;
-}
-
-ls_status ls_module_load_with(ls_module *module, const char *path, const ls_module_load_options *options) {
-    return load_as("ls_module_load_with", module, path, options);
-}
-
-ls_status ls_module_load(ls_module *module, const char *path) {
-    return load_as("ls_module_load", module, path, NULL);
 }

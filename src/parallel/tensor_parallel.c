@@ -138,8 +138,8 @@ static void free_state(ls_module *self) {
 }
 
 static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *comm, int64_t in, int64_t out,
-                         const ls_layer_options *options, int axis) {
-    static const ls_layer_options defaults;
+                         const ls_parallel_linear_options *options, int axis) {
+    static const ls_parallel_linear_options defaults;
     options = options != NULL ? options : &defaults;
     ls_module *module = begin(call, type, comm, in, out);
     if (module == NULL) {
@@ -163,7 +163,7 @@ static ls_tensor *column_forward(ls_module *self, ls_tensor *input) {
     return ls_linear(shared, state->weight, state->bias);
 }
 
-ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
+ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options) {
     static const ls_module_type type = {.name = "ColumnParallelLinear",
                                         .state_size = sizeof(parallel_state),
                                         .forward = column_forward,
@@ -181,7 +181,7 @@ static ls_tensor *row_forward(ls_module *self, ls_tensor *input) {
     return state->bias != NULL ? ls_add_tensor(sum, state->bias) : sum;
 }
 
-ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
+ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options) {
     static const ls_module_type type = {.name = "RowParallelLinear",
                                         .state_size = sizeof(parallel_state),
                                         .forward = row_forward,

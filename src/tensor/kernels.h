@@ -262,11 +262,11 @@ typedef struct ls_cell_gradient {
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool linear, bool align_corners
 #define LS_PARAMETERS_attention                                                                                        \
     ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
-        const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to
+        const ls_tensor *mask, const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to
 #define LS_PARAMETERS_attention_backward                                                                               \
     ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
-        double scale, bool causal, ls_dtype rounds_to
+        const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to
 /* Flat runs of numbers; results are numbers of f64 on the device. */
 #define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
 #define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
@@ -343,11 +343,11 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2) MAP(sign, 1, 0)                                   \
     MAP(floor, 1, 0) MAP(ceil, 1, 0) MAP(round, 1, 0) /* half to even */                                               \
     MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
-    MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
+    MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(gelu_tanh, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
     MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
     /* their gradients: operands (g, x) ... */                                                                         \
     MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
-    MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
+    MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
     MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)      \
     /* ... or (g, y), where the output is what is kept */                                                              \
     MAP(sqrt_backward, 2, 0) MAP(tanh_backward, 2, 0) MAP(sigmoid_backward, 2, 0) MAP(relu_backward, 2, 0)             \

@@ -44,16 +44,17 @@ static ls_status fill(const ls_module *model) {
 }
 
 static ls_module *make_generator(void) {
-    const ls_conv_options plain = {.dtype = LS_F64}, doubling = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_conv_transpose_layer_options plain = {.dtype = LS_F64},
+                                          doubling = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
+    const ls_batch_norm_options wide = {.dtype = LS_F64};
     return ls_sequential(ls_nn_conv_transpose_2d(NOISE, CHANNELS, LS_SHAPE(2, 2), &plain),
                          ls_nn_batch_norm_2d(CHANNELS, &wide), ls_nn_relu(),
                          ls_nn_conv_transpose_2d(CHANNELS, 1, LS_SHAPE(2, 2), &doubling), ls_nn_tanh());
 }
 
 static ls_module *make_discriminator(void) {
-    const ls_conv_options plain = {.dtype = LS_F64}, halving = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_conv_layer_options plain = {.dtype = LS_F64}, halving = {.stride = LS_SHAPE(2, 2), .dtype = LS_F64};
+    const ls_batch_norm_options wide = {.dtype = LS_F64};
     return ls_sequential(ls_nn_conv_2d(1, CHANNELS, LS_SHAPE(2, 2), &halving), ls_nn_batch_norm_2d(CHANNELS, &wide),
                          ls_nn_leaky_relu(0.2), ls_nn_conv_2d(CHANNELS, 1, LS_SHAPE(2, 2), &plain), ls_nn_flatten());
 }
@@ -95,7 +96,7 @@ static ls_tensor *noise_of(const gan *g, int step) {
 
 static ls_tensor *judge(const gan *g, ls_tensor *samples, double truth) {
     ls_tensor *logits = ls_forward(g->discriminator, samples);
-    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), LS_LOSS_MEAN);
+    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), NULL);
 }
 
 static ls_status compare_model(const fixture *expected, const char *prefix, const ls_module *model, bool buffers) {

@@ -27,7 +27,7 @@ static ls_dataset *make_pictures(void) {
 
 /* Takes over the training data of a trial that has been prepared. */
 static ls_status show_pictures(training *t, ls_comm *comm, int64_t global_batch) {
-    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {
         .global_batch_size = global_batch, .comm = comm, .seed = TRAINING_SEED, .threads = comm != NULL ? 2 : 0};
     ls_optimizer_free(t->optimizer);

@@ -60,7 +60,7 @@ static ls_tensor *numbers(ls_shape shape, int salt, int64_t from) {
 }
 
 static ls_module *make_model(void) {
-    const ls_layer_options options = {.dtype = LS_F64};
+    const ls_linear_options options = {.dtype = LS_F64};
     ls_module *layer = ls_module_new(&type);
     (void)ls_module_add_parameter(layer, "weight", numbers(LS_SHAPE(WIDTH), 3, 0));
     ls_seed(5);

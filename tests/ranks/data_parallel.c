@@ -17,7 +17,7 @@ enum { INPUTS = 6, OUTPUTS = 3, SEED = 40 };
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static ls_module *linear(int64_t in, int64_t out, ls_dtype dtype) {
-    return ls_nn_linear_with(in, out, &(ls_layer_options){.dtype = dtype});
+    return ls_nn_linear_with(in, out, &(ls_linear_options){.dtype = dtype});
 }
 
 static ls_module *make_mlp(ls_dtype dtype) {
@@ -25,7 +25,7 @@ static ls_module *make_mlp(ls_dtype dtype) {
 }
 
 static ls_module *make_normalised(ls_dtype dtype) {
-    const ls_layer_options options = {.dtype = dtype};
+    const ls_batch_norm_options options = {.dtype = dtype};
     return ls_sequential(ls_nn_batch_norm_1d(INPUTS, &options), linear(INPUTS, 5, dtype),
                          ls_nn_batch_norm_1d(5, &options), ls_nn_tanh(), linear(5, OUTPUTS, dtype));
 }
@@ -36,15 +36,16 @@ static ls_tensor *to_image(ls_tensor *x, void *user) {
 }
 
 static ls_module *make_convolutional(ls_dtype dtype) {
-    const ls_layer_options norm = {.dtype = dtype};
+    const ls_batch_norm_options norm = {.dtype = dtype};
     return ls_sequential(
         ls_nn_function("Image", to_image, NULL),
-        ls_nn_conv_2d(1, 4, LS_SHAPE(3), &(ls_conv_options){.same = true, .dtype = dtype}),
+        ls_nn_conv_2d(1, 4, LS_SHAPE(3), &(ls_conv_layer_options){.same = true, .dtype = dtype}),
         ls_nn_batch_norm_2d(4, &norm), ls_nn_tanh(),
         ls_nn_conv_transpose_2d(4, 4, LS_SHAPE(2),
-                                &(ls_conv_options){.stride = LS_SHAPE(2), .groups = 2, .dtype = dtype}),
-        ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2), .stride = LS_SHAPE(1)}),
-        ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(3), .stride = LS_SHAPE(2), .padding = LS_SHAPE(1)}),
+                                &(ls_conv_transpose_layer_options){.stride = LS_SHAPE(2), .groups = 2, .dtype = dtype}),
+        ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2), .stride = LS_SHAPE(1)}),
+        ls_nn_average_pool(
+            &(ls_average_pool_options){.kernel = LS_SHAPE(3), .stride = LS_SHAPE(2), .padding = LS_SHAPE(1)}),
         ls_nn_batch_norm_2d(4, &norm), ls_nn_adaptive_average_pool(LS_SHAPE(1)), ls_nn_flatten(),
         linear(4, OUTPUTS, dtype));
 }

@@ -150,7 +150,7 @@ static ls_status compare_gradients(const ls_module *is, const ls_module *want, c
 }
 
 static ls_module *linear(ls_dtype dtype, int64_t in, int64_t out) {
-    return ls_nn_linear_with(in, out, &(ls_layer_options){.dtype = dtype});
+    return ls_nn_linear_with(in, out, &(ls_linear_options){.dtype = dtype});
 }
 
 static ls_module *make_model(ls_dtype dtype) {
@@ -163,11 +163,11 @@ static ls_tensor *fold(ls_tensor *x, void *user) {
 }
 
 static ls_module *make_normalised(ls_dtype dtype) {
-    const ls_layer_options plain = {.dtype = dtype, .no_affine = true};
+    const ls_batch_norm_options plain = {.dtype = dtype, .no_affine = true};
     return ls_sequential(ls_nn_batch_norm_1d(INPUTS, &plain), linear(dtype, INPUTS, 12),
                          ls_nn_function("Fold", fold, NULL),
-                         ls_nn_batch_norm_1d(3, &(ls_layer_options){.dtype = dtype}), ls_nn_flatten(), ls_nn_tanh(),
-                         linear(dtype, 12, WIDTH * LENGTH));
+                         ls_nn_batch_norm_1d(3, &(ls_batch_norm_options){.dtype = dtype}), ls_nn_flatten(),
+                         ls_nn_tanh(), linear(dtype, 12, WIDTH * LENGTH));
 }
 
 static ls_module *make_dropping(ls_dtype dtype) {
@@ -177,7 +177,7 @@ static ls_module *make_dropping(ls_dtype dtype) {
 
 static ls_module *make_both(ls_dtype dtype) {
     return ls_sequential(linear(dtype, INPUTS, 12), ls_nn_function("Fold", fold, NULL), ls_nn_dropout(0.3),
-                         ls_nn_batch_norm_1d(3, &(ls_layer_options){.dtype = dtype}), ls_nn_flatten(),
+                         ls_nn_batch_norm_1d(3, &(ls_batch_norm_options){.dtype = dtype}), ls_nn_flatten(),
                          ls_nn_dropout(0.2), linear(dtype, 12, WIDTH * LENGTH));
 }
 
@@ -348,7 +348,8 @@ static ls_status elementwise_losses(ls_comm *world) {
                                           {.name = "l1", .function = ls_l1_loss},
                                           {.name = "huber", .function = loss_huber},
                                           {.name = "bce", .function = loss_bce},
-                                          {.name = "bce with logits", .function = ls_bce_with_logits_loss},
+                                          {.name = "bce with logits", .function = loss_bce_with_logits},
+                                          {.name = "weighted bce", .function = loss_weighted_bce},
                                           {.name = "kl", .function = loss_kl},
                                           {.name = "cross entropy of probabilities", .function = loss_probabilities}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

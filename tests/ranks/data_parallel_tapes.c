@@ -13,11 +13,12 @@ enum { INPUTS = 6, OUTPUTS = 3, SEED = 40 };
 
 /* A model whose parameters stay when a module that it is part of is freed. */
 static ls_module *make_retained(bool normalised, ls_module **stays) {
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_linear_options wide = {.dtype = LS_F64};
+    const ls_batch_norm_options norm = {.dtype = LS_F64};
     ls_seed(SEED);
     ls_module *first = ls_nn_linear_with(INPUTS, 5, &wide), *last = ls_nn_linear_with(5, OUTPUTS, &wide);
-    *stays = ls_module_retain(normalised ? ls_sequential(ls_nn_batch_norm_1d(INPUTS, &wide), first,
-                                                         ls_nn_batch_norm_1d(5, &wide), ls_nn_tanh(), last)
+    *stays = ls_module_retain(normalised ? ls_sequential(ls_nn_batch_norm_1d(INPUTS, &norm), first,
+                                                         ls_nn_batch_norm_1d(5, &norm), ls_nn_tanh(), last)
                                          : ls_sequential(first, ls_nn_tanh(), last));
     return *stays;
 }
@@ -77,7 +78,7 @@ static ls_status pass_without_gradient(ls_comm *world) {
     ls_module *model = ls_sequential(make_retained(false, &alone));
     ls_module *parallel = ls_data_parallel(make_retained(false, &shared), world, NULL);
     ls_module *other =
-        ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &(ls_layer_options){.dtype = LS_F64}), world, NULL);
+        ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &(ls_linear_options){.dtype = LS_F64}), world, NULL);
     ls_scope *outer = ls_scope_begin();
     ls_tensor *input = ls_randn(LS_SHAPE(3 * size, INPUTS), LS_F64);
     ls_tensor *own = ls_narrow(input, 0, 3 * rank, 3);
@@ -102,7 +103,7 @@ static ls_status pass_without_gradient(ls_comm *world) {
 
 /* Rank 0 keeps an output that no loss reaches, and the other ranks release it: all ranks still make the same calls. */
 static ls_status output_of_one_rank(ls_comm *world) {
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_linear_options wide = {.dtype = LS_F64};
     ls_module *first = ls_data_parallel(ls_nn_linear_with(INPUTS, OUTPUTS, &wide), world, NULL);
     ls_module *last = ls_data_parallel(ls_nn_linear_with(OUTPUTS, 1, &wide), world, NULL);
     ls_scope *scope = ls_scope_begin();

@@ -22,7 +22,7 @@ enum { INPUTS = 4, WIDTH = 20, PARAMETERS = 6, PATTERNS = (1 << PARAMETERS) - 1,
 /* ---- models and steps -------------------------------------------------------------------------------------------- */
 
 static ls_module *make(ls_dtype dtype) {
-    const ls_layer_options options = {.dtype = dtype};
+    const ls_linear_options options = {.dtype = dtype};
     ls_seed(3);
     return ls_sequential(ls_nn_linear_with(INPUTS, WIDTH, &options), ls_nn_tanh(),
                          ls_nn_linear_with(WIDTH, WIDTH, &options), ls_nn_tanh(),
@@ -200,6 +200,38 @@ static ls_status optimizers_leave_it_alone(ls_comm *world) {
     return LS_OK;
 }
 
+/* One call freezes a subtree that has trained, with its momentum: its gradients do not travel, no step changes it, and
+ * unfrozen it trains on. */
+static ls_status a_subtree_is_left_alone(ls_comm *world) {
+    ls_module *body = make(LS_F32), *head = ls_nn_linear(1, 1);
+    ls_module *model = ls_data_parallel(ls_sequential(body, head), world, NULL);
+    ls_optimizer *optimizer =
+        ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.01, .momentum = 0.9, .weight_decay = 0.1});
+    LS_CHECK(model != NULL && optimizer != NULL);
+    uint64_t before = 0, of_head = 0;
+    for (int step = 0; step < 6; step++) {
+        int64_t bytes = 0;
+        int calls = 0;
+        if (step == 2 || step == 4) { /* without ls_optimizer_zero_grad in between */
+            LS_TRY(ls_module_set_requires_grad(body, step == 4));
+            before = ls_module_hash(body);
+            of_head = ls_module_hash(head);
+        } else {
+            ls_optimizer_zero_grad(optimizer);
+        }
+        LS_TRY(count_bytes(world, model, LS_F32, &bytes, &calls));
+        LS_TRY(ls_optimizer_step(optimizer));
+        LS_CHECK((step == 2 || step == 3) == (ls_module_hash(body) == before) || step < 2);
+        LS_CHECK(step < 2 || ls_module_hash(head) != of_head);
+        LS_CHECK(step != 3 || ls_comm_size(world) == 1 || bytes < 4 * INPUTS * WIDTH);
+        LS_CHECK(step == 3 || ls_comm_size(world) == 1 || bytes > 4 * INPUTS * WIDTH || step == 2);
+    }
+    LS_CHECK(ls_module_set_requires_grad(NULL, false) == LS_ERR_ARGUMENT);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* A rank that freezes other parameters than the others: all are told, whether the numbers of elements differ or not. */
 static ls_status frozen_on_one_rank(ls_comm *world, unsigned on_first, unsigned on_others, ls_dtype reduce_dtype) {
     if (ls_comm_size(world) == 1) {
@@ -225,6 +257,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(old_gradients_stay(world, false));
     LS_TRY(old_gradients_stay(world, true));
     LS_TRY(optimizers_leave_it_alone(world));
+    LS_TRY(a_subtree_is_left_alone(world));
     LS_TRY(frozen_on_one_rank(world, 1U << 2, 0, LS_F32));
     LS_TRY(frozen_on_one_rank(world, 0, 1U << 0 | 1U << 4, LS_F32));
     LS_TRY(frozen_on_one_rank(world, 1U << 1, 1U << 3, LS_F32)); /* as many elements */

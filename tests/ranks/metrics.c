@@ -68,7 +68,8 @@ static ls_status tell_outputs(ls_trial_state *state, void *user) {
     if (state->count > 0) {
         ls_class_loss_options options = {.weight = ls_from(LS_SHAPE(CLASSES), LS_F64, weights)};
         state->output = ls_mul(state->input, 1 + (double)state->epoch);
-        state->loss = state->criterion(state->output, state->target, &options);
+        void *user_options = state->criterion == ls_criterion_cross_entropy ? &options : NULL;
+        state->loss = state->criterion(state->output, state->target, user_options);
     }
     return LS_OK;
 }

@@ -1,6 +1,9 @@
 /*
  * Within a pass, ls_trial_metric is the value of this rank's samples so far; after the pass, the value of all ranks.
  * And metrics of a user's own, merged by their own function.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"
 

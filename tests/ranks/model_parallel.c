@@ -13,7 +13,8 @@
 
 enum { BATCH = 6, IN = 5, HIDDEN = 7, OUT = 4, ROWS = 9 };
 
-static const ls_layer_options in_f64 = {.dtype = LS_F64};
+static const ls_linear_options in_f64 = {.dtype = LS_F64};
+static const ls_parallel_linear_options parts_in_f64 = {.dtype = LS_F64};
 
 /* What is close to the part of `whole` from `start` on along the axis. */
 static bool is_part(const ls_tensor *part, ls_tensor *whole, int axis, int64_t start) {
@@ -59,8 +60,8 @@ static ls_status columns_and_rows(ls_comm *world) {
                                      ls_nn_tanh(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
     ls_seed(5);
     ls_module *divided =
-        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &in_f64),
-                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64));
+        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &parts_in_f64),
+                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &parts_in_f64));
     ls_optimizer *optimizers[] = {ls_sgd(whole, &(ls_sgd_options){.learning_rate = 0.1}),
                                   ls_sgd(divided, &(ls_sgd_options){.learning_rate = 0.1})};
     LS_CHECK(optimizers[0] != NULL && optimizers[1] != NULL);
@@ -93,8 +94,8 @@ static ls_status columns_put_together(ls_comm *world) {
     ls_seed(6);
     ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
     ls_seed(6);
-    ls_module *divided = ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &in_f64), ls_nn_gather_parallel(world),
-                                       ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_module *divided = ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &parts_in_f64),
+                                       ls_nn_gather_parallel(world), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
     ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
     LS_TRY(backward(whole, x));
     LS_TRY(backward(divided, x));
@@ -142,9 +143,9 @@ static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bo
     ls_seed(14);
     LS_TRY(backward(whole, x));
     ls_seed(8);
-    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
+    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &parts_in_f64),
                                                         drops ? ls_nn_parallel_dropout(pair, 0.4) : ls_nn_relu(),
-                                                        ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
+                                                        ls_nn_row_parallel(pair, HIDDEN, OUT, &parts_in_f64)),
                                           same_part, NULL);
     LS_CHECK(divided != NULL);
     ls_seed(14);
@@ -169,8 +170,8 @@ static ls_status dropped_layers(ls_comm *world) {
                                      ls_nn_linear_with(HIDDEN, OUT, &in_f64), ls_nn_dropout(0.3));
     ls_seed(11);
     ls_module *divided =
-        ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &in_f64), ls_nn_parallel_dropout(world, 0.4),
-                      ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64), ls_nn_dropout(0.3));
+        ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &parts_in_f64), ls_nn_parallel_dropout(world, 0.4),
+                      ls_nn_row_parallel(world, HIDDEN, OUT, &parts_in_f64), ls_nn_dropout(0.3));
     for (int rows = 1; rows <= 5; rows += 2) {
         ls_tensor *x = ls_randn(LS_SHAPE(rows, 2, IN), LS_F64);
         ls_module_zero_grad(whole);
@@ -207,9 +208,9 @@ static ls_status dropped_widths(ls_comm *world) {
     }
     ls_seed(11);
     for (int i = 0; i < 2; i++) {
-        layers[1][3 * i] = ls_nn_column_parallel(world, IN, widths[i], &in_f64);
+        layers[1][3 * i] = ls_nn_column_parallel(world, IN, widths[i], &parts_in_f64);
         layers[1][3 * i + 1] = dropouts[1];
-        layers[1][3 * i + 2] = ls_nn_row_parallel(world, widths[i], IN, &in_f64);
+        layers[1][3 * i + 2] = ls_nn_row_parallel(world, widths[i], IN, &parts_in_f64);
     }
     ls_module *whole = ls_sequential_of(layers[0], 6);
     ls_module *divided = ls_sequential_of(layers[1], 6);
@@ -250,8 +251,8 @@ static ls_status clipped_layers(ls_comm *world) {
                                      ls_nn_tanh(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
     ls_seed(9);
     ls_module *divided =
-        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &in_f64),
-                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64));
+        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &parts_in_f64),
+                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &parts_in_f64));
     ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
     LS_TRY(backward(whole, x));
     LS_TRY(backward(divided, x));
@@ -278,7 +279,7 @@ static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
     ls_seed(10);
     for (int i = 0; i < count; i++) { /* two of them make a stage that is divided */
         layers[1][i] = pair == NULL ? ls_nn_linear_with(width, width, &in_f64)
-                       : i % 2 == 0 ? ls_sequential(ls_nn_column_parallel(pair, width, width, &in_f64),
+                       : i % 2 == 0 ? ls_sequential(ls_nn_column_parallel(pair, width, width, &parts_in_f64),
                                                     ls_nn_gather_parallel(pair))
                                     : ls_nn_linear_with(width, width, &in_f64);
     }
@@ -322,7 +323,7 @@ static ls_status clipped_afterwards(ls_comm *world) {
         layers[i] = i == rank ? ls_module_retain(stage) : ls_nn_linear(IN, IN);
     }
     ls_module *pipeline = ls_pipeline(ls_sequential_of(layers, count), part, NULL);
-    ls_module *columns = ls_nn_column_parallel(part, IN, count, &(ls_layer_options){.no_bias = true});
+    ls_module *columns = ls_nn_column_parallel(part, IN, count, &(ls_parallel_linear_options){.no_bias = true});
     LS_CHECK(pipeline != NULL && columns != NULL);
     ls_module *tied = ls_nn_linear(IN, 1);
     ls_tensor *weight = ls_module_add_parameter(tied, "columns", ls_module_parameter(columns, 0));

@@ -50,7 +50,7 @@ typedef struct parts {
 } parts;
 
 static ls_module *linear(int64_t in, int64_t out) {
-    return ls_nn_linear_with(in, out, &(ls_layer_options){.dtype = LS_F64});
+    return ls_nn_linear_with(in, out, &(ls_linear_options){.dtype = LS_F64});
 }
 
 /* x [n, width], and h [n, width] or NULL before the first step: the output and the next h, both [n, width]. */
@@ -123,7 +123,7 @@ static ls_module *attention_new(void) {
     parts *attention = ls_module_state(module);
     attention->part[0] = ls_module_add_child(module, "query", linear(WIDTH, WIDTH));
     attention->part[1] =
-        ls_module_add_child(module, "norm", ls_nn_batch_norm_1d(WIDTH, &(ls_layer_options){.dtype = LS_F64}));
+        ls_module_add_child(module, "norm", ls_nn_batch_norm_1d(WIDTH, &(ls_batch_norm_options){.dtype = LS_F64}));
     attention->part[2] = ls_module_add_child(module, "dropout", ls_nn_dropout(0.3));
     return ls_module_finish(module);
 }

@@ -19,7 +19,7 @@
 
 enum { SAMPLES = 48, INPUTS = 4, HIDDEN = 6, GLOBAL_BATCH = 12, EPOCHS = 3, SEED = 17 };
 
-static const ls_layer_options in_f64 = {.dtype = LS_F64};
+static const ls_linear_options in_f64 = {.dtype = LS_F64};
 
 static ls_tensor *make_input(void) {
     ls_tensor *input = ls_empty(LS_SHAPE(SAMPLES, INPUTS), LS_F64);
@@ -171,7 +171,7 @@ static ls_tensor *make_noise(int64_t step, int64_t first, int64_t count) {
 
 static ls_tensor *judge(const gan *g, ls_tensor *samples, double truth) {
     ls_tensor *logits = ls_forward(g->discriminator, samples);
-    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), LS_LOSS_MEAN);
+    return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), NULL);
 }
 
 /* One step of the discriminator, one of the generator. Gives the loss of the former. */

@@ -17,7 +17,8 @@
 
 enum { BATCH = 11, IN = 6, HIDDEN = 9, OUT = 3 };
 
-static const ls_layer_options in_f64 = {.dtype = LS_F64};
+static const ls_linear_options in_f64 = {.dtype = LS_F64};
+static const ls_parallel_linear_options parts_in_f64 = {.dtype = LS_F64};
 
 static ls_module *make_model(void) {
     ls_seed(3);
@@ -277,10 +278,10 @@ static ls_status with_divided_layers(ls_comm *world) {
                           ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
         ls_seed(4);
         ls_module *pipeline =
-            ls_pipeline(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
-                                      ls_nn_row_parallel(pair, HIDDEN, IN, &in_f64),
-                                      ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
-                                      ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
+            ls_pipeline(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &parts_in_f64),
+                                      ls_nn_row_parallel(pair, HIDDEN, IN, &parts_in_f64),
+                                      ls_nn_column_parallel(pair, IN, HIDDEN, &parts_in_f64),
+                                      ls_nn_row_parallel(pair, HIDDEN, OUT, &parts_in_f64)),
                         stages, &(ls_pipeline_options){.cut = (int[]){2}, .schedule = (ls_pipeline_schedule)schedule});
         ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
         ls_tensor *y = ls_randn(LS_SHAPE(BATCH, OUT), LS_F64);

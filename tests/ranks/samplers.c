@@ -139,7 +139,7 @@ static ls_dataset *with_classes(bool changed) {
 
 /* Two epochs; the last batch of each leaves some of three ranks without a sample. */
 static ls_status train(training *t, ls_comm *comm, bool changed, int threads) {
-    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {
         .global_batch_size = 7, .comm = comm, .seed = SEED, .threads = threads, .prefetch = threads};
     *t = (training){.train = ls_loader_new(with_classes(changed), &loading)};

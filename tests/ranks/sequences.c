@@ -22,16 +22,21 @@ static ls_module *recurrent_new(double dropout) {
     const ls_recurrent_options f64 = {.dtype = LS_F64};
     return ls_sequential(ls_nn_lstm(VALUES, WIDTH, &both), ls_nn_rnn(2 * WIDTH, WIDTH, &f64),
                          ls_nn_gru(WIDTH, WIDTH, &both),
-                         ls_nn_linear_with(2 * WIDTH, VALUES, &(ls_layer_options){.dtype = LS_F64}));
+                         ls_nn_linear_with(2 * WIDTH, VALUES, &(ls_linear_options){.dtype = LS_F64}));
 }
 
 static ls_module *transformer_new(double dropout) {
-    const ls_transformer_options causal = {.dropout = dropout,
+    const ls_transformer_options causal = {.norm_first = true,
+                                           .activation = LS_MLP_GELU,
+                                           .dropout = dropout,
                                            .attention = {.dtype = LS_F64, .causal = true, .rotary = true}};
-    const ls_layer_options f64 = {.dtype = LS_F64};
-    return ls_sequential(ls_nn_linear_with(VALUES, WIDTH, &f64), ls_nn_positions(LENGTH, WIDTH, &f64),
-                         ls_nn_transformer_block(WIDTH, 2, &causal), ls_nn_rms_norm(LS_SHAPE(WIDTH), &f64),
-                         ls_nn_function("Transpose", swapped, NULL), ls_nn_residual(ls_nn_group_norm(2, WIDTH, &f64)),
+    const ls_linear_options f64 = {.dtype = LS_F64};
+    const ls_rms_norm_options rms_f64 = {.dtype = LS_F64};
+    const ls_norm_options norm_f64 = {.dtype = LS_F64};
+    return ls_sequential(ls_nn_linear_with(VALUES, WIDTH, &f64), ls_nn_positions(LENGTH, WIDTH, LS_F64),
+                         ls_nn_transformer_block(WIDTH, 2, &causal), ls_nn_rms_norm(LS_SHAPE(WIDTH), &rms_f64),
+                         ls_nn_function("Transpose", swapped, NULL),
+                         ls_nn_residual(ls_nn_group_norm(2, WIDTH, &norm_f64)),
                          ls_nn_function("Transpose", swapped, NULL), ls_nn_linear_with(WIDTH, VALUES, &f64));
 }
 

@@ -44,7 +44,7 @@ static ls_tensor *drawn(void) {
 /* An autoencoder with one weight for both ways, "0.weight" and "5.weight", and a layer that is used twice. */
 static ls_module *tied_model(void) {
     ls_tensor *weight = drawn();
-    ls_module *layer = ls_nn_linear_with(HIDDEN, HIDDEN, &(ls_layer_options){.dtype = LS_F64});
+    ls_module *layer = ls_nn_linear_with(HIDDEN, HIDDEN, &(ls_linear_options){.dtype = LS_F64});
     return ls_sequential(project(weight, false), layer, ls_nn_tanh(), layer, ls_nn_tanh(), project(weight, true));
 }
 
@@ -179,7 +179,7 @@ static ls_status the_model_outlives_its_wrapper(ls_comm *world) {
 /* ---- pipelines --------------------------------------------------------------------------------------------------- */
 
 static ls_module *straight(void) {
-    return ls_nn_linear_with(WIDTH, WIDTH, &(ls_layer_options){.dtype = LS_F64});
+    return ls_nn_linear_with(WIDTH, WIDTH, &(ls_linear_options){.dtype = LS_F64});
 }
 
 /* `size` - 1 layers in front of two that are one: those make the last stage, or the last but one begins in between. */

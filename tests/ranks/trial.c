@@ -66,7 +66,7 @@ static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
     const ls_callback_hooks sync = {.on_init = sync_model, .on_backward = sync_gradients};
     ls_callback *const callbacks[] = {ls_callback_new(&how->hooks, how->user),
                                       how->by_hand ? ls_callback_new(&sync, NULL) : NULL};
-    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_linear_options layer = {.dtype = LS_F64};
     const bool last = comm != NULL && ls_comm_rank(comm) == ls_comm_size(comm) - 1;
     const ls_loader_options loading = {
         .global_batch_size = how->global_batch, .comm = comm, .seed = SEED + (last ? how->seed_apart : 0)};

@@ -108,7 +108,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     const double rate = differs && s.learning_rate != 0 ? s.learning_rate : 0.1;
     ls_seed(1);
     ls_module *model =
-        ls_data_parallel(ls_nn_linear_with(INPUTS, 1, &(ls_layer_options){.dtype = LS_F64}), world, NULL);
+        ls_data_parallel(ls_nn_linear_with(INPUTS, 1, &(ls_linear_options){.dtype = LS_F64}), world, NULL);
     ls_optimizer *optimizer =
         differs && s.adam
             ? ls_adam(model, &(ls_adam_options){.learning_rate = rate})

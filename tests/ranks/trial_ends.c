@@ -92,7 +92,7 @@ typedef struct run {
 static ls_status begin(run *r, ls_comm *world, int64_t global_batch, ls_callback *callback, ls_callback_function step,
                        void *user) {
     const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
-    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_linear_options layer = {.dtype = LS_F64};
     ls_seed(SEED);
     r->model = ls_data_parallel(ls_nn_linear_with(INPUTS, 1, &layer), world, NULL);
     r->optimizer = ls_sgd(r->model, &(ls_sgd_options){.learning_rate = 0.01});

@@ -91,12 +91,13 @@ KIND(resize, add(made, y); add(made, x); made->integer[0] = axis; made->integer[
      made->integer[2] = align_corners;,
      T(0), T(1), (int)made->integer[0], made->integer[1] != 0, made->integer[2] != 0)
 KIND(attention, add(made, y); add(made, log_sum); add(made, q); add(made, k); add(made, v); add(made, mask);
-     made->number[0] = scale; made->integer[0] = causal; made->integer[1] = rounds_to;,
-     T(0), T(1), T(2), T(3), T(4), T(5), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])
+     add(made, bias); made->number[0] = scale; made->integer[0] = causal; made->integer[1] = rounds_to;,
+     T(0), T(1), T(2), T(3), T(4), T(5), T(6), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])
 KIND(attention_backward, add(made, dq); add(made, dk); add(made, dv); add(made, g); add(made, y); add(made, log_sum);
-     add(made, q); add(made, k); add(made, v); add(made, mask); made->number[0] = scale; made->integer[0] = causal;
+     add(made, q); add(made, k); add(made, v); add(made, mask); add(made, bias); made->number[0] = scale; made->integer[0] = causal;
      made->integer[1] = rounds_to;,
-     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), T(8), T(9), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])
+     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), T(8), T(9), T(10), made->number[0],
+     made->integer[0] != 0, (ls_dtype)made->integer[1])
 KIND(axpy, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->from = shadow_inside(x);
      made->to = shadow_inside(y);, (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->from, made->to)
 KIND(scale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);,

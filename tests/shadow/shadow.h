@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-enum { SHADOW_TENSORS = 10 }; /* the most that a kernel takes */
+enum { SHADOW_TENSORS = 11 }; /* the most that a kernel takes */
 
 typedef void shadow_kernel(void);
 
@@ -68,8 +68,8 @@ typedef struct shadow_job {
 #define NAMES_max_pool              y, index, x, window
 #define NAMES_pool                  y, x, window
 #define NAMES_resize                y, x, axis, linear, align_corners
-#define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal, rounds_to
-#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal, rounds_to
+#define NAMES_attention             y, log_sum, q, k, v, mask, bias, scale, causal, rounds_to
+#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, bias, scale, causal, rounds_to
 #define NAMES_cell                  cell
 #define NAMES_cell_backward         cell
 #define NAMES_axpy                  dtype, count, a, x, y

@@ -42,6 +42,7 @@ FUNCTION(f_relu, ls_relu(x[0]))
 FUNCTION(f_leaky_relu, ls_leaky_relu(x[0], 0.1))
 FUNCTION(f_elu, ls_elu(x[0], 0.7))
 FUNCTION(f_gelu, ls_gelu(x[0]))
+FUNCTION(f_gelu_tanh, ls_gelu_tanh(x[0]))
 FUNCTION(f_silu, ls_silu(x[0]))
 FUNCTION(f_softplus, ls_softplus(x[0]))
 FUNCTION(f_clamp, ls_clamp(x[0], -0.5, 0.8))
@@ -183,6 +184,16 @@ static ls_tensor *f_attention_masked(ls_tensor **x, int count, void *user) {
     return ls_attention(x[0], x[1], x[2], &(ls_attention_options){.key_mask = mask});
 }
 
+/* One mask for all batches and heads: a number for each score, some -infinity. */
+static ls_tensor *f_attention_biased(ls_tensor **x, int count, void *user) {
+    ls_tensor *waves = ls_sin(ls_mul(ls_arange(LS_SHAPE(ls_size(x[0], -2), ls_size(x[1], -2)), LS_F64), 3));
+    (void)count;
+    (void)user;
+    return ls_attention(
+        x[0], x[1], x[2],
+        &(ls_attention_options){.attn_mask = ls_masked_fill(waves, ls_gt(waves, 0.8), -INFINITY), .causal = true});
+}
+
 FUNCTION(f_rms_norm, ls_rms_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, 0.1))
 FUNCTION(f_group_norm,
          ls_group_norm(x[0], 1 + (ls_size(x[0], 1) == 4), count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
@@ -231,7 +242,7 @@ FUNCTION(f_weight_norm, ls_weight_norm(x[0], x[1]))
 /* ---- functions: convolution and pooling -------------------------------------------------------------------------- */
 
 #define CONV(name, call, ...)                                                                                          \
-    FUNCTION(f_##name, call(x[0], x[1], count > 2 ? x[2] : NULL, &(ls_conv_options){__VA_ARGS__}))
+    FUNCTION(f_##name, call(x[0], x[1], count > 2 ? x[2] : NULL, &(call##_options){__VA_ARGS__}))
 
 CONV(conv, ls_conv, .padding = LS_SHAPE(2))
 CONV(conv_options, ls_conv, .stride = LS_SHAPE(2), .padding = LS_SHAPE(3), .dilation = LS_SHAPE(2))
@@ -242,7 +253,7 @@ CONV(conv_transpose_options, ls_conv_transpose, .stride = LS_SHAPE(2), .padding 
      .output_padding = LS_SHAPE(1))
 CONV(conv_transpose_depthwise, ls_conv_transpose, .groups = ls_size(x[0], 1))
 
-#define POOL(name, call, ...) FUNCTION(f_##name, call(x[0], &(ls_pool_options){__VA_ARGS__}))
+#define POOL(name, call, ...) FUNCTION(f_##name, call(x[0], &(call##_options){__VA_ARGS__}))
 
 POOL(max_pool, ls_max_pool, .kernel = LS_SHAPE(2))
 POOL(max_pool_options, ls_max_pool, .kernel = LS_SHAPE(3), .stride = LS_SHAPE(1), .padding = LS_SHAPE(1))
@@ -260,13 +271,18 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
     FUNCTION(f_##name##_sum, call(LS_LOSS_SUM))                                                                        \
     FUNCTION(f_##name##_none, call(LS_LOSS_NONE))
 
-#define MSE(reduction)        ls_mse_loss(x[0], x[1], reduction)
-#define L1(reduction)         ls_l1_loss(x[0], x[1], reduction)
-#define HUBER(reduction)      ls_huber_loss(x[0], x[1], 0.6, reduction)
-#define BCE(reduction)        ls_bce_loss(x[0], x[1], reduction)
-#define BCE_LOGITS(reduction) ls_bce_with_logits_loss(x[0], x[1], reduction)
-#define KL_DIV(reduction)     ls_kl_div_loss(x[0], x[1], reduction)
-#define NLL(reduction_)       ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
+#define MSE(reduction)   ls_mse_loss(x[0], x[1], reduction)
+#define L1(reduction)    ls_l1_loss(x[0], x[1], reduction)
+#define HUBER(reduction) ls_huber_loss(x[0], x[1], 0.6, reduction)
+#define BCE(reduction)   ls_bce_loss(x[0], x[1], reduction)
+#define BCE_LOGITS(reduction_)                                                                                         \
+    ls_bce_with_logits_loss(x[0], x[1], &(ls_bce_with_logits_options){.reduction = (reduction_)})
+#define WEIGHTED_BCE(reduction_)                                                                                       \
+    ls_bce_with_logits_loss(                                                                                           \
+        x[0], ls_sigmoid(x[1]),                                                                                        \
+        &(ls_bce_with_logits_options){.reduction = (reduction_), .pos_weight = ls_exp(x[0]), .weight = ls_exp(x[1])})
+#define KL_DIV(reduction) ls_kl_div_loss(x[0], x[1], reduction)
+#define NLL(reduction_)   ls_nll_loss(x[0], classes_for(x[0]), &(ls_nll_loss_options){.reduction = (reduction_)})
 #define CROSS_ENTROPY(reduction_)                                                                                      \
     ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 
@@ -285,6 +301,7 @@ LOSS(l1, L1)
 LOSS(huber, HUBER)
 LOSS(bce, BCE)
 LOSS(bce_with_logits, BCE_LOGITS)
+LOSS(weighted_bce, WEIGHTED_BCE)
 LOSS(kl_div, KL_DIV)
 LOSS(nll, NLL)
 LOSS(cross_entropy, CROSS_ENTROPY)
@@ -319,6 +336,7 @@ static const gradcheck_case elementwise_cases[] = {
     {.name = "leaky_relu", .function = f_leaky_relu, .shapes = ONE_TENSOR},
     {.name = "elu", .function = f_elu, .shapes = ONE_TENSOR},
     {.name = "gelu", .function = f_gelu, .shapes = ONE_TENSOR},
+    {.name = "gelu_tanh", .function = f_gelu_tanh, .shapes = ONE_TENSOR},
     {.name = "silu", .function = f_silu, .shapes = ONE_TENSOR},
     {.name = "softplus", .function = f_softplus, .shapes = ONE_TENSOR},
     {.name = "clamp", .function = f_clamp, .shapes = ONE_TENSOR},
@@ -423,6 +441,7 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "attention", .function = f_attention, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, causal", .function = f_attention_causal, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, masked", .function = f_attention_masked, .shapes = "aij,akj,akl abij,abkj,abkl"},
+    {.name = "attention, biased", .function = f_attention_biased, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, heads inside", .function = f_attention_heads, .shapes = "aiBj,akBj"},
     {.name = "rotary", .function = f_rotary, .shapes = "ij aij"},
     {.name = "rotary, halves", .function = f_rotary_halves, .shapes = "ij aij"},
@@ -476,6 +495,7 @@ static const gradcheck_case loss_cases[] = {
     LOSS_CASES(huber, PAIRS, .low = -1.5, .high = 1.5),
     LOSS_CASES(bce, PAIRS, .low = 0.2, .high = 0.8),
     LOSS_CASES(bce_with_logits, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(weighted_bce, PAIRS, .low = -1.5, .high = 1.5),
     LOSS_CASES(kl_div, PAIRS, .low = 0.2, .high = 1.5),
     LOSS_CASES(nll, CLASSES, .low = -1.5, .high = 1.5),
     LOSS_CASES(cross_entropy, CLASSES, .low = -1.5, .high = 1.5),

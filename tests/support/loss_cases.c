@@ -8,12 +8,30 @@ static ls_tensor *narrow_output(const sample_batch *b) {
     return ls_narrow(b->output, 1, 0, LOSS_WIDTH);
 }
 
+static ls_tensor *class_weights(ls_dtype dtype) {
+    static const double weights[LOSS_WIDTH] = {0.3, 1.7, 0.6, 2.5, 1.1};
+    return ls_to(ls_from(LS_SHAPE(LOSS_WIDTH), LS_F64, weights), dtype);
+}
+
 ls_tensor *loss_huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     return ls_huber_loss(x, target, 0.7, reduction);
 }
 
 ls_tensor *loss_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     return ls_bce_loss(ls_sigmoid(x), target, reduction);
+}
+
+ls_tensor *loss_bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
+}
+
+/* A weight of each column for positive targets, and one of each sample. */
+ls_tensor *loss_weighted_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    const ls_bce_with_logits_options options = {.reduction = reduction,
+                                                .pos_weight = class_weights(ls_dtype_of(x)),
+                                                .weight =
+                                                    ls_add(ls_mean_axes(ls_detach(target), LS_AXES(1), true), 0.5)};
+    return ls_bce_with_logits_loss(x, target, &options);
 }
 
 ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
@@ -35,11 +53,6 @@ ls_tensor *loss_elementwise(const loss_case *c, const sample_batch *b) {
     return reduced(c, c->function(narrow_output(b), b->target, c->reduction));
 }
 
-static ls_tensor *class_weights(ls_dtype dtype) {
-    static const double weights[LOSS_WIDTH] = {0.3, 1.7, 0.6, 2.5, 1.1};
-    return ls_to(ls_from(LS_SHAPE(LOSS_WIDTH), LS_F64, weights), dtype);
-}
-
 ls_tensor *loss_of_classes(const loss_case *c, const sample_batch *b) {
     const int64_t n = ls_size(b->output, 0);
     ls_tensor *logits = c->long_ ? ls_reshape(b->output, LS_SHAPE(n, LOSS_WIDTH, LOSS_LENGTH)) : narrow_output(b);
@@ -49,7 +62,11 @@ ls_tensor *loss_of_classes(const loss_case *c, const sample_batch *b) {
                                            .label_smoothing = c->smoothing,
                                            .ignore = c->ignore,
                                            .ignore_index = LOSS_IGNORED};
-    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target, &options)
+    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target,
+                                           &(ls_nll_loss_options){.reduction = options.reduction,
+                                                                  .weight = options.weight,
+                                                                  .ignore = options.ignore,
+                                                                  .ignore_index = options.ignore_index})
                              : ls_cross_entropy(logits, target, &options));
 }
 

@@ -46,6 +46,8 @@ ls_tensor *loss_difference(const sample_batch *b);
 ls_tensor *loss_far_mse(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+ls_tensor *loss_bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+ls_tensor *loss_weighted_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_probabilities(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 

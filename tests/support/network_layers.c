@@ -18,39 +18,59 @@ static int64_t whole(network_words *words, const char *key) {
 
 static ls_module *make_linear(network_words *words, place at) {
     return ls_nn_linear_with(whole(words, "in"), whole(words, "out"),
-                             &(ls_layer_options){.dtype = at.dtype,
-                                                 .no_bias = network_flag(words, "no_bias"),
-                                                 .weight_norm = network_flag(words, "weight_norm")});
+                             &(ls_linear_options){.dtype = at.dtype,
+                                                  .no_bias = network_flag(words, "no_bias"),
+                                                  .weight_norm = network_flag(words, "weight_norm")});
 }
 
 static ls_module *make_convolution(network_words *words, place at) {
-    typedef ls_module *constructor(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
-    static constructor *const convolutions[] = {ls_nn_conv_1d, ls_nn_conv_2d, ls_nn_conv_3d};
-    static constructor *const transposes[] = {ls_nn_conv_transpose_1d, ls_nn_conv_transpose_2d,
-                                              ls_nn_conv_transpose_3d};
-    const ls_conv_options options = {.stride = network_shape(words, "stride"),
-                                     .padding = network_shape(words, "padding"),
-                                     .same = network_flag(words, "same"),
-                                     .dilation = network_shape(words, "dilation"),
-                                     .groups = whole(words, "groups"),
-                                     .output_padding = network_shape(words, "output_padding"),
-                                     .no_bias = network_flag(words, "no_bias"),
-                                     .weight_norm = network_flag(words, "weight_norm"),
-                                     .dtype = at.dtype};
+    static ls_module *(*const constructors[])(int64_t, int64_t, ls_shape, const ls_conv_layer_options *) = {
+        ls_nn_conv_1d, ls_nn_conv_2d, ls_nn_conv_3d};
+    const ls_conv_layer_options options = {.stride = network_shape(words, "stride"),
+                                           .padding = network_shape(words, "padding"),
+                                           .same = network_flag(words, "same"),
+                                           .dilation = network_shape(words, "dilation"),
+                                           .groups = whole(words, "groups"),
+                                           .no_bias = network_flag(words, "no_bias"),
+                                           .weight_norm = network_flag(words, "weight_norm"),
+                                           .dtype = at.dtype};
     const int axes = words->name[strlen(words->name) - 2] - '0';
-    constructor *const *const of = strstr(words->name, "transpose") != NULL ? transposes : convolutions;
-    return of[axes - 1](whole(words, "in"), whole(words, "out"), network_shape(words, "kernel"), &options);
+    return constructors[axes - 1](whole(words, "in"), whole(words, "out"), network_shape(words, "kernel"), &options);
 }
 
-static ls_module *make_pool(network_words *words, place at) {
-    const ls_pool_options options = {.kernel = network_shape(words, "kernel"),
-                                     .stride = network_shape(words, "stride"),
-                                     .padding = network_shape(words, "padding"),
-                                     .dilation = network_shape(words, "dilation"),
-                                     .ceil_mode = network_flag(words, "ceil_mode"),
-                                     .exclude_padding = network_flag(words, "exclude_padding")};
+static ls_module *make_transposed_convolution(network_words *words, place at) {
+    static ls_module *(*const constructors[])(int64_t, int64_t, ls_shape, const ls_conv_transpose_layer_options *) = {
+        ls_nn_conv_transpose_1d, ls_nn_conv_transpose_2d, ls_nn_conv_transpose_3d};
+    const ls_conv_transpose_layer_options options = {.stride = network_shape(words, "stride"),
+                                                     .padding = network_shape(words, "padding"),
+                                                     .dilation = network_shape(words, "dilation"),
+                                                     .output_padding = network_shape(words, "output_padding"),
+                                                     .groups = whole(words, "groups"),
+                                                     .no_bias = network_flag(words, "no_bias"),
+                                                     .weight_norm = network_flag(words, "weight_norm"),
+                                                     .dtype = at.dtype};
+    const int axes = words->name[strlen(words->name) - 2] - '0';
+    return constructors[axes - 1](whole(words, "in"), whole(words, "out"), network_shape(words, "kernel"), &options);
+}
+
+static ls_module *make_max_pool(network_words *words, place at) {
+    const ls_max_pool_options options = {.kernel = network_shape(words, "kernel"),
+                                         .stride = network_shape(words, "stride"),
+                                         .padding = network_shape(words, "padding"),
+                                         .dilation = network_shape(words, "dilation"),
+                                         .ceil_mode = network_flag(words, "ceil_mode")};
     (void)at;
-    return strcmp(words->name, "max_pool") == 0 ? ls_nn_max_pool(&options) : ls_nn_average_pool(&options);
+    return ls_nn_max_pool(&options);
+}
+
+static ls_module *make_average_pool(network_words *words, place at) {
+    const ls_average_pool_options options = {.kernel = network_shape(words, "kernel"),
+                                             .stride = network_shape(words, "stride"),
+                                             .padding = network_shape(words, "padding"),
+                                             .ceil_mode = network_flag(words, "ceil_mode"),
+                                             .exclude_padding = network_flag(words, "exclude_padding")};
+    (void)at;
+    return ls_nn_average_pool(&options);
 }
 
 static ls_module *make_adaptive_pool(network_words *words, place at) {
@@ -59,39 +79,44 @@ static ls_module *make_adaptive_pool(network_words *words, place at) {
     return strstr(words->name, "max") != NULL ? ls_nn_adaptive_max_pool(size) : ls_nn_adaptive_average_pool(size);
 }
 
-static ls_layer_options norm_options(network_words *words, place at) {
-    return (ls_layer_options){.dtype = at.dtype,
-                              .no_bias = network_flag(words, "no_bias"),
-                              .no_affine = network_flag(words, "no_affine"),
-                              .affine = network_flag(words, "affine"),
-                              .epsilon = network_number(words, "epsilon", 0),
-                              .momentum = network_number(words, "momentum", 0)};
+static ls_norm_options norm_options(network_words *words, place at) {
+    return (ls_norm_options){.dtype = at.dtype,
+                             .no_bias = network_flag(words, "no_bias"),
+                             .no_affine = network_flag(words, "no_affine"),
+                             .epsilon = network_number(words, "epsilon", 0)};
 }
 
 static ls_module *make_layer_norm(network_words *words, place at) {
-    const ls_layer_options options = norm_options(words, at);
+    const ls_norm_options options = norm_options(words, at);
     return ls_nn_layer_norm(network_shape(words, "shape"), &options);
 }
 
 static ls_module *make_rms_norm(network_words *words, place at) {
-    const ls_layer_options options = norm_options(words, at);
+    const ls_rms_norm_options options = {.dtype = at.dtype,
+                                         .no_affine = network_flag(words, "no_affine"),
+                                         .epsilon = network_number(words, "epsilon", 0)};
     return ls_nn_rms_norm(network_shape(words, "shape"), &options);
 }
 
 static ls_module *make_group_norm(network_words *words, place at) {
-    const ls_layer_options options = norm_options(words, at);
+    const ls_norm_options options = norm_options(words, at);
     return ls_nn_group_norm(whole(words, "groups"), whole(words, "channels"), &options);
 }
 
 static ls_module *make_instance_norm(network_words *words, place at) {
-    const ls_layer_options options = norm_options(words, at);
+    const ls_instance_norm_options options = {
+        .dtype = at.dtype, .affine = network_flag(words, "affine"), .epsilon = network_number(words, "epsilon", 0)};
     return ls_nn_instance_norm(whole(words, "channels"), &options);
 }
 
 static ls_module *make_batch_norm(network_words *words, place at) {
-    static ls_module *(*const constructors[])(int64_t, const ls_layer_options *) = {
+    static ls_module *(*const constructors[])(int64_t, const ls_batch_norm_options *) = {
         ls_nn_batch_norm_1d, ls_nn_batch_norm_2d, ls_nn_batch_norm_3d};
-    const ls_layer_options options = norm_options(words, at);
+    const ls_batch_norm_options options = {.dtype = at.dtype,
+                                           .no_bias = network_flag(words, "no_bias"),
+                                           .no_affine = network_flag(words, "no_affine"),
+                                           .epsilon = network_number(words, "epsilon", 0),
+                                           .momentum = network_number(words, "momentum", 0)};
     const int axes = words->name[strlen(words->name) - 2] - '0';
     ls_module *module = constructors[axes - 1](whole(words, "channels"), &options);
     ls_module_train(module, !network_flag(words, "eval"));
@@ -129,7 +154,7 @@ static ls_module *make_embedding(network_words *words, place at) {
 }
 
 static ls_module *make_positions(network_words *words, place at) {
-    return ls_nn_positions(whole(words, "count"), whole(words, "width"), &(ls_layer_options){.dtype = at.dtype});
+    return ls_nn_positions(whole(words, "count"), whole(words, "width"), at.dtype);
 }
 
 static ls_module *make_upsample(network_words *words, place at) {
@@ -270,7 +295,9 @@ static ls_module *make_attention(network_words *words, place at) {
 static ls_module *make_transformer(network_words *words, place at) {
     static const ls_module_type type = {
         .name = "GivenTransformer", .state_size = sizeof(given_state), .forward = transformer_forward};
-    const ls_transformer_options options = {.hidden = whole(words, "hidden"),
+    const ls_transformer_options options = {.norm_first = true,
+                                            .activation = LS_MLP_GELU,
+                                            .hidden = whole(words, "hidden"),
                                             .epsilon = network_number(words, "epsilon", 0),
                                             .attention = {.dtype = at.dtype,
                                                           .no_bias = network_flag(words, "no_bias"),
@@ -286,13 +313,14 @@ static ls_module *make_recurrent(network_words *words, place at) {
                                           .layers = (int)whole(words, "layers"),
                                           .bidirectional = network_flag(words, "bidirectional"),
                                           .no_bias = network_flag(words, "no_bias"),
-                                          .relu = network_flag(words, "relu"),
                                           .time_first = network_flag(words, "time_first")};
     const int64_t in = whole(words, "in"), hidden = whole(words, "hidden"), start = whole(words, "start");
+    const bool relu = network_flag(words, "relu");
     const bool lstm = strcmp(words->name, "lstm") == 0, gru = strcmp(words->name, "gru") == 0;
-    given_state state = {.of = lstm  ? ls_nn_lstm(in, hidden, &options)
-                               : gru ? ls_nn_gru(in, hidden, &options)
-                                     : ls_nn_rnn(in, hidden, &options),
+    given_state state = {.of = lstm   ? ls_nn_lstm(in, hidden, &options)
+                               : gru  ? ls_nn_gru(in, hidden, &options)
+                               : relu ? ls_nn_rnn_relu(in, hidden, &options)
+                                      : ls_nn_rnn(in, hidden, &options),
                          .parameter_count = start == 0 ? 0
                                             : lstm     ? 2
                                                        : 1,
@@ -327,11 +355,11 @@ static const struct {
     {"conv_1d", make_convolution},
     {"conv_2d", make_convolution},
     {"conv_3d", make_convolution},
-    {"conv_transpose_1d", make_convolution},
-    {"conv_transpose_2d", make_convolution},
-    {"conv_transpose_3d", make_convolution},
-    {"max_pool", make_pool},
-    {"average_pool", make_pool},
+    {"conv_transpose_1d", make_transposed_convolution},
+    {"conv_transpose_2d", make_transposed_convolution},
+    {"conv_transpose_3d", make_transposed_convolution},
+    {"max_pool", make_max_pool},
+    {"average_pool", make_average_pool},
     {"adaptive_average_pool", make_adaptive_pool},
     {"adaptive_max_pool", make_adaptive_pool},
     {"batch_norm_1d", make_batch_norm},

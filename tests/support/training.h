@@ -55,7 +55,7 @@ static inline ls_dataset *training_samples(int set, int64_t count) {
 
 /* What all need; the optimizer is there before the callbacks, of which some take it. `comm` NULL: alone. */
 static inline ls_status training_prepare(training *t, const training_plan *plan, ls_comm *comm) {
-    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {.global_batch_size = plan->global_batch > 0 ? plan->global_batch : 12,
                                        .comm = comm,
                                        .seed = TRAINING_SEED,

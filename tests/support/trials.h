@@ -50,7 +50,7 @@ typedef struct setting {
 static inline setting make_setting(void) {
     setting s = {.train = make_loader(0, TRAIN_COUNT), .validate = make_loader(1, TEST_COUNT)};
     ls_seed(3);
-    s.model = ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64});
+    s.model = ls_nn_linear_with(2, CLASSES, &(ls_linear_options){.dtype = LS_F64});
     s.optimizer = ls_sgd(s.model, NULL);
     assert_non_null(s.optimizer);
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0), LS_OK);

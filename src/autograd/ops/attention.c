@@ -10,7 +10,7 @@
 
 #include "base/option.h"
 
-enum { Q, K, V, MASK, INPUTS };
+enum { Q, K, V, BIAS, MASK, INPUTS };
 enum { SAVED_OUTPUT, SAVED_LOG_SUM };
 
 /* [length, width] and [batch, length, width] as the kernels take them, [batch, heads, length, width]. */
@@ -53,16 +53,32 @@ static ls_status attention_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
+/* Three tensors and the bias, as kernels take them. */
+typedef struct operands {
+    ls_tensor q, k, v, bias;
+    const ls_tensor *given_bias; /* NULL: there is none */
+} operands;
+
+static void open_operands(operands *o, ls_tensor *const *inputs) {
+    o->q = with_four_axes(inputs[Q]);
+    o->k = with_four_axes(inputs[K]);
+    o->v = with_four_axes(inputs[V]);
+    o->given_bias = inputs[BIAS] != NULL ? &o->bias : NULL;
+    if (o->given_bias != NULL) {
+        o->bias = with_four_axes(inputs[BIAS]);
+    }
+}
+
 static ls_status attention_forward(ls_op_call *call) {
     const ls_op_parameters *p = call->parameters;
-    const ls_tensor q = with_four_axes(call->inputs[Q]), k = with_four_axes(call->inputs[K]),
-                    v = with_four_axes(call->inputs[V]);
+    operands o;
+    open_operands(&o, call->inputs);
     ls_tensor y = with_four_axes(call->output);
-    ls_tensor *log_sum = ls_tensor_new_owned(call->op->name, ls_tensor_device(&q), 3, q.size, (ls_dtype)q.dtype);
+    ls_tensor *log_sum = ls_tensor_new_owned(call->op->name, ls_tensor_device(&o.q), 3, o.q.size, (ls_dtype)o.q.dtype);
     call->saved[SAVED_LOG_SUM] = log_sum;
     LS_TRY(ls_made(log_sum));
-    return ls_kernels_of(&q)->attention(ls_stream_of(&q), &y, log_sum, &q, &k, &v, call->inputs[MASK], p->number[0],
-                                        p->integer[0] != 0, call->rounds_to);
+    return ls_kernels_of(&o.q)->attention(ls_stream_of(&o.q), &y, log_sum, &o.q, &o.k, &o.v, call->inputs[MASK],
+                                          o.given_bias, p->number[0], p->integer[0] != 0, call->rounds_to);
 }
 
 static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls_tensor *const *d) {
@@ -72,13 +88,13 @@ static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls
             views[i] = with_four_axes(d[i]);
         }
     }
-    const ls_tensor g = with_four_axes(gradient), y = with_four_axes(node->saved[SAVED_OUTPUT]),
-                    q = with_four_axes(node->inputs[Q]), k = with_four_axes(node->inputs[K]),
-                    v = with_four_axes(node->inputs[V]);
-    return ls_kernels_of(&q)->attention_backward(
-        ls_stream_of(&q), d[Q] != NULL ? &views[Q] : NULL, d[K] != NULL ? &views[K] : NULL,
-        d[V] != NULL ? &views[V] : NULL, &g, &y, node->saved[SAVED_LOG_SUM], &q, &k, &v, node->inputs[MASK],
-        node->parameters.number[0], node->parameters.integer[0] != 0, node->rounds_to);
+    const ls_tensor g = with_four_axes(gradient), y = with_four_axes(node->saved[SAVED_OUTPUT]);
+    operands o;
+    open_operands(&o, node->inputs);
+    return ls_kernels_of(&o.q)->attention_backward(
+        ls_stream_of(&o.q), d[Q] != NULL ? &views[Q] : NULL, d[K] != NULL ? &views[K] : NULL,
+        d[V] != NULL ? &views[V] : NULL, &g, &y, node->saved[SAVED_LOG_SUM], &o.q, &o.k, &o.v, node->inputs[MASK],
+        o.given_bias, node->parameters.number[0], node->parameters.integer[0] != 0, node->rounds_to);
 }
 
 /* Whether its rows can be read as they lie: the last axis dense, and no row over another. */
@@ -112,9 +128,9 @@ static ls_status attention_backward(ls_node *node, ls_tensor *gradient) {
 
 /* Axes before the last two are those of batches. */
 static ls_samples_use attention_samples(ls_samples_call *call) {
-    for (int i = Q; i <= V; i++) {
-        const int axis = ls_sample_axis(call, i);
-        if (axis >= call->inputs[i]->ndim - 2 && axis >= 0) {
+    for (int i = Q; i <= BIAS; i++) {
+        const int axis = call->inputs[i] != NULL ? ls_sample_axis(call, i) : -1;
+        if (axis >= 0 && axis >= call->inputs[i]->ndim - 2) {
             return LS_SAMPLES_MIXED;
         }
     }
@@ -127,10 +143,10 @@ static const ls_op attention_op = {.name = "ls_attention",
                                    .backward = attention_backward,
                                    .over_samples = attention_samples,
                                    .saves_output = true,
-                                   .optional = 1U << MASK,
-                                   .reads = {[Q] = 1U << Q | 1U << K | 1U << V | 1U << MASK,
-                                             [K] = 1U << Q | 1U << K | 1U << V | 1U << MASK,
-                                             [V] = 1U << Q | 1U << K | 1U << MASK}};
+                                   .optional = 1U << BIAS | 1U << MASK,
+                                   .reads = {[Q] = 1U << Q | 1U << K | 1U << V | 1U << BIAS | 1U << MASK,
+                                             [K] = 1U << Q | 1U << K | 1U << V | 1U << BIAS | 1U << MASK,
+                                             [V] = 1U << Q | 1U << K | 1U << BIAS | 1U << MASK}};
 
 const ls_op *const ls_attention_ops[] = {&attention_op, NULL};
 
@@ -158,48 +174,111 @@ static ls_status check_shapes(ls_tensor *const *inputs) {
     return v->size[ndim - 2] != k->size[ndim - 2] ? refuse(inputs, "the lengths of k and v differ") : LS_OK;
 }
 
-static ls_status check_mask(ls_tensor *const *inputs) {
+static ls_status check_key_mask(ls_tensor *const *inputs) {
     const ls_tensor *k = inputs[K], *mask = inputs[MASK];
     if (mask == NULL) {
         return LS_OK;
     }
     if (mask->dtype != LS_BOOL && mask->dtype != LS_U8) {
-        return ls_fail(LS_ERR_SHAPE, "ls_attention: the mask is a tensor of %s, must be bool or u8",
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is a tensor of %s, must be bool or u8",
                        ls_dtype_name((ls_dtype)mask->dtype));
     }
     if (k->ndim < 3 || mask->ndim != 2 || mask->size[0] != k->size[0] || mask->size[1] != k->size[k->ndim - 2]) {
-        return ls_fail(LS_ERR_SHAPE, "ls_attention: the mask is %s, must be [batch, keys] of k %s", LS_SHAPE_TEXT(mask),
-                       LS_SHAPE_TEXT(k));
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is %s, must be [batch, keys] of k %s",
+                       LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(k));
     }
     return LS_OK;
+}
+
+/* Whether the mask has the axes of q or fewer, each of the size that the scores have there, or of 1. */
+static bool mask_broadcasts(ls_tensor *const *inputs, const ls_tensor *mask) {
+    const ls_tensor *q = inputs[Q], *k = inputs[K];
+    bool fits = mask->ndim <= q->ndim;
+    for (int i = 0; fits && i < mask->ndim; i++) {
+        const int axis = q->ndim - mask->ndim + i;
+        const int64_t size = axis == q->ndim - 1 ? k->size[q->ndim - 2] : q->size[axis];
+        fits = mask->size[i] == size || mask->size[i] == 1;
+    }
+    return fits;
+}
+
+static ls_status check_attn_mask(ls_tensor *const *inputs, const ls_tensor *mask) {
+    const ls_tensor *q = inputs[Q], *k = inputs[K];
+    if (mask == NULL) {
+        return LS_OK;
+    }
+    if (mask->dtype != LS_BOOL && mask->dtype != q->dtype) {
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: attn_mask is a tensor of %s, must be bool or %s, the dtype of q",
+                       ls_dtype_name((ls_dtype)mask->dtype), ls_dtype_name((ls_dtype)q->dtype));
+    }
+    if (!mask_broadcasts(inputs, mask)) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_attention: attn_mask is %s, must broadcast to [batch, heads, queries, keys] of q %s, k %s",
+                       LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(q), LS_SHAPE_TEXT(k));
+    }
+    if (mask->needs_grad && !ls_thread()->no_grad) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_attention: attn_mask has no gradient: give it through ls_detach");
+    }
+    return LS_OK;
+}
+
+/* What is added to the scores, of the shape [..., queries, keys] and with dense rows. */
+static ls_tensor *bias_of(ls_tensor *const *inputs, ls_tensor *mask) {
+    const ls_tensor *q = inputs[Q], *k = inputs[K];
+    ls_shape scores = {.ndim = q->ndim};
+    for (int i = 0; i < q->ndim; i++) {
+        scores.size[i] = i == q->ndim - 1 ? k->size[i - 1] : q->size[i];
+    }
+    ls_tensor *bias = mask;
+    if (mask->dtype == LS_BOOL) { /* log(1) = 0, log(0) = -infinity */
+        bias = ls_to(mask, (ls_dtype)q->dtype);
+        bias = bias != NULL ? ls_replaced(ls_log(bias), bias, mask) : NULL;
+    }
+    bias = bias != NULL ? ls_replaced(ls_expand(bias, scores), bias, mask) : NULL;
+    const int last = scores.ndim - 1;
+    return bias == NULL || scores.size[last] <= 1 || bias->stride[last] == 1
+               ? bias
+               : ls_replaced(ls_contiguous(bias), bias, mask);
+}
+
+/* Applies the operation to inputs whose rows are dense. */
+static ls_tensor *attend(ls_tensor *const *given, const ls_op_parameters *parameters) {
+    ls_tensor *inputs[INPUTS];
+    for (int i = 0; i < INPUTS; i++) {
+        ls_tensor *x = given[i];
+        const bool dense = x == NULL || (i == MASK ? x->contiguous : i == BIAS || rows_are_dense(x));
+        inputs[i] = dense ? x : ls_contiguous(x);
+        if (!dense && inputs[i] == NULL) {
+            return NULL;
+        }
+    }
+    const ls_dtype dtype = (ls_dtype)given[Q]->dtype;
+    ls_tensor *y = ls_apply_as(&attention_op, inputs, INPUTS, 4, parameters, ls_compute_dtype(dtype), dtype);
+    for (int i = 0; i < INPUTS; i++) {
+        (void)ls_replaced(NULL, inputs[i], given[i]);
+    }
+    return y;
 }
 
 ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options) {
     static const ls_attention_options defaults;
     options = options != NULL ? options : &defaults;
-    ls_tensor *inputs[INPUTS] = {q, k, v, options->key_mask};
+    ls_tensor *inputs[INPUTS] = {[Q] = q, [K] = k, [V] = v, [BIAS] = options->attn_mask, [MASK] = options->key_mask};
     if (!ls_inputs_are_given(attention_op.name, inputs, 3) || !ls_inputs_are_here(attention_op.name, inputs, INPUTS)) {
         return NULL;
     }
     if (ls_check_floating(attention_op.name, inputs, 3) != LS_OK || check_shapes(inputs) != LS_OK ||
-        check_mask(inputs) != LS_OK) {
+        check_key_mask(inputs) != LS_OK || check_attn_mask(inputs, options->attn_mask) != LS_OK) {
         return ls_scope_failed();
     }
     const int64_t width = q->size[q->ndim - 1];
     const double usual = width > 0 ? 1 / sqrt((double)width) : 1;
     const ls_op_parameters parameters = {.number = {ls_option(options->scale, usual)}, .integer = {options->causal}};
-    bool good = true;
-    for (int i = 0; i < INPUTS && good; i++) {
-        const bool dense = inputs[i] == NULL || (i == MASK ? inputs[i]->contiguous : rows_are_dense(inputs[i]));
-        inputs[i] = dense ? inputs[i] : ls_contiguous(inputs[i]);
-        good = dense || inputs[i] != NULL;
+    if (options->attn_mask != NULL) {
+        inputs[BIAS] = bias_of(inputs, options->attn_mask);
+        if (inputs[BIAS] == NULL) {
+            return NULL;
+        }
     }
-    const ls_dtype dtype = (ls_dtype)q->dtype;
-    ls_tensor *y =
-        good ? ls_apply_as(&attention_op, inputs, INPUTS, 3, &parameters, ls_compute_dtype(dtype), dtype) : NULL;
-    ls_tensor *const given[INPUTS] = {q, k, v, options->key_mask};
-    for (int i = 0; i < INPUTS; i++) {
-        (void)ls_replaced(NULL, inputs[i], given[i]);
-    }
-    return y;
+    return ls_replaced(attend(inputs, &parameters), inputs[BIAS], options->attn_mask);
 }

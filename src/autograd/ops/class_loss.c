@@ -359,8 +359,12 @@ ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class
                                              : class_loss(&cross_entropy_op, logits, target, options);
 }
 
-ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options) {
-    ls_class_loss_options plain = options != NULL ? *options : (ls_class_loss_options){0};
-    plain.label_smoothing = 0;
-    return class_loss(&nll_op, log_probabilities, target, &plain);
+ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options) {
+    static const ls_nll_loss_options defaults;
+    options = options != NULL ? options : &defaults;
+    return class_loss(&nll_op, log_probabilities, target,
+                      &(ls_class_loss_options){.reduction = options->reduction,
+                                               .weight = options->weight,
+                                               .ignore = options->ignore,
+                                               .ignore_index = options->ignore_index});
 }

@@ -129,20 +129,19 @@ const ls_op *const ls_conv_ops[] = {&conv_op, &transpose_op, NULL};
 /* A call before it is an operation. */
 typedef struct convolution {
     const ls_op *op;
-    bool transposed;
     const ls_tensor *x, *weight, *bias;
-    const ls_conv_options *options;
+    const ls_conv_numbers *options;
 } convolution;
 
 static ls_status check_channels(const convolution *c, int64_t groups) {
     const ls_tensor *x = c->x, *weight = c->weight, *bias = c->bias;
-    const int64_t in = c->transposed ? weight->size[0] : weight->size[1] * groups;
-    const int64_t out = c->transposed ? weight->size[1] * groups : weight->size[0];
+    const int64_t in = c->options->transposed ? weight->size[0] : weight->size[1] * groups;
+    const int64_t out = c->options->transposed ? weight->size[1] * groups : weight->size[0];
     if (x->size[1] != in) {
         return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s in groups of %lld takes %lld channels", c->op->name,
                        LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(weight), (long long)groups, (long long)in);
     }
-    if ((c->transposed ? in : out) % groups != 0) {
+    if ((c->options->transposed ? in : out) % groups != 0) {
         return ls_fail(LS_ERR_SHAPE, "%s: weight %s cannot be divided into groups of %lld", c->op->name,
                        LS_SHAPE_TEXT(weight), (long long)groups);
     }
@@ -169,8 +168,8 @@ static ls_status check_tensors(const convolution *c) {
 }
 
 /* One axis of a window whose numbers fit the options. */
-static ls_status check_axis(const char *call, bool transposed, const ls_conv_options *options, const ls_window *window,
-                            int axis, int32_t more) {
+static ls_status check_axis(const char *call, const ls_conv_numbers *options, const ls_window *window, int axis,
+                            int32_t more) {
     if (reach(window, axis) > INT32_MAX) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: a window over %lld positions is not supported", call,
                        (long long)reach(window, axis));
@@ -178,14 +177,13 @@ static ls_status check_axis(const char *call, bool transposed, const ls_conv_opt
     if (options->same && window->stride[axis] != 1) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding takes strides of 1, not %d", call, window->stride[axis]);
     }
-    if (transposed && more > 0 && more >= window->stride[axis] && more >= window->dilation[axis]) {
+    if (more > 0 && more >= window->stride[axis] && more >= window->dilation[axis]) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding must be less than stride or dilation", call);
     }
     return LS_OK;
 }
 
-ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_conv_options *options,
-                         ls_window *window) {
+ls_status ls_conv_window(const char *call, int axes, const ls_conv_numbers *options, ls_window *window) {
     int32_t more[LS_SPATIAL];
     if (options->groups < 0 || options->groups > INT32_MAX) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: groups is %lld, must be positive", call, (long long)options->groups);
@@ -195,15 +193,11 @@ ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_c
     LS_TRY(ls_spatial_numbers(call, "dilation", &options->dilation, axes, 1, 1, window->dilation));
     LS_TRY(ls_spatial_numbers(call, "padding", &options->padding, axes, 0, 0, window->before));
     LS_TRY(ls_spatial_numbers(call, "output_padding", &options->output_padding, axes, 0, 0, more));
-    if (options->same && (transposed || options->padding.ndim != 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding %s", call,
-                       transposed ? "is not for transposed convolution" : "and a padding are given");
-    }
-    if (!transposed && options->output_padding.ndim != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding is for transposed convolution", call);
+    if (options->same && options->padding.ndim != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding and a padding are given", call);
     }
     for (int i = 0; i < LS_SPATIAL; i++) {
-        LS_TRY(check_axis(call, transposed, options, window, i, more[i]));
+        LS_TRY(check_axis(call, options, window, i, more[i]));
         const int32_t all = (int32_t)(reach(window, i) - 1);
         window->before[i] = options->same ? all / 2 : window->before[i];
         window->after[i] = options->same ? all - all / 2 : window->before[i] - more[i];
@@ -216,13 +210,12 @@ static ls_status window_of(const convolution *c, ls_window *window) {
     for (int i = 0; i < LS_SPATIAL; i++) {
         window->kernel[i] = (int32_t)weight.size[2 + i];
     }
-    LS_TRY(ls_conv_window(c->op->name, c->transposed, c->x->ndim - 2, c->options, window));
+    LS_TRY(ls_conv_window(c->op->name, c->x->ndim - 2, c->options, window));
     return check_channels(c, window->groups);
 }
 
-static ls_tensor *apply_convolution(const ls_op *op, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                                    const ls_conv_options *options) {
-    static const ls_conv_options defaults;
+ls_tensor *ls_convolve(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_numbers *numbers) {
+    const ls_op *op = numbers->transposed ? &transpose_op : &conv_op;
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL || weight == NULL) {
         return ls_apply(op, inputs, CONV_INPUTS, NULL); /* refuses */
@@ -230,12 +223,7 @@ static ls_tensor *apply_convolution(const ls_op *op, ls_tensor *x, ls_tensor *we
     if (!ls_inputs_are_here(op->name, inputs, CONV_INPUTS)) {
         return NULL;
     }
-    const convolution call = {.op = op,
-                              .transposed = op == &transpose_op,
-                              .x = x,
-                              .weight = weight,
-                              .bias = bias,
-                              .options = options != NULL ? options : &defaults};
+    const convolution call = {.op = op, .x = x, .weight = weight, .bias = bias, .options = numbers};
     ls_op_parameters parameters = {0};
     if (ls_check_floating(op->name, inputs, CONV_INPUTS) != LS_OK || check_tensors(&call) != LS_OK ||
         window_of(&call, &parameters.window) != LS_OK) {
@@ -245,9 +233,25 @@ static ls_tensor *apply_convolution(const ls_op *op, ls_tensor *x, ls_tensor *we
 }
 
 ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options) {
-    return apply_convolution(&conv_op, x, weight, bias, options);
+    static const ls_conv_options defaults;
+    options = options != NULL ? options : &defaults;
+    return ls_convolve(x, weight, bias,
+                       &(ls_conv_numbers){.same = options->same,
+                                          .groups = options->groups,
+                                          .stride = options->stride,
+                                          .padding = options->padding,
+                                          .dilation = options->dilation});
 }
 
-ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options) {
-    return apply_convolution(&transpose_op, x, weight, bias, options);
+ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                             const ls_conv_transpose_options *options) {
+    static const ls_conv_transpose_options defaults;
+    options = options != NULL ? options : &defaults;
+    return ls_convolve(x, weight, bias,
+                       &(ls_conv_numbers){.transposed = true,
+                                          .groups = options->groups,
+                                          .stride = options->stride,
+                                          .padding = options->padding,
+                                          .dilation = options->dilation,
+                                          .output_padding = options->output_padding});
 }

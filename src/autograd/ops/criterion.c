@@ -16,6 +16,5 @@ ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target, void *user) {
 }
 
 ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target, void *user) {
-    (void)user;
-    return ls_bce_with_logits_loss(output, target, LS_LOSS_MEAN);
+    return ls_bce_with_logits_loss(output, target, user);
 }

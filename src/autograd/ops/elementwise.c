@@ -122,6 +122,7 @@ static const ls_op relu_op = UNARY(relu, relu_backward, backward_from_output);
 static const ls_op leaky_relu_op = UNARY(leaky_relu, leaky_relu_backward, backward_from_input);
 static const ls_op elu_op = UNARY(elu, elu_backward, backward_from_input);
 static const ls_op gelu_op = UNARY(gelu, gelu_backward, backward_from_input);
+static const ls_op gelu_tanh_op = UNARY(gelu_tanh, gelu_tanh_backward, backward_from_input);
 static const ls_op silu_op = UNARY(silu, silu_backward, backward_from_input);
 static const ls_op softplus_op = UNARY(softplus, softplus_backward, backward_from_input);
 static const ls_op clamp_op = UNARY(clamp, clamp_backward, backward_from_input);
@@ -159,6 +160,7 @@ const ls_op *const ls_elementwise_ops[] = {
     &leaky_relu_op,
     &elu_op,
     &gelu_op,
+    &gelu_tanh_op,
     &silu_op,
     &softplus_op,
     &clamp_op,
@@ -267,6 +269,10 @@ ls_tensor *ls_elu(ls_tensor *x, double alpha) {
 
 ls_tensor *ls_gelu(ls_tensor *x) {
     return real_function(&gelu_op, x, NULL);
+}
+
+ls_tensor *ls_gelu_tanh(ls_tensor *x) {
+    return real_function(&gelu_tanh_op, x, NULL);
 }
 
 ls_tensor *ls_silu(ls_tensor *x) {

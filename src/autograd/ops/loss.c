@@ -25,15 +25,24 @@ ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor
     return factor == 1.0 ? LS_OK : kernels->scale(stream, (ls_dtype)total->dtype, 1, factor, total->data);
 }
 
+ls_tensor *ls_loss_reduced(ls_tensor *elements, ls_loss_reduction reduction) {
+    if (elements == NULL || reduction == LS_LOSS_NONE) {
+        return elements;
+    }
+    return ls_replaced(reduction == LS_LOSS_MEAN ? ls_mean(elements) : ls_sum(elements), elements, NULL);
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static ls_status check_shapes(const char *call, const ls_tensor *x, const ls_tensor *target) {
+    return ls_tensor_same_shape(x, target) ? LS_OK
+                                           : ls_fail(LS_ERR_SHAPE, "%s: %s with target %s: shapes must be equal", call,
+                                                     LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
+}
 
 static ls_status loss_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    const ls_tensor *target = call->inputs[1];
-    if (!ls_tensor_same_shape(x, target)) {
-        return ls_fail(LS_ERR_SHAPE, "%s: %s with target %s: shapes must be equal", call->op->name, LS_SHAPE_TEXT(x),
-                       LS_SHAPE_TEXT(target));
-    }
+    LS_TRY(check_shapes(call->op->name, x, call->inputs[1]));
     const int ndim = call->parameters->integer[REDUCTION] == LS_LOSS_NONE ? x->ndim : 0;
     call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), ndim, x->size, (ls_dtype)x->dtype);
     return ls_made(call->output);
@@ -305,8 +314,68 @@ ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduct
     return apply_loss(&bce_op, probability, target, reduction, 0.0);
 }
 
-ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction) {
-    return apply_loss(&bce_with_logits_op, logits, target, reduction, 0.0);
+/* Whether a weight leaves the shape of the logits as it is. */
+static ls_status check_weight(const char *which, const ls_tensor *weight, const ls_tensor *logits) {
+    int ndim = 0;
+    int64_t size[LS_MAX_DIMS];
+    if (weight == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_broadcast_shapes(bce_with_logits_op.name, weight, logits, &ndim, size));
+    const ls_tensor together = ls_stack_view_dense(logits, ndim, size);
+    return ls_tensor_same_shape(&together, logits)
+               ? LS_OK
+               : ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must broadcast to the logits %s", bce_with_logits_op.name, which,
+                         LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
+}
+
+/* 1 + (pos_weight - 1) * target. */
+static ls_tensor *positive_factor(ls_tensor *target, ls_tensor *pos_weight) {
+    ls_tensor *more = ls_sub_number(pos_weight, 1);
+    more = more == NULL ? NULL : ls_replaced(ls_mul_tensor(more, target), more, NULL);
+    return more == NULL ? NULL : ls_replaced(ls_add_number(more, 1), more, NULL);
+}
+
+/* The factor times log(1 + exp(-x)). */
+static ls_tensor *positive_part(ls_tensor *x, ls_tensor *target, ls_tensor *pos_weight) {
+    ls_tensor *part = ls_neg(x);
+    part = part == NULL ? NULL : ls_replaced(ls_softplus(part), part, NULL);
+    if (part == NULL || pos_weight == NULL) {
+        return part;
+    }
+    ls_tensor *factor = positive_factor(target, pos_weight);
+    ls_tensor *y = factor == NULL ? NULL : ls_replaced(ls_mul_tensor(part, factor), factor, NULL);
+    return ls_replaced(y, part, NULL);
+}
+
+/* weight * ((1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + exp(-x))) of each element. */
+static ls_tensor *weighted_bce(ls_tensor *x, ls_tensor *target, const ls_bce_with_logits_options *options) {
+    ls_tensor *product = ls_mul_tensor(x, target);
+    ls_tensor *rest = product == NULL ? NULL : ls_replaced(ls_sub_tensor(x, product), product, NULL);
+    ls_tensor *part = rest == NULL ? NULL : positive_part(x, target, options->pos_weight);
+    ls_tensor *loss = part == NULL ? NULL : ls_replaced(ls_add_tensor(rest, part), part, NULL);
+    ls_release(rest);
+    return loss == NULL || options->weight == NULL ? loss
+                                                   : ls_replaced(ls_mul_tensor(loss, options->weight), loss, NULL);
+}
+
+ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const ls_bce_with_logits_options *options) {
+    static const ls_bce_with_logits_options defaults;
+    const char *const call = bce_with_logits_op.name;
+    options = options != NULL ? options : &defaults;
+    if (options->weight == NULL && options->pos_weight == NULL) {
+        return apply_loss(&bce_with_logits_op, logits, target, options->reduction, 0.0);
+    }
+    if (!ls_inputs_are_given(call, (ls_tensor *[]){logits, target}, 2) ||
+        !ls_inputs_are_here(call, (ls_tensor *[]){logits, target, options->weight, options->pos_weight}, 4)) {
+        return NULL;
+    }
+    if (ls_loss_check_reduction(call, options->reduction) != LS_OK || check_shapes(call, logits, target) != LS_OK ||
+        check_weight("weight", options->weight, logits) != LS_OK ||
+        check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
+        return ls_scope_failed();
+    }
+    return ls_loss_reduced(weighted_bce(logits, target, options), options->reduction);
 }
 
 ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction) {

@@ -139,12 +139,27 @@ static ls_status check_windows(const char *call, const ls_tensor *x, bool ceil_m
     return LS_OK;
 }
 
-ls_status ls_pool_window(const char *call, bool of_means, int axes, const ls_pool_options *options, ls_window *window) {
-    if (options == NULL || options->kernel.ndim == 0) {
+ls_pool_numbers ls_max_pool_numbers(const ls_max_pool_options *options) {
+    return options == NULL ? (ls_pool_numbers){0}
+                           : (ls_pool_numbers){.kernel = options->kernel,
+                                               .stride = options->stride,
+                                               .padding = options->padding,
+                                               .dilation = options->dilation,
+                                               .ceil_mode = options->ceil_mode};
+}
+
+ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options) {
+    return options == NULL ? (ls_pool_numbers){0}
+                           : (ls_pool_numbers){.kernel = options->kernel,
+                                               .stride = options->stride,
+                                               .padding = options->padding,
+                                               .ceil_mode = options->ceil_mode,
+                                               .exclude_padding = options->exclude_padding};
+}
+
+ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *options, ls_window *window) {
+    if (options->kernel.ndim == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", call);
-    }
-    if (of_means && options->dilation.ndim != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: dilation is of maximum pooling only", call);
     }
     const ls_shape *stride = options->stride.ndim != 0 ? &options->stride : &options->kernel;
     LS_TRY(ls_spatial_numbers(call, "kernel", &options->kernel, axes, 1, 1, window->kernel));
@@ -161,9 +176,9 @@ ls_status ls_pool_window(const char *call, bool of_means, int axes, const ls_poo
     return LS_OK;
 }
 
-static ls_status fill_window(const ls_op *op, const ls_tensor *x, const ls_pool_options *options,
+static ls_status fill_window(const ls_op *op, const ls_tensor *x, const ls_pool_numbers *options,
                              ls_op_parameters *parameters) {
-    LS_TRY(ls_pool_window(op->name, op == &average_pool_op, x->ndim - 2, options, &parameters->window));
+    LS_TRY(ls_pool_window(op->name, x->ndim - 2, options, &parameters->window));
     return check_windows(op->name, x, options->ceil_mode, parameters);
 }
 
@@ -186,7 +201,7 @@ static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_sh
 }
 
 /* With options, or with a size. */
-static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_options *options, const ls_shape *size) {
+static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_numbers *options, const ls_shape *size) {
     if (x == NULL || !ls_inputs_are_here(op->name, &x, 1)) {
         return ls_apply(op, &x, 1, NULL); /* refuses */
     }
@@ -199,12 +214,14 @@ static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_option
     return ls_apply_dense(op, &x, 1, 1, &parameters, 1);
 }
 
-ls_tensor *ls_max_pool(ls_tensor *x, const ls_pool_options *options) {
-    return apply_pool(&max_pool_op, x, options, NULL);
+ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options) {
+    const ls_pool_numbers numbers = ls_max_pool_numbers(options);
+    return apply_pool(&max_pool_op, x, &numbers, NULL);
 }
 
-ls_tensor *ls_average_pool(ls_tensor *x, const ls_pool_options *options) {
-    return apply_pool(&average_pool_op, x, options, NULL);
+ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options) {
+    const ls_pool_numbers numbers = ls_average_pool_numbers(options);
+    return apply_pool(&average_pool_op, x, &numbers, NULL);
 }
 
 ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size) {

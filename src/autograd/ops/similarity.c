@@ -3,14 +3,6 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
-/* What a loss makes of its elements, which it takes over. */
-static ls_tensor *reduced(ls_tensor *elements, ls_loss_reduction reduction) {
-    if (elements == NULL || reduction == LS_LOSS_NONE) {
-        return elements;
-    }
-    return ls_replaced(reduction == LS_LOSS_MEAN ? ls_mean(elements) : ls_sum(elements), elements, NULL);
-}
-
 /* |x| along the axis, which stays with size 1, at least epsilon. */
 static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
     ls_tensor *norm = ls_norm_axes(x, 2, LS_AXES(axis), true);
@@ -88,7 +80,7 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
     ls_release(alike);
     ls_release(beyond);
     ls_release(wanted);
-    return reduced(loss, reduction);
+    return ls_loss_reduced(loss, reduction);
 }
 
 /* |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
@@ -119,5 +111,5 @@ ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_ten
     ls_release(far);
     y = y == NULL ? NULL : ls_replaced(ls_add_number(y, margin), y, NULL);
     y = y == NULL ? NULL : ls_replaced(ls_relu(y), y, NULL);
-    return reduced(y, reduction);
+    return ls_loss_reduced(y, reduction);
 }

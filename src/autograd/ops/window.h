@@ -24,13 +24,34 @@ ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shap
 /* The sizes of y [n, channels, out...] in the axes that x has. */
 ls_tensor *ls_image_new(const char *call, const ls_tensor *x, int64_t channels, const int64_t *out);
 
+/* The options of both kinds of convolution, of operations and of layers. */
+typedef struct ls_conv_numbers {
+    bool transposed;
+    bool same; /* never with `transposed` */
+    int64_t groups;
+    ls_shape stride, padding, dilation;
+    ls_shape output_padding; /* empty unless `transposed` */
+} ls_conv_numbers;
+
+/* ls_conv or ls_conv_transpose. */
+ls_tensor *ls_convolve(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_numbers *numbers);
+
 /*
- * Strides, dilation and padding from options, for `axes` spatial axes, after window->kernel was set: LS_ERR_ARGUMENT
- * for what is wrong whatever the image.
+ * Sets strides, dilation and padding of a window over `axes` spatial axes, after window->kernel was set.
+ * LS_ERR_ARGUMENT if a number is wrong for every image.
  */
-ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_conv_options *options,
-                         ls_window *window);
-/* The same of pooling, of maxima or of means; the kernel is an option. */
-ls_status ls_pool_window(const char *call, bool of_means, int axes, const ls_pool_options *options, ls_window *window);
+ls_status ls_conv_window(const char *call, int axes, const ls_conv_numbers *numbers, ls_window *window);
+
+/* The options of both kinds of pooling. */
+typedef struct ls_pool_numbers {
+    ls_shape kernel, stride, padding;
+    ls_shape dilation; /* empty for means */
+    bool ceil_mode, exclude_padding;
+} ls_pool_numbers;
+
+ls_pool_numbers ls_max_pool_numbers(const ls_max_pool_options *options);
+ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options);
+/* Sets the window of pooling over `axes` spatial axes, as ls_conv_window does. */
+ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *numbers, ls_window *window);
 
 #endif

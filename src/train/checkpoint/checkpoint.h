@@ -16,6 +16,7 @@
  *   verify.c     is one whole? which is the newest?       writer.c     the thread that writes
  *   signals.c    SIGTERM and SIGUSR1                      options.c    the checkpointer
  *   load.c       back into a trial                        runs.c       when to write; what happens between two steps
+ *   weights.c    ls_module_load of a file or a checkpoint
  */
 #ifndef LS_TRAIN_CHECKPOINT_H
 #define LS_TRAIN_CHECKPOINT_H

@@ -122,6 +122,57 @@ static void test_blocks(void **state) {
     }
 }
 
+/* Masks of every shape that broadcasts, of bool and of numbers, against the whole matrix; a mask per position of keys
+ * is a key mask. */
+static void check_attn_mask(ls_shape shape, bool numbers, ls_dtype dtype) {
+    enum { QUERIES = 140, KEYS = 300 };
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(11);
+    ls_tensor *x[] = {random_leaf(LS_SHAPE(2, 3, QUERIES, 8), dtype), random_leaf(LS_SHAPE(2, 3, KEYS, 8), dtype),
+                      random_leaf(LS_SHAPE(2, 3, KEYS, 5), dtype)};
+    ls_tensor *hidden = ls_lt(ls_rand(shape, LS_F32), 0.4);
+    if (ls_size(hidden, -1) > 1) { /* a query without keys would be NaN in the matrix */
+        assert_int_equal(ls_fill(ls_narrow(hidden, -1, 0, 1), 0), LS_OK);
+    }
+    ls_tensor *added = numbers ? ls_randn(shape, dtype) : ls_zeros(shape, dtype);
+    added = ls_size(hidden, -1) > 1 ? ls_masked_fill(added, hidden, -INFINITY) : added;
+    ls_tensor *mask = numbers ? added : ls_is_finite(added);
+    ls_tensor *weight = ls_randn(LS_SHAPE(2, 3, QUERIES, 5), dtype), *y[2], *gradients[2][3];
+    for (int way = 0; way < 2; way++) {
+        ls_tensor *scores = way == 0 ? NULL : ls_mul(ls_matmul(x[0], ls_transpose(x[1], -1, -2)), 0.3);
+        y[way] = way == 0 ? ls_attention(x[0], x[1], x[2], &(ls_attention_options){.attn_mask = mask, .scale = 0.3})
+                          : ls_matmul(ls_softmax(ls_add(scores, added), -1), x[2]);
+        assert_int_equal(ls_backward(ls_sum(ls_mul(y[way], weight))), LS_OK);
+        for (int i = 0; i < 3; i++) {
+            gradients[way][i] = ls_clone(ls_grad(x[i]));
+            ls_zero_grad(x[i]);
+        }
+    }
+    const double most = dtype == LS_F32 ? 2e-5 : 1e-12;
+    expect_near("values", y[0], y[1], most);
+    for (int i = 0; i < 3; i++) {
+        expect_near(i == 0 ? "dq" : i == 1 ? "dk" : "dv", gradients[0][i], gradients[1][i], 4 * most);
+    }
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void test_attn_masks(void **state) {
+    (void)state;
+    const ls_shape shapes[] = {LS_SHAPE(140, 300),
+                               LS_SHAPE(3, 140, 300),
+                               LS_SHAPE(2, 1, 140, 300),
+                               LS_SHAPE(2, 3, 140, 300),
+                               LS_SHAPE(2, 1, 1, 300),
+                               LS_SHAPE(140, 1),
+                               LS_SHAPE(300)};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (int numbers = 0; numbers < 2; numbers++) {
+            check_attn_mask(shapes[i], numbers != 0, LS_F32);
+            check_attn_mask(shapes[i], numbers != 0, LS_F64);
+        }
+    }
+}
+
 static void test_strides_and_dtypes(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -295,8 +346,12 @@ static void test_transformer_block(void **state) {
     (void)state;
     for (int causal = 0; causal < 2; causal++) {
         ls_scope *scope = ls_scope_begin();
-        ls_module *module = ls_nn_transformer_block(
-            6, 2, &(ls_transformer_options){.hidden = 8, .attention = {.dtype = LS_F64, .causal = causal != 0}});
+        ls_module *module =
+            ls_nn_transformer_block(6, 2,
+                                    &(ls_transformer_options){.norm_first = true,
+                                                              .activation = LS_MLP_GELU,
+                                                              .hidden = 8,
+                                                              .attention = {.dtype = LS_F64, .causal = causal != 0}});
         ls_tensor *all[16] = {wave(LS_SHAPE(2, 4, 6), 1)};
         const int count = with_waves(module, all, 1);
         assert_int_equal(count, 13);
@@ -347,7 +402,7 @@ static void test_what_a_block_sees(void **state) {
 static void test_positions(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
-    ls_module *module = ls_nn_positions(5, 3, NULL);
+    ls_module *module = ls_nn_positions(5, 3, LS_F32);
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 4, 3), LS_F32);
     ls_tensor *y = ls_forward(module, x);
     assert_true(ls_equal(ls_select(y, 0, 1), ls_narrow(ls_module_find(module, "weight"), 0, 0, 4)));
@@ -376,9 +431,15 @@ static void test_refusals(void **state) {
     REFUSED(ls_attention(x, ls_narrow(x, 2, 0, 2), x, NULL), LS_ERR_SHAPE, "the widths of q and k differ")
     REFUSED(ls_attention(x, ls_narrow(x, 1, 0, 2), x, NULL), LS_ERR_SHAPE, "the lengths of k and v differ")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(2, 3), LS_F32)}), LS_ERR_SHAPE,
-            "the mask is a tensor of f32")
+            "the key mask is a tensor of f32")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(3), LS_BOOL)}), LS_ERR_SHAPE,
-            "the mask is [3], must be [batch, keys] of k [2, 3, 4]")
+            "the key mask is [3], must be [batch, keys] of k [2, 3, 4]")
+    REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = ls_ones(LS_SHAPE(3, 3), LS_U8)}), LS_ERR_SHAPE,
+            "attn_mask is a tensor of u8, must be bool or f32, the dtype of q")
+    REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = ls_ones(LS_SHAPE(2, 3), LS_BOOL)}), LS_ERR_SHAPE,
+            "attn_mask is [2, 3], must broadcast to [batch, heads, queries, keys] of q [2, 3, 4], k [2, 3, 4]")
+    REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = random_leaf(LS_SHAPE(3, 3), LS_F32)}),
+            LS_ERR_UNSUPPORTED, "attn_mask has no gradient")
     REFUSED(ls_rotary(ls_narrow(x, 2, 0, 3), NULL), LS_ERR_SHAPE, "ls_rotary: x is [2, 3, 3]")
     REFUSED(ls_rotary(ls_zeros(LS_SHAPE(1, 1, 1, 1, 1, 1, 3, 4), LS_F32), NULL), LS_ERR_SHAPE,
             "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], may have 7 dimensions at most")
@@ -389,7 +450,7 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(ls_error_message(), "even width"));
     assert_null(ls_nn_transformer_block(6, 4, NULL));
     assert_non_null(strstr(ls_error_message(), "width 6 does not make 4 heads"));
-    assert_null(ls_nn_positions(0, 4, NULL));
+    assert_null(ls_nn_positions(0, 4, LS_F32));
     ls_module *module = ls_nn_multi_head_attention(8, 4, NULL);
     REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], must be [n, length, 8]")
     ls_module_free(module);
@@ -397,11 +458,17 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_agrees_with_pytorch), cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_strides_and_dtypes),  cmocka_unit_test(test_nothing_to_see),
-        cmocka_unit_test(test_memory_is_linear),    cmocka_unit_test(test_multi_head_attention),
-        cmocka_unit_test(test_transformer_block),   cmocka_unit_test(test_what_a_block_sees),
-        cmocka_unit_test(test_positions),           cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_agrees_with_pytorch),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_attn_masks),
+        cmocka_unit_test(test_strides_and_dtypes),
+        cmocka_unit_test(test_nothing_to_see),
+        cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_multi_head_attention),
+        cmocka_unit_test(test_transformer_block),
+        cmocka_unit_test(test_what_a_block_sees),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -41,7 +41,7 @@ static ls_tensor *conv(ls_tensor **x) {
 }
 
 static ls_tensor *conv_transpose(ls_tensor **x) {
-    return ls_conv_transpose(x[0], x[1], x[2], &(ls_conv_options){.stride = LS_SHAPE(2, 2)});
+    return ls_conv_transpose(x[0], x[1], x[2], &(ls_conv_transpose_options){.stride = LS_SHAPE(2, 2)});
 }
 
 /* `third` is not rounded: the bias. */
@@ -251,12 +251,13 @@ static ls_tensor *attend(ls_tensor *x, void *user) {
 }
 
 static ls_module *network(int number) {
-    const ls_conv_options first = {.padding = LS_SHAPE(1)}, second = {.stride = LS_SHAPE(2), .padding = LS_SHAPE(1)};
+    const ls_conv_layer_options first = {.padding = LS_SHAPE(1)},
+                                second = {.stride = LS_SHAPE(2), .padding = LS_SHAPE(1)};
     return number == 0 ? ls_sequential(ls_nn_linear(40, 64), ls_nn_relu(), ls_nn_linear(64, 48), ls_nn_tanh(),
                                        ls_nn_linear(48, 10))
            : number == 1
                ? ls_sequential(ls_nn_conv_2d(3, 8, LS_SHAPE(3), &first), ls_nn_relu(),
-                               ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}),
+                               ls_nn_average_pool(&(ls_average_pool_options){.kernel = LS_SHAPE(2)}),
                                ls_nn_conv_2d(8, 16, LS_SHAPE(3), &second), ls_nn_relu(), ls_nn_flatten(),
                                ls_nn_linear(256, 10))
                : ls_sequential(ls_nn_linear(12, 24), ls_nn_function("attend", attend, NULL), ls_nn_linear(8, 10));
@@ -352,7 +353,7 @@ static ls_status train(ls_comm *world, void *argument) {
     set = ls_dataset_preload(ls_dataset_normalize(ls_dataset_subset(set, 0, SAMPLES), 0.286, 0.353));
     ls_module *model =
         ls_sequential(ls_nn_function("with_channel", with_channel, NULL),
-                      ls_nn_conv_2d(1, 8, LS_SHAPE(3), &(ls_conv_options){.stride = LS_SHAPE(2)}), ls_nn_relu(),
+                      ls_nn_conv_2d(1, 8, LS_SHAPE(3), &(ls_conv_layer_options){.stride = LS_SHAPE(2)}), ls_nn_relu(),
                       ls_nn_flatten(), ls_nn_linear(8 * 13 * 13, 64), ls_nn_relu(), ls_nn_linear(64, 10));
     if (world != NULL) {
         model = ls_data_parallel(model, world, NULL);

@@ -309,8 +309,8 @@ static ls_status step_hook(ls_tensor *leaf, void *user) {
 /* A step as soon as a gradient is complete: the walk has left what the parameter is needed for behind. */
 static void test_steps_during_the_pass(void **state) {
     (void)state;
-    ls_module *model = ls_sequential(ls_nn_linear_with(4, 4, &(ls_layer_options){.no_bias = true}), ls_nn_tanh(),
-                                     ls_nn_linear_with(4, 4, &(ls_layer_options){.no_bias = true}));
+    ls_module *model = ls_sequential(ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}), ls_nn_tanh(),
+                                     ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}));
     ls_optimizer *optimizers[2];
     for (int i = 0; i < 2; i++) {
         ls_tensor *parameter = ls_module_parameter(model, i);

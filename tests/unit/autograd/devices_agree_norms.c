@@ -99,7 +99,11 @@ static ls_tensor *class_loss(ls_tensor *const *inputs, int variant) {
                                            .label_smoothing = (variant & 12) == 4 ? 0.1 : 0,
                                            .ignore = true,
                                            .ignore_index = 3};
-    return (variant & 8) != 0 ? ls_nll_loss(inputs[0], inputs[1], &options)
+    return (variant & 8) != 0 ? ls_nll_loss(inputs[0], inputs[1],
+                                            &(ls_nll_loss_options){.reduction = options.reduction,
+                                                                   .weight = options.weight,
+                                                                   .ignore = options.ignore,
+                                                                   .ignore_index = options.ignore_index})
                               : ls_cross_entropy(inputs[0], inputs[1], &options);
 }
 
@@ -185,7 +189,7 @@ static void test_batch_norms(void **state) {
 enum { POOLS = 6, SIZES = 3 };
 
 static ls_tensor *pool(ls_tensor *const *inputs, int variant) {
-    const ls_pool_options pools[POOLS] = {
+    const ls_average_pool_options pools[POOLS] = {
         {.kernel = LS_SHAPE(2, 2)},
         {.kernel = LS_SHAPE(3, 3), .stride = LS_SHAPE(2, 2), .padding = LS_SHAPE(1, 1)},
         {.kernel = LS_SHAPE(3, 2), .stride = LS_SHAPE(2, 3), .padding = LS_SHAPE(1, 0), .ceil_mode = true},
@@ -197,7 +201,11 @@ static ls_tensor *pool(ls_tensor *const *inputs, int variant) {
     const bool largest = variant % 2 != 0;
     const int kind = variant / 2;
     if (kind < POOLS) {
-        return largest ? ls_max_pool(inputs[0], &pools[kind]) : ls_average_pool(inputs[0], &pools[kind]);
+        const ls_max_pool_options options = {.kernel = pools[kind].kernel,
+                                             .stride = pools[kind].stride,
+                                             .padding = pools[kind].padding,
+                                             .ceil_mode = pools[kind].ceil_mode};
+        return largest ? ls_max_pool(inputs[0], &options) : ls_average_pool(inputs[0], &pools[kind]);
     }
     return largest ? ls_adaptive_max_pool(inputs[0], sizes[kind - POOLS])
                    : ls_adaptive_average_pool(inputs[0], sizes[kind - POOLS]);

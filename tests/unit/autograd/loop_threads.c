@@ -82,7 +82,7 @@ static void record_maps(ls_tensor *x, ls_tensor *other, ls_tensor *row) {
     EACH(ls_neg(x)), EACH(ls_abs(x)), EACH(ls_square(x)), EACH(ls_exp(x)), EACH(ls_sin(x)), EACH(ls_cos(x));
     EACH(ls_sqrt(ls_abs(x))), EACH(ls_log(ls_abs(x))), EACH(ls_log1p(ls_abs(x))), EACH(ls_erf(x));
     EACH(ls_tanh(x)), EACH(ls_sigmoid(x)), EACH(ls_relu(x)), EACH(ls_leaky_relu(x, 0.1)), EACH(ls_elu(x, 1));
-    EACH(ls_gelu(x)), EACH(ls_silu(x)), EACH(ls_softplus(x)), EACH(ls_clamp(x, -0.5, 0.5));
+    EACH(ls_gelu(x)), EACH(ls_gelu_tanh(x)), EACH(ls_silu(x)), EACH(ls_softplus(x)), EACH(ls_clamp(x, -0.5, 0.5));
     EACH(ls_floor(x)), EACH(ls_ceil(x)), EACH(ls_round(x)), EACH(ls_sign(x));
     EACH(ls_is_nan(x)), EACH(ls_is_finite(x)), EACH(ls_logical_not(x));
     EACH(ls_add(x, other)), EACH(ls_sub(x, row)), EACH(ls_mul(row, x)), EACH(ls_div(x, other)), EACH(ls_add(x, 0.1));
@@ -122,7 +122,7 @@ static void record_rows(ls_tensor *x, ls_tensor *other, ls_tensor *row, int64_t 
     EACH(ls_sum(x)), EACH(ls_sum_axes(x, LS_AXES(0), false)), EACH(ls_sum_axes(x, LS_AXES(1), true)), EACH(ls_mean(x));
     EACH(ls_max_axes(x, LS_AXES(1), false)), EACH(ls_min(x)), EACH(ls_var(x)), EACH(ls_norm(x));
     EACH(ls_argmax(x, 1, false)), EACH(ls_mse_loss(x, other, LS_LOSS_MEAN)), EACH(ls_l1_loss(x, other, LS_LOSS_MEAN));
-    EACH(ls_bce_with_logits_loss(x, ls_sigmoid(other), LS_LOSS_MEAN));
+    EACH(ls_bce_with_logits_loss(x, ls_sigmoid(other), NULL));
     ls_seed(3);
     EACH(ls_dropout(x, 0.3));
 }
@@ -240,17 +240,18 @@ static const char *run_training(int number, const void *what) {
     LS_MUST(take_threads(number) == NULL);
     ls_scope *scope = ls_scope_begin();
     ls_seed(1);
-    const ls_transformer_options causal = {.dropout = 0.1, .attention = {.causal = true}};
-    ls_module *gpt = ls_sequential(ls_nn_embedding(97, 64), ls_nn_positions(80, 64, NULL),
+    const ls_transformer_options causal = {
+        .norm_first = true, .activation = LS_MLP_GELU, .dropout = 0.1, .attention = {.causal = true}};
+    ls_module *gpt = ls_sequential(ls_nn_embedding(97, 64), ls_nn_positions(80, 64, LS_F32),
                                    ls_nn_transformer_block(64, 4, &causal), ls_nn_transformer_block(64, 4, &causal),
                                    ls_nn_layer_norm(LS_SHAPE(64), NULL), ls_nn_linear(64, 97));
     LS_MUST(train(gpt, ls_randint(LS_SHAPE(9, 80), LS_I64, 0, 97), ls_randint(LS_SHAPE(720), LS_I64, 0, 97), 97) ==
             NULL);
     ls_module *cnn = ls_sequential(
-        ls_nn_conv_2d(1, 12, LS_SHAPE(3), &(ls_conv_options){.same = true, .no_bias = true}),
-        ls_nn_batch_norm_2d(12, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}),
-        ls_nn_conv_2d(12, 20, LS_SHAPE(3), &(ls_conv_options){.same = true}), ls_nn_batch_norm_2d(20, NULL),
-        ls_nn_gelu(), ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}), ls_nn_flatten(),
+        ls_nn_conv_2d(1, 12, LS_SHAPE(3), &(ls_conv_layer_options){.same = true, .no_bias = true}),
+        ls_nn_batch_norm_2d(12, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}),
+        ls_nn_conv_2d(12, 20, LS_SHAPE(3), &(ls_conv_layer_options){.same = true}), ls_nn_batch_norm_2d(20, NULL),
+        ls_nn_gelu(), ls_nn_average_pool(&(ls_average_pool_options){.kernel = LS_SHAPE(2)}), ls_nn_flatten(),
         ls_nn_linear(20 * 7 * 7, 10));
     LS_MUST(train(cnn, ls_randn(LS_SHAPE(33, 1, 28, 28), LS_F32), ls_randint(LS_SHAPE(33), LS_I64, 0, 10), 10) == NULL);
     ls_module *mlp = ls_sequential(ls_nn_linear(784, 300), ls_nn_relu(), ls_nn_linear(300, 512), ls_nn_relu(),

@@ -18,6 +18,10 @@ static ls_tensor *huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduc
 
 typedef ls_tensor *(*loss_function)(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 
+static ls_tensor *bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
+}
+
 static const struct {
     const char *name;
     loss_function function;
@@ -27,7 +31,7 @@ static const struct {
     {"l1", ls_l1_loss, -2, 2, -2, 2},
     {"huber", huber, -2, 2, -2, 2},
     {"bce", ls_bce_loss, 0.1, 0.9, 0.1, 0.9},
-    {"bce_with_logits", ls_bce_with_logits_loss, -2, 2, 0.1, 0.9},
+    {"bce_with_logits", bce_with_logits, -2, 2, 0.1, 0.9},
     {"kl_div", ls_kl_div_loss, -2, -0.1, 0.1, 0.9},
 };
 enum { LOSSES = sizeof losses / sizeof losses[0] };
@@ -58,6 +62,37 @@ static void test_element_losses_agree_with_pytorch(void **state) {
             }
         }
     }
+}
+
+static void test_weighted_bce_agrees_with_pytorch(void **state) {
+    (void)state;
+    for (int reduction = LS_LOSS_MEAN; reduction <= LS_LOSS_NONE; reduction++) {
+        for (int both = 0; both < 2; both++) {
+            ls_scope *scope = ls_scope_begin();
+            ls_tensor *inputs[] = {leaf_between(LS_SHAPE(4, 3), 1, -2, 2), leaf_between(LS_SHAPE(4, 3), 2, 0, 1),
+                                   wave_between(LS_SHAPE(3), 3, 0.2, 4), wave_between(LS_SHAPE(4, 1), 4, 0.2, 2)};
+            const ls_bce_with_logits_options options = {.reduction = (ls_loss_reduction)reduction,
+                                                        .pos_weight = inputs[2],
+                                                        .weight = both != 0 ? inputs[3] : NULL};
+            char name[64];
+            snprintf(name, sizeof name, "bce_with_logits/%s/%s", reductions[reduction],
+                     both != 0 ? "weights" : "pos_weight");
+            check_against(fixtures, name, ls_bce_with_logits_loss(inputs[0], inputs[1], &options), inputs, 2, NULL, 0);
+            assert_int_equal(ls_scope_end(scope), LS_OK);
+        }
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_from(LS_SHAPE(2), LS_F32, (const float[]){200, -200}); /* no overflow */
+    ls_tensor *target = ls_from(LS_SHAPE(2), LS_F32, (const float[]){0, 1});
+    const ls_bce_with_logits_options options = {.pos_weight = ls_full(LS_SCALAR, LS_F32, 3)};
+    assert_true(ls_item(ls_bce_with_logits_loss(x, target, &options)) == 400);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    scope = ls_scope_begin();
+    x = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(
+        scope,
+        ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.pos_weight = ls_ones(LS_SHAPE(4, 2, 3), LS_F32)}),
+        LS_ERR_SHAPE, "ls_bce_with_logits_loss: pos_weight is [4, 2, 3], must broadcast to the logits [2, 3]");
 }
 
 static void test_similarities_agree_with_pytorch(void **state) {
@@ -228,7 +263,13 @@ static void check_class_losses(const class_case *one, ls_class_loss_options opti
     }
     ls_tensor *x = wave(one->x, 1);
     snprintf(name, sizeof name, "nll/%s", tail);
-    check_against(fixtures, name, ls_nll_loss(x, target, &options), &x, 1, NULL, 0);
+    check_against(fixtures, name,
+                  ls_nll_loss(x, target,
+                              &(ls_nll_loss_options){.reduction = options.reduction,
+                                                     .weight = options.weight,
+                                                     .ignore = options.ignore,
+                                                     .ignore_index = options.ignore_index}),
+                  &x, 1, NULL, 0);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -430,6 +471,7 @@ static void test_class_losses_refuse(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_element_losses_agree_with_pytorch),
+        cmocka_unit_test(test_weighted_bce_agrees_with_pytorch),
         cmocka_unit_test(test_similarities_agree_with_pytorch),
         cmocka_unit_test(test_similarities_refuse),
         cmocka_unit_test(test_element_losses_of_views),

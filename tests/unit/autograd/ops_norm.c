@@ -95,7 +95,7 @@ static void test_batch_norm_layers_of_halves(void **state) {
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
         ls_scope *scope = ls_scope_begin();
-        ls_module *layer = ls_nn_batch_norm_1d(4, &(ls_layer_options){.dtype = halves[i]});
+        ls_module *layer = ls_nn_batch_norm_1d(4, &(ls_batch_norm_options){.dtype = halves[i]});
         ls_module *exact = ls_nn_batch_norm_1d(4, NULL);
         assert_non_null(layer);
         ls_tensor *x = ls_detach(ls_to(wave(LS_SHAPE(6, 4), 1), halves[i]));

@@ -165,11 +165,13 @@ static void check_normed(const char *name, ls_module *layer, ls_shape shape) {
 
 static void test_weight_norm(void **state) {
     (void)state;
-    const ls_layer_options linear = {.dtype = LS_F64, .weight_norm = true};
-    const ls_conv_options conv = {.dtype = LS_F64, .weight_norm = true};
+    const ls_linear_options linear = {.dtype = LS_F64, .weight_norm = true};
+    const ls_conv_layer_options conv = {.dtype = LS_F64, .weight_norm = true};
+    const ls_conv_transpose_layer_options transposed = {.dtype = LS_F64, .weight_norm = true};
     check_normed("weight_norm/linear", ls_nn_linear_with(4, 3, &linear), LS_SHAPE(5, 4));
     check_normed("weight_norm/conv", ls_nn_conv_2d(2, 3, LS_SHAPE(2), &conv), LS_SHAPE(2, 2, 3, 4));
-    check_normed("weight_norm/conv_transpose", ls_nn_conv_transpose_1d(3, 2, LS_SHAPE(3), &conv), LS_SHAPE(2, 3, 4));
+    check_normed("weight_norm/conv_transpose", ls_nn_conv_transpose_1d(3, 2, LS_SHAPE(3), &transposed),
+                 LS_SHAPE(2, 3, 4));
 }
 
 /* It begins as the layer without, and a ReLU behind it is fused as behind that. */
@@ -179,7 +181,7 @@ static void test_weight_norm_begins_as_the_weight(void **state) {
     ls_tensor *x = wave(LS_SHAPE(5, 4), 1), *y[2];
     for (int normed = 0; normed < 2; normed++) {
         ls_seed(4);
-        const ls_layer_options options = {.dtype = LS_F64, .weight_norm = normed == 1};
+        const ls_linear_options options = {.dtype = LS_F64, .weight_norm = normed == 1};
         ls_module *model = ls_sequential(ls_nn_linear_with(4, 3, &options), ls_nn_relu());
         y[normed] = ls_forward(model, x);
         ls_module_free(model);

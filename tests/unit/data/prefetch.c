@@ -550,7 +550,7 @@ static void test_waiting_for_data_is_told(void **state) {
     ls_dataset *set = ls_dataset_transform_target(gated(true), take_long, NULL);
     ls_loader *loader = ls_loader_new(ls_dataset_transform_input(set, take_long, NULL),
                                       &(ls_loader_options){.batch_size = N, .threads = 2});
-    ls_module *model = ls_nn_linear_with(1, 1, &(ls_layer_options){.dtype = LS_F64});
+    ls_module *model = ls_nn_linear_with(1, 1, &(ls_linear_options){.dtype = LS_F64});
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 1e-6});
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,

@@ -45,7 +45,12 @@ static ls_tensor *class_loss(network_words *words, ls_tensor *y, int number, boo
     ls_tensor *target = network_flag(words, "probabilities")
                             ? network_tensor_of(number, NETWORK_TARGET, shape, dtype, 0.5, 0.5)
                             : network_below(number, NETWORK_TARGET, places, classes);
-    return from_logits ? ls_cross_entropy(y, target, &options) : ls_nll_loss(y, target, &options);
+    return from_logits ? ls_cross_entropy(y, target, &options)
+                       : ls_nll_loss(y, target,
+                                     &(ls_nll_loss_options){.reduction = options.reduction,
+                                                            .weight = options.weight,
+                                                            .ignore = options.ignore,
+                                                            .ignore_index = options.ignore_index});
 }
 
 static ls_tensor *distance_loss(network_words *words, ls_tensor *y, int number) {
@@ -65,6 +70,10 @@ static ls_tensor *distance_loss(network_words *words, ls_tensor *y, int number) 
     return ls_cosine_embedding_loss(y, target, sign, margin, reduction);
 }
 
+static ls_tensor *bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
+}
+
 /* NULL where the loss is not known. */
 static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     const ls_shape shape = ls_shape_of(y);
@@ -80,7 +89,7 @@ static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     } losses[] = {{"mse", ls_mse_loss, 1, 0},
                   {"l1", ls_l1_loss, 1, 0},
                   {"bce", ls_bce_loss, 0.5, 0.5},
-                  {"bce_with_logits", ls_bce_with_logits_loss, 0.5, 0.5},
+                  {"bce_with_logits", bce_with_logits, 0.5, 0.5},
                   {"kl_div", ls_kl_div_loss, 0.5, 0.5}};
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
         if (strcmp(losses[i].name, words->name) == 0) {

@@ -49,10 +49,11 @@ static void agrees(const char *name, ls_module *module, ls_shape shape) {
 
 static void test_agree_with_pytorch(void **state) {
     (void)state;
-    const ls_layer_options f64 = {.dtype = LS_F64};
-    agrees("rms_norm/1", ls_nn_rms_norm(LS_SHAPE(4), &f64), LS_SHAPE(2, 3, 4));
-    agrees("rms_norm/2", ls_nn_rms_norm(LS_SHAPE(3, 4), &f64), LS_SHAPE(2, 3, 4));
-    agrees("rms_norm/plain", ls_nn_rms_norm(LS_SHAPE(4), &(ls_layer_options){.no_affine = true, .epsilon = 1e-3}),
+    const ls_norm_options f64 = {.dtype = LS_F64};
+    const ls_rms_norm_options rms_f64 = {.dtype = LS_F64};
+    agrees("rms_norm/1", ls_nn_rms_norm(LS_SHAPE(4), &rms_f64), LS_SHAPE(2, 3, 4));
+    agrees("rms_norm/2", ls_nn_rms_norm(LS_SHAPE(3, 4), &rms_f64), LS_SHAPE(2, 3, 4));
+    agrees("rms_norm/plain", ls_nn_rms_norm(LS_SHAPE(4), &(ls_rms_norm_options){.no_affine = true, .epsilon = 1e-3}),
            LS_SHAPE(2, 3, 4));
     agrees("group_norm/4d/1", ls_nn_group_norm(1, 6, &f64), LS_SHAPE(2, 6, 2, 3));
     agrees("group_norm/4d/3", ls_nn_group_norm(3, 6, &f64), LS_SHAPE(2, 6, 2, 3));
@@ -69,13 +70,13 @@ static void test_parameters(void **state) {
     assert_int_equal(ls_module_parameter_count(rms), 1);
     assert_non_null(ls_module_find(rms, "weight"));
     ls_module_free(rms);
-    ls_module *group = ls_nn_group_norm(2, 4, &(ls_layer_options){.no_bias = true});
+    ls_module *group = ls_nn_group_norm(2, 4, &(ls_norm_options){.no_bias = true});
     assert_int_equal(ls_module_parameter_count(group), 1);
     ls_module_free(group);
     ls_module *plain = ls_nn_instance_norm(4, NULL);
     assert_int_equal(ls_module_parameter_count(plain), 0);
     ls_module_free(plain);
-    ls_module *instance = ls_nn_instance_norm(4, &(ls_layer_options){.affine = true});
+    ls_module *instance = ls_nn_instance_norm(4, &(ls_instance_norm_options){.affine = true});
     assert_int_equal(ls_module_parameter_count(instance), 2);
     ls_module_free(instance);
 }

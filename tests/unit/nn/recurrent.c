@@ -20,16 +20,11 @@ typedef ls_module *constructor(int64_t in, int64_t hidden, const ls_recurrent_op
 static const struct kind {
     const char *name;
     constructor *make;
-    bool relu;
     int states;
-} kinds[] = {{"rnn", ls_nn_rnn, false, 1},
-             {"relu", ls_nn_rnn, true, 1},
-             {"lstm", ls_nn_lstm, false, 2},
-             {"gru", ls_nn_gru, false, 1}};
+} kinds[] = {{"rnn", ls_nn_rnn, 1}, {"relu", ls_nn_rnn_relu, 1}, {"lstm", ls_nn_lstm, 2}, {"gru", ls_nn_gru, 1}};
 enum { KINDS = 4 };
 
 static ls_module *make(const struct kind *kind, ls_recurrent_options options) {
-    options.relu = kind->relu;
     ls_module *module = kind->make(IN, HIDDEN, &options);
     assert_non_null(module);
     return module;
@@ -307,7 +302,7 @@ static void test_relu_of_nan(void **state) {
     (void)state;
     for (int k = 0; k < 2; k++) {
         ls_scope *scope = ls_scope_begin();
-        ls_module *module = ls_nn_rnn(1, 1, &(ls_recurrent_options){.relu = true, .dtype = k == 0 ? LS_F32 : LS_F64});
+        ls_module *module = ls_nn_rnn_relu(1, 1, &(ls_recurrent_options){.dtype = k == 0 ? LS_F32 : LS_F64});
         ls_tensor *x = ls_full(LS_SHAPE(1, 1, 1), k == 0 ? LS_F32 : LS_F64, (double)NAN);
         assert_int_equal(ls_backward(ls_sum(ls_forward(module, x))), LS_OK);
         assert_true(ls_item(ls_grad(ls_module_find(module, "bias_ih_l0"))) == 1);
@@ -356,10 +351,6 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(ls_error_message(), "ls_nn_gru: 65 layers: must be from 1 to 64"));
     assert_null(ls_nn_lstm(3, 5, &(ls_recurrent_options){.dropout = 1.5}));
     assert_non_null(strstr(ls_error_message(), "dropout"));
-    assert_null(ls_nn_lstm(3, 5, &(ls_recurrent_options){.relu = true}));
-    assert_non_null(strstr(ls_error_message(), "ls_nn_lstm: relu is an option of ls_nn_rnn"));
-    assert_null(ls_nn_gru(3, 5, &(ls_recurrent_options){.relu = true}));
-    assert_non_null(strstr(ls_error_message(), "ls_nn_gru: relu is an option of ls_nn_rnn"));
 }
 
 int main(void) {

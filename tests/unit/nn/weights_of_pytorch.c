@@ -15,23 +15,23 @@
 static const char weights[] = LS_FIXTURES "/pytorch_norms.safetensors";
 
 static ls_module *model_new(void) {
-    ls_module *model =
-        ls_sequential(ls_nn_linear(6, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
-                      ls_nn_linear_with(8, 5, &(ls_layer_options){.no_bias = true}),
-                      ls_nn_batch_norm_1d(5, &(ls_layer_options){.epsilon = 1e-3, .momentum = 0.3, .no_affine = true}),
-                      ls_nn_layer_norm(LS_SHAPE(5), NULL), ls_nn_gelu(), ls_nn_linear(5, 3));
+    ls_module *model = ls_sequential(
+        ls_nn_linear(6, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
+        ls_nn_linear_with(8, 5, &(ls_linear_options){.no_bias = true}),
+        ls_nn_batch_norm_1d(5, &(ls_batch_norm_options){.epsilon = 1e-3, .momentum = 0.3, .no_affine = true}),
+        ls_nn_layer_norm(LS_SHAPE(5), NULL), ls_nn_gelu(), ls_nn_linear(5, 3));
     assert_non_null(model);
     return model;
 }
 
 static ls_module *convolutional_new(void) {
     ls_module *model = ls_sequential(
-        ls_nn_conv_2d(2, 6, LS_SHAPE(3), &(ls_conv_options){.padding = LS_SHAPE(1), .no_bias = true}),
-        ls_nn_batch_norm_2d(6, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}),
+        ls_nn_conv_2d(2, 6, LS_SHAPE(3), &(ls_conv_layer_options){.padding = LS_SHAPE(1), .no_bias = true}),
+        ls_nn_batch_norm_2d(6, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}),
         ls_nn_conv_2d(6, 6, LS_SHAPE(3),
-                      &(ls_conv_options){.stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .groups = 6}),
-        ls_nn_batch_norm_2d(6, &(ls_layer_options){.epsilon = 1e-3, .momentum = 0.3}), ls_nn_silu(),
-        ls_nn_conv_transpose_2d(6, 4, LS_SHAPE(2), &(ls_conv_options){.stride = LS_SHAPE(2)}),
+                      &(ls_conv_layer_options){.stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .groups = 6}),
+        ls_nn_batch_norm_2d(6, &(ls_batch_norm_options){.epsilon = 1e-3, .momentum = 0.3}), ls_nn_silu(),
+        ls_nn_conv_transpose_2d(6, 4, LS_SHAPE(2), &(ls_conv_transpose_layer_options){.stride = LS_SHAPE(2)}),
         ls_nn_adaptive_average_pool(LS_SHAPE(2)), ls_nn_flatten(), ls_nn_linear(16, 5));
     assert_non_null(model);
     return model;
@@ -104,6 +104,11 @@ static void note_extra(const char *name, void *user) {
     note("+", name);
 }
 
+static void note_mismatched(const char *name, void *user) {
+    assert_ptr_equal(user, told);
+    note("!", name);
+}
+
 static ls_status load(ls_module *module, const char *path, bool missing, bool extra) {
     told[0] = '\0';
     return ls_module_load_with(module, path,
@@ -112,6 +117,48 @@ static ls_status load(ls_module *module, const char *path, bool missing, bool ex
                                                          .on_missing = note_missing,
                                                          .on_extra = note_extra,
                                                          .user = told});
+}
+
+static char logged[512];
+
+static void note_log(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    assert_int_equal(level, LS_LOG_WARNING);
+    const size_t length = strlen(logged);
+    snprintf(logged + length, sizeof logged - length, "%s\n", line);
+}
+
+/* A layer of another size keeps its values, and the program and the log name it; the layers before it are loaded. */
+static void test_mismatched_shapes_are_skipped(void **state) {
+    (void)state;
+    ls_module *source = ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(3, 5));
+    ls_module *other = ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(3, 2));
+    ls_tensor *weight = ls_clone(ls_module_find(other, "1.weight")), *bias = ls_clone(ls_module_find(other, "1.bias"));
+    const char *path = test_path("mismatched.safetensors");
+    assert_int_equal(ls_module_save(source, path, NULL), LS_OK);
+    ls_module_load_options options = {.on_mismatched = note_mismatched, .user = told};
+    const uint64_t before = ls_module_hash(other);
+    told[0] = '\0';
+    assert_int_equal(ls_module_load_with(other, path, &options), LS_ERR_SHAPE);
+    assert_string_equal(told, "!1.weight !1.bias ");
+    assert_true(ls_module_hash(other) == before);
+    told[0] = '\0';
+    options.skip_mismatched = true;
+    ls_log_set_sink(note_log, NULL);
+    assert_int_equal(ls_module_load_with(other, path, &options), LS_OK);
+    ls_log_set_sink(NULL, NULL);
+    assert_string_equal(told, "!1.weight !1.bias ");
+    assert_non_null(strstr(logged, "1.weight is [5, 3] there and [2, 3] in the model, and keeps its values\n"));
+    assert_non_null(strstr(logged, "1.bias is [5] there and [2] in the model, and keeps its values\n"));
+    assert_true(ls_equal(ls_module_find(other, "0.weight"), ls_module_find(source, "0.weight")));
+    assert_true(ls_equal(ls_module_find(other, "0.bias"), ls_module_find(source, "0.bias")));
+    assert_true(ls_equal(ls_module_find(other, "1.weight"), weight));
+    assert_true(ls_equal(ls_module_find(other, "1.bias"), bias));
+    ls_release(weight);
+    ls_release(bias);
+    ls_module_free(source);
+    ls_module_free(other);
 }
 
 static void test_missing_and_extra_names(void **state) {
@@ -184,6 +231,7 @@ int main(void) {
         cmocka_unit_test(test_the_model_computes_what_pytorch_does),
         cmocka_unit_test(test_the_convolutional_model_computes_what_pytorch_does),
         cmocka_unit_test(test_missing_and_extra_names),
+        cmocka_unit_test(test_mismatched_shapes_are_skipped),
         cmocka_unit_test(test_counters_are_known_by_what_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

@@ -22,8 +22,8 @@ static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
 
 static ls_module *make_model(ls_dtype dtype) {
     ls_seed(5);
-    ls_module *model = ls_sequential(ls_nn_linear_with(3, 4, &(ls_layer_options){.dtype = dtype}), ls_nn_relu(),
-                                     ls_nn_linear_with(4, 2, &(ls_layer_options){.dtype = dtype, .no_bias = true}));
+    ls_module *model = ls_sequential(ls_nn_linear_with(3, 4, &(ls_linear_options){.dtype = dtype}), ls_nn_relu(),
+                                     ls_nn_linear_with(4, 2, &(ls_linear_options){.dtype = dtype, .no_bias = true}));
     assert_non_null(model);
     return model;
 }

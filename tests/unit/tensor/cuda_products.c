@@ -195,7 +195,7 @@ static void test_conv(void **state) {
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;
     int64_t batch, heads, queries, keys, width, value_width;
-    bool causal, masks, heads_inside; /* heads_inside: of positions, as a projection leaves them */
+    bool causal, masks, biased, heads_inside; /* heads_inside: of positions, as a projection leaves them */
 } attention_case;
 
 static array heads_array(const attention_case *c, int64_t length, int64_t width, uint64_t stream) {
@@ -224,13 +224,20 @@ static void check_attention(const attention_case *c) {
     for (int64_t i = 0; i < mask.tensor.count; i++) {
         array_set(&mask.tensor, i, i / c->keys > 0 && array_dice(4) != 0); /* the first batch sees nothing */
     }
-    const ls_tensor *const m = c->masks ? &mask.tensor : NULL;
+    /* One for all batches, with hidden keys. */
+    array bias = random_array(c->dtype, 4, (const int64_t[]){1, c->heads, c->queries, c->keys}, 22);
+    for (int64_t i = 0; i < bias.tensor.count; i += 5) {
+        array_set(&bias.tensor, i, -(double)INFINITY);
+    }
+    bias.tensor.size[0] = c->batch;
+    bias.tensor.stride[0] = 0;
+    const ls_tensor *const m = c->masks ? &mask.tensor : NULL, *const b = c->biased ? &bias.tensor : NULL;
     const ls_tensor *const q = &own[QUERY].tensor, *const k = &own[KEY].tensor, *const v = &own[VALUE].tensor;
-    assert_int_equal(ls_cpu_attention(NULL, &own[Y].tensor, &log_sum.tensor, q, k, v, m, 0.3, c->causal, c->rounds_to),
-                     LS_OK);
     assert_int_equal(
-        ls_cuda_attention(NULL, &own[OTHER_Y].tensor, &other_log_sum.tensor, q, k, v, m, 0.3, c->causal, c->rounds_to),
-        LS_OK);
+        ls_cpu_attention(NULL, &own[Y].tensor, &log_sum.tensor, q, k, v, m, b, 0.3, c->causal, c->rounds_to), LS_OK);
+    assert_int_equal(ls_cuda_attention(NULL, &own[OTHER_Y].tensor, &other_log_sum.tensor, q, k, v, m, b, 0.3, c->causal,
+                                       c->rounds_to),
+                     LS_OK);
     const bool same = c->rounds_to == LS_F32 || c->keys <= 256; /* else halves are of other numbers */
     if (same) {
         assert_near(&own[Y].tensor, &own[OTHER_Y].tensor);
@@ -240,12 +247,12 @@ static void check_attention(const attention_case *c) {
                                                                            array_dice(4) == 0 ? NULL : &own[DK].tensor;
     ls_tensor *const dv = array_dice(4) == 0 ? NULL : &own[DV].tensor;
     assert_int_equal(ls_cpu_attention_backward(NULL, dq, dk, dv, &own[G].tensor, &own[Y].tensor, &log_sum.tensor, q, k,
-                                               v, m, 0.3, c->causal, c->rounds_to),
+                                               v, m, b, 0.3, c->causal, c->rounds_to),
                      LS_OK);
     assert_int_equal(ls_cuda_attention_backward(
                          NULL, dq != NULL ? &own[OTHER_DQ].tensor : NULL, dk != NULL ? &own[OTHER_DK].tensor : NULL,
                          dv != NULL ? &own[OTHER_DV].tensor : NULL, &own[G].tensor, &own[Y].tensor, &log_sum.tensor, q,
-                         k, v, m, 0.3, c->causal, c->rounds_to),
+                         k, v, m, b, 0.3, c->causal, c->rounds_to),
                      LS_OK);
     for (int i = 0; i < 3; i++) {
         const bool wanted = (i == 0 ? dq : i == 1 ? dk : dv) != NULL;
@@ -259,6 +266,7 @@ static void check_attention(const attention_case *c) {
     array_free(&log_sum);
     array_free(&other_log_sum);
     array_free(&mask);
+    array_free(&bias);
 }
 
 static void test_attention(void **state) {
@@ -274,6 +282,7 @@ static void test_attention(void **state) {
                                   .value_width = 1 + array_dice(9),
                                   .causal = array_dice(2) == 0,
                                   .masks = array_dice(2) == 0,
+                                  .biased = array_dice(2) == 0,
                                   .heads_inside = array_dice(2) == 0};
         check_attention(&c);
     }
@@ -291,6 +300,7 @@ static void test_attention_in_blocks(void **state) {
                                           .value_width = 5,
                                           .causal = true,
                                           .masks = way % 2 == 0,
+                                          .biased = way >= 2,
                                           .heads_inside = way == 1 || way == 2});
     }
     check_attention(

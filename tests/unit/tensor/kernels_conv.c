@@ -65,7 +65,10 @@ static ls_status compute(const conv_case *c, ls_dtype dtype, ls_tensor *results[
                                      .padding = ls_shape_make(c->axes, padding),
                                      .dilation = ls_shape_make(c->axes, dilation),
                                      .groups = c->groups};
-    ls_tensor *y = (c->transposed ? ls_conv_transpose : ls_conv)(leaf[0], leaf[1], leaf[2], &options);
+    const ls_conv_transpose_options back = {
+        .stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups};
+    ls_tensor *y = c->transposed ? ls_conv_transpose(leaf[0], leaf[1], leaf[2], &back)
+                                 : ls_conv(leaf[0], leaf[1], leaf[2], &options);
     LS_TRY(ls_backward(ls_sum(ls_mul(y, ls_sin(ls_detach(y))))));
     results[0] = ls_to(ls_detach(y), LS_F64);
     for (int i = 0; i < 3; i++) {

@@ -49,6 +49,7 @@ static double sign(double x) {
 
 static const double two_over_root_pi = 1.1283791670955126;
 static const double one_over_root_two_pi = 0.3989422804014327;
+static const double root_two_over_pi = 0.7978845608028654;
 
 FORMULA(neg, -a)
 FORMULA(abs, fabs(a))
@@ -64,6 +65,7 @@ FORMULA(erf, erf(a))
 FORMULA(sigmoid, sigmoid(a))
 FORMULA(relu, larger(a, 0))
 FORMULA(gelu, a *(1 + erf(a / sqrt(2))) / 2)
+FORMULA(gelu_tanh, a *(1 + tanh(root_two_over_pi * (a + 0.044715 * a * a * a))) / 2)
 FORMULA(silu, a *sigmoid(a))
 FORMULA(softplus, log(1 + exp(a)))
 FORMULA(leaky_relu, a > 0 ? a : p * a)
@@ -84,6 +86,12 @@ FORMULA(sin_backward, a *cos(b))
 FORMULA(cos_backward, -a *sin(b))
 FORMULA(erf_backward, a *two_over_root_pi *exp(-b *b))
 FORMULA(gelu_backward, a *((1 + erf(b / sqrt(2))) / 2 + b * one_over_root_two_pi * exp(-b * b / 2)))
+static double gelu_tanh_slope(double x) {
+    const double t = tanh(root_two_over_pi * (x + 0.044715 * x * x * x));
+    return (1 + t) / 2 + x * (1 - t * t) / 2 * root_two_over_pi * (1 + 3 * 0.044715 * x * x);
+}
+
+FORMULA(gelu_tanh_backward, a *gelu_tanh_slope(b))
 FORMULA(silu_backward, a *(sigmoid(b) + b * sigmoid(b) * sigmoid(-b)))
 FORMULA(softplus_backward, a *sigmoid(b))
 FORMULA(leaky_relu_backward, b > 0 ? a : p * a)
@@ -178,6 +186,7 @@ static const map_case cases[] = {
     CASE(sigmoid, 1, ANY, FLOATS),
     CASE(relu, 1, ANY, FLOATS),
     CASE(gelu, 1, ANY, FLOATS),
+    CASE(gelu_tanh, 1, ANY, FLOATS),
     CASE(silu, 1, ANY, FLOATS),
     CASE(softplus, 1, ANY, FLOATS),
     CASE_WITH(leaky_relu, 1, ANY, FLOATS, 0.125),
@@ -190,6 +199,7 @@ static const map_case cases[] = {
     CASE(cos_backward, 2, ANY, FLOATS),
     CASE(erf_backward, 2, ANY, FLOATS),
     CASE(gelu_backward, 2, ANY, FLOATS),
+    CASE(gelu_tanh_backward, 2, ANY, FLOATS),
     CASE(silu_backward, 2, ANY, FLOATS),
     CASE(softplus_backward, 2, ANY, FLOATS),
     CASE_WITH(leaky_relu_backward, 2, ANY, FLOATS, 0.125),
@@ -411,6 +421,10 @@ static void test_edges_of_one_operand(void **state) {
     expect_of("softplus far left", ls_cpu_softplus, -1000, 0, 0, 0, 0);
     expect_of("softplus of NaN", ls_cpu_softplus, NAN, 0, 0, 0, NAN);
     expect_of("gelu far left", ls_cpu_gelu, -100, 0, 0, 0, 0);
+    expect_of("gelu_tanh far left", ls_cpu_gelu_tanh, -1e30, 0, 0, 0, 0);
+    expect_of("gelu_tanh_backward far left", ls_cpu_gelu_tanh_backward, 1, -1e30, 0, 0, 0);
+    expect_of("gelu_tanh_backward far right", ls_cpu_gelu_tanh_backward, 1, 1e30, 0, 0, 1);
+    expect_of("gelu_tanh_backward of NaN", ls_cpu_gelu_tanh_backward, 1, NAN, 0, 0, NAN);
     expect_of("abs of -0", ls_cpu_abs, -0.0, 0, 0, 0, 0);
     expect_of("sqrt of -1", ls_cpu_sqrt, -1, 0, 0, 0, NAN);
     expect_of("log of 0", ls_cpu_log, 0, 0, 0, 0, -INFINITY);

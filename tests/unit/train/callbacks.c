@@ -387,9 +387,9 @@ static uint64_t train_after(ls_callback *callback, double *loss) {
     ls_optimizer_free(s.optimizer);
     ls_module_free(s.model);
     ls_seed(8);
-    s.model = ls_sequential(ls_nn_linear_with(2, 8, &(ls_layer_options){.dtype = LS_F64}),
-                            ls_nn_batch_norm_1d(8, &(ls_layer_options){.dtype = LS_F64}), ls_nn_dropout(0.4),
-                            ls_nn_linear_with(8, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+    s.model = ls_sequential(ls_nn_linear_with(2, 8, &(ls_linear_options){.dtype = LS_F64}),
+                            ls_nn_batch_norm_1d(8, &(ls_batch_norm_options){.dtype = LS_F64}), ls_nn_dropout(0.4),
+                            ls_nn_linear_with(8, CLASSES, &(ls_linear_options){.dtype = LS_F64}));
     s.optimizer = ls_adam(s.model, NULL);
     ls_trial_options options = options_of(&s);
     options.callbacks = &callback;

@@ -488,7 +488,7 @@ static void test_modes_of_layers(void **state) {
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
         ls_module *layer = ls_nn_dropout(0.5);
-        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}), layer);
+        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_linear_options){.dtype = LS_F64}), layer);
         ls_optimizer *optimizer = ls_sgd(model, NULL);
         ls_trial_options options = options_of(&s);
         options.model = model;
@@ -516,7 +516,7 @@ static void test_wrong_trial(void **state) {
     assert_int_equal(ls_trial_save(t.trial, in_root("other")), LS_OK);
     end(&t);
     setting s = make_setting();
-    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_layer_options){.dtype = LS_F64});
+    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_linear_options){.dtype = LS_F64});
     ls_optimizer *adam = ls_adam(s.model, NULL);
     ls_trial_options options = options_of(&s);
     options.model = model;
@@ -639,6 +639,37 @@ static void test_damaged_files(void **state) {
     assert_string_equal(path, "");
     assert_non_null(strstr(logged, "; there is none before it"));
     ls_log_set_sink(NULL, NULL);
+}
+
+/* ls_module_load takes the newest whole checkpoint of a folder, one checkpoint, or the link to the best. */
+static void test_weights_from_folders(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("weights"));
+    const ls_checkpoint_options options = {.folder = folder};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    const uint64_t first = ls_module_hash(t.setting.model);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    const uint64_t second = ls_module_hash(t.setting.model);
+    assert_true(first != second);
+    assert_int_equal(ls_module_load(t.setting.model, in_root("weights/epoch-000001-step-0000000003")), LS_OK);
+    assert_true(ls_module_hash(t.setting.model) == first);
+    assert_int_equal(ls_module_load(t.setting.model, folder), LS_OK);
+    assert_true(ls_module_hash(t.setting.model) == second);
+    write_bytes(in_root("weights/epoch-000002-step-0000000006/model.safetensors"), (const unsigned char *)"x", 1);
+    ls_log_set_sink(note_log, NULL);
+    assert_int_equal(ls_module_load_with(t.setting.model, folder, NULL), LS_OK);
+    ls_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(logged, "; the checkpoint before it is tried"));
+    assert_true(ls_module_hash(t.setting.model) == first);
+    expect_failure(ls_module_load(t.setting.model, in_root("weights/epoch-000002-step-0000000006")), LS_ERR_FORMAT,
+                   "model.safetensors is damaged");
+    assert_int_equal(mkdir(in_root("empty"), 0700), 0);
+    expect_failure(ls_module_load(t.setting.model, in_root("empty")), LS_ERR_IO,
+                   "is not a checkpoint and has no whole checkpoint in it");
+    assert_true(ls_module_hash(t.setting.model) == first);
+    end(&t);
 }
 
 /* The folder's second checkpoint damaged by the manifest's first byte, and training that begins at the first. */
@@ -775,6 +806,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_modes_of_layers),
         cmocka_unit_test(test_wrong_trial),
         cmocka_unit_test(test_no_best_value),
+        cmocka_unit_test(test_weights_from_folders),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),

@@ -61,7 +61,7 @@ typedef struct participants {
 } participants;
 
 static participants make_trial(ls_callback *const *callbacks, int count) {
-    const ls_layer_options wide = {.dtype = LS_F64};
+    const ls_linear_options wide = {.dtype = LS_F64};
     participants p = {.train = make_data(0, SAMPLES), .validate = make_data(1, HELD_BACK), .test = make_data(2, TEST)};
     p.model = ls_sequential(ls_nn_linear_with(INPUTS, HIDDEN, &wide), ls_nn_tanh(),
                             ls_nn_linear_with(HIDDEN, CLASSES, &wide));

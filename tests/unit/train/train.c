@@ -420,7 +420,7 @@ static void test_caches_and_frozen_parameters(void **state) {
     static const ls_module_type cached = {.name = "Cached", .forward = forward_with_cache};
     setting s = make_setting();
     ls_module *model =
-        ls_sequential(ls_module_new(&cached), ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+        ls_sequential(ls_module_new(&cached), ls_nn_linear_with(2, CLASSES, &(ls_linear_options){.dtype = LS_F64}));
     ls_tensor *bias = ls_module_find(model, "1.bias");
     ls_set_requires_grad(bias, false);
     ls_optimizer *optimizer = ls_sgd(model, NULL);

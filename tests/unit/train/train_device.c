@@ -14,7 +14,7 @@ static setting make_apart(const char *device) {
     const ls_loader_options how = {.batch_size = BATCH, .device = "cpu"};
     setting s = {.train = make_loader_with(0, TRAIN_COUNT, &how), .validate = make_loader_with(1, TEST_COUNT, &how)};
     ls_seed(3);
-    s.model = ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64});
+    s.model = ls_nn_linear_with(2, CLASSES, &(ls_linear_options){.dtype = LS_F64});
     assert_ptr_equal(ls_to_device(s.model, device), s.model);
     s.optimizer = ls_sgd(s.model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
     assert_non_null(s.optimizer);

@@ -20,6 +20,8 @@ typedef struct block {
     int64_t rows, columns;
     int64_t query, key;
     const uint8_t *mask; /* of its keys, or NULL */
+    const void *bias;    /* of its scores, with rows bias_step elements apart, or NULL */
+    int64_t bias_step;
     bool causal;
     double scale;
     int64_t width; /* of the rows of y */
@@ -62,7 +64,7 @@ static matrix head_of(const ls_tensor *x, int64_t batch, int64_t head) {
 typedef struct heads {
     ls_dtype dtype;
     int64_t element; /* bytes */
-    matrix q, k, v, y, g, dq, dk, dv;
+    matrix q, k, v, bias, y, g, dq, dk, dv;
     char *log_sum;
     const uint8_t *mask;
     bool causal;
@@ -100,6 +102,8 @@ static block block_at(const heads *h, int64_t query, int64_t key) {
                    .query = query,
                    .key = key,
                    .mask = h->mask != NULL ? h->mask + key : NULL,
+                   .bias = h->bias.data != NULL ? h->bias.data + (query * h->bias.step + key) * h->element : NULL,
+                   .bias_step = h->bias.step,
                    .causal = h->causal,
                    .scale = h->scale,
                    .width = h->y.columns,
@@ -183,13 +187,15 @@ static ls_status backward_head(const heads *h, char *probabilities, char *gradie
 }
 
 static heads heads_of(const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,
-                      const ls_tensor *mask, double scale, bool causal, int64_t batch, int64_t head) {
+                      const ls_tensor *mask, const ls_tensor *bias, double scale, bool causal, int64_t batch,
+                      int64_t head) {
     const int64_t element = (int64_t)ls_dtype_size((ls_dtype)q->dtype);
     return (heads){.dtype = (ls_dtype)q->dtype,
                    .element = element,
                    .q = head_of(q, batch, head),
                    .k = head_of(k, batch, head),
                    .v = head_of(v, batch, head),
+                   .bias = head_of(bias, batch, head),
                    .log_sum = (char *)log_sum->data + (batch * q->size[1] + head) * q->size[2] * element,
                    .mask = mask != NULL ? (const uint8_t *)mask->data + batch * k->size[2] : NULL,
                    .causal = causal,
@@ -197,7 +203,8 @@ static heads heads_of(const ls_tensor *log_sum, const ls_tensor *q, const ls_ten
 }
 
 ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k,
-                           const ls_tensor *v, const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to) {
+                           const ls_tensor *v, const ls_tensor *mask, const ls_tensor *bias, double scale, bool causal,
+                           ls_dtype rounds_to) {
     (void)stream;
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls_no_kernel("attention", (ls_dtype)q->dtype);
@@ -211,7 +218,7 @@ ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, 
     ls_status status = LS_OK;
     for (int64_t i = 0; i < q->size[0] * q->size[1] && status == LS_OK; i++) {
         const int64_t batch = i / q->size[1], head = i % q->size[1];
-        heads h = heads_of(log_sum, q, k, v, mask, scale, causal, batch, head);
+        heads h = heads_of(log_sum, q, k, v, mask, bias, scale, causal, batch, head);
         h.rounds_to = rounds_to;
         h.y = head_of(y, batch, head);
         for (int64_t query = 0; query < h.q.rows && status == LS_OK; query += QUERIES) {
@@ -224,8 +231,8 @@ ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, 
 
 ls_status ls_cpu_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g,
                                     const ls_tensor *y, const ls_tensor *log_sum, const ls_tensor *q,
-                                    const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask, double scale,
-                                    bool causal, ls_dtype rounds_to) {
+                                    const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,
+                                    const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to) {
     (void)stream;
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls_no_kernel("attention_backward", (ls_dtype)q->dtype);
@@ -238,7 +245,7 @@ ls_status ls_cpu_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor 
     ls_status status = LS_OK;
     for (int64_t i = 0; i < q->size[0] * q->size[1] && status == LS_OK; i++) {
         const int64_t batch = i / q->size[1], head = i % q->size[1];
-        heads h = heads_of(log_sum, q, k, v, mask, scale, causal, batch, head);
+        heads h = heads_of(log_sum, q, k, v, mask, bias, scale, causal, batch, head);
         h.rounds_to = rounds_to;
         h.y = head_of(y, batch, head);
         h.g = head_of(g, batch, head);

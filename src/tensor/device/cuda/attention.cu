@@ -29,7 +29,7 @@ template <class T> struct heads {
 
 /* One call: `runs` runs of `count` heads each, whose matrices lie at even steps. */
 struct call {
-    const ls_tensor *q, *k, *v, *mask;
+    const ls_tensor *q, *k, *v, *mask, *bias;
     int64_t runs, count, queries, keys, width, value_width;
     bool is_one_run; /* all batches: head h is h % heads of batch h / heads */
     int64_t heads;
@@ -57,10 +57,10 @@ template <class T> heads<T> run_of(const call &c, const ls_tensor *x, int64_t ru
     return {data, head_step(c, x), x->size[2] > 1 ? x->stride[2] : x->size[3]};
 }
 
-call call_of(const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask, double scale,
-             bool causal, ls_dtype rounds_to, bool is_one_run) {
+call call_of(const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask, const ls_tensor *bias,
+             double scale, bool causal, ls_dtype rounds_to, bool is_one_run) {
     call c = {};
-    c.q = q, c.k = k, c.v = v, c.mask = mask;
+    c.q = q, c.k = k, c.v = v, c.mask = mask, c.bias = bias;
     c.is_one_run = is_one_run;
     c.runs = is_one_run ? 1 : q->size[0];
     c.heads = q->size[1];
@@ -150,11 +150,13 @@ template <class T> ls_status scores_of(ls_stream *stream, const call &c, const b
 }
 
 /* What a kernel needs to know of the rows of a block: row i is of head i / rows. */
-struct rows_of_block {
+template <class T> struct rows_of_block {
     int64_t rows, keys, leading, row, head, queries;
     bool causal;
     const uint8_t *mask; /* of the first head's batch, or nullptr */
     int64_t first_head, heads, mask_step;
+    const T *bias; /* of the first batch and head, or nullptr */
+    int64_t bias_batch, bias_head, bias_row;
 
     /* How many of its keys row `line` of a head sees, but for the mask. */
     LS_HOST_DEVICE int64_t visible(int64_t line) const {
@@ -163,14 +165,22 @@ struct rows_of_block {
     LS_HOST_DEVICE const uint8_t *mask_of(int64_t number) const {
         return mask == nullptr ? nullptr : mask + ls::quotient(first_head + number, heads) * mask_step;
     }
+    /* What is added to the scores of row `line` of a head, or nullptr. */
+    LS_BOTH const T *bias_of(int64_t number, int64_t line) const {
+        if (bias == nullptr) {
+            return nullptr;
+        }
+        const int64_t batch = ls::quotient(first_head + number, heads);
+        return bias + batch * bias_batch + (first_head + number - batch * heads) * bias_head + (row + line) * bias_row;
+    }
     /* Where the row is among all queries of the run's heads. */
     LS_HOST_DEVICE int64_t place(int64_t number, int64_t line) const {
         return (head + number) * queries + row + line;
     }
 };
 
-rows_of_block rows_of(const call &c, const block &b) {
-    rows_of_block r = {};
+template <class T> rows_of_block<T> rows_of(const call &c, const block &b) {
+    rows_of_block<T> r = {};
     r.rows = b.rows, r.keys = b.keys, r.leading = b.leading, r.row = b.row;
     r.head = (c.is_one_run ? 0 : b.run * c.count) + b.head;
     r.queries = c.queries;
@@ -179,6 +189,10 @@ rows_of_block rows_of(const call &c, const block &b) {
     r.first_head = r.head;
     r.heads = c.heads;
     r.mask_step = c.keys;
+    if (c.bias != nullptr) {
+        r.bias = static_cast<const T *>(c.bias->data);
+        r.bias_batch = c.bias->stride[0], r.bias_head = c.bias->stride[1], r.bias_row = c.bias->stride[2];
+    }
     return r;
 }
 
@@ -189,18 +203,24 @@ LS_HOST_DEVICE double exponential(double x) {
     return exp(x);
 }
 
+/* A score with its bias. */
+template <class T> LS_BOTH T biased(T score, const T *bias, int64_t j) {
+    return bias == nullptr ? score : score + bias[j];
+}
+
 /* Scores become exp(score - the largest of the row), 0 where a key is hidden, and `sums` those of the rows. */
 template <class T>
 ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scores, double *sums, T *log_sum) {
-    const rows_of_block r = rows_of(c, b);
+    const rows_of_block<T> r = rows_of<T>(c, b);
     const T scale = (T)c.scale;
     return ls::teams<256>(stream, "attention", b.count * b.rows, [=] LS_BODY(ls::team & t, int64_t i) {
         const int64_t number = ls::quotient(i, r.rows), line = i - number * r.rows, seen = r.visible(line);
         const uint8_t *const mask = r.mask_of(number);
+        const T *const bias = r.bias_of(number, line);
         T *const s = scores + i * r.leading;
         T largest = -(T)INFINITY;
         for (int64_t j = t.lane; j < seen; j += t.size) {
-            const T score = mask == nullptr || mask[j] != 0 ? s[j] * scale : -(T)INFINITY;
+            const T score = mask == nullptr || mask[j] != 0 ? biased(s[j] * scale, bias, j) : -(T)INFINITY;
             largest = score <= largest ? largest : score; /* NaN is the largest, and stays */
             if (largest != largest) {
                 break;
@@ -211,7 +231,7 @@ ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scor
         double sum = 0;
         for (int64_t j = t.lane; j < r.keys; j += t.size) {
             const bool hidden = none || j >= seen || (mask != nullptr && mask[j] == 0);
-            const T e = hidden ? (T)0 : exponential(s[j] * scale - largest);
+            const T e = hidden ? (T)0 : exponential(biased(s[j] * scale, bias, j) - largest);
             s[j] = e;
             sum += (double)e;
         }
@@ -266,13 +286,14 @@ struct gradients {
 template <class T>
 ls_status probabilities(ls_stream *stream, const call &c, const block &b, T *scores, T *d, const heads<const T> &g,
                         const heads<const T> &y, const T *log_sum) {
-    const rows_of_block r = rows_of(c, b);
+    const rows_of_block<T> r = rows_of<T>(c, b);
     const T scale = (T)c.scale;
     const int64_t width = c.value_width;
     const heads<const T> of_g = g, of_y = y;
     return ls::teams<256>(stream, "attention_backward", b.count * b.rows, [=] LS_BODY(ls::team & t, int64_t i) {
         const int64_t number = ls::quotient(i, r.rows), line = i - number * r.rows, seen = r.visible(line);
         const uint8_t *const mask = r.mask_of(number);
+        const T *const bias = r.bias_of(number, line);
         const T level = log_sum[r.place(number, line)];
         T *const s = scores + i * r.leading;
         double dot = 0;
@@ -286,7 +307,7 @@ ls_status probabilities(ls_stream *stream, const call &c, const block &b, T *sco
         }
         for (int64_t j = t.lane; j < r.keys; j += t.size) {
             const bool hidden = j >= seen || (mask != nullptr && mask[j] == 0);
-            const T p = hidden ? (T)0 : exponential(s[j] * scale - level);
+            const T p = hidden ? (T)0 : exponential(biased(s[j] * scale, bias, j) - level);
             s[j] = p;
             if (d != nullptr) {
                 d[i * r.leading + j] = p * (d[i * r.leading + j] - (T)dot) * scale;
@@ -352,7 +373,8 @@ static bool is_of_halves(const ls_tensor *q, const ls_tensor *k, ls_dtype rounds
 }
 
 ls_status ls_cuda_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k,
-                            const ls_tensor *v, const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to) {
+                            const ls_tensor *v, const ls_tensor *mask, const ls_tensor *bias, double scale, bool causal,
+                            ls_dtype rounds_to) {
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls::no_kernel("attention", q->dtype);
     }
@@ -360,29 +382,29 @@ ls_status ls_cuda_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum,
         return LS_OK;
     }
     if (is_of_halves(q, k, rounds_to)) {
-        const ls::attention_call asked = {q,       k,       v,       mask,  y,      log_sum,  nullptr,
-                                          nullptr, nullptr, nullptr, scale, causal, rounds_to};
+        const ls::attention_call asked = {q,       k,       v,       mask,    bias,  y,      log_sum,
+                                          nullptr, nullptr, nullptr, nullptr, scale, causal, rounds_to};
         const ls_status status = ls::library_attention(stream, asked);
         if (status != LS_ERR_UNSUPPORTED) {
             return status;
         }
     }
     const bool is_one_run = goes_on(q) && goes_on(k) && goes_on(v) && goes_on(y);
-    const call c = call_of(q, k, v, mask, scale, causal, rounds_to, is_one_run);
+    const call c = call_of(q, k, v, mask, bias, scale, causal, rounds_to, is_one_run);
     return q->dtype == LS_F32 ? forward<float>(stream, c, y, log_sum) : forward<double>(stream, c, y, log_sum);
 }
 
 ls_status ls_cuda_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g,
                                      const ls_tensor *y, const ls_tensor *log_sum, const ls_tensor *q,
-                                     const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask, double scale,
-                                     bool causal, ls_dtype rounds_to) {
+                                     const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,
+                                     const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to) {
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls::no_kernel("attention_backward", q->dtype);
     }
     if (is_of_halves(q, k, rounds_to)) {
         const ls::attention_call asked = {
-            q, k,     v,      mask,     const_cast<ls_tensor *>(y), const_cast<ls_tensor *>(log_sum), dq, dk, dv,
-            g, scale, causal, rounds_to};
+            q,  k, v,     mask,   bias,     const_cast<ls_tensor *>(y), const_cast<ls_tensor *>(log_sum), dq, dk,
+            dv, g, scale, causal, rounds_to};
         const ls_status status = ls::library_attention_backward(stream, asked);
         if (status != LS_ERR_UNSUPPORTED) {
             return status;
@@ -390,7 +412,7 @@ ls_status ls_cuda_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor
     }
     const bool is_one_run =
         goes_on(q) && goes_on(k) && goes_on(v) && goes_on(y) && goes_on(g) && goes_on(dq) && goes_on(dk) && goes_on(dv);
-    const call c = call_of(q, k, v, mask, scale, causal, rounds_to, is_one_run);
+    const call c = call_of(q, k, v, mask, bias, scale, causal, rounds_to, is_one_run);
     const gradients all = {dq, dk, dv, g, y, log_sum};
     return q->dtype == LS_F32 ? backward<float>(stream, c, all) : backward<double>(stream, c, all);
 }

@@ -12,7 +12,7 @@ namespace ls {
 /* The parameters of a call of f32 whose operands are rounded to a half. dq, dk and dv may be NULL; those and g are of
  * the backward pass. */
 struct attention_call {
-    const ls_tensor *q, *k, *v, *mask;
+    const ls_tensor *q, *k, *v, *mask, *bias;
     ls_tensor *y, *log_sum, *dq, *dk, *dv;
     const ls_tensor *g;
     double scale;

@@ -1,0 +1,145 @@
+/* Mean and deviation of the inputs of a data set, per channel. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/dataset.h"
+#include "nn/layers.h"
+#include "nn/module.h"
+#include "tensor/device.h"
+
+/* Samples are read in batches of about this many numbers. */
+enum { NUMBERS = 1 << 20 };
+
+/* Of the samples so far. */
+typedef struct statistics {
+    ls_dataset *dataset;
+    int64_t channels;
+    int64_t inner; /* elements of a channel in one sample */
+    int64_t count; /* samples */
+    double *mean;
+    double *squares; /* sums of squared distances from the mean */
+} statistics;
+
+static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "ls_nn_standardize_fit: channel %lld has a number that is NaN or infinite in samples %lld to %lld; "
+                   "replace it, or leave the samples out",
+                   (long long)channel, (long long)first, (long long)(first + rows - 1));
+}
+
+/* Adds one channel of a batch [rows, channels, inner] (Chan et al., The American Statistician 37, 1983). */
+static ls_status add_channel(statistics *s, int64_t channel, const double *batch, int64_t rows) {
+    const int64_t step = s->channels * s->inner;
+    const double here = (double)rows * (double)s->inner, before = (double)s->count * (double)s->inner;
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < s->inner; k++) {
+            sum += batch[i * step + channel * s->inner + k];
+        }
+    }
+    const double mean = sum / here;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < s->inner; k++) {
+            const double apart = batch[i * step + channel * s->inner + k] - mean;
+            squares += apart * apart;
+        }
+    }
+    if (!isfinite(squares)) {
+        return fail_number(channel, s->count, rows);
+    }
+    const double apart = mean - s->mean[channel];
+    s->mean[channel] += apart * here / (before + here);
+    s->squares[channel] += squares + apart * apart * before * here / (before + here);
+    return LS_OK;
+}
+
+static ls_status add_batch(statistics *s, ls_tensor *input, int64_t rows) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *batch = ls_to(input, LS_F64);
+    batch = batch != NULL ? ls_contiguous(batch) : NULL;
+    ls_status status = batch != NULL ? LS_OK : ls_error_status();
+    for (int64_t channel = 0; status == LS_OK && channel < s->channels; channel++) {
+        status = add_channel(s, channel, ls_host_data(batch), rows);
+    }
+    const ls_status ended = ls_scope_end(scope);
+    s->count += rows;
+    return status != LS_OK ? status : ended;
+}
+
+static ls_status add_all(statistics *s, int64_t *indices, int64_t most) {
+    ls_tensor *input = NULL, *target = NULL;
+    ls_status status = LS_OK;
+    while (status == LS_OK && s->count < ls_dataset_count(s->dataset)) {
+        const int64_t left = ls_dataset_count(s->dataset) - s->count, rows = left < most ? left : most;
+        for (int64_t i = 0; i < rows; i++) {
+            indices[i] = s->count + i;
+        }
+        const ls_samples samples = {.indices = indices, .places = indices, .count = rows};
+        status = ls_dataset_batch(s->dataset, &samples, &input, &target);
+        status = status == LS_OK ? add_batch(s, input, rows) : status;
+    }
+    ls_tensor_drop(input);
+    ls_tensor_drop(target);
+    return status;
+}
+
+/* `numbers` become the values of the buffer. */
+static ls_status set_buffer(ls_module *module, const char *name, const double *numbers, int64_t count) {
+    ls_tensor *given = ls_from(LS_SHAPE(count), LS_F64, numbers);
+    const ls_status status = given != NULL ? ls_copy_into(ls_module_find(module, name), given) : ls_error_status();
+    ls_release(given);
+    return status;
+}
+
+static ls_status set_buffers(const statistics *s, ls_module *module) {
+    for (int64_t c = 0; c < s->channels; c++) {
+        const double deviation = sqrt(s->squares[c] / ((double)s->count * (double)s->inner));
+        s->squares[c] = deviation > 0 ? deviation : 1;
+    }
+    const bool before = ls_no_grad(true);
+    ls_status status = set_buffer(module, "mean", s->mean, s->channels);
+    status = status == LS_OK ? set_buffer(module, "deviation", s->squares, s->channels) : status;
+    (void)ls_no_grad(before);
+    return status;
+}
+
+static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
+    statistics s = {.dataset = dataset, .channels = ls_size(ls_module_find(module, "mean"), 0), .inner = inner};
+    const int64_t fits = NUMBERS / (s.channels * inner), most = fits > 0 ? fits : 1;
+    const int64_t count = ls_dataset_count(dataset), rows = count < most ? count : most;
+    s.mean = ls_allocate_zeroed(2 * (size_t)s.channels, sizeof(double));
+    int64_t *indices = ls_allocate_zeroed((size_t)rows, sizeof *indices);
+    ls_status status =
+        s.mean != NULL && indices != NULL ? LS_OK : ls_fail_memory("ls_nn_standardize_fit", (size_t)rows * 8);
+    if (status == LS_OK) {
+        s.squares = s.mean + s.channels;
+        status = add_all(&s, indices, rows);
+    }
+    status = status == LS_OK ? set_buffers(&s, module) : status;
+    ls_free(s.mean);
+    ls_free(indices);
+    return status;
+}
+
+ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
+    static const char call[] = "ls_nn_standardize_fit";
+    if (standardize == NULL || standardize->type != &ls_standardize_type) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: takes a module of ls_nn_standardize, not %s", call,
+                       standardize == NULL ? "NULL" : ls_module_type_name(standardize));
+    }
+    if (ls_dataset_count(dataset) == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the data set has no samples", call);
+    }
+    const ls_shape shape = ls_dataset_layout(dataset).input_shape;
+    const int64_t channels = ls_size(ls_module_find(standardize, "mean"), 0);
+    int64_t inner = 1;
+    for (int i = 1; i < shape.ndim; i++) {
+        inner *= shape.size[i];
+    }
+    if (shape.ndim < 1 || shape.size[0] != channels || inner < 1) {
+        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, must be [%lld, ...]", call,
+                       ls_shape_describe(shape.ndim, shape.size).text, (long long)channels);
+    }
+    return fit(standardize, dataset, inner);
+}

@@ -1,0 +1,149 @@
+/* A module that standardizes its inputs: fitted from a data set, saved with the model, and the same in another program.
+ */
+#include "tests/support/unit.h"
+
+#include <math.h>
+
+#include <lockstep/data.h>
+#include <lockstep/nn.h>
+
+#include "tests/support/elements.h"
+#include "tests/support/files.h"
+#include "tests/support/operations.h"
+
+enum { ROWS = 700 };
+
+/* A column of large numbers, one of small ones, a constant one, and the target. */
+static const char *write_table(void) {
+    static char text[64 * ROWS];
+    int length = snprintf(text, sizeof text, "price,share,unit,sold\n");
+    for (int i = 0; i < ROWS; i++) {
+        length += snprintf(text + length, sizeof text - (size_t)length, "%.9g,%.9g,7,%d\n", 1e6 + 5e4 * sin(i),
+                           1e-4 * cos(3 * i) - 0.5, i % 2);
+    }
+    return test_file("table.csv", text, (size_t)length);
+}
+
+static ls_dataset *table(void) {
+    ls_dataset *data = ls_csv_dataset(write_table(), (const char *const[]){"sold"}, 1, NULL);
+    assert_non_null(data);
+    return data;
+}
+
+static ls_module *model_new(void) {
+    ls_module *model = ls_sequential(ls_nn_standardize(3), ls_nn_linear(3, 4), ls_nn_tanh(), ls_nn_linear(4, 1));
+    assert_non_null(model);
+    return model;
+}
+
+/* All rows of the table, in one batch. */
+static ls_tensor *all_rows(void) {
+    ls_loader *loader = ls_loader_new(table(), &(ls_loader_options){.batch_size = ROWS});
+    ls_batch batch = {0};
+    bool more = false;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    ls_tensor *rows = ls_clone(batch.input);
+    ls_loader_free(loader);
+    return rows;
+}
+
+static void test_columns_of_a_table(void **state) {
+    (void)state;
+    ls_dataset *data = table();
+    ls_module *model = model_new(), *standardize = ls_module_find_child(model, "0");
+    assert_int_equal(ls_nn_standardize_fit(standardize, data), LS_OK);
+    ls_dataset_free(data);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = all_rows();
+    ls_tensor *y = ls_forward(standardize, x), *first = ls_forward(model, x);
+    ls_tensor *mean = ls_mean_axes(y, LS_AXES(0), false), *square = ls_mean_axes(ls_square(y), LS_AXES(0), false);
+    assert_true(ls_allclose(mean, ls_from(LS_SHAPE(3), LS_F32, (const float[]){0, 0, 0}), 0, 2e-3));
+    assert_true(ls_allclose(square, ls_from(LS_SHAPE(3), LS_F32, (const float[]){1, 1, 0}), 0, 2e-3));
+    /* Saved with the model: another program that builds it computes the same bits. */
+    const char *path = test_path("model.safetensors");
+    assert_int_equal(ls_module_save(model, path, NULL), LS_OK);
+    ls_module *other = model_new();
+    assert_int_equal(ls_module_load(other, path), LS_OK);
+    assert_true(ls_equal(ls_forward(other, x), first));
+    assert_int_equal(ls_module_buffer_count(other), 2);
+    assert_int_equal(ls_module_parameter_count(other), 4);
+    ls_module_free(other);
+    ls_module_free(model);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+/* Pixels of u8, per channel, and numbers far from 0, whose squares would lose them. */
+static void test_channels_of_images(void **state) {
+    (void)state;
+    enum { COUNT = 20, PIXELS = 6 };
+    uint8_t pixels[COUNT * 2 * PIXELS];
+    double sum[2] = {0}, squares[2] = {0};
+    for (int i = 0; i < COUNT * 2 * PIXELS; i++) {
+        const int channel = i / PIXELS % 2;
+        pixels[i] = (uint8_t)(channel == 0 ? i * 7 % 50 : 200 + i * 5 % 9);
+        sum[channel] += pixels[i] / (double)(COUNT * PIXELS);
+        squares[channel] += (double)pixels[i] * pixels[i] / (COUNT * PIXELS);
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *images = ls_from(LS_SHAPE(COUNT, 2, 2, 3), LS_U8, pixels);
+    ls_dataset *data = ls_tensor_dataset(images, images);
+    ls_module *module = ls_nn_standardize(2);
+    assert_int_equal(ls_nn_standardize_fit(module, data), LS_OK);
+    ls_dataset_free(data);
+    for (int c = 0; c < 2; c++) {
+        const double deviation = sqrt(squares[c] - sum[c] * sum[c]);
+        assert_true(fabs(ls_item(ls_narrow(ls_module_find(module, "mean"), 0, c, 1)) - sum[c]) < 1e-4);
+        assert_true(fabs(ls_item(ls_narrow(ls_module_find(module, "deviation"), 0, c, 1)) - deviation) < 1e-4);
+    }
+    ls_tensor *y = ls_forward(module, images), *half = ls_forward(module, ls_to(images, LS_BF16));
+    assert_int_equal(ls_dtype_of(y), LS_F32);
+    assert_int_equal(ls_dtype_of(half), LS_BF16);
+    assert_true(ls_allclose(ls_mean_axes(y, LS_AXES(0, 2, 3), false), ls_zeros(LS_SHAPE(2), LS_F32), 0, 1e-5));
+    ls_module_free(module);
+    module = ls_nn_standardize(1);
+    ls_tensor *far = ls_add(ls_mul(ls_arange(LS_SHAPE(1000, 1), LS_F64), 1e-6), 1e7);
+    data = ls_tensor_dataset(far, far);
+    assert_int_equal(ls_nn_standardize_fit(module, data), LS_OK);
+    assert_true(fabs(ls_item(ls_module_find(module, "deviation")) / 1e-6 / sqrt((1e6 - 1) / 12) - 1) < 1e-3);
+    ls_dataset_free(data);
+    ls_module_free(module);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void expect_error(ls_status is, ls_status status, const char *words) {
+    assert_int_equal(is, status);
+    if (strstr(ls_error_message(), words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
+    }
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    assert_null(ls_nn_standardize(0));
+    ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
+    ls_dataset *data = table();
+    expect_error(ls_nn_standardize_fit(linear, data), LS_ERR_ARGUMENT,
+                 "takes a module of ls_nn_standardize, not Linear");
+    expect_error(ls_nn_standardize_fit(NULL, data), LS_ERR_ARGUMENT, "not NULL");
+    expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
+    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE, "inputs are [3], must be [2, ...]");
+    ls_dataset_free(data);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *rows = ls_from(LS_SHAPE(2, 3), LS_F32, (const float[]){1, 2, 3, 4, NAN, 6});
+    data = ls_tensor_dataset(rows, rows);
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT,
+                 "channel 1 has a number that is NaN or infinite in samples 0 to 1");
+    assert_true(ls_equal(ls_module_find(module, "mean"), ls_zeros(LS_SHAPE(3), LS_F32)));
+    ls_dataset_free(data);
+    check_refused(scope, ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
+                  "Standardize: x is [2, 4], must be [n, 3, ...]");
+    ls_module_free(module);
+    ls_module_free(linear);
+    ls_module_free(two);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns_of_a_table),
+                                       cmocka_unit_test(test_channels_of_images), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
