@@ -151,7 +151,7 @@ static void test_failures_free_metrics(void **state) {
     expect_released(&options, make_counted("a", &released), &released, "two metrics are named \"a\"");
     expect_released(&options, make_counted("loss", &released), &released, "two metrics are named \"loss\"");
     expect_released(&options, ls_metric_top_k_acc(0), &released, "ls_metric_top_k_acc: k is 0");
-    options.callbacks = &(ls_callback){.on_init = refuse};
+    options.callbacks = (ls_callback *[]){ls_callback_new(&(ls_callback_hooks){.on_init = refuse}, NULL)};
     options.callback_count = 1;
     expect_released(&options, make_counted("b", &released), &released, "refused");
     free_setting(&s);

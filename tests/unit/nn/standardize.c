@@ -1,4 +1,7 @@
-/* A module that standardizes its inputs: fitted from a data set, saved with the model, and the same in another program.
+/*
+ * A module that standardizes its inputs: fitted from a data set, saved with the model, and the same in another program.
+ *
+ * devices: cpu shadow cuda
  */
 #include "tests/support/unit.h"
 

@@ -1,6 +1,8 @@
 /*
  * Blocks of Transformers with weights of PyTorch and GPT-2: both norm orders, all activations, all masks, and
  * gradients. Files and script: tests/fixtures/make_transformer.py.
+ *
+ * devices: cpu shadow cuda
  */
 #include "tests/support/unit.h"
 
