@@ -7,7 +7,7 @@
 #include "base/trace.h"
 
 /* Counts down the leaves among the inputs of a node that the walk leaves behind. */
-static ls_status pass_by(ls_pass *pass, ls_node *node) {
+static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         if (node->inputs[i] != NULL && node->inputs[i]->leaf != NULL && ls_wants(node, i)) {
             LS_TRY(ls_leaf_passed(pass, node->inputs[i]->leaf));
@@ -57,7 +57,7 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
 }
 
 /* Notes what the pass finds at a node that the loss depends on. */
-static void note_findings(ls_pass *pass, const ls_node *node, const ls_tensor *gradient) {
+static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
     ls_pass_findings *found = pass->findings;
     for (int i = 0; i < node->input_count && node->has_constant; i++) {
         const char *operation = node->inputs[i] != NULL ? ls_mixing_operation(node->inputs[i]) : NULL;
@@ -103,7 +103,7 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
 }
 
 /* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
-static inline ls_status prepare_node(ls_pass *pass, ls_node *node) {
+static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
         return refuse_gradient(node);
@@ -119,7 +119,7 @@ static inline ls_status prepare_node(ls_pass *pass, ls_node *node) {
 }
 
 /* Runs the rule of a node. */
-static ls_status walk_node(ls_pass *pass, ls_node *node) {
+static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
     pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
@@ -187,7 +187,7 @@ static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape
 
 /* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
  */
-__attribute__((noinline)) static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach,
+__attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass, ls_node *node, ls_reach *reach,
                                                           ls_status status) {
     const ls_reach here = *reach;
     if (node->op->agree == NULL) {
@@ -209,7 +209,7 @@ __attribute__((noinline)) static ls_status agree_on_reach(ls_pass *pass, ls_node
  * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
  * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
  */
-static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
+static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
     ls_tensor *output = ls_tensor_hold(node->output);
     const bool due = is_due(pass->thread, node);
@@ -233,7 +233,7 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     return status;
 }
 
-static ls_status walk_tape(ls_pass *pass, ls_scope *scope, bool keep_tape) {
+static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
     ls_tape_link *link = scope->tape.last;
     ls_status status = LS_OK;
     while (link != NULL && status == LS_OK) {
@@ -248,7 +248,7 @@ static ls_status walk_tape(ls_pass *pass, ls_scope *scope, bool keep_tape) {
 }
 
 /* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
-static ls_status adopt_callbacks(ls_pass *pass, ls_scope *scope, bool keep_tape) {
+static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
     for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
          callback = callback->next) {
         LS_TRY(ls_scope_add_callback(pass->scope, callback));
@@ -259,7 +259,7 @@ static ls_status adopt_callbacks(ls_pass *pass, ls_scope *scope, bool keep_tape)
     return LS_OK;
 }
 
-static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape) {
+static ls_status walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         if (scope->tape.last != NULL) {
             LS_TRY(adopt_callbacks(pass, scope, keep_tape));
@@ -279,7 +279,7 @@ static void leave_callback(ls_scope_callback *callback) {
     }
 }
 
-static ls_status call_back(ls_pass *pass, bool keep_tape) {
+static ls_status call_back(ls_backward_pass *pass, bool keep_tape) {
     ls_status status = LS_OK;
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
@@ -311,7 +311,7 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
 
 /* Tells the other ranks of a failure where no node is left at which they wait for this rank: they wait at the end of
  * the pass. */
-static void fail_at_end(const ls_pass *pass) {
+static void fail_at_end(const ls_backward_pass *pass) {
     const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
     if (callback == NULL) {
         return;
@@ -476,7 +476,7 @@ static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *
 }
 
 /* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
-__attribute__((noinline)) static ls_status tell_watches(ls_pass *pass, const ls_tensor *output, bool seeded,
+__attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
                                                         ls_pass_findings *room) {
     ls_scope *innermost = pass->scope->outer;
     ls_batch_loss loss = {.weight = 1};
@@ -511,7 +511,8 @@ __attribute__((noinline)) static ls_status tell_watches(ls_pass *pass, const ls_
 }
 
 /* `room` is for the findings of the pass. */
-static inline ls_status begin_pass(ls_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room) {
+static inline ls_status begin_pass(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
+                                   ls_pass_findings *room) {
     ls_scope *innermost = pass->scope->outer;
     bool watched = false;
     for (const ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
@@ -520,7 +521,7 @@ static inline ls_status begin_pass(ls_pass *pass, const ls_tensor *output, bool 
     return watched ? tell_watches(pass, output, seeded, room) : LS_OK;
 }
 
-static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {
+static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_backward_options *options) {
     ls_scope *innermost = pass->scope->outer;
     ls_pass_findings findings;
     ls_status status = begin_pass(pass, output, options->gradient != NULL, &findings);
@@ -563,10 +564,10 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
         fail_before_pass(thread);
         return prepared;
     }
-    ls_pass pass = {.thread = thread,
-                    .scope = ls_scope_begin(),
-                    .weight = 1,
-                    .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
+    ls_backward_pass pass = {.thread = thread,
+                             .scope = ls_scope_begin(),
+                             .weight = 1,
+                             .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {
         return ls_error_status();
     }

@@ -9,32 +9,32 @@
 #include <jansson.h>
 #include <lockstep/base.h>
 
-typedef struct ls_report {
+typedef struct ls_doctor_report {
     bool as_json;       /* nothing is printed before ls_report_end */
     bool out_of_memory; /* something is missing from the object */
     json_t *root;       /* the object */
     json_t *section;    /* where facts go, lent by root */
     json_t *problems;   /* lent by root */
     json_t *notes;      /* lent by root */
-} ls_report;
+} ls_doctor_report;
 
 /* Fills in an empty report. */
-ls_status ls_report_begin(ls_report *report, bool as_json);
+ls_status ls_report_begin(ls_doctor_report *report, bool as_json);
 
 /* Facts from here on belong to section `key`. */
-void ls_report_section(ls_report *report, const char *key);
+void ls_report_section(ls_doctor_report *report, const char *key);
 
 /* One fact: `value` (taken) under `key` for JSON; the line in printf's format for people, who also read `key`. */
-void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
+void ls_report_fact(ls_doctor_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
 
 /* Something that a person may want to change. */
-void ls_report_note(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+void ls_report_note(ls_doctor_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
 /* Something that Lockstep needs and that is broken: `lockstep doctor` will exit with 1. */
-void ls_report_problem(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+void ls_report_problem(ls_doctor_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
 /* Prints what is left to print, frees the report and says whether there were problems. */
-ls_status ls_report_end(ls_report *report, bool *problems);
+ls_status ls_report_end(ls_doctor_report *report, bool *problems);
 
 /* Any bytes as a JSON string: what is not UTF-8 or not printable becomes '?'. */
 json_t *ls_report_text(const char *text);
@@ -59,7 +59,7 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 bool ls_doctor_plugin_is_broken(const char *name);
 
 /* Reports such a plug-in: the fact (`value` as for ls_report_fact) and the problem. */
-void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason);
+void ls_doctor_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason);
 
 /* The outcome; `reason` says why it is not here, is broken, was not tested, or failed; `version` is that of its
  * library. Both may be "". */
@@ -70,19 +70,19 @@ typedef struct ls_backend_outcome {
     const char *reason;
     const char *version;
 } ls_backend_outcome;
-void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome);
+void ls_doctor_backend(ls_doctor_report *report, const ls_backend_outcome *outcome);
 
 /* doctor_mpi.c: the same for backend mpi, on every MPI library that is here. */
-void ls_doctor_mpi(ls_report *report);
+void ls_doctor_mpi(ls_doctor_report *report);
 
 /* The checks. */
-void ls_doctor_backends(ls_report *report);
-void ls_doctor_devices(ls_report *report);
-void ls_doctor_cores(ls_report *report);
-void ls_doctor_memory(ls_report *report);
-void ls_doctor_limits(ls_report *report);
-void ls_doctor_network(ls_report *report);
-void ls_doctor_environment(ls_report *report);
-void ls_doctor_libraries(ls_report *report);
+void ls_doctor_backends(ls_doctor_report *report);
+void ls_doctor_devices(ls_doctor_report *report);
+void ls_doctor_cores(ls_doctor_report *report);
+void ls_doctor_memory(ls_doctor_report *report);
+void ls_doctor_limits(ls_doctor_report *report);
+void ls_doctor_network(ls_doctor_report *report);
+void ls_doctor_environment(ls_doctor_report *report);
+void ls_doctor_libraries(ls_doctor_report *report);
 
 #endif

@@ -15,11 +15,11 @@
 /* One row per backend there is or will be. */
 typedef struct backend_row {
     const char *name;
-    int ranks;                         /* of its self-test */
-    const char *library;               /* that it needs; NULL: none */
-    const char *package;               /* Debian's, that brings it */
-    bool gpus;                         /* it opens where there are some only, and its self-test moves nothing on them */
-    void (*report)(ls_report *report); /* NULL: check_backend does it */
+    int ranks;           /* of its self-test */
+    const char *library; /* that it needs; NULL: none */
+    const char *package; /* Debian's, that brings it */
+    bool gpus;           /* it opens where there are some only, and its self-test moves nothing on them */
+    void (*report)(ls_doctor_report *report); /* NULL: check_backend does it */
 } backend_row;
 
 static const backend_row backends[] = {
@@ -127,7 +127,7 @@ bool ls_doctor_plugin_is_broken(const char *name) {
     return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
 }
 
-void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason) {
+void ls_doctor_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason) {
     ls_report_fact(report, key, value, "broken: %s", reason);
     ls_report_problem(report, "the plug-in for %s is broken: %s", key, reason);
 }
@@ -144,7 +144,7 @@ static json_t *text_or_null(const char *text) {
     return text[0] != '\0' ? ls_report_text(text) : json_null();
 }
 
-void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome) {
+void ls_doctor_backend(ls_doctor_report *report, const ls_backend_outcome *outcome) {
     const char *reason = outcome->reason;
     json_t *fact = json_pack("{s:b, s:o, s:o, s:o}", "available", outcome->available, "reason",
                              outcome->passed ? json_null() : text_or_null(reason), "self_test",
@@ -183,7 +183,7 @@ static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
     return true;
 }
 
-static void check_backend(ls_report *report, const backend_row *row) {
+static void check_backend(ls_doctor_report *report, const backend_row *row) {
     char reason[LS_ERROR_CAPACITY] = "";
     const bool available = ls_backend_find(row->name) != NULL;
     const bool broken = !available && ls_doctor_plugin_is_broken(row->name);
@@ -212,7 +212,7 @@ static void check_backend(ls_report *report, const backend_row *row) {
     ls_doctor_backend(report, &outcome);
 }
 
-void ls_doctor_backends(ls_report *report) {
+void ls_doctor_backends(ls_doctor_report *report) {
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
         if (backends[i].report != NULL) {
             backends[i].report(report);

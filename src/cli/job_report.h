@@ -6,14 +6,14 @@
 #include "cli/outlet.h"
 #include "cli/rank.h"
 
-typedef struct ls_report {
+typedef struct ls_job_report {
     const ls_job_options *options;
     const ls_failure *failure;
     const ls_rank *rank; /* the one that failed; NULL: it ran elsewhere, or no rank did */
     int ended;           /* how many others ran here at that moment */
     int64_t oom_kills;   /* since before any rank ran */
     int nodes;           /* of the job */
-} ls_report;
+} ls_job_report;
 
 /* How many processes of this machine the kernel has ended for want of memory since it began; 0 where it does not say.
  */
@@ -23,7 +23,7 @@ int64_t ls_oom_kills(void);
 ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit);
 
 /* Says which rank failed, where and how, what became of the others, and its last lines if nobody has seen them. */
-void ls_failure_report(const ls_report *report, ls_outlet *error);
+void ls_failure_report(const ls_job_report *report, ls_outlet *error);
 
 /* The exit status of a job that ended by this failure. */
 int ls_failure_exit_status(const ls_failure *failure);

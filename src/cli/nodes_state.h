@@ -6,7 +6,7 @@
 #include "comm/store_connection.h"
 
 /* Another node. On node 0 one for each; on the others only node 0. */
-typedef struct ls_node {
+typedef struct ls_remote_node {
     uv_poll_t poll; /* first: libuv gives it back */
     bool watched;
     ls_nodes *nodes;
@@ -17,15 +17,15 @@ typedef struct ls_node {
     int asked;           /* so often whether its launcher is there, since anything was heard of it */
     int ranks;
     char host[64];
-} ls_node;
+} ls_remote_node;
 
 struct ls_nodes {
     ls_nodes_options options;
     ls_key key;
     ls_address address;
-    int listener;     /* node 0: until rank 0 gets it */
-    ls_node *others;  /* node 0: `options.nodes` entries of which the first is itself; else one, node 0 */
-    int first, count; /* those of them that are other nodes */
+    int listener;           /* node 0: until rank 0 gets it */
+    ls_remote_node *others; /* node 0: `options.nodes` entries of which the first is itself; else one, node 0 */
+    int first, count;       /* those of them that are other nodes */
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
     bool decided;                  /* how this start ends */
@@ -40,8 +40,8 @@ struct ls_nodes {
 };
 
 /* Sends; a node that does not take it is as good as lost, which its connection will tell. */
-void ls_node_tell(ls_node *node, const ls_node_message *message);
-void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_node *but);
+void ls_node_tell(ls_remote_node *node, const ls_node_message *message);
+void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_remote_node *but);
 
 /* What has come, if it is whole. A status other than LS_OK: the connection is of no more use. */
 ls_status ls_node_hear(ls_connection *link, bool *whole, ls_node_message *message);

@@ -67,7 +67,7 @@ uint64_t ls_machine_number(void) {
     return number_machine(card.machine);
 }
 
-static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeting *meeting) {
+static void find_local_place(const ls_job *job, const ls_roster *world, ls_rendezvous_result *meeting) {
     int before = 0, total = 0;
     for (int other = 0; other < world->size; other++) {
         if (strcmp(world->cards[other].machine, world->cards[job->rank].machine) == 0) {
@@ -139,7 +139,7 @@ static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_
     return status;
 }
 
-static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
     fill_card(&world->cards[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
         const ls_store_place place = {.url = job->url,
@@ -176,9 +176,9 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
     return LS_OK;
 }
 
-ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
+ls_status ls_rendezvous(const ls_job *job, ls_rendezvous_result *meeting) {
     ls_roster world = {0};
-    *meeting = (ls_meeting){.launcher = job->mpi};
+    *meeting = (ls_rendezvous_result){.launcher = job->mpi};
     ls_status status = ls_roster_make(&world, job->size);
     if (status == LS_OK) {
         status = meet(job, &world, meeting);

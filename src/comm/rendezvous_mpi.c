@@ -78,7 +78,7 @@ static ls_comm *open_world(const ls_job *job) {
     return backend != NULL ? ls_comm_open(backend, &join) : NULL;
 }
 
-ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
     ls_comm *mpi = job->mpi != NULL ? job->mpi : open_world(job);
     if (mpi == NULL) {
         return ls_error_status();

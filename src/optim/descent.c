@@ -48,13 +48,13 @@ ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y,
     return fetch_number(descent, sum, LS_SUM);
 }
 
-static size_t slot_bytes(const ls_slot *slot) {
+static size_t slot_bytes(const ls_optimizer_slot *slot) {
     return (size_t)slot->parameter->count * ls_dtype_size((ls_dtype)slot->parameter->dtype);
 }
 
 static ls_status gather_parameters(const ls_descent *descent, char *vector) {
     for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
+        const ls_optimizer_slot *slot = &descent->group->slots[i];
         LS_TRY(descent->group->device->copy(descent->stream, vector + slot->offset, slot->parameter->data,
                                             slot_bytes(slot)));
     }
@@ -65,7 +65,7 @@ static ls_status gather_parameters(const ls_descent *descent, char *vector) {
 static ls_status gather_gradient(const ls_descent *descent, char *vector) {
     const ls_device *device = descent->group->device;
     for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
+        const ls_optimizer_slot *slot = &descent->group->slots[i];
         const ls_tensor *gradient = ls_grad(slot->parameter);
         LS_TRY(gradient != NULL ? device->copy(descent->stream, vector + slot->offset, gradient->data, slot_bytes(slot))
                                 : device->clear(descent->stream, vector + slot->offset, slot_bytes(slot)));
@@ -75,7 +75,7 @@ static ls_status gather_gradient(const ls_descent *descent, char *vector) {
 
 static ls_status move_parameters(const ls_descent *descent, double step) {
     for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
+        const ls_optimizer_slot *slot = &descent->group->slots[i];
         LS_TRY(descent->kernels->axpy(descent->stream, descent->dtype, slot->parameter->count, step,
                                       (const char *)descent->direction + slot->offset, slot->parameter->data));
         ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
@@ -85,7 +85,7 @@ static ls_status move_parameters(const ls_descent *descent, double step) {
 
 ls_status ls_descent_place(ls_descent *descent, double step) {
     for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
+        const ls_optimizer_slot *slot = &descent->group->slots[i];
         LS_TRY(descent->group->device->copy(descent->stream, slot->parameter->data,
                                             (const char *)descent->start + slot->offset, slot_bytes(slot)));
         ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
@@ -112,7 +112,7 @@ ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
 
 /* ---- beginning and ending ---------------------------------------------------------------------------------------- */
 
-ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *group) {
+ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     const char *call = optimizer->type->name;
     if (optimizer->group_count > 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: it has a group of parameters already and works on one", call);

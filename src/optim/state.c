@@ -72,8 +72,8 @@ static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor
     return room;
 }
 
-static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group, ls_slot *slot, int number,
-                           ls_state_list *list) {
+static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_group *group, ls_optimizer_slot *slot,
+                           int number, ls_state_list *list) {
     const ls_optimizer_type *type = group->by->type;
     ls_state_word words[LS_OPTIMIZER_STATES];
     const int states = type->states(group->by, words);
@@ -95,7 +95,7 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group,
 static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
     int number = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
-        ls_group *group = &optimizer->groups[g];
+        ls_parameter_group *group = &optimizer->groups[g];
         char owner[32];
         snprintf(owner, sizeof owner, "param_groups.%d", g);
         LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,

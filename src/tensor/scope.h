@@ -100,12 +100,12 @@ typedef struct ls_record_ring {
  * that many calls of ls_release between two batches do not shorten the wait.
  */
 typedef struct ls_thread_state {
-    ls_scope *scope;         /* the innermost; never NULL */
-    ls_tensor *free_queue;   /* tensors to be freed one after the other, so that a long chain takes no deep stack */
-    struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
-    uint64_t pass;           /* counts this thread's backward passes */
-    uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
-    const ls_device *device; /* for new tensors; NULL: not asked for yet */
+    ls_scope *scope;       /* the innermost; never NULL */
+    ls_tensor *free_queue; /* tensors to be freed one after the other, so that a long chain takes no deep stack */
+    struct ls_backward_pass *walking; /* autograd's: the backward pass that runs, or NULL */
+    uint64_t pass;                    /* counts this thread's backward passes */
+    uint32_t segment;                 /* what is recorded is of this part of the program; see ls_node */
+    const ls_device *device;          /* for new tensors; NULL: not asked for yet */
     struct ls_batch_part
         *batch;        /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
     bool no_grad;      /* record nothing */

@@ -217,7 +217,8 @@ static ls_status start_thread(ls_gloo *gloo) {
     return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
 }
 
-/* ---- entries of ls_library --------------------------------------------------------------------------------------- */
+/* ---- entries of ls_collective_library
+ * --------------------------------------------------------------------------------------- */
 
 static ls_status gloo_prepare(ls_collectives *own) {
     ls_gloo *gloo = (ls_gloo *)own;
@@ -267,7 +268,7 @@ static void gloo_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     ls_key_forget(&gloo->key);
 }
 
-static const ls_library library = {
+static const ls_collective_library library = {
     .name = "gloo",
     .greeting_size = sizeof(greeting),
     .size = sizeof(ls_gloo),

@@ -117,7 +117,7 @@ static void nccl_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     }
 }
 
-static const ls_library library = {
+static const ls_collective_library library = {
     .name = "nccl",
     .greeting_size = sizeof(greeting),
     .size = sizeof(ls_nccl),
