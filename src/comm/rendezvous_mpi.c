@@ -13,13 +13,13 @@
 #include "comm/rendezvous.h"
 
 /* Where the ranks meet, as rank 0 tells it; an empty URL: nowhere. */
-typedef struct place {
+typedef struct meeting_point {
     char url[64];
     char key[LS_KEY_TEXT_SIZE];
-} place;
+} meeting_point;
 
 /* Rank 0: a place to meet. */
-static void make_place(place *meeting_place, int *listener) {
+static void make_place(meeting_point *meeting_place, int *listener) {
     const ls_address anywhere = {.host = "127.0.0.1", .port = 0};
     if (ls_key_make(meeting_place->key) == LS_OK && ls_socket_listen(&anywhere, true, listener) == LS_OK) {
         snprintf(meeting_place->url, sizeof meeting_place->url, "tcp://127.0.0.1:%d", ls_socket_port(*listener));
@@ -27,7 +27,7 @@ static void make_place(place *meeting_place, int *listener) {
 }
 
 static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world, ls_store **store) {
-    place where = {0};
+    meeting_point where = {0};
     int listener = -1;
     if (job->rank == 0) {
         make_place(&where, &listener);
