@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/mixing.h"
+#include "autograd/mixing_note.h"
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 #include "base/trace.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/mixing.h"
+#include "autograd/mixing_note.h"
 
 static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;

@@ -90,8 +90,20 @@ ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduc
 
 /* Puts the parameters at start + step * direction. */
 ls_status ls_descent_place(ls_descent *descent, double step);
+/* Adds step * direction to the parameters. */
+ls_status ls_descent_move(const ls_descent *descent, double step);
+/* Copies the parameters, or their gradients, to a vector. A parameter without a gradient has a gradient of zeros. */
+ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector);
+ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector);
+
 /* Evaluates the loss at the parameters, and stores its gradient. */
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss);
+/*
+ * Ends an evaluation, which has the given status on this rank. If it has failed on a rank that holds a part of the
+ * parameters, it fails on all of them. It also fails if their losses differ. A loss that is not finite on one rank
+ * becomes NaN on all, so that all ranks decide alike.
+ */
+ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss);
 
 /* A vector of zeros on the parameters' device; NULL with the error set. */
 void *ls_vector_new(const ls_descent *descent);

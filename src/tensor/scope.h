@@ -111,8 +111,9 @@ typedef struct ls_thread_state {
     bool no_grad;      /* record nothing */
     ls_dtype autocast; /* of products: LS_BF16 or LS_F16, or LS_F32 for none */
     bool freeing;      /* the free queue is being emptied */
-    ls_scope *ended;   /* the last that a user ended: its record is used again when another has ended */
-    ls_tensor **gone;  /* the list for records of tensors that are freed; NULL: they can be used again at once */
+    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: none was ever begun */
+    ls_scope *ended;  /* the last that a user ended: its record is used again when another has ended */
+    ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
     ls_record_ring released;
     ls_record_ring past_batches;
     ls_tensor *released_records[LS_RELEASED_RECORDS];

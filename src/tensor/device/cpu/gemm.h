@@ -21,8 +21,8 @@ void ls_gemm_plain(const ls_gemm *gemm);
 /* The bias and the activation of a product that a library made; nothing when it accumulates. */
 void ls_gemm_finish(const ls_gemm *gemm);
 
-/* One product of f32 with operands that count as rounded, of any size. */
-ls_status ls_gemm_rounded(const ls_gemm *gemm);
+/* One product of f32 with operands that count as rounded, of any size. `multiply` makes products of rounded copies. */
+ls_status ls_gemm_rounded(const ls_gemm *gemm, ls_gemm_kernel *multiply);
 
 /* Whether oneDNN makes the larger ones faster than those of f32. */
 bool ls_rounding_pays(ls_dtype rounds_to);

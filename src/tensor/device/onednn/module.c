@@ -6,31 +6,8 @@
 
 #include "tensor/device/onednn/plan.h"
 
-/* Of OpenMP's library, if oneDNN uses one. */
-extern int omp_get_max_threads(void) __attribute__((weak));
-extern void omp_set_num_threads(int threads) __attribute__((weak));
-
 dnnl_engine_t ls_onednn_engine;
 const ls_onednn_core *ls_onednn_host;
-
-int ls_onednn_single_begin(void) {
-    if (omp_get_max_threads == NULL || omp_set_num_threads == NULL) {
-        return 1;
-    }
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
-    return threads;
-}
-
-void ls_onednn_single_end(int threads) {
-    if (omp_set_num_threads != NULL) {
-        omp_set_num_threads(threads);
-    }
-}
-
-static int count_threads(void) {
-    return omp_get_max_threads != NULL ? omp_get_max_threads() : 1;
-}
 
 static void run_parallel(int pieces, void (*body)(int piece, const void *context), const void *context) {
 #ifdef _OPENMP
@@ -67,7 +44,7 @@ const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
     static char version[48];
     static ls_onednn functions = {.version = version,
                                   .file = "",
-                                  .threads = count_threads,
+                                  .threads = ls_onednn_threads,
                                   .parallel = run_parallel,
                                   .single_begin = ls_onednn_single_begin,
                                   .single_end = ls_onednn_single_end,

@@ -76,6 +76,9 @@ dnnl_status_t ls_plan_execute(ls_plan *plan, int slot, void *scratch);
 extern dnnl_engine_t ls_onednn_engine;
 extern const ls_onednn_core *ls_onednn_host;
 
+/* The most threads that oneDNN may use. */
+int ls_onednn_threads(void);
+
 /*
  * Between these two the calling thread gives oneDNN one thread: how it divides its work, and so the bits, do not depend
  * on how many there are. `begin` returns how many threads the caller may use instead, and `end` takes it.
