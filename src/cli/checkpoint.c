@@ -17,7 +17,7 @@ typedef struct checkpoint_values {
     bool json;
 } checkpoint_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(checkpoint_values, json), 0, 0,
      "one JSON object (ls, verify: per line)"},
 };

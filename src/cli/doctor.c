@@ -7,7 +7,7 @@ typedef struct doctor_values {
     bool json;
 } doctor_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, json), 0, 0, "one JSON object"},
 };
 

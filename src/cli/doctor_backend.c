@@ -99,7 +99,7 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 }
 
 bool ls_doctor_plugin_is_broken(const char *name) {
-    const ls_module_state state = ls_module_file_open(name).state;
+    const ls_module_file_state state = ls_module_file_open(name).state;
     return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
 }
 

@@ -13,7 +13,7 @@ typedef enum ls_option_kind {
     LS_OPTION_TEXT     /* const char *, lent from argv */
 } ls_option_kind;
 
-typedef struct ls_option {
+typedef struct ls_cli_option {
     const char *name; /* without its dashes */
     char letter;      /* 0: none */
     ls_option_kind kind;
@@ -21,7 +21,7 @@ typedef struct ls_option {
     size_t offset;        /* of its value in the subcommand's values struct */
     int least, most;
     const char *help; /* lines of --help, indented there */
-} ls_option;
+} ls_cli_option;
 
 typedef struct ls_command {
     const char *name;
@@ -29,7 +29,7 @@ typedef struct ls_command {
     const char *usage;   /* what follows "lockstep NAME" */
     const char *about;
     const char *notes; /* examples, exit status, environment */
-    const ls_option *options;
+    const ls_cli_option *options;
     size_t option_count;
     /* On failure main prints ls_error_message(); *exit_status, 0 before the call, may say more than 1 or 2. */
     ls_status (*run)(int argc, char **argv, int *exit_status);
