@@ -32,7 +32,8 @@ static ls_status fail_unknown(const ls_command *command, const char *typed) {
                    command->name);
 }
 
-static ls_status fail_value(const ls_command *command, const ls_cli_option *option, const char *text, const char *wanted) {
+static ls_status fail_value(const ls_command *command, const ls_cli_option *option, const char *text,
+                            const char *wanted) {
     return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s%s '%s': %s must be %s from %d to %d", command->name,
                    option->letter != 0 ? "-" : "--", option->letter != 0 ? (char[2]){option->letter, 0} : option->name,
                    text, option->argument, wanted, option->least, option->most);
