@@ -73,7 +73,7 @@ static ls_tensor *new_like(const ls_tensor *input) {
     return ls_tensor_like_owned("ls_backward", input, (ls_dtype)input->dtype);
 }
 
-static ls_status gather_in_leaf(ls_pass *pass, ls_leaf *leaf, ls_tensor *gradient) {
+static ls_status gather_in_leaf(ls_backward_pass *pass, ls_leaf *leaf, ls_tensor *gradient) {
     ls_leaf_touch(pass, leaf);
     const bool add = leaf->has_gradient;
     if (leaf->gradient == NULL && can_be_taken(pass->thread, gradient) && exclusive(gradient) &&
@@ -97,7 +97,7 @@ static void start_gradient(ls_node *node, ls_tensor *gradient) {
     }
 }
 
-static ls_status start_in_node(ls_pass *pass, ls_node *node, ls_tensor *gradient) {
+static ls_status start_in_node(ls_backward_pass *pass, ls_node *node, ls_tensor *gradient) {
     if (ls_tensor_same_shape(node->output, gradient)) {
         start_gradient(node,
                        can_be_taken(pass->thread, gradient) ? ls_tensor_take(gradient) : ls_tensor_hold(gradient));
@@ -111,7 +111,7 @@ static ls_status start_in_node(ls_pass *pass, ls_node *node, ls_tensor *gradient
     return combine_any(sum, gradient, false);
 }
 
-static ls_status add_in_node(ls_pass *pass, ls_node *node, ls_tensor *gradient) {
+static ls_status add_in_node(ls_backward_pass *pass, ls_node *node, ls_tensor *gradient) {
     ls_tensor *old = node->gradient;
     if (exclusive(old)) {
         return combine_any(old, gradient, true);
@@ -150,7 +150,7 @@ static ls_node *gathering_node(const char *call, const ls_tensor *input) {
 }
 
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
-    ls_pass *pass = ls_thread()->walking;
+    ls_backward_pass *pass = ls_thread()->walking;
     if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
         return ls_fail(LS_ERR_INTERNAL, "%s: its rule gave input %d, %s of %s, a gradient of %s of %s", call, i,
                        LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),

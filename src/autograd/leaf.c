@@ -101,7 +101,7 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
     return leaf->gradient != NULL ? LS_OK : LS_ERR_MEMORY;
 }
 
-void ls_leaf_touch(ls_pass *pass, ls_leaf *leaf) {
+void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     leaf->touched = true;
     leaf->given = pass->thread->pass;
     if (leaf->listed) {
@@ -128,7 +128,7 @@ static ls_status complete(ls_leaf *leaf) {
     return LS_OK;
 }
 
-ls_status ls_leaf_passed(ls_pass *pass, ls_leaf *leaf) {
+ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf) {
     if (leaf->pass != pass->thread->pass) {
         leaf->pass = pass->thread->pass;
         leaf->remaining = leaf->uses;
@@ -137,7 +137,7 @@ ls_status ls_leaf_passed(ls_pass *pass, ls_leaf *leaf) {
     return leaf->remaining == 0 && leaf->touched ? complete(leaf) : LS_OK;
 }
 
-ls_status ls_leaves_settle(ls_pass *pass, ls_status status) {
+ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status) {
     /* The list runs from the last leaf touched to the first; hooks are due in the order of the walk. */
     ls_leaf *ordered = NULL;
     while (pass->touched != NULL) {

@@ -26,8 +26,4 @@ void ls_mixing_follow(const ls_op_call *call);
  * number that is their sum or mean is allowed. The first axis of other outputs counts the samples. */
 ls_status ls_mixing_check(ls_tensor *output);
 
-/* The name of the operation that has combined samples of this rank into the tensor, a string constant; NULL: none has.
- */
-const char *ls_mixing_operation(const ls_tensor *tensor);
-
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/mixing.h"
+#include "autograd/mixing_note.h"
 
 static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
@@ -242,9 +242,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
 /* ---- the tapes --------------------------------------------------------------------------------------------------- */
 
 /* Calls `function` for every node, in the order in which they were recorded. */
-typedef void (*visitor)(void *user, ls_node *node);
+typedef void (*node_visitor)(void *user, ls_node *node);
 
-static void visit(ls_scope *scope, visitor function, void *user) {
+static void visit(ls_scope *scope, node_visitor function, void *user) {
     if (scope->outer != NULL) {
         visit(scope->outer, function, user);
     }

@@ -33,7 +33,7 @@ extern ls_tape_link ls_tape_walked;
 extern ls_tape_link ls_tape_gradient;
 
 /* The backward pass that runs on this thread. */
-typedef struct ls_pass {
+typedef struct ls_backward_pass {
     ls_thread_state *thread;
     ls_scope *scope;            /* everything rules and hooks make belongs to it */
     ls_leaf *touched;           /* leaves that got a gradient, each with a reference to its tensor */
@@ -41,16 +41,16 @@ typedef struct ls_pass {
     ls_pass_findings *findings; /* NULL: no watch asks for them */
     double weight;              /* of the whole loss */
     bool told;                  /* the other ranks know that the pass has failed, or cannot be told */
-} ls_pass;
+} ls_backward_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient);
 
 /* The walk has passed one use of the leaf: calls its hooks when that was the last. */
-ls_status ls_leaf_passed(ls_pass *pass, ls_leaf *leaf);
+ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf);
 
 /* The leaf is about to get a gradient in the pass. */
-void ls_leaf_touch(ls_pass *pass, ls_leaf *leaf);
+void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf);
 
 /* Makes sure that there is a gradient tensor to write to. */
 ls_status ls_leaf_make_room(ls_leaf *leaf);
@@ -59,6 +59,6 @@ ls_status ls_leaf_make_room(ls_leaf *leaf);
  * Ends the pass for all leaves it touched: calls the hooks still due, and forgets gradients that a failed pass began.
  * `status` is that of the pass; returns it, or that of a hook.
  */
-ls_status ls_leaves_settle(ls_pass *pass, ls_status status);
+ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status);
 
 #endif

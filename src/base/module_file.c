@@ -37,9 +37,9 @@ static void find_core(char core[PATH_MAX]) {
     }
 }
 
-static void fail(ls_module_file *file, ls_module_state state, const char *format, ...) LS_PRINTF(3, 4);
+static void fail(ls_module_file *file, ls_module_file_state state, const char *format, ...) LS_PRINTF(3, 4);
 
-static void fail(ls_module_file *file, ls_module_state state, const char *format, ...) {
+static void fail(ls_module_file *file, ls_module_file_state state, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     (void)vsnprintf(file->reason, sizeof file->reason, format, arguments);

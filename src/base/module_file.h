@@ -15,15 +15,15 @@
 
 #define LS_MODULE_REASON 768
 
-typedef enum ls_module_state {
+typedef enum ls_module_file_state {
     LS_MODULE_OPEN = 0,
     LS_MODULE_ABSENT,          /* no such file */
     LS_MODULE_WITHOUT_LIBRARY, /* a library that the plug-in needs is not installed on this machine */
     LS_MODULE_BROKEN,          /* refused, or the system cannot open it */
-} ls_module_state;
+} ls_module_file_state;
 
 typedef struct ls_module_file {
-    ls_module_state state;
+    ls_module_file_state state;
     void *handle;                  /* for dlsym; never closed; NULL if the plug-in is not open */
     char reason[LS_MODULE_REASON]; /* why it is not open, as the end of a sentence; "" if it is */
 } ls_module_file;

@@ -37,7 +37,7 @@ typedef struct bench_values {
     bool json;
 } bench_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(bench_values, ranks), 1, MOST_RANKS, "number of ranks (2)"},
     {"backend", 0, LS_OPTION_TEXT, "B", offsetof(bench_values, backend), 0, 0, "backend (the best for these ranks)"},
     {"sizes", 0, LS_OPTION_TEXT, "LIST", offsetof(bench_values, sizes), 0, 0,

@@ -1,10 +1,8 @@
 /* `lockstep checkpoint`: which action, and those of a few lines: ls, verify, export. */
 #include "cli/checkpoint.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -19,7 +17,7 @@ typedef struct checkpoint_values {
     bool json;
 } checkpoint_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(checkpoint_values, json), 0, 0,
      "one JSON object (ls, verify: per line)"},
 };
@@ -37,41 +35,6 @@ static const struct {
     {"export", 2, "export PATH FILE", ls_checkpoint_export},
 };
 enum { ACTIONS = sizeof actions / sizeof actions[0] };
-
-/* ---- what actions share ------------------------------------------------------------------------------------------ */
-
-int64_t ls_manifest_bytes(const ls_manifest *manifest) {
-    int64_t bytes = 0;
-    for (int i = 0; i < manifest->file_count; i++) {
-        bytes += manifest->files[i].bytes;
-    }
-    return bytes;
-}
-
-ls_status ls_checkpoint_print(json_t *object) {
-    const int failed = json_dumpf(object, stdout, JSON_COMPACT);
-    json_decref(object);
-    putchar('\n');
-    return failed == 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot print the result");
-}
-
-static ls_status check_folder(const char *path) {
-    struct stat about;
-    if (stat(path, &about) != 0) {
-        return ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot read %s: %s", path, strerror(errno));
-    }
-    return S_ISDIR(about.st_mode)
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s is a file: a checkpoint is a folder", path);
-}
-
-ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]) {
-    LS_TRY(check_folder(path));
-    LS_TRY(ls_checkpoint_find(path, folder));
-    return folder[0] != '\0'
-               ? LS_OK
-               : ls_fail(LS_ERR_IO, "lockstep checkpoint: %s is no checkpoint, and holds none that is whole", path);
-}
 
 /* ---- ls ---------------------------------------------------------------------------------------------------------- */
 
@@ -118,7 +81,7 @@ ls_status ls_checkpoint_list(const ls_checkpoint_words *words) {
     const char *folder = words->paths[0];
     char link[PATH_MAX], best[PATH_MAX] = "";
     ls_folder_names names;
-    LS_TRY(check_folder(folder));
+    LS_TRY(ls_checkpoint_check_folder(folder));
     LS_TRY(ls_path_join(link, folder, "best"));
     const ssize_t length = readlink(link, best, sizeof best - 1);
     best[length > 0 ? length : 0] = '\0';
@@ -153,7 +116,7 @@ static ls_status check_one(const char *path, const ls_checkpoint_words *words) {
 ls_status ls_checkpoint_check(const ls_checkpoint_words *words) {
     const char *folder = words->paths[0];
     ls_folder_names names;
-    LS_TRY(check_folder(folder));
+    LS_TRY(ls_checkpoint_check_folder(folder));
     LS_TRY(ls_folder_list(folder, NULL, &names));
     ls_status status = names.count == 0 || ls_checkpoint_is_one(folder) ? check_one(folder, words) : LS_OK;
     for (int i = 0; status == LS_OK && i < names.count; i++) {

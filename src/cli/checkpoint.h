@@ -18,6 +18,9 @@ typedef ls_status ls_checkpoint_action(const ls_checkpoint_words *words);
 ls_checkpoint_action ls_checkpoint_list, ls_checkpoint_show, ls_checkpoint_check, ls_checkpoint_compare,
     ls_checkpoint_export;
 
+/* LS_OK if there is a folder at the path. */
+ls_status ls_checkpoint_check_folder(const char *path);
+
 /* The checkpoint at the path, or the newest whole one in that folder. */
 ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]);
 

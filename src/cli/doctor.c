@@ -7,14 +7,14 @@ typedef struct doctor_values {
     bool json;
 } doctor_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, json), 0, 0, "one JSON object"},
 };
 
 /* In the order of the output. */
 static const struct {
     const char *key;
-    void (*check)(ls_report *report);
+    void (*check)(ls_doctor_report *report);
 } checks[] = {
     {"backends", ls_doctor_backends},   {"devices", ls_doctor_devices},         {"cores", ls_doctor_cores},
     {"memory", ls_doctor_memory},       {"limits", ls_doctor_limits},           {"network", ls_doctor_network},
@@ -34,7 +34,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep doctor: '%s' is too much (usage: lockstep doctor %s)", argv[rest],
                        ls_doctor_command.usage);
     }
-    ls_report report;
+    ls_doctor_report report;
     LS_TRY(ls_report_begin(&report, values.json));
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         ls_report_section(&report, checks[i].key);

@@ -9,35 +9,35 @@
 #include <jansson.h>
 #include <lockstep/base.h>
 
-typedef struct ls_report {
+typedef struct ls_doctor_report {
     bool as_json;       /* prints nothing before ls_report_end */
     bool out_of_memory; /* the JSON object is incomplete */
     json_t *root;       /* the object */
     json_t *section;    /* the section for new facts; borrowed from root */
     json_t *problems;   /* borrowed from root */
     json_t *notes;      /* borrowed from root */
-} ls_report;
+} ls_doctor_report;
 
 /* Initializes an empty report. */
-ls_status ls_report_begin(ls_report *report, bool as_json);
+ls_status ls_report_begin(ls_doctor_report *report, bool as_json);
 
 /* Starts section `key`, which later facts belong to. */
-void ls_report_section(ls_report *report, const char *key);
+void ls_report_section(ls_doctor_report *report, const char *key);
 
 /*
  * Reports a fact. JSON gets `value` (takes ownership) under `key`. The text output gets `key` and the line in printf's
  * format.
  */
-void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
+void ls_report_fact(ls_doctor_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
 
 /* Reports something that the user may want to change. */
-void ls_report_note(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+void ls_report_note(ls_doctor_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
 /* Reports something broken that Lockstep needs: `lockstep doctor` exits with status 1. */
-void ls_report_problem(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+void ls_report_problem(ls_doctor_report *report, const char *format, ...) LS_PRINTF(2, 3);
 
 /* Prints the rest, frees the report, and returns whether there were problems. */
-ls_status ls_report_end(ls_report *report, bool *problems);
+ls_status ls_report_end(ls_doctor_report *report, bool *problems);
 
 /* Makes a JSON string of any bytes. Replaces bytes that are not UTF-8, and unprintable characters, by '?'. */
 json_t *ls_report_text(const char *text);
@@ -67,7 +67,7 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 bool ls_doctor_plugin_is_broken(const char *name);
 
 /* Reports a broken plug-in: the fact (`value` as for ls_report_fact) and the problem. */
-void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason);
+void ls_doctor_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason);
 
 /*
  * The result of a backend's check. `reason` says why the backend is missing, broken, untested or failed; `version` is
@@ -80,19 +80,19 @@ typedef struct ls_backend_outcome {
     const char *reason;
     const char *version;
 } ls_backend_outcome;
-void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome);
+void ls_doctor_backend(ls_doctor_report *report, const ls_backend_outcome *outcome);
 
 /* doctor_mpi.c: checks backend mpi with every installed MPI library. */
-void ls_doctor_mpi(ls_report *report);
+void ls_doctor_mpi(ls_doctor_report *report);
 
 /* The checks. */
-void ls_doctor_backends(ls_report *report);
-void ls_doctor_devices(ls_report *report);
-void ls_doctor_cores(ls_report *report);
-void ls_doctor_memory(ls_report *report);
-void ls_doctor_limits(ls_report *report);
-void ls_doctor_network(ls_report *report);
-void ls_doctor_environment(ls_report *report);
-void ls_doctor_libraries(ls_report *report);
+void ls_doctor_backends(ls_doctor_report *report);
+void ls_doctor_devices(ls_doctor_report *report);
+void ls_doctor_cores(ls_doctor_report *report);
+void ls_doctor_memory(ls_doctor_report *report);
+void ls_doctor_limits(ls_doctor_report *report);
+void ls_doctor_network(ls_doctor_report *report);
+void ls_doctor_environment(ls_doctor_report *report);
+void ls_doctor_libraries(ls_doctor_report *report);
 
 #endif

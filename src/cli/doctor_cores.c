@@ -68,7 +68,7 @@ static void find_usable(usable_cores *self) {
     }
 }
 
-void ls_doctor_cores(ls_report *report) {
+void ls_doctor_cores(ls_doctor_report *report) {
     static const char cpuinfo[] = "/proc/cpuinfo";
     char model[LINE] = "";
     char flags[8192] = "";

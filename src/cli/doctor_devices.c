@@ -128,7 +128,7 @@ static json_t *text_or_null(const char *text) {
     return text[0] != '\0' ? ls_report_text(text) : json_null();
 }
 
-static void report_cuda(ls_report *report, const gpu_report *found) {
+static void report_cuda(ls_doctor_report *report, const gpu_report *found) {
     static const char *const keys[] = {"driver", "runtime", "cublas", "cudnn"};
     static const char *const names[] = {"driver for CUDA ", "CUDA ", "cuBLAS ", "cuDNN "};
     char list[4 * (VERSION + 24)] = "";
@@ -151,7 +151,7 @@ static void report_cuda(ls_report *report, const gpu_report *found) {
     }
 }
 
-static void report_gpu(ls_report *report, int index, const ls_cuda_info *info) {
+static void report_gpu(ls_doctor_report *report, int index, const ls_cuda_info *info) {
     char key[16], capability[16];
     const double gib = (double)(1 << 30);
     snprintf(key, sizeof key, "cuda:%d", index);
@@ -169,7 +169,7 @@ static void report_gpu(ls_report *report, int index, const ls_cuda_info *info) {
                    info->name, (double)info->total / gib, spare, capability, info->multiprocessors, info->bus);
 }
 
-static void report_unknown(ls_report *report, int index, const char *reason) {
+static void report_unknown(ls_doctor_report *report, int index, const char *reason) {
     char key[16];
     snprintf(key, sizeof key, "cuda:%d", index);
     ls_report_fact(report, key, json_pack("{s:b, s:o}", "available", false, "reason", ls_report_text(reason)),
@@ -177,7 +177,7 @@ static void report_unknown(ls_report *report, int index, const char *reason) {
     ls_report_note(report, "%s cannot be used: %s", key, reason);
 }
 
-void ls_doctor_devices(ls_report *report) {
+void ls_doctor_devices(ls_doctor_report *report) {
     static gpu_report found;
     ls_report_fact(report, "cpu", json_pack("{s:b, s:n}", "available", true, "reason"), "computes");
     look_aside(&found);

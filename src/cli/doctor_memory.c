@@ -19,11 +19,11 @@ static uint64_t read_meminfo(const char *name) {
     return strtoull(kilobytes, NULL, 10) * 1024U;
 }
 
-static void report_bytes(ls_report *report, const char *key, uint64_t bytes) {
+static void report_bytes(ls_doctor_report *report, const char *key, uint64_t bytes) {
     ls_report_fact(report, key, json_integer((json_int_t)bytes), "%s", ls_size_describe((int64_t)bytes).text);
 }
 
-static void check_group_limit(ls_report *report) {
+static void check_group_limit(ls_doctor_report *report) {
     char line[LINE];
     const bool found = ls_report_read_line("/sys/fs/cgroup/memory.max", line, sizeof line);
     if (found && line[0] >= '0' && line[0] <= '9') {
@@ -34,7 +34,7 @@ static void check_group_limit(ls_report *report) {
 }
 
 /* Backend shm itself does not use /dev/shm: its memory has no name. */
-static void check_shm(ls_report *report) {
+static void check_shm(ls_doctor_report *report) {
     struct statvfs about;
     if (statvfs("/dev/shm", &about) != 0) {
         ls_report_fact(report, "shm_bytes", json_null(), "/dev/shm is missing");
@@ -53,7 +53,7 @@ static void check_shm(ls_report *report) {
     }
 }
 
-void ls_doctor_memory(ls_report *report) {
+void ls_doctor_memory(ls_doctor_report *report) {
     report_bytes(report, "total_bytes", read_meminfo("MemTotal"));
     report_bytes(report, "available_bytes", read_meminfo("MemAvailable"));
     check_group_limit(report);
@@ -62,7 +62,7 @@ void ls_doctor_memory(ls_report *report) {
 
 /* ---- limits ---------------------------------------------------------------------------------------------------- */
 
-static void check_locked_memory(ls_report *report) {
+static void check_locked_memory(ls_doctor_report *report) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         ls_report_fact(report, "locked_memory_bytes", json_null(), "unlimited");
@@ -71,7 +71,7 @@ static void check_locked_memory(ls_report *report) {
     }
 }
 
-static void check_open_files(ls_report *report) {
+static void check_open_files(ls_doctor_report *report) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         ls_report_fact(report, "open_files", json_null(), "unlimited");
@@ -88,7 +88,7 @@ static void check_open_files(ls_report *report) {
 }
 
 /* Checks, by the setting of the Yama module, whether a rank may read another rank's memory (process_vm_readv). */
-static void check_ptrace(ls_report *report) {
+static void check_ptrace(ls_doctor_report *report) {
     static const char *const meanings[] = {
         "ranks may read each other's memory", "ranks may not read each other's memory without being asked (Yama)",
         "only root may read other processes' memory (Yama)", "nobody may read other processes' memory (Yama)"};
@@ -102,7 +102,7 @@ static void check_ptrace(ls_report *report) {
                    meanings[scope < 0 || scope > 3 ? 3 : scope]);
 }
 
-void ls_doctor_limits(ls_report *report) {
+void ls_doctor_limits(ls_doctor_report *report) {
     check_locked_memory(report);
     check_open_files(report);
     check_ptrace(report);

@@ -93,7 +93,7 @@ static void test(const flavour *self, ls_backend_outcome *outcome, char *failure
     ls_report_append(list, LS_ERROR_CAPACITY, ": ", reason);
 }
 
-void ls_doctor_mpi(ls_report *report) {
+void ls_doctor_mpi(ls_doctor_report *report) {
     char failures[LS_ERROR_CAPACITY] = "";
     char gaps[LS_ERROR_CAPACITY] = "";
     char version[256] = "";

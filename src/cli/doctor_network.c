@@ -55,7 +55,7 @@ static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, 
     return addresses;
 }
 
-static void check_interfaces(ls_report *report, const struct ifaddrs *interfaces) {
+static void check_interfaces(ls_doctor_report *report, const struct ifaddrs *interfaces) {
     json_t *all = json_object();
     char names[NAMES] = "";
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -76,7 +76,7 @@ static void check_interfaces(ls_report *report, const struct ifaddrs *interfaces
 
 /* ---- which would be used --------------------------------------------------------------------------------------- */
 
-static void report_way(ls_report *report, const char *key, const struct ifaddrs *interfaces, const char *address,
+static void report_way(ls_doctor_report *report, const char *key, const struct ifaddrs *interfaces, const char *address,
                        const char *when) {
     const struct ifaddrs *interface = find_interface(interfaces, address);
     const char *name = interface != NULL ? interface->ifa_name : "unknown";
@@ -84,7 +84,7 @@ static void report_way(ls_report *report, const char *key, const struct ifaddrs 
                    address, when);
 }
 
-static void check_ways(ls_report *report, const struct ifaddrs *interfaces) {
+static void check_ways(ls_doctor_report *report, const struct ifaddrs *interfaces) {
     char address[LS_ADDRESS_CAPACITY];
     if (find_interface(interfaces, "127.0.0.1") != NULL) {
         report_way(report, "same_machine", interfaces, "127.0.0.1", ", where the ranks of lockstep run meet");
@@ -105,7 +105,7 @@ static void check_ways(ls_report *report, const struct ifaddrs *interfaces) {
 
 /* ---- the own name ---------------------------------------------------------------------------------------------- */
 
-static void judge_host(ls_report *report, const char *host, int found, int here, int outward) {
+static void judge_host(ls_doctor_report *report, const char *host, int found, int here, int outward) {
     if (found == 0) {
         ls_report_note(report,
                        "the own host name '%s' does not resolve: give MASTER_ADDR as an address, or put the name in "
@@ -122,7 +122,7 @@ static void judge_host(ls_report *report, const char *host, int found, int here,
     }
 }
 
-static void check_host(ls_report *report, const struct ifaddrs *interfaces) {
+static void check_host(ls_doctor_report *report, const struct ifaddrs *interfaces) {
     char host[HOST_NAME_MAX + 1] = "";
     char list[NAMES] = "";
     gethostname(host, sizeof host - 1);
@@ -164,7 +164,7 @@ static void check_host(ls_report *report, const struct ifaddrs *interfaces) {
     }
 }
 
-void ls_doctor_network(ls_report *report) {
+void ls_doctor_network(ls_doctor_report *report) {
     struct ifaddrs *interfaces = NULL;
     if (getifaddrs(&interfaces) != 0) {
         interfaces = NULL;

@@ -53,14 +53,15 @@ void ls_report_append(char *list, size_t capacity, const char *gap, const char *
 }
 
 /* Adds a value, and takes ownership of it. */
-static void add(ls_report *report, json_t *object, const char *key, json_t *value) {
+static void add(ls_doctor_report *report, json_t *object, const char *key, json_t *value) {
     if (json_object_set_new(object, key, value) != 0) {
         report->out_of_memory = true;
     }
 }
 
-ls_status ls_report_begin(ls_report *report, bool as_json) {
-    *report = (ls_report){.as_json = as_json, .root = json_object(), .problems = json_array(), .notes = json_array()};
+ls_status ls_report_begin(ls_doctor_report *report, bool as_json) {
+    *report =
+        (ls_doctor_report){.as_json = as_json, .root = json_object(), .problems = json_array(), .notes = json_array()};
     add(report, report->root, "version", json_string(ls_version()));
     add(report, report->root, "notes", report->notes);
     add(report, report->root, "problems", report->problems);
@@ -74,7 +75,7 @@ ls_status ls_report_begin(ls_report *report, bool as_json) {
     return LS_OK;
 }
 
-void ls_report_section(ls_report *report, const char *key) {
+void ls_report_section(ls_doctor_report *report, const char *key) {
     report->section = json_object();
     add(report, report->root, key, report->section);
     if (!report->as_json) {
@@ -99,7 +100,7 @@ static void make_label(const char *key, char *label, size_t capacity) {
     }
 }
 
-void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) {
+void ls_report_fact(ls_doctor_report *report, const char *key, json_t *value, const char *format, ...) {
     add(report, report->section, key, value);
     if (report->as_json) {
         return;
@@ -116,7 +117,8 @@ void ls_report_fact(ls_report *report, const char *key, json_t *value, const cha
     fflush(stdout);
 }
 
-static void add_sentence(ls_report *report, json_t *list, const char *kind, const char *format, va_list arguments) {
+static void add_sentence(ls_doctor_report *report, json_t *list, const char *kind, const char *format,
+                         va_list arguments) {
     char line[LINE_CAPACITY];
     vsnprintf(line, sizeof line, format, arguments);
     ls_text_make_printable(line);
@@ -126,14 +128,14 @@ static void add_sentence(ls_report *report, json_t *list, const char *kind, cons
     }
 }
 
-void ls_report_note(ls_report *report, const char *format, ...) {
+void ls_report_note(ls_doctor_report *report, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     add_sentence(report, report->notes, "note:", format, arguments);
     va_end(arguments);
 }
 
-void ls_report_problem(ls_report *report, const char *format, ...) {
+void ls_report_problem(ls_doctor_report *report, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     add_sentence(report, report->problems, "PROBLEM:", format, arguments);
@@ -141,7 +143,7 @@ void ls_report_problem(ls_report *report, const char *format, ...) {
 }
 
 /* Problems are printed where they were found and again at the end, where nobody overlooks them. */
-static void print_end(const ls_report *report) {
+static void print_end(const ls_doctor_report *report) {
     const size_t count = json_array_size(report->problems);
     if (count == 0) {
         printf("\nall that is needed works\n");
@@ -153,7 +155,7 @@ static void print_end(const ls_report *report) {
     }
 }
 
-ls_status ls_report_end(ls_report *report, bool *problems) {
+ls_status ls_report_end(ls_doctor_report *report, bool *problems) {
     *problems = json_array_size(report->problems) > 0;
     add(report, report->root, "ok", json_boolean(!*problems));
     bool printed = true;

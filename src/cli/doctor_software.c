@@ -36,7 +36,7 @@ static void libjpeg_version(void *library, char version[VERSION]) {
     (void)version;
 }
 
-static void report_library(ls_report *report, const char *key, const char *version, const char *file) {
+static void report_library(ls_doctor_report *report, const char *key, const char *version, const char *file) {
     ls_report_fact(report, key,
                    json_pack("{s:b, s:o, s:o, s:n}", "found", true, "version", ls_report_text(version), "file",
                              ls_report_text(file), "reason"),
@@ -48,7 +48,7 @@ static json_t *missing_library(const char *reason) {
 }
 
 /* `needed`: Lockstep does not work without this library */
-static void check_library(ls_report *report, const char *key, bool needed, const void *functions,
+static void check_library(ls_doctor_report *report, const char *key, bool needed, const void *functions,
                           void (*read_version)(void *library, char version[VERSION])) {
     char version[VERSION] = "";
     Dl_info about;
@@ -70,7 +70,7 @@ static void check_library(ls_report *report, const char *key, bool needed, const
     report_library(report, key, version, file);
 }
 
-static void check_onednn(ls_report *report) {
+static void check_onednn(ls_doctor_report *report) {
     const ls_onednn *onednn = ls_onednn_open();
     if (onednn != NULL) {
         report_library(report, "onednn", onednn->version, onednn->file);
@@ -87,7 +87,7 @@ static void check_onednn(ls_report *report) {
                    "build Lockstep again");
 }
 
-void ls_doctor_libraries(ls_report *report) {
+void ls_doctor_libraries(ls_doctor_report *report) {
     check_onednn(report);
     check_library(report, "openblas", true, ls_openblas_open(), openblas_version);
     check_library(report, "libpng", false, ls_libpng_open(), libpng_version);
@@ -126,7 +126,7 @@ static bool matters(const char *variable) {
     return false;
 }
 
-void ls_doctor_environment(ls_report *report) {
+void ls_doctor_environment(ls_doctor_report *report) {
     int count = 0;
     for (char **at = environ; at != NULL && *at != NULL; at++) {
         const size_t length = strcspn(*at, "=");

@@ -528,12 +528,12 @@ static void conclude(job *self, ls_job_outcome *outcome) {
                       strerror(self->output.failure));
     }
     if (self->failed && self->interrupt == 0 && !self->explained && !ended_by_lost_output(self)) {
-        ls_failure_report(&(ls_report){.options = self->options,
-                                       .failure = &self->failure,
-                                       .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
-                                       .ended = self->others,
-                                       .oom_kills = ls_oom_kills() - self->oom_kills,
-                                       .nodes = self->launch.start.nodes},
+        ls_failure_report(&(ls_job_report){.options = self->options,
+                                           .failure = &self->failure,
+                                           .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
+                                           .ended = self->others,
+                                           .oom_kills = ls_oom_kills() - self->oom_kills,
+                                           .nodes = self->launch.start.nodes},
                           &self->error);
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);

@@ -58,7 +58,7 @@ ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit) {
 }
 
 /* Describes the OOM kills since the job began. The kernel reports only their number, not the processes. */
-static void describe_cause(const ls_report *report, char *text, size_t size) {
+static void describe_cause(const ls_job_report *report, char *text, size_t size) {
     const int wait_status = report->failure->wait_status;
     text[0] = '\0';
     if (report->oom_kills > 0 && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL) {
@@ -70,7 +70,7 @@ static void describe_cause(const ls_report *report, char *text, size_t size) {
 }
 
 /* Describes the end of the other ranks. */
-static void describe_others(const ls_report *report, char *text, size_t size) {
+static void describe_others(const ls_job_report *report, char *text, size_t size) {
     const int ended = report->ended;
     text[0] = '\0';
     if (ended > 0 && report->nodes > 1) {
@@ -82,7 +82,7 @@ static void describe_others(const ls_report *report, char *text, size_t size) {
     }
 }
 
-void ls_failure_report(const ls_report *report, ls_outlet *error) {
+void ls_failure_report(const ls_job_report *report, ls_outlet *error) {
     const ls_failure *failure = report->failure;
     const ls_rank *rank = report->rank;
     char end[64];

@@ -6,14 +6,14 @@
 #include "cli/outlet.h"
 #include "cli/rank.h"
 
-typedef struct ls_report {
+typedef struct ls_job_report {
     const ls_job_options *options;
     const ls_failure *failure;
     const ls_rank *rank; /* the rank that failed; NULL if it ran on another node, or if a node failed */
     int ended;           /* other ranks that ran here at that moment */
     int64_t oom_kills;   /* since before the first rank started */
     int nodes;           /* the number of nodes of the job */
-} ls_report;
+} ls_job_report;
 
 /* Returns the number of processes that the OOM killer of this machine has killed since boot, or 0 if unknown. */
 int64_t ls_oom_kills(void);
@@ -28,7 +28,7 @@ ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit);
  * Prints which rank failed, on which node and why, what happened to the other ranks, and the last lines of the failed
  * rank if the user has not seen them.
  */
-void ls_failure_report(const ls_report *report, ls_outlet *error);
+void ls_failure_report(const ls_job_report *report, ls_outlet *error);
 
 /* Returns the exit status of a job that ended with this failure. */
 int ls_failure_exit_status(const ls_failure *failure);

@@ -28,7 +28,7 @@ static const double flush_seconds = 1;
 
 /* ---- talking --------------------------------------------------------------------------------------------------- */
 
-void ls_node_tell(ls_node *node, const ls_node_message *message) {
+void ls_node_tell(ls_remote_node *node, const ls_node_message *message) {
     uint8_t frame[LS_NODE_FRAME];
     if (node->link == NULL) {
         return;
@@ -41,9 +41,9 @@ void ls_node_tell(ls_node *node, const ls_node_message *message) {
     }
 }
 
-void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_node *but) {
+void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_remote_node *but) {
     for (int i = 0; i < nodes->count; i++) {
-        ls_node *node = &nodes->others[nodes->first + i];
+        ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node != but) {
             ls_node_tell(node, message);
         }
@@ -205,11 +205,11 @@ static void admit(gathering *self, ls_connection **connection, const ls_node_mes
     if (why != NULL) {
         ls_node_message refused = {.word = LS_NODE_REFUSED};
         snprintf(refused.text, sizeof refused.text, "%s", why);
-        ls_node_tell(&(ls_node){.link = *connection}, &refused);
+        ls_node_tell(&(ls_remote_node){.link = *connection}, &refused);
         refuse(self, *connection, why);
         return;
     }
-    ls_node *node = &self->nodes->others[message->numbers[0]];
+    ls_remote_node *node = &self->nodes->others[message->numbers[0]];
     node->link = *connection;
     node->link->deadline = LS_DEADLINE_NEVER;
     node->ranks = message->numbers[2];
@@ -239,7 +239,7 @@ static void listen_to(gathering *self, ls_connection **connection) {
 }
 
 /* A node that has joined sends nothing before the start: a message or an end of file means that it has ended. */
-static void lose(ls_node *node) {
+static void lose(ls_remote_node *node) {
     fprintf(stderr, "lockstep: node %d on %s went away before the job began\n", node->number, node->host);
     ls_connection_free(node->link);
     node->link = NULL;
@@ -337,7 +337,7 @@ static ls_status gather(ls_nodes *nodes) {
 static ls_status come(ls_nodes *nodes) {
     const ls_greeting_target target = {.address = nodes->address, .server = "node 0", .thing = "the launcher"};
     const double timeout = nodes->options.timeout;
-    ls_node *zero = &nodes->others[0];
+    ls_remote_node *zero = &nodes->others[0];
     int fd = -1;
     if (ls_greeting_connect(&target, &nodes->key, timeout, &fd) != LS_OK) {
         return ls_fail_in("lockstep run");
@@ -360,7 +360,7 @@ static ls_status come(ls_nodes *nodes) {
  * does neither, so this wait has a timeout, too.
  */
 static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
-    ls_node *zero = &nodes->others[0];
+    ls_remote_node *zero = &nodes->others[0];
     const double timeout = nodes->options.timeout;
     ls_deadline deadline = ls_deadline_after(timeout + grace_seconds);
     for (;;) {
@@ -405,7 +405,7 @@ static void derive_key(const ls_nodes *nodes, const char *salt, char key[LS_KEY_
 /* Finds the address by which the other nodes know this node. */
 static void find_interface(const ls_nodes *nodes, char *interface, size_t capacity) {
     char address[LS_ADDRESS_CAPACITY] = "";
-    const ls_node *other = &nodes->others[nodes->first];
+    const ls_remote_node *other = &nodes->others[nodes->first];
     if (ls_interface_address(NULL, other->link->fd, false, address) == LS_OK) {
         snprintf(interface, capacity, "%s", address);
     }

@@ -66,7 +66,7 @@ static void judge(ls_nodes *nodes, const ls_failure *failure) {
 static void conclude(ls_nodes *nodes) {
     bool done = nodes->done && !nodes->over, lost = false;
     for (int i = 0; i < nodes->count; i++) {
-        const ls_node *node = &nodes->others[nodes->first + i];
+        const ls_remote_node *node = &nodes->others[nodes->first + i];
         done = done && (is_zero(nodes) ? node->done || node->lost : node->lost);
         lost = lost || node->lost;
     }
@@ -86,7 +86,7 @@ static void conclude(ls_nodes *nodes) {
 
 /* ---- what others say ------------------------------------------------------------------------------------------- */
 
-static void lose(ls_node *node, const char *why) {
+static void lose(ls_remote_node *node, const char *why) {
     ls_nodes *nodes = node->nodes;
     ls_failure failure = {.rank = -1};
     snprintf(failure.text, sizeof failure.text, "the launcher of node %d, on %s, cannot be reached any more: %.300s",
@@ -104,7 +104,7 @@ static void lose(ls_node *node, const char *why) {
 }
 
 /* Stops waiting for a node. */
-static void leave_behind(ls_node *node, const char *why) {
+static void leave_behind(ls_remote_node *node, const char *why) {
     fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host, why);
     lose(node, why);
 }
@@ -119,7 +119,7 @@ static void on_silence(uv_timer_t *timer) {
         decide(nodes, &nodes->suspect);
     }
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
-        ls_node *node = &nodes->others[nodes->first + i];
+        ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done) {
             leave_behind(node, why);
         }
@@ -134,7 +134,7 @@ static void on_silence(uv_timer_t *timer) {
 static void on_pulse(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     for (int i = 0; i < nodes->count && !nodes->over && !nodes->failing; i++) {
-        ls_node *node = &nodes->others[nodes->first + i];
+        ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done && node->asked == ASKS) {
             char why[96];
             snprintf(why, sizeof why, "its launcher has not answered for %g s (is it stopped?)",
@@ -157,7 +157,7 @@ static void begin_asking(ls_nodes *nodes) {
     }
 }
 
-static void handle(ls_node *node, const ls_node_message *message) {
+static void handle(ls_remote_node *node, const ls_node_message *message) {
     ls_nodes *nodes = node->nodes;
     const int *numbers = message->numbers;
     ls_failure failure = {
@@ -189,7 +189,7 @@ static void handle(ls_node *node, const ls_node_message *message) {
 static void on_link(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
-    ls_node *node = (ls_node *)poll;
+    ls_remote_node *node = (ls_remote_node *)poll;
     bool whole = true;
     /* Messages after "over" belong to the next start. */
     while (whole && node->link != NULL && node->watched && !node->nodes->over) {
@@ -214,7 +214,7 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
     uv_timer_init(loop, &nodes->pulse);
     nodes->blame.data = nodes->silence.data = nodes->pulse.data = nodes;
     for (int i = 0; i < nodes->count; i++) {
-        ls_node *node = &nodes->others[nodes->first + i];
+        ls_remote_node *node = &nodes->others[nodes->first + i];
         int failure = uv_poll_init(loop, &node->poll, node->link->fd);
         node->watched = failure == 0;
         failure = failure == 0 ? uv_poll_start(&node->poll, UV_READABLE, on_link) : failure;
@@ -234,7 +234,7 @@ void ls_nodes_unwatch(ls_nodes *nodes) {
         nodes->blame.data = NULL;
     }
     for (int i = 0; i < nodes->count; i++) {
-        ls_node *node = &nodes->others[nodes->first + i];
+        ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched) {
             uv_close((uv_handle_t *)&node->poll, NULL);
             node->watched = false;

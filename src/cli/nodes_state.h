@@ -6,7 +6,7 @@
 #include "comm/store_connection.h"
 
 /* Another node. Node 0 has one for each node, the other nodes have one for node 0. */
-typedef struct ls_node {
+typedef struct ls_remote_node {
     uv_poll_t poll; /* first member: libuv returns a pointer to it */
     bool watched;
     ls_nodes *nodes;
@@ -17,14 +17,14 @@ typedef struct ls_node {
     int asked;           /* requests since the last message of the node */
     int ranks;
     char host[64];
-} ls_node;
+} ls_remote_node;
 
 struct ls_nodes {
     ls_nodes_options options;
     ls_key key;
     ls_address address;
     int listener;     /* node 0: the listening socket, until rank 0 gets it */
-    ls_node *others;  /* node 0: `options.nodes` entries, the first for itself; other nodes: one entry, for node 0 */
+    ls_remote_node *others;  /* node 0: `options.nodes` entries, the first for itself; other nodes: one entry, for node 0 */
     int first, count; /* the entries that are other nodes */
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
@@ -40,8 +40,8 @@ struct ls_nodes {
 };
 
 /* Sends a message. Ignores errors: the connection reports the loss of a node. */
-void ls_node_tell(ls_node *node, const ls_node_message *message);
-void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_node *but);
+void ls_node_tell(ls_remote_node *node, const ls_node_message *message);
+void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_remote_node *but);
 
 /* Receives a message if a whole one has arrived. After a status other than LS_OK, the connection is unusable. */
 ls_status ls_node_hear(ls_connection *link, bool *whole, ls_node_message *message);

@@ -32,13 +32,14 @@ static ls_status fail_unknown(const ls_command *command, const char *typed) {
                    command->name);
 }
 
-static ls_status fail_value(const ls_command *command, const ls_option *option, const char *text, const char *wanted) {
+static ls_status fail_value(const ls_command *command, const ls_cli_option *option, const char *text,
+                            const char *wanted) {
     return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s%s '%s': %s must be %s from %d to %d", command->name,
                    option->letter != 0 ? "-" : "--", option->letter != 0 ? (char[2]){option->letter, 0} : option->name,
                    text, option->argument, wanted, option->least, option->most);
 }
 
-static ls_status store_value(const ls_command *command, const ls_option *option, const char *text, void *place) {
+static ls_status store_value(const ls_command *command, const ls_cli_option *option, const char *text, void *place) {
     char *end = NULL;
     errno = 0;
     switch (option->kind) {
@@ -76,7 +77,7 @@ static void describe(const ls_command *command, struct option *longs, char *lett
     *letters++ = ':'; /* distinguish a missing argument from an unknown option */
     *letters++ = 'h';
     for (size_t i = 0; i < command->option_count; i++) {
-        const ls_option *option = &command->options[i];
+        const ls_cli_option *option = &command->options[i];
         const bool argument = option->kind != LS_OPTION_FLAG;
         longs[i] = (struct option){option->name, argument ? required_argument : no_argument, NULL, LONG_BASE + (int)i};
         if (option->letter != 0) {
@@ -91,7 +92,7 @@ static void describe(const ls_command *command, struct option *longs, char *lett
     *letters = '\0';
 }
 
-static const ls_option *option_of_code(const ls_command *command, int code) {
+static const ls_cli_option *option_of_code(const ls_command *command, int code) {
     for (size_t i = 0; i < command->option_count; i++) {
         if (code != 0 && (code == LONG_BASE + (int)i || code == command->options[i].letter)) {
             return &command->options[i];
@@ -102,7 +103,7 @@ static const ls_option *option_of_code(const ls_command *command, int code) {
 
 /* Fails because of an unknown option, or an option whose argument is missing or not allowed. */
 static ls_status fail_option(const ls_command *command, const char *typed, int code) {
-    const ls_option *option = option_of_code(command, optopt);
+    const ls_cli_option *option = option_of_code(command, optopt);
     const bool is_long = strncmp(typed, "--", 2) == 0;
     if (code == ':') {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s needs its %s (usage: lockstep %s %s)", command->name, typed,
@@ -151,7 +152,7 @@ ls_status ls_options_parse(const ls_command *command, int argc, char **argv, voi
         if (code == ':' || code == '?') {
             return fail_option(command, argv[at], code);
         }
-        const ls_option *option = option_of_code(command, code);
+        const ls_cli_option *option = option_of_code(command, code);
         if (code == option->letter && argv[at][1] == code && argv[at][2] >= 'a' && argv[at][2] <= 'z') { /* -np 4 */
             return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s; did you mean -%c?", command->name,
                            argv[at], option->letter);
@@ -175,7 +176,7 @@ ls_size_text ls_size_describe(int64_t bytes) {
 void ls_options_help(const ls_command *command) {
     printf("usage: lockstep %s %s\n\n%s\noptions:\n", command->name, command->usage, command->about);
     for (size_t i = 0; i < command->option_count; i++) {
-        const ls_option *option = &command->options[i];
+        const ls_cli_option *option = &command->options[i];
         char left[64];
         snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter != 0 ? '-' : ' ',
                  option->letter != 0 ? option->letter : ' ', option->letter != 0 ? ',' : ' ', option->name,

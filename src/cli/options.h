@@ -15,7 +15,7 @@ typedef enum ls_option_kind {
     LS_OPTION_TEXT     /* const char *, borrowed from argv */
 } ls_option_kind;
 
-typedef struct ls_option {
+typedef struct ls_cli_option {
     const char *name; /* without dashes */
     char letter;      /* 0: none */
     ls_option_kind kind;
@@ -23,7 +23,7 @@ typedef struct ls_option {
     size_t offset;        /* of its field in the subcommand's values struct */
     int least, most;
     const char *help; /* the text of --help, which is indented when printed */
-} ls_option;
+} ls_cli_option;
 
 typedef struct ls_command {
     const char *name;
@@ -31,7 +31,7 @@ typedef struct ls_command {
     const char *usage;   /* the text after "lockstep NAME" */
     const char *about;
     const char *notes; /* examples, exit statuses, environment */
-    const ls_option *options;
+    const ls_cli_option *options;
     size_t option_count;
     /*
      * On failure, main prints ls_error_message(). *exit_status is 0 before the call; the function may set a more

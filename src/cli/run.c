@@ -30,7 +30,7 @@ typedef struct run_values {
     const char *gpus;
 } run_values;
 
-static const ls_option options[] = {
+static const ls_cli_option options[] = {
     {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(run_values, ranks), 1, MOST_RANKS,
      "number of ranks on this machine (1)"},
     {"prefix", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, prefix), 0, 0,

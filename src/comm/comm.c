@@ -12,13 +12,13 @@
 
 static ls_status reserve(ls_comm *comm, const ls_join_context *join) {
     const size_t size = (size_t)comm->size;
-    size_t *numbers = ls_allocate_zeroed(LS_PARTS * size, sizeof *numbers);
+    size_t *numbers = ls_allocate_zeroed(LS_FRAME_PARTS * size, sizeof *numbers);
     comm->parts[0] = numbers;
     comm->prefix = ls_duplicate_string(join->prefix);
     if (numbers == NULL || comm->prefix == NULL) {
-        return ls_fail_memory("ls_comm_open", LS_PARTS * size * sizeof *numbers);
+        return ls_fail_memory("ls_comm_open", LS_FRAME_PARTS * size * sizeof *numbers);
     }
-    for (size_t i = 1; i < LS_PARTS; i++) {
+    for (size_t i = 1; i < LS_FRAME_PARTS; i++) {
         comm->parts[i] = numbers + i * size;
     }
     return LS_OK;

@@ -27,7 +27,7 @@ struct ls_work {
 };
 
 /* Arrays of one number per rank. */
-enum { LS_SEND_PLACES = 0, LS_RECEIVE_PLACES, LS_PARTS };
+enum { LS_SEND_PLACES = 0, LS_RECEIVE_PLACES, LS_FRAME_PARTS };
 
 /* Ordinary memory of ls_comm_alloc, where the backend has no better. */
 typedef struct ls_comm_block {
@@ -46,11 +46,11 @@ struct ls_comm {
     int size;
     int local_rank;
     int local_size;
-    bool any_order;          /* of reductions, as all ranks have agreed */
-    void *stream;            /* of the calls to come: ls_comm_use_stream */
-    uint64_t sequence;       /* number of the latest call */
-    uint64_t posts;          /* number of the latest send or receive */
-    size_t *parts[LS_PARTS]; /* of the call in progress */
+    bool any_order;                /* of reductions, as all ranks have agreed */
+    void *stream;                  /* of the calls to come: ls_comm_use_stream */
+    uint64_t sequence;             /* number of the latest call */
+    uint64_t posts;                /* number of the latest send or receive */
+    size_t *parts[LS_FRAME_PARTS]; /* of the call in progress */
     unsigned char *scratch;
     size_t scratch_bytes;
     ls_comm_block *blocks;

@@ -55,7 +55,7 @@ static ls_comm *adopt(const program_comm *source, double timeout) {
 }
 
 /* The same ranks on the backend on which they have agreed. Takes ownership of the contents of `meeting`. */
-static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
+static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,
                                   .local_rank = meeting->local_rank,
@@ -80,7 +80,7 @@ static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
 
 static ls_status open_best(const program_comm *source, const ls_init_options *options, ls_comm **result) {
     ls_job job = {.local_rank = -1, .listener = -1, .by_mpi = true, .backend = wanted_backend(options)};
-    ls_meeting meeting;
+    ls_rendezvous_result meeting;
     LS_TRY(check_options(options));
     LS_TRY(ls_job_check_mpi_backend(job.backend, "for that, call ls_init"));
     LS_TRY(ls_timeout_read(options, &job.timeout));

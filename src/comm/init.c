@@ -18,7 +18,7 @@
 typedef struct membership {
     ls_comm *comm;     /* NULL: another thread has freed it */
     ls_store *store;   /* NULL for a world of one */
-    ls_comm *launcher; /* see ls_meeting */
+    ls_comm *launcher; /* see ls_rendezvous_result */
     bool failed;       /* to end well */
 } membership;
 
@@ -97,7 +97,7 @@ static void print_by_lines(void) {
 }
 
 /* Opens the world's communicator; takes the store. */
-static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
+static ls_comm *open_world(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,
                                   .local_rank = meeting->local_rank,
@@ -138,7 +138,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
 }
 
 ls_comm *ls_init_job(const ls_job *job) {
-    ls_meeting meeting;
+    ls_rendezvous_result meeting;
     ls_joined();
     if (current() != NULL) {
         return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",

@@ -31,21 +31,21 @@ static void name_machine(char *name, size_t capacity, const char *host) {
     snprintf(name, capacity, "%s %s %s", boot[0] != '\0' ? boot : host, processes, network);
 }
 
-static void fill_card(ls_card *card, const char *backend) {
-    *card = (ls_card){0};
-    ls_build_write(card->build);
-    if (gethostname(card->host, sizeof card->host - 1) != 0) {
-        snprintf(card->host, sizeof card->host, "an unnamed host");
+static void fill_peer_info(ls_peer_info *peer_info, const char *backend) {
+    *peer_info = (ls_peer_info){0};
+    ls_build_write(peer_info->build);
+    if (gethostname(peer_info->host, sizeof peer_info->host - 1) != 0) {
+        snprintf(peer_info->host, sizeof peer_info->host, "an unnamed host");
     }
-    name_machine(card->machine, sizeof card->machine, card->host);
-    snprintf(card->process, sizeof card->process, "%ld", (long)getpid());
-    snprintf(card->backend, sizeof card->backend, "%s", backend != NULL ? backend : "");
+    name_machine(peer_info->machine, sizeof peer_info->machine, peer_info->host);
+    snprintf(peer_info->process, sizeof peer_info->process, "%ld", (long)getpid());
+    snprintf(peer_info->backend, sizeof peer_info->backend, "%s", backend != NULL ? backend : "");
 }
 
 /* The first rank that is on another machine than `rank`; -1 if there is none. */
 static int find_elsewhere(const ls_roster *world, int rank) {
     for (int other = 0; other < world->size; other++) {
-        if (strcmp(world->cards[other].machine, world->cards[rank].machine) != 0) {
+        if (strcmp(world->peer_infos[other].machine, world->peer_infos[rank].machine) != 0) {
             return other;
         }
     }
@@ -62,15 +62,15 @@ static uint64_t number_machine(const char *name) {
 }
 
 uint64_t ls_machine_number(void) {
-    ls_card card;
-    fill_card(&card, NULL);
-    return number_machine(card.machine);
+    ls_peer_info peer_info;
+    fill_peer_info(&peer_info, NULL);
+    return number_machine(peer_info.machine);
 }
 
-static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeting *meeting) {
+static void find_local_place(const ls_job *job, const ls_roster *world, ls_rendezvous_result *meeting) {
     int before = 0, total = 0;
     for (int other = 0; other < world->size; other++) {
-        if (strcmp(world->cards[other].machine, world->cards[job->rank].machine) == 0) {
+        if (strcmp(world->peer_infos[other].machine, world->peer_infos[job->rank].machine) == 0) {
             before += other < job->rank;
             total++;
         }
@@ -79,7 +79,7 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
     const bool fits = meeting->store == NULL || job->local_size == 0 || job->local_size == total;
     meeting->local_rank = fits && job->local_rank >= 0 ? job->local_rank : before;
     meeting->local_size = fits && job->local_size > 0 ? job->local_size : total;
-    meeting->machine = number_machine(world->cards[job->rank].machine);
+    meeting->machine = number_machine(world->peer_infos[job->rank].machine);
 }
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
@@ -91,7 +91,7 @@ static const char *name_best(const ls_job *job, const ls_roster *world) {
 static ls_status check_backends(const ls_job *job, const ls_roster *world) {
     const char *best = name_best(job, world), *first = NULL;
     for (int rank = 0; rank < world->size; rank++) {
-        const char *name = world->cards[rank].backend[0] != '\0' ? world->cards[rank].backend : best;
+        const char *name = world->peer_infos[rank].backend[0] != '\0' ? world->peer_infos[rank].backend : best;
         if (rank == 0) {
             first = name;
         } else if (strcmp(name, first) != 0) {
@@ -122,7 +122,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
                        "and backend \"shm\" needs that",
-                       job->rank, world->cards[job->rank].host, away, world->cards[away].host);
+                       job->rank, world->peer_infos[job->rank].host, away, world->peer_infos[away].host);
     }
     return LS_OK;
 }
@@ -139,8 +139,8 @@ static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_
     return status;
 }
 
-static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
-    fill_card(&world->cards[job->rank], job->backend);
+static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
+    fill_peer_info(&world->peer_infos[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
         const ls_store_place place = {.url = job->url,
                                       .serve = job->rank == 0,
@@ -152,8 +152,8 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         if (meeting->store == NULL) {
             return ls_error_status();
         }
-        const ls_card card = world->cards[job->rank];
-        LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &card, world->cards));
+        const ls_peer_info peer_info = world->peer_infos[job->rank];
+        LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &peer_info, world->peer_infos));
     }
     const bool wants_mpi = job->backend != NULL && strcmp(job->backend, "mpi") == 0;
     if (job->size > 1 && job->by_mpi && (job->mpi != NULL || !wants_mpi)) {
@@ -176,9 +176,9 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
     return LS_OK;
 }
 
-ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
+ls_status ls_rendezvous(const ls_job *job, ls_rendezvous_result *meeting) {
     ls_roster world = {0};
-    *meeting = (ls_meeting){.launcher = job->mpi};
+    *meeting = (ls_rendezvous_result){.launcher = job->mpi};
     ls_status status = ls_roster_make(&world, job->size);
     if (status == LS_OK) {
         status = meet(job, &world, meeting);

@@ -62,7 +62,7 @@ ls_status ls_slurm_find_master(ls_job *job);
 ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]);
 
 /* Where the ranks of a world turned out to be. */
-typedef struct ls_meeting {
+typedef struct ls_rendezvous_result {
     ls_store *store;   /* NULL for a world of one, and where MPI carries it; given to the caller */
     ls_comm *launcher; /* over MPI, if the ranks met by it and another backend carries them, or if it is the job's
                           `mpi`; the caller frees it */
@@ -70,17 +70,17 @@ typedef struct ls_meeting {
     const ls_backend *backend; /* the one that fits; NULL: `launcher` is the job's `mpi` and carries the ranks */
     uint64_t machine;          /* a number that ranks of one machine share */
     char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
-} ls_meeting;
+} ls_rendezvous_result;
 
 /* Whether backend shm can carry these ranks: all share a machine, and they are few enough. */
 bool ls_roster_can_share(const ls_roster *world);
 
 /* rendezvous_mpi.c: the ranks of an MPI job tell each other where they are. If all share a machine and none asks for
  * backend mpi, there is a store afterwards. The caller frees the contents of `meeting`, also after a failure. */
-ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting);
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting);
 
 /* Meets the other ranks of the job. On failure nothing stays open. */
-ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting);
+ls_status ls_rendezvous(const ls_job *job, ls_rendezvous_result *meeting);
 
 /* Joins the job and makes its world the one of this thread: ls_init without reading the surroundings. */
 ls_comm *ls_init_job(const ls_job *job);

@@ -13,13 +13,13 @@
 #include "comm/rendezvous.h"
 
 /* Where the ranks meet, as rank 0 tells it; an empty URL: nowhere. */
-typedef struct place {
+typedef struct meeting_point {
     char url[64];
     char key[LS_KEY_TEXT_SIZE];
-} place;
+} meeting_point;
 
 /* Rank 0: a place to meet. */
-static void make_place(place *meeting_place, int *listener) {
+static void make_place(meeting_point *meeting_place, int *listener) {
     const ls_address anywhere = {.host = "127.0.0.1", .port = 0};
     if (ls_key_make(meeting_place->key) == LS_OK && ls_socket_listen(&anywhere, true, listener) == LS_OK) {
         snprintf(meeting_place->url, sizeof meeting_place->url, "tcp://127.0.0.1:%d", ls_socket_port(*listener));
@@ -27,20 +27,21 @@ static void make_place(place *meeting_place, int *listener) {
 }
 
 static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world, ls_store **store) {
-    place where = {0};
+    meeting_point where = {0};
     int listener = -1;
     if (job->rank == 0) {
         make_place(&where, &listener);
     }
     const ls_status status = ls_comm_broadcast(mpi, &where, sizeof where, LS_U8, 0, NULL);
     if (status == LS_OK && where.url[0] != '\0') {
-        const ls_card card = world->cards[job->rank];
+        const ls_peer_info peer_info = world->peer_infos[job->rank];
         *store = ls_store_open_at(&(ls_store_place){.url = where.url,
                                                     .serve = job->rank == 0,
                                                     .timeout = job->timeout,
                                                     .key = where.key,
                                                     .listener = listener});
-        return *store != NULL ? ls_store_join(*store, job->rank, job->size, &card, world->cards) : ls_error_status();
+        return *store != NULL ? ls_store_join(*store, job->rank, job->size, &peer_info, world->peer_infos)
+                              : ls_error_status();
     }
     if (listener >= 0) {
         close(listener);
@@ -53,7 +54,7 @@ static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world
 /* LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
 static ls_status check_builds(const ls_roster *world) {
     for (int rank = 1; rank < world->size; rank++) {
-        LS_TRY(ls_card_compare_builds(rank, &world->cards[rank], 0, &world->cards[0]));
+        LS_TRY(ls_peer_info_compare_builds(rank, &world->peer_infos[rank], 0, &world->peer_infos[0]));
     }
     return LS_OK;
 }
@@ -61,7 +62,7 @@ static ls_status check_builds(const ls_roster *world) {
 static bool want_mpi(const ls_roster *world) {
     bool found = false;
     for (int rank = 0; rank < world->size; rank++) {
-        found = found || strcmp(world->cards[rank].backend, "mpi") == 0;
+        found = found || strcmp(world->peer_infos[rank].backend, "mpi") == 0;
     }
     return found;
 }
@@ -78,13 +79,14 @@ static ls_comm *open_world(const ls_job *job) {
     return backend != NULL ? ls_comm_open(backend, &join) : NULL;
 }
 
-ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
     ls_comm *mpi = job->mpi != NULL ? job->mpi : open_world(job);
     if (mpi == NULL) {
         return ls_error_status();
     }
     meeting->launcher = mpi;
-    LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
+    LS_TRY(ls_comm_allgather(mpi, &world->peer_infos[job->rank], world->peer_infos, sizeof *world->peer_infos, LS_U8,
+                             NULL));
     LS_TRY(check_builds(world));
     return ls_roster_can_share(world) && !want_mpi(world) ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
 }

@@ -18,16 +18,16 @@ static const double mercy_seconds = 2; /* between asking ranks to end and ending
 enum { LOOK_MILLISECONDS = 50 };
 
 /* What a rank tells its parent when its function has returned. Small enough for a pipe to take at once. */
-typedef struct report {
+typedef struct child_report {
     ls_status status;
     char message[LS_ERROR_CAPACITY];
-} report;
+} child_report;
 
 typedef struct child {
     pid_t process; /* 0: not started, or over */
     int pipe;      /* -1: closed */
     bool reported;
-    report report;
+    child_report report;
 } child;
 
 typedef struct spawn {
@@ -39,7 +39,7 @@ typedef struct spawn {
     char key[LS_KEY_TEXT_SIZE];
     bool failed, blames_other; /* the failure so far says that another rank failed before */
     bool asked;                /* the ranks were asked to end */
-    report failure;
+    child_report failure;
     ls_deadline end; /* when to ask, then to force, those still running */
 } spawn;
 
@@ -92,7 +92,7 @@ static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t paren
     if (rank != 0) {
         close(self->listener);
     }
-    report result = {.status = run_rank(self, rank, function, user)};
+    child_report result = {.status = run_rank(self, rank, function, user)};
     if (result.status != LS_OK) {
         snprintf(result.message, sizeof result.message, "%s", ls_error_message());
     }
@@ -113,7 +113,7 @@ static void signal_all(const spawn *self, int signal_number) {
 }
 
 /* Remembers a failure, unless it only tells of one that is known already. */
-static void note_failure(spawn *self, int rank, const report *what, bool blames_other) {
+static void note_failure(spawn *self, int rank, const child_report *what, bool blames_other) {
     if (self->failed && (self->asked || !self->blames_other || blames_other)) {
         return;
     }
@@ -128,7 +128,7 @@ static void note_failure(spawn *self, int rank, const report *what, bool blames_
 /* The rank's process is over, as `how` of waitpid says. */
 static void bury(spawn *self, int rank, int how) {
     child *dead = &self->children[rank];
-    report what = {.status = LS_ERR_PEER};
+    child_report what = {.status = LS_ERR_PEER};
     if (dead->reported) {
         what = dead->report;
     } else if (WIFSIGNALED(how)) {
@@ -151,7 +151,7 @@ static void bury(spawn *self, int rank, int how) {
 
 /* Reads what the rank said, or that it can say nothing any more. */
 static void listen_to(child *speaker) {
-    report heard;
+    child_report heard;
     const ssize_t size = read(speaker->pipe, &heard, sizeof heard);
     if (size == (ssize_t)sizeof heard) {
         heard.message[sizeof heard.message - 1] = '\0';

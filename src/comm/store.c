@@ -184,16 +184,17 @@ ls_status ls_store_compare_set(ls_store *store, const char *key, const void *exp
 
 /* ---- the ranks --------------------------------------------------------------------------------------------------- */
 
-ls_status ls_store_join(ls_store *store, int rank, int size, const ls_card *card, ls_card *cards) {
+ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info *peer_info, ls_peer_info *peer_infos) {
     ls_store_reply reply;
-    const ls_store_request request = {
-        .operation = LS_STORE_JOIN, .value = {card, sizeof *card}, .amount = ((int64_t)rank << 32) | (int64_t)size};
+    const ls_store_request request = {.operation = LS_STORE_JOIN,
+                                      .value = {peer_info, sizeof *peer_info},
+                                      .amount = ((int64_t)rank << 32) | (int64_t)size};
     LS_TRY(ask(store, request, store->timeout, &reply));
-    if (reply.value.size != (size_t)size * sizeof *cards) {
+    if (reply.value.size != (size_t)size * sizeof *peer_infos) {
         return ls_fail(LS_ERR_FORMAT, "the store told of %zu bytes of ranks, expected are %zu", reply.value.size,
-                       (size_t)size * sizeof *cards);
+                       (size_t)size * sizeof *peer_infos);
     }
-    memcpy(cards, reply.value.data, reply.value.size);
+    memcpy(peer_infos, reply.value.data, reply.value.size);
     ls_gathering_withdraw(&store->gathering);
     return LS_OK;
 }

@@ -47,12 +47,12 @@ struct ls_store {
 ls_store *ls_store_open_at(const ls_store_place *place);
 
 /*
- * Says that this process is `rank` of `size`, waits until every rank did, and copies their cards to `cards` (room for
- * `size`). LS_ERR_TIMEOUT names the ranks that did not come; LS_ERR_PEER one that died meanwhile; LS_ERR_ARGUMENT a
- * rank that came twice and LS_ERR_MISMATCH different world sizes. From then on a rank that ends without
- * ls_store_leave makes every wait of the others fail with LS_ERR_PEER.
+ * Says that this process is `rank` of `size`, waits until every rank did, and copies their peer infos to `peer_infos`
+ * (room for `size`). LS_ERR_TIMEOUT names the ranks that did not come; LS_ERR_PEER one that died meanwhile;
+ * LS_ERR_ARGUMENT a rank that came twice and LS_ERR_MISMATCH different world sizes. From then on a rank that ends
+ * without ls_store_leave makes every wait of the others fail with LS_ERR_PEER.
  */
-ls_status ls_store_join(ls_store *store, int rank, int size, const ls_card *card, ls_card *cards);
+ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info *peer_info, ls_peer_info *peer_infos);
 
 /* Waits until every rank left or died; LS_ERR_PEER names those that died. */
 ls_status ls_store_leave(ls_store *store);

@@ -43,7 +43,8 @@ typedef enum ls_store_operation {
     LS_STORE_ADD,
     LS_STORE_WAIT,
     LS_STORE_COMPARE_SET,
-    LS_STORE_JOIN,  /* amount: rank << 32 | world size; value: the rank's card; answered with all cards when all came */
+    LS_STORE_JOIN,  /* amount: rank << 32 | world size; value: the rank's peer info; answered with all peer infos when
+                       all came */
     LS_STORE_LEAVE, /* answered when every rank left or died */
     LS_STORE_OPERATION_END
 } ls_store_operation;

@@ -9,21 +9,21 @@
 
 ls_status ls_roster_make(ls_roster *roster, int size) {
     ls_rank_state *states = ls_allocate_zeroed((size_t)size, sizeof *states);
-    ls_card *cards = ls_allocate_zeroed((size_t)size, sizeof *cards);
-    if (states == NULL || cards == NULL) {
+    ls_peer_info *peer_infos = ls_allocate_zeroed((size_t)size, sizeof *peer_infos);
+    if (states == NULL || peer_infos == NULL) {
         ls_free(states);
-        ls_free(cards);
+        ls_free(peer_infos);
         return ls_fail(LS_ERR_MEMORY, "out of memory for a list of %d ranks", size);
     }
     roster->size = size;
     roster->states = states;
-    roster->cards = cards;
+    roster->peer_infos = peer_infos;
     return LS_OK;
 }
 
 void ls_roster_free(ls_roster *roster) {
     ls_free(roster->states);
-    ls_free(roster->cards);
+    ls_free(roster->peer_infos);
     *roster = (ls_roster){0};
 }
 
@@ -35,14 +35,15 @@ static int count_of(const ls_roster *roster, ls_rank_state state) {
     return count;
 }
 
-ls_status ls_card_compare_builds(int rank, const ls_card *card, int other, const ls_card *others) {
-    return strcmp(card->build, others->build) == 0
+ls_status ls_peer_info_compare_builds(int rank, const ls_peer_info *peer_info, int other, const ls_peer_info *others) {
+    return strcmp(peer_info->build, others->build) == 0
                ? LS_OK
                : ls_fail(
                      LS_ERR_MISMATCH,
                      "rank %d (process %s on %s) runs Lockstep %s, but rank %d (process %s on %s) runs Lockstep %s: "
                      "run the same build of Lockstep on all ranks",
-                     rank, card->process, card->host, card->build, other, others->process, others->host, others->build);
+                     rank, peer_info->process, peer_info->host, peer_info->build, other, others->process, others->host,
+                     others->build);
 }
 
 /* The first rank that is here. */
@@ -54,22 +55,22 @@ static int find_here(const ls_roster *roster) {
     return rank;
 }
 
-ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card) {
+ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_peer_info *peer_info) {
     if (roster->size == 0) {
         LS_TRY(ls_roster_make(roster, size));
     }
     if (size != roster->size) {
         return ls_fail(LS_ERR_MISMATCH, "process %s on %s says that the world has %d ranks, others say %d",
-                       card->process, card->host, size, roster->size);
+                       peer_info->process, peer_info->host, size, roster->size);
     }
     if (roster->states[rank] != LS_RANK_MISSING) {
-        const ls_card *first = &roster->cards[rank];
+        const ls_peer_info *first = &roster->peer_infos[rank];
         return ls_fail(LS_ERR_ARGUMENT, "two processes came as rank %d: process %s on %s and process %s on %s", rank,
-                       first->process, first->host, card->process, card->host);
+                       first->process, first->host, peer_info->process, peer_info->host);
     }
     const int first = find_here(roster);
-    LS_TRY(first < size ? ls_card_compare_builds(rank, card, first, &roster->cards[first]) : LS_OK);
-    roster->cards[rank] = *card;
+    LS_TRY(first < size ? ls_peer_info_compare_builds(rank, peer_info, first, &roster->peer_infos[first]) : LS_OK);
+    roster->peer_infos[rank] = *peer_info;
     roster->states[rank] = LS_RANK_HERE;
     roster->complete = count_of(roster, LS_RANK_MISSING) == 0;
     return LS_OK;
@@ -107,7 +108,7 @@ static void list_hosts(const ls_roster *roster, char *text, size_t capacity) {
     size_t used = 0;
     for (int rank = 0; rank < roster->size; rank++) {
         int known = 0;
-        while (known < count && strcmp(hosts[known], roster->cards[rank].host) != 0) {
+        while (known < count && strcmp(hosts[known], roster->peer_infos[rank].host) != 0) {
             known++;
         }
         if (roster->states[rank] != LS_RANK_HERE || known < count) {
@@ -117,7 +118,7 @@ static void list_hosts(const ls_roster *roster, char *text, size_t capacity) {
             snprintf(text + used, capacity - used, " and others");
             return;
         }
-        hosts[count++] = roster->cards[rank].host;
+        hosts[count++] = roster->peer_infos[rank].host;
         used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? ", " : "", hosts[known]);
     }
 }
@@ -184,6 +185,6 @@ ls_status ls_roster_check_deaths(const ls_roster *roster) {
     while (roster->states[rank] != LS_RANK_DEAD) {
         rank++;
     }
-    return ls_fail(LS_ERR_PEER, "%s of %d (process %s on %s) ended %s", dead, roster->size, roster->cards[rank].process,
-                   roster->cards[rank].host, when);
+    return ls_fail(LS_ERR_PEER, "%s of %d (process %s on %s) ended %s", dead, roster->size,
+                   roster->peer_infos[rank].process, roster->peer_infos[rank].host, when);
 }

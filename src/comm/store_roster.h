@@ -10,13 +10,13 @@
 #include "comm/store_message.h"
 
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
-typedef struct ls_card {
+typedef struct ls_peer_info {
     char build[LS_BUILD_CAPACITY]; /* of Lockstep: the same on all ranks. The first field in every version */
     char machine[112];             /* equal for processes that can share memory: see rendezvous.c */
     char host[64];                 /* for messages */
     char process[16];              /* process id, for messages */
     char backend[32];              /* that it asks for; empty: whatever fits */
-} ls_card;
+} ls_peer_info;
 
 typedef enum ls_rank_state { LS_RANK_MISSING = 0, LS_RANK_HERE, LS_RANK_LEFT, LS_RANK_DEAD } ls_rank_state;
 
@@ -25,7 +25,7 @@ typedef struct ls_roster {
     int refused;   /* processes turned away because of their key */
     bool complete; /* every rank came at some time */
     ls_rank_state *states;
-    ls_card *cards;
+    ls_peer_info *peer_infos;
     uint64_t leaving_ns; /* when it was first seen that ranks wait to leave; 0: none do */
     uint64_t told_ns;    /* how long they had waited when the log was told */
 } ls_roster;
@@ -35,11 +35,11 @@ ls_status ls_roster_make(ls_roster *roster, int size);
 void ls_roster_free(ls_roster *roster);
 
 /* LS_ERR_MISMATCH if two ranks run different builds of Lockstep. */
-ls_status ls_card_compare_builds(int rank, const ls_card *card, int other, const ls_card *others);
+ls_status ls_peer_info_compare_builds(int rank, const ls_peer_info *peer_info, int other, const ls_peer_info *others);
 
 /* Enters a rank. LS_ERR_MISMATCH with a sentence if world sizes or builds of Lockstep differ, LS_ERR_ARGUMENT if the
  * rank is taken. */
-ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card);
+ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_peer_info *peer_info);
 
 /* Whether each of them left or died. */
 bool ls_roster_is_over(const ls_roster *roster);

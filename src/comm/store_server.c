@@ -193,7 +193,7 @@ static void handle_compare_set(ls_store_server *server, ls_connection *connectio
 
 static void answer_joiners(ls_store_server *server) {
     const ls_roster *roster = &server->roster;
-    const ls_store_reply reply = {.value = {roster->cards, (size_t)roster->size * sizeof *roster->cards}};
+    const ls_store_reply reply = {.value = {roster->peer_infos, (size_t)roster->size * sizeof *roster->peer_infos}};
     for (size_t i = 0; i < server->count; i++) {
         if (waits_for(server->connections[i], LS_STORE_JOIN)) {
             answer(server, server->connections[i], &reply);
@@ -201,9 +201,9 @@ static void answer_joiners(ls_store_server *server) {
     }
 }
 
-/* Another version of Lockstep may have cards of another size. */
-static ls_status read_card(int rank, ls_bytes given, ls_card *card) {
-    if (given.size != sizeof *card) {
+/* Another version of Lockstep may have peer infos of another size. */
+static ls_status read_peer_info(int rank, ls_bytes given, ls_peer_info *peer_info) {
+    if (given.size != sizeof *peer_info) {
         char own[LS_BUILD_CAPACITY];
         ls_build_write(own);
         const size_t length = given.size < sizeof own ? given.size : sizeof own;
@@ -213,16 +213,16 @@ static ls_status read_card(int rank, ls_bytes given, ls_card *card) {
                        rank, names_build ? "Lockstep " : "another version of Lockstep", names_build ? (int)length : 0,
                        (const char *)given.data, own);
     }
-    memcpy(card, given.data, sizeof *card);
-    card->build[sizeof card->build - 1] = card->backend[sizeof card->backend - 1] = '\0';
-    card->machine[sizeof card->machine - 1] = card->host[sizeof card->host - 1] = '\0';
-    card->process[sizeof card->process - 1] = '\0';
+    memcpy(peer_info, given.data, sizeof *peer_info);
+    peer_info->build[sizeof peer_info->build - 1] = peer_info->backend[sizeof peer_info->backend - 1] = '\0';
+    peer_info->machine[sizeof peer_info->machine - 1] = peer_info->host[sizeof peer_info->host - 1] = '\0';
+    peer_info->process[sizeof peer_info->process - 1] = '\0';
     return LS_OK;
 }
 
 static void handle_join(ls_store_server *server, ls_connection *connection) {
     const ls_store_request *request = &connection->request;
-    ls_card card;
+    ls_peer_info peer_info;
     if (connection->rank >= 0) {
         answer_failure(server, connection, LS_ERR_FORMAT, "a process joined twice");
         return;
@@ -233,9 +233,9 @@ static void handle_join(ls_store_server *server, ls_connection *connection) {
     }
     const int rank = (int)(request->amount >> 32);
     const bool was_complete = server->roster.complete;
-    ls_status status = read_card(rank, request->value, &card);
+    ls_status status = read_peer_info(rank, request->value, &peer_info);
     if (status == LS_OK) {
-        status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &card);
+        status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &peer_info);
     }
     if (status != LS_OK) {
         answer_error(server, connection, status);

@@ -220,15 +220,15 @@ ls_status ls_without_recording(ls_status (*function)(void *argument), void *argu
     return status;
 }
 
-typedef struct making {
+typedef struct sample_request {
     ls_dataset *dataset;
     const ls_samples *samples;
     ls_tensor **input;
     ls_tensor **target;
-} making;
+} sample_request;
 
 static ls_status make(void *argument) {
-    const making *m = argument;
+    const sample_request *m = argument;
     const ls_random_state before = ls_random_get_state();
     const ls_dtype autocast = ls_autocast(LS_F32); /* a loader's threads know of none */
     ls_random_set_state(random_state_of(m->dataset, m->samples));
@@ -239,7 +239,7 @@ static ls_status make(void *argument) {
 }
 
 ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
-    making arguments = {.dataset = dataset, .samples = samples, .input = input, .target = target};
+    sample_request arguments = {.dataset = dataset, .samples = samples, .input = input, .target = target};
     if (dataset->serial) {
         pthread_mutex_lock(&dataset->guard->lock);
     }

@@ -13,22 +13,22 @@ enum { FIRST_ROOM = 1 << 16 };
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-typedef struct reading {
+typedef struct events_reader {
     ls_source source;
     uint8_t *bytes; /* a window of the file */
     size_t room, from, until;
     uint64_t offset; /* in the file, of bytes[from] */
     ls_status (*each)(const ls_events_item *item, void *user);
     void *user;
-} reading;
+} events_reader;
 
-static ls_status fail_record(const reading *in, const char *reason) {
+static ls_status fail_record(const events_reader *in, const char *reason) {
     return ls_fail(LS_ERR_FORMAT, "%s: %s: the record at byte %" PRIu64 " %s", call, in->source.path, in->offset,
                    reason);
 }
 
 /* The window begins with what is unread and has room for `size` bytes. */
-static ls_status make_room(reading *in, size_t size) {
+static ls_status make_room(events_reader *in, size_t size) {
     const size_t room = size > FIRST_ROOM ? size : FIRST_ROOM;
     if (in->from > 0) {
         memmove(in->bytes, in->bytes + in->from, in->until - in->from);
@@ -47,7 +47,7 @@ static ls_status make_room(reading *in, size_t size) {
 }
 
 /* Brings the next `size` bytes into the window, if the file has as many. */
-static ls_status want(reading *in, size_t size, bool *there) {
+static ls_status want(events_reader *in, size_t size, bool *there) {
     size_t got = 0;
     *there = size <= in->source.size - in->offset;
     if (!*there || size <= in->until - in->from) {
@@ -67,7 +67,7 @@ static bool is_checked(const uint8_t *bytes, size_t size) {
 }
 
 /* The event of the next record, whole; `there` is false where the file ends. */
-static ls_status next_event(reading *in, size_t *size, bool *there) {
+static ls_status next_event(events_reader *in, size_t *size, bool *there) {
     uint64_t length;
     LS_TRY(want(in, LS_RECORD_HEAD, there));
     if (!*there) {
@@ -221,7 +221,7 @@ static const char *parse_value(ls_proto_view from, ls_events_item *item) {
     return item->tag != NULL ? NULL : "has a tag that is not UTF-8";
 }
 
-static ls_status give_values(const reading *in, ls_proto_view summary, const ls_events_item *event) {
+static ls_status give_values(const events_reader *in, ls_proto_view summary, const ls_events_item *event) {
     for (ls_proto_field field; ls_proto_next(&summary, &field);) {
         if (is_bytes(&field, LS_SUMMARY_VALUE)) {
             ls_events_item item = *event;
@@ -233,7 +233,7 @@ static ls_status give_values(const reading *in, ls_proto_view summary, const ls_
 }
 
 /* The time and the step may stand behind what they are of. */
-static ls_status give_event(const reading *in, ls_proto_view event) {
+static ls_status give_event(const events_reader *in, ls_proto_view event) {
     ls_events_item item = {.kind = LS_EVENTS_OTHER, .tag = ""};
     ls_proto_view from = event;
     ls_proto_field field;
@@ -259,7 +259,7 @@ static ls_status give_event(const reading *in, ls_proto_view event) {
     return LS_OK;
 }
 
-static ls_status read_all(reading *in) {
+static ls_status read_all(events_reader *in) {
     bool there = true;
     while (there) {
         size_t size = 0;
@@ -275,7 +275,7 @@ static ls_status read_all(reading *in) {
 }
 
 ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user), void *user) {
-    reading in = {.each = each, .user = user};
+    events_reader in = {.each = each, .user = user};
     if (each == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the callback is NULL", call);
     }

@@ -12,7 +12,7 @@
 #include "base/library.h"
 
 /* What is wanted of libjpeg. */
-typedef struct functions {
+typedef struct libjpeg_functions {
     __typeof__(&jpeg_std_error) std_error;
     __typeof__(&jpeg_CreateDecompress) create;
     __typeof__(&jpeg_destroy_decompress) destroy;
@@ -21,7 +21,7 @@ typedef struct functions {
     __typeof__(&jpeg_start_decompress) start;
     __typeof__(&jpeg_read_scanlines) read_scanlines;
     __typeof__(&jpeg_finish_decompress) finish;
-} functions;
+} libjpeg_functions;
 
 static ls_library library = {.use = "JPEG images",
                              .title = "libjpeg",
@@ -39,7 +39,7 @@ static ls_library library = {.use = "JPEG images",
                                            "jpeg_mem_src", "jpeg_read_header", "jpeg_start_decompress",
                                            "jpeg_read_scanlines", "jpeg_finish_decompress"}};
 
-_Static_assert(sizeof(functions) <= sizeof library.pointers, "there are as many pointers as functions");
+_Static_assert(sizeof(libjpeg_functions) <= sizeof library.pointers, "there are as many pointers as functions");
 
 const void *ls_libjpeg_open(void) {
     return ls_library_get(&library);
@@ -53,28 +53,28 @@ enum {
 };
 
 /* libjpeg knows it by its first member. What fails jumps out, with the status set. */
-typedef struct reader {
+typedef struct jpeg_reader {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     struct jpeg_decompress_struct state;
     const ls_encoded *file;
-    const functions *jpeg;
+    const libjpeg_functions *jpeg;
     ls_raster *picture;
     ls_status status;
     jmp_buf out;
-} reader;
+} jpeg_reader;
 
-static reader *reader_of(j_common_ptr state) {
-    return (reader *)state->err;
+static jpeg_reader *reader_of(j_common_ptr state) {
+    return (jpeg_reader *)state->err;
 }
 
-static _Noreturn void leave(reader *r, ls_status status) {
+static _Noreturn void leave(jpeg_reader *r, ls_status status) {
     r->status = status;
     longjmp(r->out, 1);
 }
 
 static _Noreturn void on_error(j_common_ptr state) {
-    reader *r = reader_of(state);
+    jpeg_reader *r = reader_of(state);
     char message[JMSG_LENGTH_MAX] = "";
     r->errors.format_message(state, message);
     leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged JPEG file: %s", r->file->call, r->file->path, message));
@@ -83,7 +83,7 @@ static _Noreturn void on_error(j_common_ptr state) {
 /* Programs write some files against the standard without harm to the picture; after any other warning it has holes. */
 static void on_message(j_common_ptr state, int level) {
     static const int harmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR, JWRN_TOO_MUCH_DATA};
-    reader *r = reader_of(state);
+    jpeg_reader *r = reader_of(state);
     bool known = level >= 0;
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
         known = known || r->errors.msg_code == harmless[i];
@@ -102,14 +102,14 @@ static void print_nothing(j_common_ptr state) {
 }
 
 static void on_progress(j_common_ptr state) {
-    reader *r = reader_of(state);
+    jpeg_reader *r = reader_of(state);
     if (r->state.input_scan_number > MOST_SCANS) {
         leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file of more than %d scans, which is not read", r->file->call,
                          r->file->path, MOST_SCANS));
     }
 }
 
-static void begin(reader *r) {
+static void begin(jpeg_reader *r) {
     struct jpeg_decompress_struct *state = &r->state;
     state->err = r->jpeg->std_error(&r->errors);
     r->errors.error_exit = on_error;
@@ -136,7 +136,7 @@ static void ink_to_light(const unsigned char *ink, size_t width, unsigned char *
     }
 }
 
-static void read_picture(reader *r) {
+static void read_picture(jpeg_reader *r) {
     struct jpeg_decompress_struct *state = &r->state;
     begin(r);
     const bool ink = state->num_components == INK;
@@ -162,18 +162,18 @@ static void read_picture(reader *r) {
 }
 
 /* What setjmp leaves without a value are locals: this has none. */
-static void run(reader *r) {
+static void run(jpeg_reader *r) {
     if (setjmp(r->out) == 0) {
         read_picture(r);
     }
 }
 
 ls_status ls_jpeg_decode(const ls_encoded *file, ls_raster *picture) {
-    const functions *jpeg = ls_libjpeg_open();
+    const libjpeg_functions *jpeg = ls_libjpeg_open();
     if (jpeg == NULL) {
         return ls_error_status();
     }
-    reader r = {.file = file, .jpeg = jpeg, .picture = picture};
+    jpeg_reader r = {.file = file, .jpeg = jpeg, .picture = picture};
     run(&r);
     jpeg->destroy(&r.state);
     return r.status;

@@ -4,38 +4,38 @@
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-typedef struct parser {
+typedef struct header_parser {
     const ls_source *source;
     const char *begin;
     const char *at;
-} parser;
+} header_parser;
 
-static ls_status fail_at(const parser *p, const char *expected) {
+static ls_status fail_at(const header_parser *p, const char *expected) {
     return ls_fail(LS_ERR_FORMAT, "%s: %s: its header is not one of NumPy's: at byte %zu of it must be %s",
                    p->source->call, p->source->path, (size_t)(p->at - p->begin), expected);
 }
 
-static void skip_space(parser *p) {
+static void skip_space(header_parser *p) {
     while (*p->at == ' ' || *p->at == '\n' || *p->at == '\t') {
         p->at++;
     }
 }
 
 /* Whether this mark comes next, which is then behind. */
-static bool accept(parser *p, char mark) {
+static bool accept(header_parser *p, char mark) {
     skip_space(p);
     const bool found = *p->at == mark;
     p->at += found;
     return found;
 }
 
-static ls_status expect(parser *p, char mark) {
+static ls_status expect(header_parser *p, char mark) {
     const char expected[] = {'\'', mark, '\'', '\0'};
     return accept(p, mark) ? LS_OK : fail_at(p, expected);
 }
 
 /* A text between quotes of either kind, without escapes, of less than `room` bytes. */
-static ls_status read_text(parser *p, char *text, size_t room) {
+static ls_status read_text(header_parser *p, char *text, size_t room) {
     skip_space(p);
     const char quote = *p->at;
     if (quote != '\'' && quote != '"') {
@@ -52,7 +52,7 @@ static ls_status read_text(parser *p, char *text, size_t room) {
     return LS_OK;
 }
 
-static ls_status read_descr(parser *p, ls_npy_header *header) {
+static ls_status read_descr(header_parser *p, ls_npy_header *header) {
     char text[32];
     if (accept(p, '[')) {
         return ls_fail(LS_ERR_UNSUPPORTED,
@@ -74,7 +74,7 @@ static ls_status read_descr(parser *p, ls_npy_header *header) {
                    p->source->call, p->source->path, text);
 }
 
-static ls_status read_order(parser *p, ls_npy_header *header) {
+static ls_status read_order(header_parser *p, ls_npy_header *header) {
     static const char *const words[] = {"False", "True"};
     skip_space(p);
     for (int i = 0; i < 2; i++) {
@@ -89,7 +89,7 @@ static ls_status read_order(parser *p, ls_npy_header *header) {
 }
 
 /* An integer that is not negative; Python 2 put an L behind large ones. */
-static ls_status read_size(parser *p, int64_t *size) {
+static ls_status read_size(header_parser *p, int64_t *size) {
     skip_space(p);
     const char *first = p->at;
     *size = 0;
@@ -106,7 +106,7 @@ static ls_status read_size(parser *p, int64_t *size) {
 }
 
 /* (), (2,) or (2, 3): parentheses round one number alone would be that number. */
-static ls_status read_shape(parser *p, ls_npy_header *header) {
+static ls_status read_shape(header_parser *p, ls_npy_header *header) {
     ls_shape *shape = &header->shape;
     LS_TRY(expect(p, '('));
     while (!accept(p, ')')) {
@@ -126,10 +126,10 @@ static ls_status read_shape(parser *p, ls_npy_header *header) {
 }
 
 /* The entries, in any order, each once. */
-static ls_status read_entries(parser *p, ls_npy_header *header) {
+static ls_status read_entries(header_parser *p, ls_npy_header *header) {
     static const struct {
         const char *name;
-        ls_status (*read)(parser *p, ls_npy_header *header);
+        ls_status (*read)(header_parser *p, ls_npy_header *header);
     } entries[] = {{"descr", read_descr}, {"fortran_order", read_order}, {"shape", read_shape}};
     enum { ENTRIES = sizeof entries / sizeof *entries };
     bool seen[ENTRIES] = {false};
@@ -154,7 +154,7 @@ static ls_status read_entries(parser *p, ls_npy_header *header) {
 }
 
 ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, ls_npy_header *header) {
-    parser p = {.source = source, .begin = text, .at = text};
+    header_parser p = {.source = source, .begin = text, .at = text};
     *header = (ls_npy_header){.shape.ndim = 0};
     LS_TRY(expect(&p, '{'));
     LS_TRY(read_entries(&p, header));

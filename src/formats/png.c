@@ -10,7 +10,7 @@
 #include "formats/file.h"
 
 /* What is wanted of libpng. */
-typedef struct functions {
+typedef struct libpng_functions {
     __typeof__(&png_create_read_struct) create_read_struct;
     __typeof__(&png_create_info_struct) create_info_struct;
     __typeof__(&png_destroy_read_struct) destroy_read_struct;
@@ -29,7 +29,7 @@ typedef struct functions {
     __typeof__(&png_get_rowbytes) get_rowbytes;
     __typeof__(&png_read_row) read_row;
     __typeof__(&png_read_end) read_end;
-} functions;
+} libpng_functions;
 
 static ls_library library = {.use = "PNG images",
                              .title = "libpng",
@@ -42,36 +42,36 @@ static ls_library library = {.use = "PNG images",
                                            "png_set_strip_alpha", "png_set_interlace_handling", "png_read_update_info",
                                            "png_get_rowbytes", "png_read_row", "png_read_end"}};
 
-_Static_assert(sizeof(functions) <= sizeof library.pointers, "there are as many pointers as functions");
+_Static_assert(sizeof(libpng_functions) <= sizeof library.pointers, "there are as many pointers as functions");
 
 const void *ls_libpng_open(void) {
     return ls_library_get(&library);
 }
 
 /* libpng calls back with this. What fails jumps out, with the status set. */
-typedef struct reader {
+typedef struct png_reader {
     const ls_encoded *file;
-    const functions *png;
+    const libpng_functions *png;
     png_structp state;
     png_infop info;
     size_t at;
     ls_raster *picture;
     ls_status status;
     jmp_buf out;
-} reader;
+} png_reader;
 
-static _Noreturn void leave(reader *r, ls_status status) {
+static _Noreturn void leave(png_reader *r, ls_status status) {
     r->status = status;
     longjmp(r->out, 1);
 }
 
 /* Called back with libpng's object only. */
-static const functions *opened(void) {
-    return (const functions *)library.pointers;
+static const libpng_functions *opened(void) {
+    return (const libpng_functions *)library.pointers;
 }
 
 static _Noreturn void on_error(png_structp state, png_const_charp message) {
-    reader *r = opened()->get_error_ptr(state);
+    png_reader *r = opened()->get_error_ptr(state);
     leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged PNG file: %.200s", r->file->call, r->file->path, message));
 }
 
@@ -81,7 +81,7 @@ static void on_warning(png_structp state, png_const_charp message) {
 }
 
 static void give_bytes(png_structp state, png_bytep bytes, size_t size) {
-    reader *r = opened()->get_io_ptr(state);
+    png_reader *r = opened()->get_io_ptr(state);
     if (size > r->file->size - r->at) {
         leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a PNG file that ends too early: fetch it again", r->file->call,
                          r->file->path));
@@ -91,8 +91,8 @@ static void give_bytes(png_structp state, png_bytep bytes, size_t size) {
 }
 
 /* Of the chunks only those that make the picture are read: texts and profiles may be inflated to any size. */
-static void begin(reader *r) {
-    const functions *png = r->png;
+static void begin(png_reader *r) {
+    const libpng_functions *png = r->png;
     r->state = png->create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
     r->info = r->state != NULL ? png->create_info_struct(r->state) : NULL;
     if (r->info == NULL) {
@@ -106,8 +106,8 @@ static void begin(reader *r) {
 }
 
 /* All kinds of picture become bytes of gray, or of red, green and blue, without opacity. */
-static void read_picture(reader *r) {
-    const functions *png = r->png;
+static void read_picture(png_reader *r) {
+    const libpng_functions *png = r->png;
     png_uint_32 width, height;
     int depth, kind;
     begin(r);
@@ -136,18 +136,18 @@ static void read_picture(reader *r) {
 }
 
 /* What setjmp leaves without a value are locals: this has none. */
-static void run(reader *r) {
+static void run(png_reader *r) {
     if (setjmp(r->out) == 0) {
         read_picture(r);
     }
 }
 
 ls_status ls_png_decode(const ls_encoded *file, ls_raster *picture) {
-    const functions *png = ls_libpng_open();
+    const libpng_functions *png = ls_libpng_open();
     if (png == NULL) {
         return ls_error_status();
     }
-    reader r = {.file = file, .png = png, .picture = picture};
+    png_reader r = {.file = file, .png = png, .picture = picture};
     run(&r);
     png->destroy_read_struct(&r.state, &r.info, NULL);
     return r.status;

@@ -72,12 +72,12 @@ static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t 
 }
 
 /* Where the directory is, and how many members it has. */
-typedef struct place {
+typedef struct directory_place {
     uint64_t count, size, offset;
-} place;
+} directory_place;
 
 /* Where a number does not fit into the end record, another record has all of them, in 64 bits. */
-static ls_status read_end64(const ls_source *source, size_t at, place *directory) {
+static ls_status read_end64(const ls_source *source, size_t at, directory_place *directory) {
     char locator[LOCATOR], end[END64];
     if (at < LOCATOR) {
         return fail(source, "it lacks the record of its 64-bit numbers");
@@ -93,15 +93,15 @@ static ls_status read_end64(const ls_source *source, size_t at, place *directory
         get64(end + 24) != get64(end + 32)) {
         return fail(source, "the record of its 64-bit numbers is damaged");
     }
-    *directory = (place){.count = get64(end + 32), .size = get64(end + 40), .offset = get64(end + 48)};
+    *directory = (directory_place){.count = get64(end + 32), .size = get64(end + 40), .offset = get64(end + 48)};
     return LS_OK;
 }
 
-static ls_status find_directory(const ls_source *source, place *directory) {
+static ls_status find_directory(const ls_source *source, directory_place *directory) {
     char end[LS_ZIP_END] = "";
     size_t at = 0;
     LS_TRY(find_end(source, end, &at));
-    *directory = (place){.count = get16(end + 10), .size = get32(end + 12), .offset = get32(end + 16)};
+    *directory = (directory_place){.count = get16(end + 10), .size = get32(end + 12), .offset = get32(end + 16)};
     if (directory->count == UINT16_MAX || directory->size == UINT32_MAX || directory->offset == UINT32_MAX) {
         LS_TRY(read_end64(source, at, directory));
     } else if (get16(end + 4) != 0 || get16(end + 6) != 0 || get16(end + 8) != directory->count) {
@@ -232,7 +232,7 @@ static ls_status read_directory(ls_zip *zip, size_t offset, size_t size) {
 }
 
 ls_status ls_zip_open(const ls_source *source, ls_zip *zip) {
-    place directory = {0};
+    directory_place directory = {0};
     *zip = (ls_zip){.source = source};
     LS_TRY(find_directory(source, &directory));
     zip->count = directory.count;

@@ -134,7 +134,7 @@ INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_
     if (status == LS_OK) {
         status = __builtin_expect(module->hooks == NULL, 1)
                      ? run(module, inputs, input_count, outputs, output_count)
-                     : ls_module_run_hooked(module, inputs, input_count, outputs, output_count);
+                     : module->run_hooked(module, inputs, input_count, outputs, output_count);
     }
     if (__builtin_expect(status != LS_OK, 0)) {
         for (int i = 0; i < output_count; i++) {

@@ -11,36 +11,6 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-static void free_hook(ls_hook *hook) {
-    if (hook->own.release != NULL) {
-        hook->own.release(hook->own.user);
-    }
-    ls_free(hook);
-}
-
-int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) {
-    ls_hook *hook =
-        module != NULL && hooks != NULL && ls_module_is_here(module) ? ls_allocate_zeroed(1, sizeof *hook) : NULL;
-    if (hook == NULL) {
-        if (module == NULL || hooks == NULL) {
-            (void)ls_fail_missing("ls_module_add_hooks: the %s", module == NULL ? "module" : "hooks");
-        } else if (ls_module_is_here(module)) {
-            (void)ls_fail_memory("ls_module_add_hooks", sizeof *hook);
-        }
-        if (hooks != NULL && hooks->release != NULL) {
-            hooks->release(hooks->user);
-        }
-        return 0;
-    }
-    *hook = (ls_hook){.own = *hooks, .number = ++module->last_hook};
-    ls_hook **place = &module->hooks;
-    while (*place != NULL) {
-        place = &(*place)->next;
-    }
-    *place = hook;
-    return hook->number;
-}
-
 /* Frees what was removed, once nobody goes through the list. */
 static void sweep(ls_module *module) {
     if (module->hooks_run > 0) {
@@ -60,7 +30,7 @@ static void sweep(ls_module *module) {
     while (removed != NULL) { /* the list is in order: `release` may come back to it */
         ls_hook *hook = removed;
         removed = hook->next;
-        free_hook(hook);
+        ls_hook_free(hook);
     }
 }
 
@@ -79,14 +49,6 @@ ls_status ls_module_remove_hooks(ls_module *module, int number) {
         }
     }
     return ls_fail(LS_ERR_ARGUMENT, "ls_module_remove_hooks: %s has no hooks of number %d", module->type->name, number);
-}
-
-void ls_module_forget_hooks(ls_module *module) {
-    while (module->hooks != NULL) {
-        ls_hook *hook = module->hooks;
-        module->hooks = hook->next;
-        free_hook(hook);
-    }
 }
 
 /* ---- calling them ------------------------------------------------------------------------------------------------ */
@@ -309,8 +271,8 @@ static ls_status run_between(ls_module_call *call) {
     return call_hooks(call, FORWARD, last);
 }
 
-ls_status ls_module_run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                               int output_count) {
+static ls_status run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                            int output_count) {
     const size_t bytes = ((size_t)input_count + 1) * sizeof(ls_tensor *);
     ls_tensor **own = ls_record_allocate(bytes); /* the caller's stay as they are */
     if (own == NULL) {
@@ -326,4 +288,28 @@ ls_status ls_module_run_hooked(ls_module *module, ls_tensor *const *inputs, int 
     ls_module_drop(module);
     ls_record_release(own, bytes);
     return status;
+}
+
+int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) {
+    ls_hook *hook =
+        module != NULL && hooks != NULL && ls_module_is_here(module) ? ls_allocate_zeroed(1, sizeof *hook) : NULL;
+    if (hook == NULL) {
+        if (module == NULL || hooks == NULL) {
+            (void)ls_fail_missing("ls_module_add_hooks: the %s", module == NULL ? "module" : "hooks");
+        } else if (ls_module_is_here(module)) {
+            (void)ls_fail_memory("ls_module_add_hooks", sizeof *hook);
+        }
+        if (hooks != NULL && hooks->release != NULL) {
+            hooks->release(hooks->user);
+        }
+        return 0;
+    }
+    *hook = (ls_hook){.own = *hooks, .number = ++module->last_hook};
+    ls_hook **place = &module->hooks;
+    while (*place != NULL) {
+        place = &(*place)->next;
+    }
+    *place = hook;
+    module->run_hooked = run_hooked;
+    return hook->number;
 }

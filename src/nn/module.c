@@ -65,11 +65,26 @@ ls_module *ls_module_new(const ls_module_type *type) {
     return module;
 }
 
+void ls_hook_free(ls_hook *hook) {
+    if (hook->own.release != NULL) {
+        hook->own.release(hook->own.user);
+    }
+    ls_free(hook);
+}
+
+static void forget_hooks(ls_module *module) {
+    while (module->hooks != NULL) {
+        ls_hook *hook = module->hooks;
+        module->hooks = hook->next;
+        ls_hook_free(hook);
+    }
+}
+
 static void destroy(ls_module *module) {
     if (module->type->free_state != NULL) {
         module->type->free_state(module);
     }
-    ls_module_forget_hooks(module);
+    forget_hooks(module);
     forget_lists(module);
     named_list_clear(&module->own_parameters, true);
     named_list_clear(&module->own_buffers, true);

@@ -52,8 +52,11 @@ struct ls_module {
     const ls_module_type *type;
     void *state;
     ls_hook *hooks; /* in the order in which they are called; NULL: a call need not look further */
-    int last_hook;  /* the number of the latest */
-    int hooks_run;  /* how many calls of hooks are under way */
+    /* Runs a module that has hooks, between them. The arguments are those of a good ls_forward_many. */
+    ls_status (*run_hooked)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                            int output_count);
+    int last_hook; /* the number of the latest */
+    int hooks_run; /* how many calls of hooks are under way */
     ls_owners owners;
     bool training;
     bool told;   /* what ls_sync_gradients has to say of it was said */
@@ -75,10 +78,6 @@ bool ls_module_is_here(const ls_module *module);
 /* What ls_forward_many asks before it calls anything: LS_OK, or an error that names the module. */
 ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs, int input_count, int output_count);
 
-/* Runs the module, which has hooks, between them. The arguments are those of a good ls_forward_many. */
-ls_status ls_module_run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                               int output_count);
-
 /* Runs the module itself; LS_OK: all outputs are there. */
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count);
@@ -86,8 +85,8 @@ ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_c
 /* LS_OK when there is a tensor in each place of `outputs`. */
 ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors);
 
-/* Forgets all hooks of a module that goes. */
-void ls_module_forget_hooks(ls_module *module);
+/* Releases the user's data of the hooks, and frees them. */
+void ls_hook_free(ls_hook *hook);
 
 /* A reference for who takes the module over; ls_module_drop gives it back. NULL is allowed. NULL with an error when it
  * is gone. */

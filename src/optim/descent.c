@@ -1,118 +1,14 @@
+/* The loop of L-BFGS and conjugate gradients: begun, saved, and stepped along a direction. */
 #include "optim/descent.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "base/memory.h"
 #include "nn/module.h"
 
-/* ---- vectors ----------------------------------------------------------------------------------------------------- */
-
-void *ls_vector_new(const ls_descent *descent) {
-    const size_t bytes = descent->group->bytes;
-    const ls_device *device = descent->group->device;
-    void *vector = device->allocate(device, bytes);
-    if (vector == NULL) {
-        (void)ls_fail_memory(descent->optimizer->type->name, bytes);
-    } else if (device->clear(descent->stream, vector, bytes) != LS_OK) {
-        ls_vector_free(descent, vector);
-        vector = NULL;
-    }
-    return vector;
-}
-
-void ls_vector_free(const ls_descent *descent, void *vector) {
-    const ls_device *device = descent->group->device;
-    if (vector != NULL) {
-        device->release(device, vector, descent->group->bytes);
-    }
-}
-
-ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from) {
-    return descent->group->device->copy(descent->stream, to, from, descent->group->bytes);
-}
-
-ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduction reduction) {
-    ls_comm *comm = descent->optimizer->comm;
-    return comm != NULL ? ls_comm_allreduce(comm, number, number, 1, LS_F64, reduction, NULL) : LS_OK;
-}
-
-/* What a kernel measured of this rank's part, reduced over all parts. */
-static ls_status fetch_number(const ls_descent *descent, double *number, ls_reduction reduction) {
-    LS_TRY(ls_device_fetch(descent->group->device, number, descent->number, sizeof *number));
-    return ls_descent_combine(descent, number, reduction);
-}
-
-ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum) {
-    LS_TRY(descent->kernels->dot(descent->stream, descent->dtype, descent->count, x, y, descent->number));
-    return fetch_number(descent, sum, LS_SUM);
-}
-
-static size_t slot_bytes(const ls_slot *slot) {
-    return (size_t)slot->parameter->count * ls_dtype_size((ls_dtype)slot->parameter->dtype);
-}
-
-static ls_status gather_parameters(const ls_descent *descent, char *vector) {
-    for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
-        LS_TRY(descent->group->device->copy(descent->stream, vector + slot->offset, slot->parameter->data,
-                                            slot_bytes(slot)));
-    }
-    return LS_OK;
-}
-
-/* A parameter without a gradient has one of zeros. */
-static ls_status gather_gradient(const ls_descent *descent, char *vector) {
-    const ls_device *device = descent->group->device;
-    for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
-        const ls_tensor *gradient = ls_grad(slot->parameter);
-        LS_TRY(gradient != NULL ? device->copy(descent->stream, vector + slot->offset, gradient->data, slot_bytes(slot))
-                                : device->clear(descent->stream, vector + slot->offset, slot_bytes(slot)));
-    }
-    return LS_OK;
-}
-
-static ls_status move_parameters(const ls_descent *descent, double step) {
-    for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
-        LS_TRY(descent->kernels->axpy(descent->stream, descent->dtype, slot->parameter->count, step,
-                                      (const char *)descent->direction + slot->offset, slot->parameter->data));
-        ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
-    }
-    return LS_OK;
-}
-
-ls_status ls_descent_place(ls_descent *descent, double step) {
-    for (int i = 0; i < descent->group->count; i++) {
-        const ls_slot *slot = &descent->group->slots[i];
-        LS_TRY(descent->group->device->copy(descent->stream, slot->parameter->data,
-                                            (const char *)descent->start + slot->offset, slot_bytes(slot)));
-        ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
-    }
-    return step != 0 ? move_parameters(descent, step) : LS_OK;
-}
-
-ls_status ls_vector_largest(const ls_descent *descent, const void *vector, double *largest) {
-    LS_TRY(
-        descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, descent->number));
-    return fetch_number(descent, largest, LS_MAX);
-}
-
-ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
-    double sum = 0;
-    LS_TRY(ls_vector_copy(descent, descent->direction, descent->gradient[0]));
-    LS_TRY(ls_vector_scale(descent, -1, descent->direction));
-    LS_TRY(descent->kernels->sum_of_magnitudes(descent->stream, descent->dtype, descent->count, descent->direction,
-                                               descent->number));
-    LS_TRY(fetch_number(descent, &sum, LS_SUM));
-    descent->step = fmin(1, 1 / sum) * learning_rate;
-    return LS_OK;
-}
-
 /* ---- beginning and ending ---------------------------------------------------------------------------------------- */
 
-ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *group) {
+ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     const char *call = optimizer->type->name;
     if (optimizer->group_count > 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: it has a group of parameters already and works on one", call);
@@ -254,82 +150,6 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-/* After a rank has failed, calls of the other ranks' closures do not match its own. Closures make fewer calls. */
-enum { UNMATCHED_CALLS = 1000 };
-
-/* What the ranks compare, by its maximum; the first rank that failed has the largest -order. */
-enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
-
-/* Ranks that failed by themselves come before ranks that failed after another rank, and these before the others. */
-static int order_of(const ls_comm *comm, ls_status status) {
-    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
-    return status == LS_OK ? 2 * size : status != LS_ERR_MISMATCH ? rank : size + rank;
-}
-
-/* A failed rank repeats the call until the closures of the other ranks, which may wait for it elsewhere, have ended. */
-static ls_status exchange(ls_comm *comm, ls_status status, const double *own, double *all) {
-    ls_status exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
-    for (int i = 0; status != LS_OK && exchanged == LS_ERR_MISMATCH && i < UNMATCHED_CALLS; i++) {
-        exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
-    }
-    return exchanged;
-}
-
-static ls_status compare_losses(const char *call, const double *all, double *loss) {
-    if (!isfinite(all[LOSS])) {
-        *loss = NAN;
-        return LS_OK;
-    }
-    if (all[LOSS] != -all[MINUS_LOSS]) {
-        return ls_fail(
-            LS_ERR_MISMATCH,
-            "%s: the closure's loss is %.9g on this rank and from %.9g to %.9g on the ranks of .comm; add it "
-            "up over these ranks (ls_allreduce)",
-            call, *loss, -all[MINUS_LOSS], all[LOSS]);
-    }
-    return LS_OK;
-}
-
-/*
- * Ends an evaluation, which has the given status on this rank. If it has failed on a rank that holds a part of the
- * parameters, it fails on all of them. It also fails if their losses differ. A loss that is not finite on one rank
- * becomes NaN on all, so that all ranks decide alike.
- */
-static ls_status agree(const ls_optimizer *optimizer, ls_status status, double *loss) {
-    ls_comm *comm = optimizer->comm;
-    if (comm == NULL) {
-        return status;
-    }
-    char message[LS_ERROR_CAPACITY];
-    snprintf(message, sizeof message, "%s", status != LS_OK ? ls_error_message() : "");
-    const int size = ls_comm_size(comm), order = order_of(comm, status);
-    const bool finite = status == LS_OK && isfinite(*loss);
-    const double own[COMPARED] = {finite ? *loss : INFINITY, finite ? -*loss : INFINITY, -order};
-    double all[COMPARED] = {0};
-    const ls_status exchanged = exchange(comm, status, own, all);
-    const int first = (int)-all[MINUS_ORDER];
-    if (status != LS_OK && (exchanged != LS_OK || order < size || order == first)) {
-        ls_error_restore(status, message);
-        return status;
-    }
-    LS_TRY(exchanged);
-    if (first < 2 * size) {
-        return ls_fail(LS_ERR_MISMATCH, "%s: the step failed on rank %d of .comm; the error on that rank says why",
-                       optimizer->type->name, first % size);
-    }
-    return compare_losses(optimizer->type->name, all, loss);
-}
-
-static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {
-    LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->user, loss));
-    LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
-    return gather_gradient(descent, gradient);
-}
-
-ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
-    return agree(descent->optimizer, evaluate_part(descent, gradient, loss), loss);
-}
-
 /* Evaluates where the parameters are, which must be a place to go on from. */
 static ls_status arrive(ls_descent *descent) {
     LS_TRY(ls_descent_evaluate(descent, descent->gradient[0], &descent->loss));
@@ -345,10 +165,10 @@ static ls_status arrive(ls_descent *descent) {
 /* Goes along the direction. The last move of fixed steps is not evaluated: the next step begins with that. */
 static ls_status move(ls_descent *descent, const ls_descent_options *options, bool last) {
     if (options->searches) {
-        LS_TRY(gather_parameters(descent, descent->start));
+        LS_TRY(ls_descent_gather_parameters(descent, descent->start));
         return ls_line_search(descent, options);
     }
-    LS_TRY(move_parameters(descent, descent->step));
+    LS_TRY(ls_descent_move(descent, descent->step));
     return last ? LS_OK : arrive(descent);
 }
 
@@ -413,7 +233,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     }
     const ls_status begun = begin_part(optimizer, options->searches);
     if (begun != LS_OK) { /* in the first evaluation of the other ranks */
-        return agree(optimizer, begun, first_loss);
+        return ls_descent_agree(optimizer, begun, first_loss);
     }
     ls_descent *descent = optimizer->descent;
     descent->closure = closure;

@@ -2,8 +2,8 @@
  * What methods that evaluate the loss themselves share: they choose a direction from the gradients seen so far, go
  * along it, by a fixed step or by a line search, and look whether that was enough. A method supplies the direction.
  *
- * Vectors have one number for each of the parameters, laid out like the group's state blocks (ls_slot.offset); the gaps
- * are zero and stay so.
+ * Vectors have one number for each of the parameters, laid out like the group's state blocks
+ * (ls_optimizer_slot.offset); the gaps are zero and stay so.
  */
 #ifndef LS_OPTIM_DESCENT_H
 #define LS_OPTIM_DESCENT_H
@@ -30,7 +30,7 @@ typedef struct ls_descent_options {
 typedef ls_status (*ls_descent_direct)(ls_optimizer *optimizer, ls_descent *descent);
 
 struct ls_descent {
-    const ls_group *group;
+    const ls_parameter_group *group;
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_dtype dtype;
@@ -59,7 +59,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
                      ls_closure closure, void *user, double *first_loss);
 
 /* Refuses a second group, mixed dtypes and weight decay. */
-ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *group);
+ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group);
 /* Checks a method's public limits and sets those that are zero; max_evaluations to so many per iteration. */
 ls_status ls_descent_limits(const char *call, double evaluations, int *max_iterations, int *max_evaluations,
                             double *tolerance_gradient, double *tolerance_change);
@@ -89,8 +89,20 @@ ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduc
 
 /* Puts the parameters at start + step * direction. */
 ls_status ls_descent_place(ls_descent *descent, double step);
+/* Adds step * direction to the parameters. */
+ls_status ls_descent_move(const ls_descent *descent, double step);
+/* Copies the parameters, or their gradients, to a vector. A parameter without a gradient has a gradient of zeros. */
+ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector);
+ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector);
+
 /* Evaluates the loss at the parameters, and stores its gradient. */
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss);
+/*
+ * Ends an evaluation, which has the given status on this rank. If it has failed on a rank that holds a part of the
+ * parameters, it fails on all of them. It also fails if their losses differ. A loss that is not finite on one rank
+ * becomes NaN on all, so that all ranks decide alike.
+ */
+ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss);
 
 /* A vector of zeros on the parameters' device; NULL with the error set. */
 void *ls_vector_new(const ls_descent *descent);

@@ -79,7 +79,7 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
 
 /* Divides the gradients of a group by the scale, in one pass over what lies together; where one is not finite then,
  * *found becomes 1. */
-static ls_status unscale_group(const ls_group *group, double scale, double *found) {
+static ls_status unscale_group(const ls_parameter_group *group, double scale, double *found) {
     for (int first = 0, last; ls_group_next_run(group, false, &first, &last); first = last + 1) {
         const ls_tensor *parameter = group->slots[first].parameter;
         const ls_tensor *gradient = parameter->leaf->gradient;
@@ -96,7 +96,7 @@ static ls_status unscale_group(const ls_group *group, double scale, double *foun
 }
 
 /* *number becomes 1 where a gradient of the group is not finite: a number on its device until then. */
-static ls_status look_at_group(const ls_group *group, double scale, double *number) {
+static ls_status look_at_group(const ls_parameter_group *group, double scale, double *number) {
     static const char call[] = "ls_grad_scaler_unscale";
     ls_tensor *found = ls_tensor_new_owned(call, group->device, 0, NULL, LS_F64);
     ls_status status = found != NULL ? ls_kernels_of(found)->fill(ls_stream_of(found), found, 0) : ls_error_status();
@@ -113,7 +113,7 @@ static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
     ls_divided_sums sums = {.count = 0};
     double total = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
-        const ls_group *group = &optimizer->groups[g];
+        const ls_parameter_group *group = &optimizer->groups[g];
         for (int i = 0; i < group->count; i++) {
             const ls_leaf *leaf = group->slots[i].parameter->leaf;
             double *sum = leaf != NULL ? ls_divided_sum("ls_grad_scaler_unscale", &sums, leaf->divisions) : &total;

@@ -52,7 +52,7 @@ static double *muon_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.muon.momentum;
 }
 
-static ls_status muon_check_group(const ls_optimizer *optimizer, const ls_group *group) {
+static ls_status muon_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
         const ls_tensor *parameter = group->slots[i].parameter;
         if (parameter->ndim != 2) {

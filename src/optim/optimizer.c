@@ -12,7 +12,7 @@
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-static void group_free(ls_group *group) {
+static void group_free(ls_parameter_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
         if (group->state[k] != NULL) {
             group->device->release(group->device, group->state[k], group->bytes);
@@ -25,7 +25,7 @@ static void group_free(ls_group *group) {
  * Gives every parameter its place in the state buffers. Parameters that lie side by side keep their distance there,
  * gaps included, so that a run over them is one stretch of each buffer.
  */
-static void place_slots(ls_group *group) {
+static void place_slots(ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
         const ls_tensor *parameter = group->slots[i].parameter;
         const size_t bytes = (size_t)parameter->count * ls_dtype_size((ls_dtype)parameter->dtype);
@@ -42,7 +42,7 @@ static ls_status fill_state(char *state, const ls_tensor *parameter, double valu
     return ls_kernels_of(parameter)->fill(ls_stream_of(parameter), &numbers, value);
 }
 
-static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
+static ls_status allocate_states(const ls_optimizer *optimizer, ls_parameter_group *group) {
     const size_t bytes = group->bytes;
     const ls_optimizer *by = group->by;
     ls_state_word words[LS_OPTIMIZER_STATES];
@@ -56,14 +56,14 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group)
         }
         LS_TRY(group->device->clear(stream, group->state[k], bytes));
         for (int i = 0; start != 0 && i < group->count; i++) {
-            const ls_slot *slot = &group->slots[i];
+            const ls_optimizer_slot *slot = &group->slots[i];
             LS_TRY(fill_state(group->state[k] + slot->offset, slot->parameter, start));
         }
     }
     return LS_OK;
 }
 
-static bool has_parameter(const ls_group *group, const ls_tensor *parameter) {
+static bool has_parameter(const ls_parameter_group *group, const ls_tensor *parameter) {
     for (int i = 0; i < group->count; i++) {
         if (group->slots[i].parameter == parameter) {
             return true;
@@ -80,7 +80,8 @@ bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter)
     return found;
 }
 
-static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
+static ls_status check_parameter(const ls_optimizer *optimizer, const ls_parameter_group *made,
+                                 const ls_tensor *parameter) {
     const int index = made->count;
     const char *call = optimizer->type->name;
     if (parameter != NULL && ls_tensor_is_gone(parameter)) {
@@ -108,7 +109,8 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *
     return LS_OK;
 }
 
-static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_tensor *const *parameters, int count) {
+static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *group, ls_tensor *const *parameters,
+                            int count) {
     group->slots = ls_allocate_zeroed((size_t)count, sizeof *group->slots);
     if (group->slots == NULL) {
         return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof *group->slots);
@@ -118,7 +120,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_t
                         : &ls_cpu;
     for (int i = 0; i < count; i++) {
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
-        group->slots[group->count++] = (ls_slot){.parameter = parameters[i], .product = 1};
+        group->slots[group->count++] = (ls_optimizer_slot){.parameter = parameters[i], .product = 1};
     }
     place_slots(group);
     if (group->by->type->check_group != NULL) {
@@ -155,13 +157,13 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
         return ls_fail(LS_ERR_ARGUMENT, "%s: .adamw of a group is for ls_muon", optimizer->type->name);
     }
     const ls_optimizer *by = choose_method(optimizer, parameters, count, options->adamw);
-    ls_group group = {
+    ls_parameter_group group = {
         .by = by,
         .learning_rate = ls_option(options->learning_rate, by->learning_rate),
         .weight_decay = ls_option(options->weight_decay, by->weight_decay),
     };
     ls_status status = group_init(optimizer, &group, parameters, count);
-    ls_group *groups =
+    ls_parameter_group *groups =
         status == LS_OK ? ls_grow(optimizer->groups, (size_t)optimizer->group_count, sizeof group) : NULL;
     if (groups == NULL) {
         group_free(&group);
@@ -283,8 +285,8 @@ ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, dou
 
 void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size) {
     static const ls_field rates[] = {
-        LS_FIELD(ls_group, learning_rate), LS_FIELD(ls_group, weight_decay), {.name = NULL}};
-    const ls_group *of = &optimizer->groups[group];
+        LS_FIELD(ls_parameter_group, learning_rate), LS_FIELD(ls_parameter_group, weight_decay), {.name = NULL}};
+    const ls_parameter_group *of = &optimizer->groups[group];
     char name[32];
     ls_describe(text, size, of->by->type->name, of->by->type->fields, &of->by->options);
     const size_t length = strlen(text);
@@ -319,12 +321,12 @@ ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) {
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-static bool takes_part(const ls_slot *slot) {
+static bool takes_part(const ls_optimizer_slot *slot) {
     return slot->parameter->leaf != NULL && slot->parameter->leaf->has_gradient;
 }
 
 /* Whether `next` begins where the padding after `slot` ends, in parameters and gradients alike, and is as old. */
-static bool adjoins(const ls_slot *slot, const ls_slot *next) {
+static bool adjoins(const ls_optimizer_slot *slot, const ls_optimizer_slot *next) {
     const size_t distance = next->offset - slot->offset;
     const ls_tensor *gradient = next->parameter->leaf->gradient;
     return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t && next->product == slot->product &&
@@ -334,7 +336,7 @@ static bool adjoins(const ls_slot *slot, const ls_slot *next) {
            (char *)gradient->data == (char *)slot->parameter->leaf->gradient->data + distance;
 }
 
-bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *last) {
+bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *first, int *last) {
     while (*first < group->count && !takes_part(&group->slots[*first])) {
         (*first)++;
     }
@@ -347,7 +349,8 @@ bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *
     return *first < group->count;
 }
 
-static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
+static ls_status step_run(const ls_optimizer *optimizer, const ls_parameter_group *group, ls_optimizer_slot *first,
+                          ls_optimizer_slot *last) {
     const ls_tensor *parameter = first->parameter;
     const ls_optimizer_type *type = group->by->type;
     const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
@@ -367,7 +370,7 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, 
     }
     LS_TRY(type->step(group->by, ls_kernels_of(parameter), ls_stream_of(parameter), &run, group->learning_rate,
                       group->weight_decay));
-    for (ls_slot *slot = first; slot <= last; slot++) {
+    for (ls_optimizer_slot *slot = first; slot <= last; slot++) {
         slot->t++;
         slot->product = run.product;
         ls_tensor_changed(slot->parameter, optimizer->type->name);
@@ -375,7 +378,7 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, 
     return LS_OK;
 }
 
-ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group) {
+ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
         if (group->slots[i].parameter->leaf->divisions[LS_DIVIDED_TENSOR].add != NULL) {
             return ls_fail(LS_ERR_UNSUPPORTED,
@@ -386,7 +389,7 @@ ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *gr
     return LS_OK;
 }
 
-ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group) {
+ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
         const ls_device *device = ls_tensor_device(group->slots[i].parameter);
         if (__builtin_expect(device != group->device, 0)) {
@@ -419,7 +422,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     begin_step(optimizer);
     const uint64_t began = ls_trace_now();
     for (int g = 0; g < optimizer->group_count; g++) {
-        ls_group *group = &optimizer->groups[g];
+        ls_parameter_group *group = &optimizer->groups[g];
         LS_TRY(ls_group_check_device(optimizer, group));
         const bool one_by_one = group->by->type->one_by_one;
         for (int first = 0, last; ls_group_next_run(group, one_by_one, &first, &last); first = last + 1) {

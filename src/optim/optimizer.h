@@ -28,7 +28,7 @@ typedef struct ls_run {
     double product; /* of the type's product_factor of all steps, this one included */
 } ls_run;
 
-typedef struct ls_group ls_group;
+typedef struct ls_parameter_group ls_parameter_group;
 
 /* What numbers a state may have: finite ones, and of 64-bit integers, which are counters, 0 to 2^53; unchecked are
  * those of a model's buffers, which may be -inf, in a mask, say. */
@@ -69,7 +69,7 @@ typedef struct ls_optimizer_type {
     /* Methods that evaluate the loss themselves have these in place of the three above. */
     ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
     /* Refuses a group, not yet among the optimizer's, that the method cannot work on. */
-    ls_status (*check_group)(const ls_optimizer *optimizer, const ls_group *group);
+    ls_status (*check_group)(const ls_optimizer *optimizer, const ls_parameter_group *group);
     /* Adds what the method remembers in optimizer->descent. */
     ls_status (*list)(ls_optimizer *optimizer, ls_state_list *list);
     /* Makes optimizer->descent such that `list` will add tensors like those given, if they can be its own. */
@@ -79,18 +79,18 @@ typedef struct ls_optimizer_type {
 } ls_optimizer_type;
 
 /* One parameter of a group. Its state lies in the group's state buffers at `offset` bytes. */
-typedef struct ls_slot {
+typedef struct ls_optimizer_slot {
     ls_tensor *parameter; /* lent */
     size_t offset;
     int64_t t; /* steps taken */
     double product;
-} ls_slot;
+} ls_optimizer_slot;
 
-struct ls_group {
+struct ls_parameter_group {
     const ls_optimizer *by; /* whose method and options step it: the group's own optimizer, or that one's `others` */
     double learning_rate;
     double weight_decay;
-    ls_slot *slots;
+    ls_optimizer_slot *slots;
     int count;
     const ls_device *device;          /* of all parameters, and of the states */
     size_t bytes;                     /* of a block that has a place for every slot, gaps included */
@@ -116,7 +116,7 @@ struct ls_optimizer {
     bool decoupled; /* Adam's weight decay acts on the parameter */
     double learning_rate;
     double weight_decay;
-    ls_group *groups;
+    ls_parameter_group *groups;
     int group_count;
     bool stepped;           /* it has begun a step */
     ls_step_info last_step; /* what the last step with a closure did so far */
@@ -139,7 +139,7 @@ ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimize
 bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter);
 
 /* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
-ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group);
+ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
 /* Checks the betas of Adam and its kin, and sets those that were left zero; and with them epsilon, of those whose
  * second beta is usually 0.999. */
@@ -154,13 +154,13 @@ int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZ
  * The next run of slots from `*first` on: those up to `*last` have gradients and lie side by side, unless they are to
  * be taken one by one. False at the end.
  */
-bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *last);
+bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *first, int *last);
 
 /* Whether the step of these gradients is to be skipped, as ls_grad_scaler_unscale found; NULL before that. */
 bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
 /* LS_ERR_STATE where a parameter has moved away from its state. */
-ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
+ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
 /* Evaluates the loss as ls_closure says, and counts the evaluation. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);

@@ -13,50 +13,6 @@
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
 
-void ls_state_forget(ls_state_list *list) {
-    for (int i = 0; i < list->count; i++) {
-        ls_tensor_drop(list->items[i].tensor);
-        ls_free(list->names[i]);
-    }
-    ls_free(list->items);
-    ls_free(list->names);
-    ls_free(list->ranges);
-    *list = (ls_state_list){0};
-}
-
-static ls_status make_room(ls_state_list *list) {
-    const size_t count = (size_t)list->count;
-    ls_named *items = ls_grow(list->items, count, sizeof *items);
-    list->items = items != NULL ? items : list->items;
-    char **names = ls_grow(list->names, count, sizeof *names);
-    list->names = names != NULL ? names : list->names;
-    ls_state_range *ranges = ls_grow(list->ranges, count, sizeof *ranges);
-    list->ranges = ranges != NULL ? ranges : list->ranges;
-    return items != NULL && names != NULL && ranges != NULL
-               ? LS_OK
-               : ls_fail_memory("list of states", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
-}
-
-ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
-                       const ls_device *device, void *memory) {
-    LS_TRY(make_room(list));
-    const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
-    char *name = ls_allocate(length);
-    if (name == NULL) {
-        return ls_fail_memory("list of states", length);
-    }
-    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
-    ls_tensor *tensor = ls_tensor_over(device, &shape, dtype, memory);
-    if (tensor == NULL) {
-        ls_free(name);
-        return ls_fail_memory("list of states", sizeof *tensor);
-    }
-    list->names[list->count] = name;
-    list->ranges[list->count] = word.range;
-    list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
-    return LS_OK;
-}
-
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 /* The name that the model has for the parameter; else its number, as text in `room`. */
@@ -72,8 +28,8 @@ static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor
     return room;
 }
 
-static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group, ls_slot *slot, int number,
-                           ls_state_list *list) {
+static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_group *group, ls_optimizer_slot *slot,
+                           int number, ls_state_list *list) {
     const ls_optimizer_type *type = group->by->type;
     ls_state_word words[LS_OPTIMIZER_STATES];
     const int states = type->states(group->by, words);
@@ -95,7 +51,7 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group,
 static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
     int number = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
-        ls_group *group = &optimizer->groups[g];
+        ls_parameter_group *group = &optimizer->groups[g];
         char owner[32];
         snprintf(owner, sizeof owner, "param_groups.%d", g);
         LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
@@ -120,15 +76,6 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
 }
 
 /* ---- and back ---------------------------------------------------------------------------------------------------- */
-
-const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name) {
-    for (int i = 0; i < count; i++) {
-        if (strcmp(tensors[i].name, name) == 0) {
-            return tensors[i].tensor;
-        }
-    }
-    return NULL;
-}
 
 /* Whether the given tensors are those of the list, name by name. */
 static ls_status check_fits(const char *call, const char *type, const ls_state_list *list, const ls_named *given,

@@ -109,14 +109,6 @@ static ls_status share_cause(ls_batch_part *part, bool failed) {
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
-void ls_data_parallel_hold(data_parallel_state *state, bool hold) {
-    if (hold) {
-        ls_module_hold(state->module);
-    } else {
-        ls_module_drop(state->module);
-    }
-}
-
 static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }

@@ -111,7 +111,7 @@ bool ls_data_parallel_averages(const ls_module *module);
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
 
-/* How many numbers stand behind the gradients of flat buffer `flat`. */
+/* gradient_tail.c: how many numbers follow the gradients of flat buffer `flat`. */
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
 
 /*
@@ -143,7 +143,7 @@ void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *chang
  * one. Collective. */
 ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
 
-/* averaging.c: the model, whose parameters are listed, has no gradients, because a pass has failed on some rank. */
+/* gradient_average.c: the model, whose parameters are listed, has no gradients, because a pass has failed on some rank. */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
 
 /* The module lives on (true), also when it is freed, until false: for what is on a tape. */

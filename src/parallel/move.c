@@ -94,13 +94,13 @@ static interval got_from(const ls_move *move, int rank) {
 /* ---- one side of a move ------------------------------------------------------------------------------------------ */
 
 /* Where the elements lie that the communicator moves: in the tensor, or packed, one part after the other. */
-typedef struct side {
+typedef struct packed_side {
     ls_host_view view;
     ls_tensor *packed; /* on the tensor's device; NULL: they lie in the tensor */
     size_t *counts;    /* elements for or from each rank */
     size_t *places;
     size_t bytes; /* of counts and places */
-} side;
+} packed_side;
 
 static int64_t product(const int64_t *size, int first, int last) {
     int64_t count = 1;
@@ -122,7 +122,7 @@ static bool lies_well(const ls_tensor *tensor, int axis, bool whole) {
 }
 
 /* Copies part after part between the tensor and the packed memory. */
-static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, const side *s) {
+static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, const packed_side *s) {
     for (int rank = 0; rank < ls_comm_size(move->comm); rank++) {
         const interval part = sends ? sent_to(move, rank) : got_from(move, rank);
         if (s->counts[rank] == 0) {
@@ -138,7 +138,7 @@ static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int ax
     return LS_OK;
 }
 
-static void free_side(side *s) {
+static void free_side(packed_side *s) {
     ls_tensor_drop(s->packed);
     if (s->counts != NULL) {
         ls_record_release(s->counts, s->bytes);
@@ -146,7 +146,8 @@ static void free_side(side *s) {
 }
 
 /* Makes room for `total` elements and, of what is sent, packs it. */
-static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total, side *s) {
+static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total,
+                      packed_side *s) {
     s->packed = is_whole(move, sends)
                     ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
                     : ls_tensor_new_owned(move->name, ls_tensor_device(tensor), 1, &total, (ls_dtype)tensor->dtype);
@@ -157,11 +158,11 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
 }
 
 /* Counts and memory; what is sent is packed. On failure nothing is left to close. */
-static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, side *s) {
+static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, packed_side *s) {
     const ls_tensor *tensor = sends ? move->from : move->to;
     const int axis = sends ? move->from_axis : move->to_axis;
     const int ranks = ls_comm_size(move->comm);
-    *s = (side){.bytes = 2 * (size_t)ranks * sizeof *s->counts};
+    *s = (packed_side){.bytes = 2 * (size_t)ranks * sizeof *s->counts};
     s->counts = ls_record_allocate(s->bytes);
     if (s->counts == NULL) {
         return ls_fail_memory(move->name, s->bytes);
@@ -190,7 +191,7 @@ static ls_status open_side(const ls_move *move, bool sends, const ls_device *on,
 }
 
 /* What was received goes where it belongs when `status`, which is returned else, is good. */
-static ls_status close_side(const ls_move *move, bool sends, side *s, ls_status status) {
+static ls_status close_side(const ls_move *move, bool sends, packed_side *s, ls_status status) {
     status = ls_host_view_end(&s->view, status);
     if (!sends && status == LS_OK && s->packed != NULL) {
         status = copy_parts(move, move->to, move->to_axis, false, s);
@@ -214,7 +215,7 @@ static ls_dtype dtype_of(const ls_move *move) {
 }
 
 /* Ranks with the same number of elements need no counts; all of them see that alike. */
-static ls_status carry(const ls_move *move, const side *from, const side *to) {
+static ls_status carry(const ls_move *move, const packed_side *from, const packed_side *to) {
     ls_comm *comm = move->comm;
     const int own = ls_comm_rank(comm);
     const int ranks = ls_comm_size(comm);
@@ -249,8 +250,8 @@ static ls_status carry(const ls_move *move, const side *from, const side *to) {
     }
 }
 
-static ls_status carry_and_unpack(const ls_move *move, const side *from, const ls_device *on) {
-    side to;
+static ls_status carry_and_unpack(const ls_move *move, const packed_side *from, const ls_device *on) {
+    packed_side to;
     LS_TRY(open_side(move, false, on, &to));
     return close_side(move, false, &to, LS_ON_DEVICE(move->comm, on, carry(move, from, &to)));
 }
@@ -264,7 +265,7 @@ static const ls_device *device_of(const ls_move *move) {
 
 ls_status ls_move_carry_out(const ls_move *move) {
     const ls_device *on = device_of(move);
-    side from;
+    packed_side from;
     LS_TRY(open_side(move, true, on, &from));
     return close_side(move, true, &from, carry_and_unpack(move, &from, on));
 }

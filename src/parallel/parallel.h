@@ -19,6 +19,9 @@ ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
+/* Whether all ranks have the same number, which is not negative: a hash, shifted right. Collective. */
+ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
+
 /* Whether all ranks have the same parameters, bit by bit. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 

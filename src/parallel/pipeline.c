@@ -34,11 +34,11 @@ typedef struct announcement {
 } announcement;
 
 /* A tensor on its way to another stage. */
-typedef struct message {
+typedef struct stage_message {
     announcement head;
     ls_tensor *content; /* dense, on the host, held; NULL: a sentence, whose memory is the step's */
     ls_work *work[2];
-} message;
+} stage_message;
 
 /* Why a step cannot be finished. */
 typedef struct failure {
@@ -47,7 +47,7 @@ typedef struct failure {
     char text[LS_ERROR_CAPACITY];
 } failure;
 
-static ls_status post(ls_comm *comm, message *p, const ls_tensor *tensor, int to, int tag) {
+static ls_status post(ls_comm *comm, stage_message *p, const ls_tensor *tensor, int to, int tag) {
     p->head = (announcement){.dtype = tensor->dtype, .ndim = tensor->ndim};
     memcpy(p->head.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
     p->content = ls_tensor_dense_on_host("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
@@ -59,18 +59,18 @@ static ls_status post(ls_comm *comm, message *p, const ls_tensor *tensor, int to
                         &p->work[1]);
 }
 
-static ls_status post_failure(ls_comm *comm, message *p, const failure *why, int to, int tag) {
+static ls_status post_failure(ls_comm *comm, stage_message *p, const failure *why, int to, int tag) {
     const size_t length = strlen(why->text);
     p->head = (announcement){.failed = why->stage + 1, .dtype = LS_U8, .ndim = 1, .size = {(int64_t)length}};
     LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
     return ls_comm_send(comm, why->text, length, LS_U8, to, tag, &p->work[1]);
 }
 
-static ls_status settle(message *p) {
+static ls_status settle(stage_message *p) {
     const ls_status head = ls_work_wait(p->work[0]);
     const ls_status content = ls_work_wait(p->work[1]);
     ls_tensor_drop(p->content);
-    *p = (message){0};
+    *p = (stage_message){0};
     return head != LS_OK ? head : content;
 }
 
@@ -138,7 +138,7 @@ static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
 typedef struct microbatch {
     ls_tensor *input;  /* a leaf, where a stage is before this one */
     ls_tensor *output; /* the last stage's is its loss, weighted by its samples */
-    message sent[WAYS];
+    stage_message sent[WAYS];
 } microbatch;
 
 typedef struct step {
@@ -158,7 +158,7 @@ typedef struct step {
     int sent[WAYS];    /* micro-batches, to the neighbour on that way */
     int got[WAYS];     /* from the one on the other side */
     failure failure;
-    message notices[WAYS];
+    stage_message notices[WAYS];
 } step;
 
 static bool is_last(const step *t) {
@@ -575,7 +575,7 @@ static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
     ls_tensor *x = stage == 0 ? input : fetch(state->comm, stage - 1, FORWARD_TAG, &why);
     ls_tensor *y = ls_forward(state->stage, x);
     if (stage < stages - 1) {
-        message sent = {0};
+        stage_message sent = {0};
         if (y == NULL) {
             note_failure(&why, stage);
         }

@@ -16,9 +16,7 @@ static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
     return ls_host_view_end(&view, LS_OK);
 }
 
-/* Whether all ranks have this number, which is not negative. */
-static ls_status agree(ls_comm *comm, uint64_t hash, bool *equal) {
-    const int64_t number = (int64_t)(hash >> 1);
+ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
     int64_t most[2] = {number, -number};
     LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
     *equal = most[0] == -most[1];
@@ -30,7 +28,7 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
     }
-    return agree(comm, hash, equal);
+    return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
 }
 
 /* ---- a difference ------------------------------------------------------------------------------------------------ */
@@ -108,7 +106,7 @@ static ls_status find_difference(ls_module *model, ls_comm *comm) {
         uint64_t hash = LS_HASH_START;
         bool equal = true;
         LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
-        LS_TRY(agree(comm, hash, &equal));
+        LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
         if (!equal) {
             return report_difference(model, comm, i);
         }

@@ -84,15 +84,15 @@ static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
     return ls_scope_close(scope) == LS_OK ? part : NULL;
 }
 
-typedef struct part {
+typedef struct sharded_tensor {
     const char *name;
     ls_shape shape; /* of the whole */
     ls_dtype dtype;
     int axis;     /* that it is cut along; -1: whole on every rank */
     double bound; /* uniform in +-bound; 0: normal */
-} part;
+} sharded_tensor;
 
-static ls_tensor *add_part(ls_module *module, ls_comm *comm, const part *p) {
+static ls_tensor *add_part(ls_module *module, ls_comm *comm, const sharded_tensor *p) {
     ls_tensor *whole = ls_empty(p->shape, p->dtype);
     const ls_status status = whole == NULL  ? ls_error_status()
                              : p->bound > 0 ? ls_nn_init_uniform(whole, -p->bound, p->bound)
@@ -147,10 +147,11 @@ static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *
     }
     parallel_state *state = module->state;
     const double bound = 1.0 / sqrt((double)in);
-    state->weight = add_part(module, comm, &(part){"weight", LS_SHAPE(out, in), options->dtype, axis, bound});
+    state->weight = add_part(module, comm, &(sharded_tensor){"weight", LS_SHAPE(out, in), options->dtype, axis, bound});
     if (!options->no_bias) {
         /* The columns have each their own; the sum of rows gets it whole. */
-        state->bias = add_part(module, comm, &(part){"bias", LS_SHAPE(out), options->dtype, axis == 0 ? 0 : -1, bound});
+        state->bias =
+            add_part(module, comm, &(sharded_tensor){"bias", LS_SHAPE(out), options->dtype, axis == 0 ? 0 : -1, bound});
     }
     return ls_module_finish(module);
 }
@@ -317,6 +318,6 @@ ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width)
     parallel_state *state = module->state;
     state->whole = count;
     state->start = ls_share_of(count, ls_comm_size(comm), ls_comm_rank(comm)).start;
-    state->weight = add_part(module, comm, &(part){"weight", LS_SHAPE(count, width), LS_F32, 0, 0});
+    state->weight = add_part(module, comm, &(sharded_tensor){"weight", LS_SHAPE(count, width), LS_F32, 0, 0});
     return ls_module_finish(module);
 }

@@ -1,4 +1,4 @@
-/* Changing the elements of a tensor that is already there. */
+/* Changes the elements of a tensor, or moves them to other memory. */
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -183,4 +183,64 @@ ls_status ls_fill(ls_tensor *tensor, double value) {
         (void)ls_scope_failed();
     }
     return status;
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------------------
+ */
+
+static void release_part(void *memory, void *whole) {
+    (void)memory;
+    ls_storage_drop(whole);
+}
+
+/* Where the tensor is to lie: a part of `whole`, with the tensor's version, since its elements stay what they are. */
+static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t offset) {
+    const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
+    ls_storage *part = ls_storage_wrap(whole->device, (char *)whole->memory + (size_t)offset * width,
+                                       (size_t)tensor->count * width, release_part, whole);
+    if (part != NULL) {
+        atomic_fetch_add_explicit(&whole->references, 1, memory_order_relaxed);
+        part->whole = whole;
+        part->version = tensor->storage->version;
+        part->changed_by = tensor->storage->changed_by;
+    }
+    return part;
+}
+
+ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset) {
+    ls_storage *part = part_for(tensor, storage, offset);
+    if (part == NULL) {
+        return ls_fail_memory("laying out parameters", sizeof *part);
+    }
+    ls_tensor moved = *tensor;
+    moved.storage = part;
+    moved.data = part->memory;
+    const ls_status status = ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor);
+    if (status != LS_OK) {
+        ls_storage_drop(part);
+        return status;
+    }
+    ls_storage_drop(tensor->storage);
+    tensor->storage = part;
+    tensor->data = part->memory;
+    return LS_OK;
+}
+
+ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
+    if (ls_tensor_device(tensor) == device) {
+        return LS_OK;
+    }
+    ls_tensor *there = ls_tensor_on_device("ls_to_device", tensor, device);
+    if (there == NULL) {
+        return ls_error_status();
+    }
+    ls_storage *old = tensor->storage;
+    there->storage->version = old->version;
+    there->storage->changed_by = old->changed_by;
+    tensor->storage = there->storage;
+    tensor->data = there->data;
+    there->storage = old;
+    ls_tensor_drop(there);
+    ls_tensor_changed(tensor, "ls_to_device"); /* for a tape that has it: it goes on on another device */
+    return LS_OK;
 }

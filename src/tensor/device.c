@@ -1,14 +1,11 @@
-/* The devices that are there, which of them new tensors go to, and what moves between a device and the host. */
+/* The devices that are there, and copies between a device and the host. */
 #include "tensor/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tensor/device_open.h"
-#include "tensor/scope.h"
+#include "base/status.h"
 
 static const ls_device *devices[LS_MOST_DEVICES] = {&ls_cpu};
 static atomic_int device_count = 1;
@@ -25,7 +22,7 @@ int ls_device_index(const ls_device *device) {
     return index;
 }
 
-static const ls_device *find(const char *name) {
+const ls_device *ls_device_named(const char *name) {
     const ls_device *device = NULL;
     for (int i = 0; (device = ls_device_at(i)) != NULL && strcmp(device->name, name) != 0; i++) {
     }
@@ -34,7 +31,7 @@ static const ls_device *find(const char *name) {
 
 static ls_status add(const ls_device *device) {
     const int count = atomic_load_explicit(&device_count, memory_order_acquire);
-    if (count == LS_MOST_DEVICES || find(device->name) != NULL) {
+    if (count == LS_MOST_DEVICES || ls_device_named(device->name) != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_device_add: %s",
                        count == LS_MOST_DEVICES ? "there are too many devices" : "there is a device of that name");
     }
@@ -49,63 +46,6 @@ ls_status ls_device_add(const ls_device *device) {
     const ls_status status = add(device);
     pthread_mutex_unlock(&one_at_a_time);
     return status;
-}
-
-const ls_device *ls_device_find(const char *call, const char *name) {
-    const ls_device *device = name != NULL ? find(name) : NULL;
-    if (device != NULL) {
-        return device;
-    }
-    if (name != NULL && ls_device_opens(name)) {
-        return ls_device_open(call, name);
-    }
-    char names[256];
-    size_t length = 0;
-    for (int i = 0; ls_device_at(i) != NULL && length < sizeof names; i++) {
-        length +=
-            (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", ls_device_at(i)->name);
-    }
-    (void)(name == NULL
-               ? ls_fail(LS_ERR_ARGUMENT, "%s: the name of the device is NULL", call)
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "%s: there is no device \"%.64s\"; there are: %s (GPUs are \"cuda:0\", \"cuda:1\" and so on)",
-                         call, name, names));
-    return ls_scope_failed();
-}
-
-/* ---- the default ---------------------------------------------------------------------------------------------------
- */
-
-const ls_device *ls_device_default(void) {
-    ls_thread_state *thread = ls_thread();
-    if (thread == NULL) {
-        return NULL;
-    }
-    if (__builtin_expect(thread->device == NULL, 0)) {
-        const char *name = getenv("LOCKSTEP_DEVICE");
-        thread->device = name == NULL || *name == '\0' ? &ls_cpu : ls_device_find("LOCKSTEP_DEVICE", name);
-    }
-    return thread->device;
-}
-
-ls_status ls_use_device(const char *name) {
-    ls_thread_state *thread = ls_thread();
-    const ls_device *device = thread != NULL ? ls_device_find("ls_use_device", name) : NULL;
-    if (device == NULL) {
-        return ls_error_status();
-    }
-    thread->device = device;
-    return LS_OK;
-}
-
-const char *ls_default_device(void) {
-    const ls_device *device = ls_device_default();
-    return device != NULL ? device->name : NULL;
-}
-
-ls_status ls_device_wait(const char *name) {
-    const ls_device *device = ls_device_find("ls_device_wait", name);
-    return device != NULL ? device->stream_wait(ls_device_stream(device)) : ls_error_status();
 }
 
 /* ---- to the host and back ------------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ extern const ls_device ls_cpu;
 
 /* Those that are there: the CPU, and what was added. The index is a number for the life of the process. */
 enum { LS_MOST_DEVICES = 64 };
-const ls_device *ls_device_at(int index); /* NULL behind the last */
+const ls_device *ls_device_at(int index);           /* NULL behind the last */
+const ls_device *ls_device_named(const char *name); /* NULL if there is none */
 int ls_device_index(const ls_device *device);
-/* One that is there, or that can be opened (tensor/device_open.h). NULL with an error, which says for `call` which
+/* One that is there, or that can be opened (device_open.c). NULL with an error, which says for `call` which
  * there are; LS_ERR_ARGUMENT where the name is none. */
 const ls_device *ls_device_find(const char *call, const char *name);
 /* Adds one, for good. LS_ERR_STATE when there is one of its name, or are too many. */

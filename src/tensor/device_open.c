@@ -1,9 +1,9 @@
 /* GPUs become devices of this process when a program first names one: module cuda, opened on demand. */
-#include "tensor/device_open.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/module_file.h"
@@ -51,7 +51,7 @@ const char *ls_cuda_failure(void) {
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
 
-bool ls_device_opens(const char *name) {
+static bool is_gpu(const char *name) {
     return strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':');
 }
 
@@ -100,14 +100,11 @@ static const ls_device *open_gpu(const char *call, const char *name, int index) 
 /* Which is there since it was named before, be it by another thread a moment ago. */
 static const ls_device *find_gpu(int index) {
     char name[16];
-    const ls_device *device = NULL;
     (void)snprintf(name, sizeof name, "cuda:%d", index);
-    for (int i = 0; (device = ls_device_at(i)) != NULL && strcmp(device->name, name) != 0; i++) {
-    }
-    return device;
+    return ls_device_named(name);
 }
 
-const ls_device *ls_device_open(const char *call, const char *name) {
+static const ls_device *open_device(const char *call, const char *name) {
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
     const int index = index_of(name);
     const ls_device *device = NULL;
@@ -121,4 +118,61 @@ const ls_device *ls_device_open(const char *call, const char *name) {
         pthread_mutex_unlock(&one_at_a_time);
     }
     return device != NULL ? device : ls_scope_failed();
+}
+
+const ls_device *ls_device_find(const char *call, const char *name) {
+    const ls_device *device = name != NULL ? ls_device_named(name) : NULL;
+    if (device != NULL) {
+        return device;
+    }
+    if (name != NULL && is_gpu(name)) {
+        return open_device(call, name);
+    }
+    char names[256];
+    size_t length = 0;
+    for (int i = 0; ls_device_at(i) != NULL && length < sizeof names; i++) {
+        length +=
+            (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", ls_device_at(i)->name);
+    }
+    (void)(name == NULL
+               ? ls_fail(LS_ERR_ARGUMENT, "%s: the name of the device is NULL", call)
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: there is no device \"%.64s\"; there are: %s (GPUs are \"cuda:0\", \"cuda:1\" and so on)",
+                         call, name, names));
+    return ls_scope_failed();
+}
+
+/* ---- the default ---------------------------------------------------------------------------------------------------
+ */
+
+const ls_device *ls_device_default(void) {
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return NULL;
+    }
+    if (__builtin_expect(thread->device == NULL, 0)) {
+        const char *name = getenv("LOCKSTEP_DEVICE");
+        thread->device = name == NULL || *name == '\0' ? &ls_cpu : ls_device_find("LOCKSTEP_DEVICE", name);
+    }
+    return thread->device;
+}
+
+ls_status ls_use_device(const char *name) {
+    ls_thread_state *thread = ls_thread();
+    const ls_device *device = thread != NULL ? ls_device_find("ls_use_device", name) : NULL;
+    if (device == NULL) {
+        return ls_error_status();
+    }
+    thread->device = device;
+    return LS_OK;
+}
+
+const char *ls_default_device(void) {
+    const ls_device *device = ls_device_default();
+    return device != NULL ? device->name : NULL;
+}
+
+ls_status ls_device_wait(const char *name) {
+    const ls_device *device = ls_device_find("ls_device_wait", name);
+    return device != NULL ? device->stream_wait(ls_device_stream(device)) : ls_error_status();
 }

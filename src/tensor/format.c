@@ -61,14 +61,14 @@ typedef struct printer {
     int width; /* of an element */
 } printer;
 
-typedef void (*visitor)(printer *p, const void *element);
+typedef void (*element_visitor)(printer *p, const void *element);
 
 static bool is_shown(const printer *p, int64_t size, int64_t i) {
     return !p->cut || size <= 2 * EDGE || i < EDGE || i >= size - EDGE;
 }
 
 /* Calls `visit` with every element that will be shown. */
-static void visit_shown(printer *p, int axis, int64_t offset, visitor visit) {
+static void visit_shown(printer *p, int axis, int64_t offset, element_visitor visit) {
     const ls_tensor *tensor = p->tensor;
     if (axis == tensor->ndim) {
         int64_t element;

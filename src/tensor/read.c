@@ -87,10 +87,10 @@ double ls_at(const ls_tensor *tensor, const int64_t *index) {
 }
 
 /* Two tensors as dense memory of one dtype on the host, or nothing. */
-typedef struct pair {
+typedef struct host_pair {
     ls_tensor *a;
     ls_tensor *b;
-} pair;
+} host_pair;
 
 ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype) {
     ls_tensor *dense = ls_tensor_dense(call, x, dtype);
@@ -99,13 +99,14 @@ ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtyp
     return here;
 }
 
-static bool make_dense_pair(const char *call, pair *dense, const ls_tensor *a, const ls_tensor *b, ls_dtype dtype) {
+static bool make_dense_pair(const char *call, host_pair *dense, const ls_tensor *a, const ls_tensor *b,
+                            ls_dtype dtype) {
     dense->a = ls_tensor_dense_on_host(call, a, dtype);
     dense->b = dense->a != NULL ? ls_tensor_dense_on_host(call, b, dtype) : NULL;
     return dense->b != NULL;
 }
 
-static void drop_pair(pair *dense) {
+static void drop_pair(host_pair *dense) {
     ls_tensor_drop(dense->a);
     ls_tensor_drop(dense->b);
 }
@@ -125,7 +126,7 @@ bool ls_equal(const ls_tensor *a, const ls_tensor *b) {
     if (!are_here("ls_equal", a, b) || a->dtype != b->dtype || !ls_tensor_same_shape(a, b)) {
         return false;
     }
-    pair dense;
+    host_pair dense;
     const bool ready = make_dense_pair("ls_equal", &dense, a, b, (ls_dtype)a->dtype);
     const bool equal =
         ready && memcmp(dense.a->data, dense.b->data, (size_t)a->count * ls_dtype_size((ls_dtype)a->dtype)) == 0;
@@ -147,7 +148,7 @@ bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double
     if (!are_here("ls_allclose", a, b) || !ls_tensor_same_shape(a, b)) {
         return false;
     }
-    pair dense;
+    host_pair dense;
     bool close = make_dense_pair("ls_allclose", &dense, a, b, LS_F64);
     for (int64_t i = 0; close && i < a->count; i++) {
         close = is_close(((const double *)dense.a->data)[i], ((const double *)dense.b->data)[i], relative, absolute);

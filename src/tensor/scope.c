@@ -1,10 +1,5 @@
+/* Scopes: begun, ended, and the tensors that they hold. */
 #include "tensor/scope.h"
-
-#include <stdio.h>
-#include <string.h>
-
-ls_scope ls_nowhere;
-ls_scope ls_past_batch;
 
 /* The scope that holds the tensor's reference, or NULL. */
 static ls_scope *holder(const ls_tensor *tensor) {
@@ -77,13 +72,6 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
     return LS_OK;
 }
 
-void ls_scope_drop_callback(ls_scope_callback *callback) {
-    if (callback->hold != NULL) {
-        callback->hold(callback->user, false);
-    }
-    ls_record_release(callback, sizeof *callback);
-}
-
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
     ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
     if (kept != NULL) {
@@ -103,11 +91,10 @@ void ls_scope_move_callbacks(ls_scope *from, ls_scope *to) {
     }
 }
 
-void ls_scope_forget_callbacks(ls_scope *scope) {
-    while (scope->callbacks != NULL) {
-        ls_scope_callback *callback = scope->callbacks;
-        scope->callbacks = callback->next;
-        ls_scope_drop_callback(callback);
+/* Ends the scopes that the thread has left open. */
+static void end_open_scopes(ls_thread_state *thread) {
+    while (thread->scope != &thread->root) {
+        (void)ls_scope_end(thread->scope);
     }
 }
 
@@ -132,6 +119,7 @@ ls_scope *ls_scope_begin(void) {
     scope->autocast = thread->autocast;
     scope->message[0] = '\0';
     thread->scope = scope;
+    thread->end_scopes = end_open_scopes;
     return scope;
 }
 
@@ -140,14 +128,6 @@ static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
     if (scope->gone != NULL) {
         ls_scope_release_records(thread, scope->outer);
         scope->outer->gone = scope->gone;
-    }
-}
-
-void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope) {
-    while (scope->gone != NULL) {
-        ls_tensor *record = scope->gone;
-        scope->gone = record->scope_older;
-        ls_cache_release(&thread->cache, record, sizeof *record);
     }
 }
 
@@ -206,37 +186,6 @@ ls_status ls_scope_end(ls_scope *scope) {
 
 ls_status ls_scope_close(ls_scope *scope) {
     return scope != NULL ? end_scope(ls_thread(), scope, NULL) : ls_error_status();
-}
-
-void *ls_scope_failed(void) {
-    ls_thread_state *thread = ls_thread();
-    if (thread != NULL && thread->scope != &thread->root && thread->scope->status == LS_OK) {
-        thread->scope->status = ls_error_status();
-        memcpy(thread->scope->message, ls_error_message(), strlen(ls_error_message()) + 1);
-    }
-    return NULL;
-}
-
-bool ls_scope_explains_null(const ls_thread_state *thread) {
-    if (thread->scope == &thread->root) {
-        return ls_error_status() != LS_OK;
-    }
-    return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
-}
-
-ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor) {
-    char which[32] = "the tensor";
-    if (argument != 0) {
-        snprintf(which, sizeof which, "argument %d", argument);
-    }
-    const char *why = "is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope";
-    if (tensor->scope == NULL) {
-        why = "was released (ls_release) before, or went with what had taken it over";
-    } else if (tensor->scope == &ls_past_batch) {
-        why = "belongs to an earlier batch of its loader; copy it with ls_clone before the next ls_loader_next";
-    }
-    (void)ls_fail(LS_ERR_STATE, "%s: %s %s", call, which, why);
-    return ls_scope_failed_status();
 }
 
 ls_tensor *ls_keep(ls_tensor *tensor) {

@@ -102,19 +102,20 @@ typedef struct ls_record_ring {
  * that many calls of ls_release between two batches do not shorten the wait.
  */
 typedef struct ls_thread_state {
-    ls_scope *scope;         /* the innermost; never NULL */
-    ls_tensor *free_queue;   /* tensors to be freed one after the other, so that a long chain takes no deep stack */
-    struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
-    uint64_t pass;           /* counts this thread's backward passes */
-    uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
-    const ls_device *device; /* for new tensors; NULL: not asked for yet */
+    ls_scope *scope;       /* the innermost; never NULL */
+    ls_tensor *free_queue; /* tensors to be freed one after the other, so that a long chain takes no deep stack */
+    struct ls_backward_pass *walking; /* autograd's: the backward pass that runs, or NULL */
+    uint64_t pass;                    /* counts this thread's backward passes */
+    uint32_t segment;                 /* what is recorded is of this part of the program; see ls_node */
+    const ls_device *device;          /* for new tensors; NULL: not asked for yet */
     struct ls_batch_part
         *batch;        /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
     bool no_grad;      /* record nothing */
     ls_dtype autocast; /* of products: LS_BF16 or LS_F16, or LS_F32 for none */
     bool freeing;      /* the free queue is being emptied */
-    ls_scope *ended;   /* the last that a user ended: its record is used again when another has ended */
-    ls_tensor **gone;  /* the list for records of tensors that are freed; NULL: they can be used again at once */
+    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: none was ever begun */
+    ls_scope *ended;  /* the last that a user ended: its record is used again when another has ended */
+    ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
     ls_record_ring released;
     ls_record_ring past_batches;
     ls_tensor *released_records[LS_RELEASED_RECORDS];

@@ -1,8 +1,9 @@
-/* This thread's state: made on first use, freed by a key's destructor when the thread ends and by a destructor of the
- * library when the thread that leaves the program does. */
+/* This thread's state, and what files below scopes need of it: made on first use, freed by a key's destructor when the
+ * thread ends and by a destructor of the library when the thread that leaves the program does. */
 #include "tensor/scope.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
@@ -50,6 +51,45 @@ void ls_retire(void *object, ls_retired_kind kind) {
     ls_free(oldest);
 }
 
+void ls_scope_drop_callback(ls_scope_callback *callback) {
+    if (callback->hold != NULL) {
+        callback->hold(callback->user, false);
+    }
+    ls_record_release(callback, sizeof *callback);
+}
+
+void ls_scope_forget_callbacks(ls_scope *scope) {
+    while (scope->callbacks != NULL) {
+        ls_scope_callback *callback = scope->callbacks;
+        scope->callbacks = callback->next;
+        ls_scope_drop_callback(callback);
+    }
+}
+
+void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope) {
+    while (scope->gone != NULL) {
+        ls_tensor *record = scope->gone;
+        scope->gone = record->scope_older;
+        ls_cache_release(&thread->cache, record, sizeof *record);
+    }
+}
+
+void *ls_scope_failed(void) {
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL && thread->scope != &thread->root && thread->scope->status == LS_OK) {
+        thread->scope->status = ls_error_status();
+        memcpy(thread->scope->message, ls_error_message(), strlen(ls_error_message()) + 1);
+    }
+    return NULL;
+}
+
+bool ls_scope_explains_null(const ls_thread_state *thread) {
+    if (thread->scope == &thread->root) {
+        return ls_error_status() != LS_OK;
+    }
+    return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
+}
+
 static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
     for (unsigned i = 0; i < ring->size; i++) {
         if (ring->records[i] != NULL) {
@@ -63,8 +103,8 @@ void ls_thread_end(void) {
     if (thread == NULL) {
         return;
     }
-    while (thread->scope != &thread->root) {
-        (void)ls_scope_end(thread->scope);
+    if (thread->end_scopes != NULL) {
+        thread->end_scopes(thread);
     }
     if (thread->root.tape.first != NULL) {
         (void)thread->root.tape.first->listener->scope_ended(&thread->root.tape, NULL);

@@ -11,6 +11,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/parallel.h"
 #include "parallel/pipeline.h"
 #include "train/trial.h"
 
@@ -167,9 +168,9 @@ static ls_status find_difference(ls_comm *comm, const text *own, int64_t hash) {
 
 static ls_status compare(ls_comm *comm, const text *own) {
     const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, own->bytes, own->length) >> 1);
-    int64_t most[2] = {hash, -hash};
-    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
-    return most[0] == -most[1] ? LS_OK : find_difference(comm, own, hash);
+    bool equal = false;
+    LS_TRY(ls_ranks_have_equal(comm, hash, &equal));
+    return equal ? LS_OK : find_difference(comm, own, hash);
 }
 
 ls_status ls_trial_check_alike(const ls_trial *trial) {

@@ -147,9 +147,9 @@ static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int6
 static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_batch *batch) {
     int64_t hash;
     LS_TRY(hash_samples(trial, batch, &hash));
-    int64_t most[2] = {hash, -hash};
-    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
-    if (hash != 0 && most[0] == -most[1] && speaks(comm)) {
+    bool equal = false;
+    LS_TRY(ls_ranks_have_equal(comm, hash, &equal));
+    if (hash != 0 && equal && speaks(comm)) {
         ls_log_write(
             LS_LOG_WARNING,
             "ls_trial_run: each of the %d ranks trains on all samples: set .comm of ls_loader_options, so that "

@@ -163,7 +163,7 @@ ls_status ls_trial_prediction_step(ls_trial *trial);
 ls_tensor *ls_trial_loss_divisor(const ls_trial *trial);
 
 /* pass.c: one pass over a loader. */
-typedef struct ls_pass {
+typedef struct ls_trial_pass {
     ls_loader *loader;
     ls_trial_phase phase;
     int64_t steps; /* batches; 0: what is left of the loader's epoch */
@@ -171,17 +171,17 @@ typedef struct ls_pass {
     const char *label;       /* on the progress line */
     const char *prefix;      /* of the results' names; NULL: there are none */
     ls_history_entry *entry; /* they are put there, too */
-} ls_pass;
-ls_status ls_trial_train_pass(ls_trial *trial, const ls_pass *pass);
+} ls_trial_pass;
+ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass);
 /* Of epoch 0. Training goes on from where its loader stood, if it is that one. */
-ls_status ls_trial_measure_pass(ls_trial *trial, const ls_pass *pass);
+ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
 
 /* run.c: whether the run is over, be it in the midst of an epoch. */
 bool ls_trial_has_ended(const ls_trial *trial);
 
 /* evaluate.c: a pass of measuring, with hooks, or, where a hook asks for it, without; the trial is then as it was. */
-ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass);
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 /* predict.c: keeps the outputs of the batch. */
 ls_status ls_prediction_add(ls_trial *trial);

@@ -115,7 +115,7 @@ static void count_messages(const rank_state *r) {
         wrong(r, "sent %llu messages", (unsigned long long)messages);
     }
     const double buffer = (double)(call_width(plan) * plan->count);
-    const double most = 2.1 * buffer + (double)(rounds * (sizeof(ls_envelope) + sizeof(ls_group)));
+    const double most = 2.1 * buffer + (double)(rounds * (sizeof(ls_envelope) + sizeof(ls_call_group)));
     const bool spread = buffer >= 65536 && !r->engine->shares_cores; /* else all pass the root */
     if (plan->operation == LS_OP_ALLREDUCE && plan->dtype == LS_F32 && spread && (double)sent > most) {
         wrong(r, "sent %llu bytes", (unsigned long long)sent);

@@ -30,13 +30,16 @@ void tcp_net_listen_on(tcp_net *net, int size, int machines) {
     assert_int_equal(ls_key_read(&net->key, "the key of transport tests"), LS_OK);
     for (int rank = 0; rank < size; rank++) {
         const ls_join_context join = {.size = size, .machine = (uint64_t)(rank % machines)};
-        assert_int_equal(ls_tcp_listen(&join, &net->cards[rank], &net->listeners[rank]), LS_OK);
+        assert_int_equal(ls_tcp_listen(&join, &net->peer_infos[rank], &net->listeners[rank]), LS_OK);
     }
 }
 
 void tcp_net_open(tcp_net *net, int rank) {
-    const ls_tcp_options options = {
-        .rank = rank, .size = net->size, .listener = net->listeners[rank], .cards = net->cards, .key = &net->key};
+    const ls_tcp_options options = {.rank = rank,
+                                    .size = net->size,
+                                    .listener = net->listeners[rank],
+                                    .peer_infos = net->peer_infos,
+                                    .key = &net->key};
     net->ends[rank] = ls_tcp_open(&options);
     net->listeners[rank] = -1;
     assert_non_null(net->ends[rank]);
@@ -108,9 +111,9 @@ bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes) {
  */
 
 int tcp_net_call(const tcp_net *net, int rank) {
-    const ls_tcp_card *card = &net->cards[rank];
-    const int fd = socket(card->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, &card->address.any, card->length), 0); /* the system accepts it */
+    const ls_tcp_peer_info *peer_info = &net->peer_infos[rank];
+    const int fd = socket(peer_info->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, &peer_info->address.any, peer_info->length), 0); /* the system accepts it */
     assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)), 0);
     return fd;
 }
@@ -133,7 +136,7 @@ void tcp_net_tell(int socket, const void *bytes, size_t size) {
 }
 
 int tcp_net_enter(tcp_net *net, int rank, int as) {
-    const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->cards, net->size, as, rank);
+    const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, as, rank);
     const int fd = tcp_net_call(net, rank);
     tcp_net_tell(fd, &hello, sizeof hello);
     return fd;

@@ -17,7 +17,7 @@ int tcp_net_compare_descriptors(void **state);
 typedef struct tcp_net {
     int size;
     ls_key key;
-    ls_tcp_card cards[TCP_NET_MOST];
+    ls_tcp_peer_info peer_infos[TCP_NET_MOST];
     int listeners[TCP_NET_MOST]; /* -1: an endpoint has it, or nobody */
     ls_endpoint *ends[TCP_NET_MOST];
 } tcp_net;

@@ -95,8 +95,8 @@ static ls_status cross_entropy_forward(ls_op_call *call) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-typedef ls_status (*backward_kernel)(ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale,
-                                     const ls_tensor *log_probability, const ls_class_loss *loss);
+typedef ls_status (*class_gradient_kernel)(ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale,
+                                           const ls_tensor *log_probability, const ls_class_loss *loss);
 
 /* g = gradient / divisor, 0 where that is 0: when every target is ignored the loss is NaN, its gradient 0. */
 static ls_status divide_unless_none(ls_tensor *g, const ls_tensor *gradient, const ls_tensor *divisor) {
@@ -134,7 +134,7 @@ static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
 }
 
 static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, const ls_tensor *log_probability,
-                                backward_kernel kernel) {
+                                class_gradient_kernel kernel) {
     const ls_class_loss loss = loss_of(node->inputs, &node->parameters);
     const bool by_count = node->parameters.integer[REDUCTION] == LS_LOSS_MEAN && !is_weighted(&loss);
     const double scale = by_count ? 1.0 / (double)log_probability->size[0] : 1.0;

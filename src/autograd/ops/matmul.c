@@ -14,12 +14,12 @@ typedef struct operand {
 } operand;
 
 /* c = a b for every index of the batch axes. */
-typedef struct product {
+typedef struct batched_product {
     int batch_ndim;
     int64_t batch[LS_MAX_DIMS];
     operand a, b, c;
     ls_dtype rounds_to; /* see ls_gemm */
-} product;
+} batched_product;
 
 /* The last axes of a tensor that are matrix axes; those before are batch axes. */
 static int matrix_axes(const ls_tensor *tensor) {
@@ -68,7 +68,7 @@ static bool fold(operand *o, int axis, int64_t count) {
  * Where b is the same matrix for a batch axis along which the rows of a and of c go on evenly, that axis is more rows:
  * one large product in place of many.
  */
-static void fold_batch_into_rows(product *p) {
+static void fold_batch_into_rows(batched_product *p) {
     for (int last = p->batch_ndim - 1; last >= 0; last--) {
         const int64_t count = p->batch[last];
         if (count != 1) {
@@ -84,10 +84,10 @@ static void fold_batch_into_rows(product *p) {
     }
 }
 
-static product product_of(const ls_tensor *a, const ls_tensor *b, const ls_tensor *c, ls_dtype rounds_to) {
+static batched_product product_of(const ls_tensor *a, const ls_tensor *b, const ls_tensor *c, ls_dtype rounds_to) {
     const bool rows = a->ndim > 1;
     const bool columns = b->ndim > 1;
-    product result = {.batch_ndim = c->ndim - (rows ? 1 : 0) - (columns ? 1 : 0), .rounds_to = rounds_to};
+    batched_product result = {.batch_ndim = c->ndim - (rows ? 1 : 0) - (columns ? 1 : 0), .rounds_to = rounds_to};
     for (int i = 0; i < result.batch_ndim; i++) {
         result.batch[i] = c->size[i];
     }
@@ -99,7 +99,7 @@ static product product_of(const ls_tensor *a, const ls_tensor *b, const ls_tenso
 }
 
 /* The next index of the batch; false after the last. */
-static bool next_index(const product *p, int64_t *index) {
+static bool next_index(const batched_product *p, int64_t *index) {
     for (int i = p->batch_ndim - 1; i >= 0; i--) {
         if (++index[i] < p->batch[i]) {
             return true;
@@ -109,7 +109,7 @@ static bool next_index(const product *p, int64_t *index) {
     return false;
 }
 
-static char *matrix_at(const operand *o, const product *p, const int64_t *index) {
+static char *matrix_at(const operand *o, const batched_product *p, const int64_t *index) {
     int64_t offset = 0;
     for (int i = 0; i < p->batch_ndim; i++) {
         offset += index[i] * o->batch_stride[i];
@@ -118,7 +118,7 @@ static char *matrix_at(const operand *o, const product *p, const int64_t *index)
 }
 
 /* Whether a matrix of `o` that repeats along batch axes has been visited before `index`. */
-static bool visited(const operand *o, const product *p, const int64_t *index) {
+static bool visited(const operand *o, const batched_product *p, const int64_t *index) {
     for (int i = 0; i < p->batch_ndim; i++) {
         if (index[i] > 0 && o->batch_stride[i] == 0) {
             return true;
@@ -143,7 +143,7 @@ static void set_b(ls_gemm *gemm, const operand *o, bool transpose) {
  * target (+)= left right for every index of the batch, either factor transposed where asked; k is the inner size. The
  * target is dense, and a target that repeats along batch axes gathers the sum over them.
  */
-static ls_status multiply(const product *p, const operand *left, bool transpose_left, const operand *right,
+static ls_status multiply(const batched_product *p, const operand *left, bool transpose_left, const operand *right,
                           bool transpose_right, const operand *target, bool accumulate) {
     const ls_kernels *kernels = ls_kernels_of(target->tensor);
     ls_stream *stream = ls_stream_of(target->tensor);
@@ -167,7 +167,7 @@ static ls_status multiply(const product *p, const operand *left, bool transpose_
     set_b(&gemm, right, transpose_right);
     gemm.ldc = target->rows > 1 ? target->row_stride : target->columns;
     /* The last axis of the batch is the kernel's, unless all its products go to one place. */
-    product outer = *p;
+    batched_product outer = *p;
     const int last = p->batch_ndim - 1;
     if (last >= 0 && target->batch_stride[last] != 0) {
         outer.batch_ndim = last;
@@ -238,7 +238,7 @@ static ls_status matmul_shape(ls_op_call *call) {
 }
 
 static ls_status matmul_forward(ls_op_call *call) {
-    const product p = product_of(call->inputs[0], call->inputs[1], call->output, call->rounds_to);
+    const batched_product p = product_of(call->inputs[0], call->inputs[1], call->output, call->rounds_to);
     return multiply(&p, &p.a, false, &p.b, false, &p.c, false);
 }
 
@@ -248,13 +248,13 @@ static ls_status matmul_gradients(ls_node *node, const ls_tensor *gradient) {
     if (ls_wants(node, 0)) {
         const ls_tensor *da = ls_gradient_place(node, 0, &accumulate);
         LS_TRY(ls_made(da));
-        const product p = product_of(da, node->inputs[1], gradient, node->rounds_to);
+        const batched_product p = product_of(da, node->inputs[1], gradient, node->rounds_to);
         LS_TRY(multiply(&p, &p.c, false, &p.b, true, &p.a, accumulate));
     }
     if (ls_wants(node, 1)) {
         const ls_tensor *db = ls_gradient_place(node, 1, &accumulate);
         LS_TRY(ls_made(db));
-        const product p = product_of(node->inputs[0], db, gradient, node->rounds_to);
+        const batched_product p = product_of(node->inputs[0], db, gradient, node->rounds_to);
         LS_TRY(multiply(&p, &p.a, true, &p.c, false, &p.b, accumulate));
     }
     return LS_OK;

@@ -47,6 +47,15 @@ int ls_op_axis(const char *call, const ls_tensor *x, int axis);
 /* Where a new axis goes: 0..ndim; -1 with the error set and noted. */
 int ls_op_new_axis(const char *call, const ls_tensor *x, int axis);
 
+/* reshape.c: the operation behind ls_reshape. It makes a view, with the strides of ls_view_strides. */
+extern const ls_op ls_reshape_op;
+
+/* The strides that show x in another shape without moving anything. Returns false if there are none. */
+bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride);
+
+/* Sizes as parameters: the sizes are the integers, and their number is the first number. */
+ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size);
+
 /* x's elements as another tensor in the same shape: a view on the tape. */
 ls_tensor *ls_view_as_is(ls_tensor *x);
 

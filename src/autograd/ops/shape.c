@@ -2,15 +2,6 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* Target sizes travel in the integer parameters and their number in the first number. */
-static ls_op_parameters shape_parameters(int ndim, const int64_t *size) {
-    ls_op_parameters parameters = {.number = {ndim}};
-    for (int i = 0; i < ndim; i++) {
-        parameters.integer[i] = size[i];
-    }
-    return parameters;
-}
-
 static ls_status made_view(ls_op_call *call, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
     call->output = ls_tensor_view(call->inputs[0], ndim, size, stride, offset);
     return call->output == NULL ? ls_error_status() : LS_OK;
@@ -18,124 +9,17 @@ static ls_status made_view(ls_op_call *call, int ndim, const int64_t *size, cons
 
 /* ---- reshape -------------------------------------------------------------------------------------------------- */
 
-/*
- * The strides that show x in another shape without moving anything; false when there are none. Both shapes are cut,
- * from the end, into the shortest runs of axes with equally many elements; x's axes of a run must lie together in
- * memory.
- */
-static bool view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
-    if (x->count == 0 || x->contiguous) {
-        ls_dense_strides(ndim, size, stride);
-        return true;
-    }
-    int from = x->ndim - 1, to = ndim - 1;
-    while (from >= 0 && to >= 0) {
-        if (x->size[from] == 1) {
-            from--;
-            continue;
-        }
-        int64_t step = x->stride[from];
-        int64_t x_run = x->size[from], run = 1; /* elements of the run on either side */
-        int64_t next = step * x_run;            /* where the axis before has to step to be one with it */
-        from--;
-        while (to >= 0 && (run < x_run || size[to] == 1)) {
-            stride[to] = step * run;
-            run *= size[to--];
-            while (run > x_run && from >= 0) {
-                if (x->size[from] != 1 && x->stride[from] != next) {
-                    return false;
-                }
-                next *= x->size[from];
-                x_run *= x->size[from--];
-            }
-        }
-        if (run != x_run) {
-            return false;
-        }
-    }
-    while (to >= 0) {
-        stride[to--] = 1; /* of size 1 */
-    }
-    return true;
-}
-
-static ls_status reshape_shape(ls_op_call *call) {
-    const ls_op_parameters *p = call->parameters;
-    int64_t stride[LS_MAX_DIMS];
-    const int ndim = (int)p->number[0];
-    if (!view_strides(call->inputs[0], ndim, p->integer, stride)) {
-        return ls_fail(LS_ERR_INTERNAL, "%s: no view of %s", call->op->name, LS_SHAPE_TEXT(call->inputs[0]));
-    }
-    return made_view(call, ndim, p->integer, stride, 0);
-}
-
-static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
-    const ls_tensor *x = node->inputs[0];
-    int64_t stride[LS_MAX_DIMS];
-    if (view_strides(gradient, x->ndim, x->size, stride)) {
-        return ls_accumulate(node, 0, ls_tensor_view(gradient, x->ndim, x->size, stride, 0));
-    }
-    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
-    if (share == NULL) {
-        return ls_error_status();
-    }
-    ls_tensor view = ls_stack_view_dense(share, gradient->ndim, gradient->size);
-    LS_TRY(ls_kernels_of(share)->copy(ls_stream_of(share), &view, gradient));
-    return ls_accumulate(node, 0, share);
-}
-
-/* The axis of y that has the elements of axis `axis` of x, alone or merged with others; -1 if several axes have. */
-static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
-    const int64_t size = x->size[axis];
-    int64_t below = 1; /* elements of the axes after `axis` */
-    for (int i = axis + 1; i < x->ndim; i++) {
-        below *= x->size[i];
-    }
-    int64_t step = 1;
-    for (int i = y->ndim - 1; i >= 0 && x->count > 0; i--) {
-        const int64_t end = step * y->size[i];
-        if (step <= below && below * size <= end && below < end) {
-            return i;
-        }
-        step = end;
-    }
-    return -1;
-}
-
-/*
- * Samples that lead stay in front, after axes of size 1. An axis that counts a single sample looks like any other axis
- * of size 1: if it leads it is taken to be the first one, else new axes make it unknown.
- */
-static ls_samples_use reshape_samples(ls_samples_call *call) {
-    const ls_tensor *x = call->inputs[0], *y = call->output;
-    if (!call->leads) {
-        call->axis = call->single && y->ndim > x->ndim ? -1 : axis_in(x, call->axis, y);
-        return LS_SAMPLES_MOVED;
-    }
-    while (!call->single && x->ndim > 0 && call->axis < y->ndim - 1 && y->size[call->axis] == 1) {
-        call->axis++;
-    }
-    return LS_SAMPLES_MOVED;
-}
-
-static const ls_op reshape_op = {
-    .name = "ls_reshape", .shape = reshape_shape, .backward = reshape_backward, .over_samples = reshape_samples};
-
 /* x, not NULL, in a shape that has as many elements. */
 static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
-    const ls_op_parameters parameters = shape_parameters(ndim, size);
+    const ls_op_parameters parameters = ls_shape_parameters(ndim, size);
     int64_t stride[LS_MAX_DIMS];
-    if (view_strides(x, ndim, size, stride)) {
-        return ls_apply(&reshape_op, &x, 1, &parameters);
+    if (ls_view_strides(x, ndim, size, stride)) {
+        return ls_apply(&ls_reshape_op, &x, 1, &parameters);
     }
     ls_tensor *dense = ls_contiguous(x);
-    ls_tensor *y = ls_apply(&reshape_op, &dense, 1, &parameters);
+    ls_tensor *y = ls_apply(&ls_reshape_op, &dense, 1, &parameters);
     ls_release(dense);
     return y;
-}
-
-ls_tensor *ls_view_as_is(ls_tensor *x) {
-    return reshaped(x, x->ndim, x->size);
 }
 
 /* Puts in the size that -1 stands for. */
@@ -176,14 +60,14 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
 
 ls_tensor *ls_reshape(ls_tensor *x, ls_shape shape) {
     if (x == NULL) {
-        return ls_apply(&reshape_op, &x, 1, NULL);
+        return ls_apply(&ls_reshape_op, &x, 1, NULL);
     }
     return resolve_shape(x, &shape) == LS_OK ? reshaped(x, shape.ndim, shape.size) : ls_scope_failed();
 }
 
 ls_tensor *ls_flatten(ls_tensor *x, int first, int last) {
     if (x == NULL || x->ndim == 0) {
-        return x == NULL ? ls_apply(&reshape_op, &x, 1, NULL) : reshaped(x, 1, (const int64_t[]){1});
+        return x == NULL ? ls_apply(&ls_reshape_op, &x, 1, NULL) : reshaped(x, 1, (const int64_t[]){1});
     }
     const int from = ls_op_axis("ls_flatten", x, first), to = from < 0 ? -1 : ls_op_axis("ls_flatten", x, last);
     if (to < 0) {
@@ -206,7 +90,7 @@ ls_tensor *ls_flatten(ls_tensor *x, int first, int last) {
 
 ls_tensor *ls_squeeze(ls_tensor *x, int axis) {
     if (x == NULL) {
-        return ls_apply(&reshape_op, &x, 1, NULL);
+        return ls_apply(&ls_reshape_op, &x, 1, NULL);
     }
     const int gone = ls_op_axis("ls_squeeze", x, axis);
     if (gone < 0) {
@@ -240,7 +124,7 @@ int ls_op_new_axis(const char *call, const ls_tensor *x, int axis) {
 
 ls_tensor *ls_unsqueeze(ls_tensor *x, int axis) {
     if (x == NULL) {
-        return ls_apply(&reshape_op, &x, 1, NULL);
+        return ls_apply(&ls_reshape_op, &x, 1, NULL);
     }
     const int added = ls_op_new_axis("ls_unsqueeze", x, axis);
     if (added < 0) {
@@ -375,7 +259,7 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
         return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more elements than can be counted",
                              LS_SHAPE_TEXT(x), asked.text);
     }
-    const ls_op_parameters parameters = shape_parameters(shape.ndim, shape.size);
+    const ls_op_parameters parameters = ls_shape_parameters(shape.ndim, shape.size);
     return ls_apply(&expand_op, &x, 1, &parameters);
 }
 
@@ -518,4 +402,4 @@ int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capaci
     return (int)count;
 }
 
-const ls_op *const ls_shape_ops[] = {&reshape_op, &permute_op, &expand_op, &slice_op, NULL};
+const ls_op *const ls_shape_ops[] = {&ls_reshape_op, &permute_op, &expand_op, &slice_op, NULL};

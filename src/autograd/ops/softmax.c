@@ -24,10 +24,10 @@ static ls_status log_softmax_forward(ls_op_call *call) {
     return ls_kernels_of(x)->log_softmax(ls_stream_of(x), call->output, x, axis_of(call->parameters));
 }
 
-typedef ls_status (*backward_kernel)(ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y,
-                                     int axis);
+typedef ls_status (*softmax_gradient_kernel)(ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y,
+                                             int axis);
 
-static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, backward_kernel kernel) {
+static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, softmax_gradient_kernel kernel) {
     ls_tensor *dense = ls_dense(node->op->name, gradient);
     LS_TRY(ls_made(dense));
     ls_tensor *dx = ls_tensor_like(node->op->name, dense, (ls_dtype)dense->dtype);

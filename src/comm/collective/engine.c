@@ -140,7 +140,7 @@ static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel
     }
     engine->transfer_count += at == engine->transfer_count;
     engine->slots[at] =
-        (ls_slot){.lane = engine->lane, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
+        (ls_transfer_slot){.lane = engine->lane, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
     engine->transfers[at] = (ls_transfer){.peer = peer,
                                           .channel = data_of_lane ? LS_CHANNEL_LANES + lane - 1 : (int)channel,
                                           .data = data,
@@ -248,7 +248,7 @@ static ls_status end_transfers(ls_engine *engine, const ls_lane *lane) {
     int used = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
         const ls_transfer *transfer = &engine->transfers[i];
-        ls_slot *slot = &engine->slots[i];
+        ls_transfer_slot *slot = &engine->slots[i];
         if (slot->lane == lane && slot->counts && transfer->bytes != slot->room) {
             char name[64];
             engine->culprit = transfer->peer;

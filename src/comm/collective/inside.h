@@ -42,11 +42,11 @@ typedef enum ls_channel {
 _Static_assert((int)LS_CHANNEL_LANES + LS_ENGINE_LANES - 1 <= (int)LS_TRANSPORT_CHANNELS, "a channel for each lane");
 
 /* Ranks that call the same. */
-typedef struct ls_group {
+typedef struct ls_call_group {
     ls_call_header call;
     int32_t callers;
     int32_t ranks[LS_ENGINE_LISTED]; /* the first of them */
-} ls_group;
+} ls_call_group;
 
 /* What a round sends: what a block of ranks calls, and their data combined. `groups` groups follow, then the data. */
 typedef struct ls_envelope {
@@ -68,24 +68,24 @@ typedef struct ls_packet {
 static inline ls_envelope *ls_packet_envelope(const ls_packet *packet) {
     return (ls_envelope *)(void *)packet->memory;
 }
-static inline ls_group *ls_packet_groups(const ls_packet *packet) {
-    return (ls_group *)(void *)(packet->memory + sizeof(ls_envelope));
+static inline ls_call_group *ls_packet_groups(const ls_packet *packet) {
+    return (ls_call_group *)(void *)(packet->memory + sizeof(ls_envelope));
 }
 static inline unsigned char *ls_packet_data(const ls_packet *packet) {
-    return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_group);
+    return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_call_group);
 }
 
 /* Bytes of a packet without its data. */
-enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) };
+enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_call_group) };
 
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
 /* A block of ranks, of which the first tells this rank up a tree, or has the result from it. */
-typedef struct ls_child {
+typedef struct ls_child_block {
     int rank; /* the first */
     int last; /* one behind the last */
-} ls_child;
+} ls_child_block;
 
 /* How data travels in the rounds of a call. */
 typedef enum ls_carriage {
@@ -129,11 +129,11 @@ typedef struct ls_lane {
 } ls_lane;
 
 /* A transfer of the call. */
-typedef struct ls_slot {
+typedef struct ls_transfer_slot {
     ls_lane *lane; /* which waits for it; NULL: it has ended, and the slot is free */
     size_t room;   /* the bytes it was begun with */
     bool counts;   /* a receive of data, which must fill the room */
-} ls_slot;
+} ls_transfer_slot;
 
 /* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
 typedef struct ls_misfit {
@@ -213,9 +213,9 @@ struct ls_engine {
     ls_lane lanes[LS_ENGINE_LANES];
     ls_lane *lane; /* whose turn it is; others than the first have one only where a buffer goes in parts */
     ls_transfer transfers[LS_ENGINE_TRANSFERS];
-    ls_slot slots[LS_ENGINE_TRANSFERS]; /* one for each */
-    int transfer_count;                 /* of these that are in use, or were */
-    uint64_t since_ns;                  /* when something of it moved last */
+    ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each */
+    int transfer_count;                          /* of these that are in use, or were */
+    uint64_t since_ns;                           /* when something of it moved last */
     uint64_t told_ns;
 
     /* rounds */
@@ -233,11 +233,11 @@ struct ls_engine {
     int tree_messages; /* and messages of them, where all blocks are whole */
     int parent;        /* up that tree; -1: this rank is a root */
     int child_count;
-    ls_child children[LS_ENGINE_CHILDREN]; /* the nearest first */
-    int down_parent;                       /* down the tree, which is another one where ranks take turns */
+    ls_child_block children[LS_ENGINE_CHILDREN]; /* the nearest first */
+    int down_parent;                             /* down the tree, which is another one where ranks take turns */
     int down_last; /* one behind the ranks that get the result through this one, itself included */
     int down_count;
-    ls_child down[LS_ENGINE_CHILDREN];       /* the nearest first */
+    ls_child_block down[LS_ENGINE_CHILDREN]; /* the nearest first */
     unsigned char *memory;                   /* of all packets */
     ls_packet own;                           /* of the block of ranks that this one knows of */
     ls_packet bare;                          /* the result without its data */

@@ -22,7 +22,7 @@
 
 /* ---- joining what blocks of ranks call --------------------------------------------------------------------------- */
 
-static void add_callers(ls_group *group, const ls_group *more) {
+static void add_callers(ls_call_group *group, const ls_call_group *more) {
     for (int i = 0; i < more->callers && i < LS_ENGINE_LISTED && group->callers + i < LS_ENGINE_LISTED; i++) {
         group->ranks[group->callers + i] = more->ranks[i];
     }
@@ -30,11 +30,11 @@ static void add_callers(ls_group *group, const ls_group *more) {
 }
 
 /* Adds a packet's groups to `groups`, of which there are `*count`. */
-static void add_groups(ls_group *groups, uint32_t *count, uint32_t *others, const ls_packet *packet) {
+static void add_groups(ls_call_group *groups, uint32_t *count, uint32_t *others, const ls_packet *packet) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     *others += envelope->others;
     for (uint32_t i = 0; i < envelope->groups; i++) {
-        const ls_group *each = &ls_packet_groups(packet)[i];
+        const ls_call_group *each = &ls_packet_groups(packet)[i];
         uint32_t same = 0;
         while (same < *count && !ls_agreement_same(&groups[same].call, &each->call)) {
             same++;
@@ -54,7 +54,7 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     ls_envelope *own = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
     const bool before = first < engine->rank;
-    ls_group groups[LS_ENGINE_GROUPS];
+    ls_call_group groups[LS_ENGINE_GROUPS];
     uint32_t count = 0;
     uint32_t others = 0;
     add_groups(groups, &count, &others, before ? other : into);
@@ -78,8 +78,8 @@ void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes) {
     ls_envelope *own = ls_packet_envelope(&engine->own);
     *own = (ls_envelope){.groups = 1, .carried = carried, .bytes = bytes};
     *ls_packet_groups(&engine->own) =
-        (ls_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
-    engine->own.bytes = sizeof *own + sizeof(ls_group) + bytes;
+        (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
+    engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
 }
 
 /* ---- what came --------------------------------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static ls_status fail_unsound(const ls_engine *engine, int from, const char *why
                    from, why);
 }
 
-static ls_status check_group(const ls_engine *engine, int from, const ls_group *group, int first, int last) {
+static ls_status check_group(const ls_engine *engine, int from, const ls_call_group *group, int first, int last) {
     char why[LS_HEADER_WHY];
     if (!ls_call_header_is_sound(&group->call, engine->size, why)) {
         return fail_unsound(engine, from, why);
@@ -130,7 +130,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     engine->culprit = transfer->peer; /* of what fails here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
         envelope->bytes > engine->carried_most ||
-        packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_group) + envelope->bytes) {
+        packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
         return fail_unsound(engine, transfer->peer, "its sizes do not fit");
     }
     if (envelope->groups == 0) {
@@ -141,7 +141,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     }
     uint64_t callers = envelope->others;
     for (uint32_t i = 0; i < envelope->groups; i++) {
-        const ls_group *group = &ls_packet_groups(packet)[i];
+        const ls_call_group *group = &ls_packet_groups(packet)[i];
         LS_TRY(check_group(engine, transfer->peer, group, first, last));
         callers += (uint64_t)group->callers;
     }
@@ -165,7 +165,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
     char calls[768];
     size_t length = 0;
     for (uint32_t i = 0; i < own->groups && length < sizeof calls - 1; i++) {
-        const ls_group *group = &ls_packet_groups(&engine->own)[i];
+        const ls_call_group *group = &ls_packet_groups(&engine->own)[i];
         ls_rank_list ranks = {.count = 0};
         char detail[192];
         for (int k = 0; k < group->callers && k < LS_ENGINE_LISTED; k++) {
@@ -255,7 +255,7 @@ static ls_status tell_children(ls_engine *engine) {
     memcpy(bare->memory, own->memory, bare->bytes);
     ls_packet_envelope(bare)->bytes = 0;
     for (int i = engine->down_count; i-- > 0;) {
-        const ls_child *child = &engine->down[i];
+        const ls_child_block *child = &engine->down[i];
         const ls_packet *packet = is_wanted(engine, child->rank, child->last) ? own : bare;
         LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
     }
@@ -317,7 +317,7 @@ static void join_children(ls_engine *engine) {
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
     for (int i = 0; i < engine->child_count; i++) {
-        const ls_child *child = &engine->children[i];
+        const ls_child_block *child = &engine->children[i];
         LS_TRY(check_block(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
     }
     join_children(engine);
@@ -361,7 +361,8 @@ static int block_end(const ls_engine *engine, int first, int width) {
 static void add_children(ls_engine *engine, int width, int radix) {
     for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
         const int first = engine->rank + i * width;
-        engine->children[engine->child_count++] = (ls_child){.rank = first, .last = block_end(engine, first, width)};
+        engine->children[engine->child_count++] =
+            (ls_child_block){.rank = first, .last = block_end(engine, first, width)};
     }
 }
 
@@ -374,20 +375,20 @@ static void find_way_down(ls_engine *engine, int block_last) {
 }
 
 /* In how many parts the ranks behind the first of a block are divided where that may send so many messages. */
-static int count_parts(const ls_child *block, int sends) {
+static int count_parts(const ls_child_block *block, int sends) {
     const int rest = block->last - block->rank - 1;
     return rest < sends ? rest : sends;
 }
 
-static ls_child part_of(const ls_child *block, int parts, int i) {
+static ls_child_block part_of(const ls_child_block *block, int parts, int i) {
     const ls_share share = ls_share_of(block->last - block->rank - 1, parts, i);
     const int first = block->rank + 1 + (int)share.start;
-    return (ls_child){.rank = first, .last = first + (int)share.count};
+    return (ls_child_block){.rank = first, .last = first + (int)share.count};
 }
 
 /* The result goes down in as few steps as possible while no rank sends more than 2 ceil(log2 P) messages in all. */
 static void find_wide_way_down(ls_engine *engine) {
-    ls_child block = {.rank = 0, .last = engine->size};
+    ls_child_block block = {.rank = 0, .last = engine->size};
     int sends = 2 * engine->levels;
     engine->down_parent = -1;
     while (block.rank != engine->rank) {

@@ -13,18 +13,18 @@ typedef struct cutmix {
 } cutmix;
 
 /* Positions from `start` to before `end` along an axis. */
-typedef struct side {
+typedef struct box_side {
     int64_t start, end;
-} side;
+} box_side;
 
-static side draw_side(ls_draws *draws, int64_t size, double length) {
+static box_side draw_side(ls_draws *draws, int64_t size, double length) {
     const int64_t wide = (int64_t)((double)size * length), centre = ls_draw_below(draws, size);
     const int64_t start = centre - wide / 2, end = centre - wide / 2 + wide;
-    return (side){start > 0 ? start : 0, end < size ? end : size};
+    return (box_side){start > 0 ? start : 0, end < size ? end : size};
 }
 
 /* 1 inside the rectangle, on the host. */
-static ls_tensor *make_mask(int64_t height, int64_t width, side rows, side columns) {
+static ls_tensor *make_mask(int64_t height, int64_t width, box_side rows, box_side columns) {
     ls_tensor *mask = ls_tensor_new(maker, &ls_cpu, 2, (int64_t[]){height, width}, LS_BOOL);
     bool *inside = mask != NULL ? ls_host_data(mask) : NULL;
     for (int64_t i = 0; mask != NULL && i < height * width; i++) {
@@ -48,7 +48,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     }
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     const double length = sqrt(1 - ls_draw_beta(&draws, self->options.alpha));
-    const side rows = draw_side(&draws, height, length), columns = draw_side(&draws, width, length);
+    const box_side rows = draw_side(&draws, height, length), columns = draw_side(&draws, width, length);
     const double area = (double)((rows.end - rows.start) * (columns.end - columns.start));
     const double share = 1 - area / (double)(height * width);
     LS_TRY(ls_partners_fetch(&self->partners, maker, state, draws, &input, &target));

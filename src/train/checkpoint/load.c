@@ -9,7 +9,7 @@
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
 
-typedef struct loading {
+typedef struct resumption {
     ls_trial *trial;
     const char *folder;
     ls_manifest manifest;
@@ -17,18 +17,18 @@ typedef struct loading {
     ls_safetensors *own;  /* what this rank had, or rank 0 */
     int64_t batch;        /* of the trial's epoch, in its global batches */
     int64_t loader_batch; /* likewise, of the loader's */
-} loading;
+} resumption;
 
 /* ---- where the data goes on -------------------------------------------------------------------------------------- */
 
 /* So many batches of then in those of now; -1 where that is none. */
-static int64_t convert(const loading *load, int64_t batches, int64_t now) {
+static int64_t convert(const resumption *load, int64_t batches, int64_t now) {
     int64_t samples;
     const bool counts = !__builtin_mul_overflow(batches, load->manifest.global_batch, &samples);
     return counts && samples % now == 0 ? samples / now : -1;
 }
 
-static ls_status place_data(loading *load) {
+static ls_status place_data(resumption *load) {
     const ls_manifest *manifest = &load->manifest;
     const ls_trial_options *options = &load->trial->options;
     load->batch = manifest->batch;
@@ -58,7 +58,7 @@ static ls_status place_data(loading *load) {
 
 /* ---- what a rank has of its own ---------------------------------------------------------------------------------- */
 
-static ls_safetensors *open_part(const loading *load, const char *name, int rank) {
+static ls_safetensors *open_part(const resumption *load, const char *name, int rank) {
     char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     ls_part_name(file, name, rank);
     return ls_path_join(path, load->folder, file) == LS_OK ? ls_safetensors_load(path) : NULL;
@@ -91,11 +91,11 @@ static bool get_pair(const ls_safetensors *file, const char *name, ls_dtype dtyp
     return true;
 }
 
-static ls_status fail_own(const loading *load, const char *what) {
+static ls_status fail_own(const resumption *load, const char *what) {
     return ls_fail(LS_ERR_FORMAT, "checkpoint: %s: the file of a rank has no %s", load->folder, what);
 }
 
-static ls_status set_callbacks(const loading *load) {
+static ls_status set_callbacks(const resumption *load) {
     const ls_trial *trial = load->trial;
     for (int i = 0; i < trial->options.callback_count; i++) {
         const ls_callback *callback = trial->own_callbacks[i];
@@ -155,7 +155,7 @@ static ls_status add_none(ls_trial *trial, const ls_named *numbers, int count) {
     return ls_metrics_add_state(trial, numbers, count, true);
 }
 
-static ls_status set_metrics_from(const loading *load, const ls_safetensors *file, set_numbers *set) {
+static ls_status set_metrics_from(const resumption *load, const ls_safetensors *file, set_numbers *set) {
     ls_named *numbers;
     int count;
     LS_TRY(list_with(file, "metric/", &numbers, &count));
@@ -165,7 +165,7 @@ static ls_status set_metrics_from(const loading *load, const ls_safetensors *fil
 }
 
 /* Where there were more ranks, each takes the numbers of some of them: those of all are what they were. */
-static ls_status set_metrics(const loading *load) {
+static ls_status set_metrics(const resumption *load) {
     if (load->rank >= load->manifest.world_size) {
         return set_metrics_from(load, load->own, add_none);
     }
@@ -180,7 +180,7 @@ static ls_status set_metrics(const loading *load) {
 }
 
 /* Restores the training modes of the layers. Checkpoints of older versions do not have these. */
-static ls_status set_modes(const loading *load) {
+static ls_status set_modes(const resumption *load) {
     const ls_tensor *tensor = ls_safetensors_find(load->own, "modes");
     ls_module *model = load->trial->state.model;
     ls_modes modes;
@@ -194,7 +194,7 @@ static ls_status set_modes(const loading *load) {
     return LS_OK;
 }
 
-static ls_status set_own(const loading *load) {
+static ls_status set_own(const resumption *load) {
     int64_t random[2];
     double averaging[2];
     ls_averaging_memory memory;
@@ -218,7 +218,7 @@ static ls_status set_own(const loading *load) {
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static ls_status load_model(const loading *load) {
+static ls_status load_model(const resumption *load) {
     char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     const int part = load->manifest.divided ? load->rank : -1;
     ls_part_name(file, "model", part);
@@ -232,7 +232,7 @@ static ls_status load_model(const loading *load) {
     return ls_optimizer_load(load->trial->options.optimizer, path);
 }
 
-static ls_status check_fits(loading *load) {
+static ls_status check_fits(resumption *load) {
     const ls_manifest *manifest = &load->manifest;
     if (manifest->divided && manifest->world_size != load->size) {
         return ls_fail(
@@ -248,7 +248,7 @@ static ls_status check_fits(loading *load) {
     return place_data(load);
 }
 
-static void set_place(const loading *load) {
+static void set_place(const resumption *load) {
     ls_trial *trial = load->trial;
     const ls_manifest *manifest = &load->manifest;
     trial->epochs_run = manifest->epochs_run;
@@ -260,13 +260,13 @@ static void set_place(const loading *load) {
     trial->latest = manifest->latest;
 }
 
-static void set_history(loading *load) {
+static void set_history(resumption *load) {
     ls_history_free(&load->trial->history);
     load->trial->history = load->manifest.history;
     load->manifest.history = (ls_history){.count = 0};
 }
 
-static ls_status load_parts(loading *load) {
+static ls_status load_parts(resumption *load) {
     LS_TRY(check_fits(load));
     load->own = open_part(load, "rank", load->rank < load->manifest.world_size ? load->rank : 0);
     if (load->own == NULL) {
@@ -284,10 +284,10 @@ static ls_status load_parts(loading *load) {
 
 static ls_status load_from(ls_trial *trial, const char *folder) {
     const ls_comm *comm = trial->state.comm;
-    loading load = {.trial = trial,
-                    .folder = folder,
-                    .rank = comm != NULL ? ls_comm_rank(comm) : 0,
-                    .size = comm != NULL ? ls_comm_size(comm) : 1};
+    resumption load = {.trial = trial,
+                       .folder = folder,
+                       .rank = comm != NULL ? ls_comm_rank(comm) : 0,
+                       .size = comm != NULL ? ls_comm_size(comm) : 1};
     LS_TRY(ls_manifest_read(folder, &load.manifest));
     const ls_status status = load_parts(&load);
     ls_safetensors_free(load.own);

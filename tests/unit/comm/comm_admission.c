@@ -139,12 +139,12 @@ typedef struct contended {
 
 /* The ranks meet when all who connect have found the store: nobody finds it afterwards. */
 static ls_store *join_store(const contended *p, int rank) {
-    ls_card cards[3], card = {.machine = "machine", .host = "host"};
+    ls_peer_info peer_infos[3], peer_info = {.machine = "machine", .host = "host"};
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = LONG_TIMEOUT});
-    snprintf(card.process, sizeof card.process, "%d", (int)getpid());
+    snprintf(peer_info.process, sizeof peer_info.process, "%d", (int)getpid());
     const bool joined = store != NULL && ls_store_wait(store, "opened 0", 0) == LS_OK &&
                         ls_store_wait(store, "opened 1", 0) == LS_OK &&
-                        ls_store_join(store, rank, p->size, &card, cards) == LS_OK;
+                        ls_store_join(store, rank, p->size, &peer_info, peer_infos) == LS_OK;
     return joined ? store : NULL;
 }
 

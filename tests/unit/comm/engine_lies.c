@@ -130,7 +130,7 @@ static void say_envelope(int to, int first, int last) {
     model->call = w.ranks[w.liar].call;
     ls_carried_begin(model);
     ls_envelope *envelope = ls_packet_envelope(&model->own);
-    ls_group *group = ls_packet_groups(&model->own);
+    ls_call_group *group = ls_packet_groups(&model->own);
     size_t bytes = ls_carried_bytes(model, first, last);
     const bool all = last - first == w.size;
     if (all && ls_flows[model->call.operation].to_root && model->call.root != to) {
@@ -330,8 +330,8 @@ static void truth(void **state) {
 /* ---- one field --------------------------------------------------------------------------------------------------- */
 
 #define ENVELOPE(field) offsetof(ls_envelope, field), sizeof(((ls_envelope *)NULL)->field)
-#define GROUP(field)    sizeof(ls_envelope) + offsetof(ls_group, field), sizeof(((ls_group *)NULL)->field)
-#define CALL(field)     sizeof(ls_envelope) + offsetof(ls_group, call.field), sizeof(((ls_call_header *)NULL)->field)
+#define GROUP(field)    sizeof(ls_envelope) + offsetof(ls_call_group, field), sizeof(((ls_call_group *)NULL)->field)
+#define CALL(field)     sizeof(ls_envelope) + offsetof(ls_call_group, call.field), sizeof(((ls_call_header *)NULL)->field)
 #define MESSAGE(field)  offsetof(ls_call_header, field), sizeof(((ls_call_header *)NULL)->field)
 
 typedef struct change {
@@ -504,7 +504,7 @@ static void other_ways(void **state) {
     }
     open_world(3, 0, &kinds[1]);
     for (int m = 0; m < w.said_count; m++) {
-        ((ls_group *)(void *)(w.said[m].data + sizeof(ls_envelope)))->call.sequence = 2;
+        ((ls_call_group *)(void *)(w.said[m].data + sizeof(ls_envelope)))->call.sequence = 2;
     }
     expect_failure("all are said to call another");
 }

@@ -59,10 +59,10 @@ static ls_store *enter(int rank, const meeting *m) {
 }
 
 static ls_status join(ls_store *store, int rank, int size) {
-    ls_card cards[8], card = {.machine = "machine", .host = "host"};
-    snprintf(card.process, sizeof card.process, "%ld", (long)getpid());
-    LS_TRY(ls_store_join(store, rank, size, &card, cards));
-    return strcmp(cards[rank].process, card.process) == 0 ? LS_OK : LS_ERR_INTERNAL;
+    ls_peer_info peer_infos[8], peer_info = {.machine = "machine", .host = "host"};
+    snprintf(peer_info.process, sizeof peer_info.process, "%ld", (long)getpid());
+    LS_TRY(ls_store_join(store, rank, size, &peer_info, peer_infos));
+    return strcmp(peer_infos[rank].process, peer_info.process) == 0 ? LS_OK : LS_ERR_INTERNAL;
 }
 
 static const char *meet_and_leave(int rank, const void *what) {
@@ -242,16 +242,16 @@ static void test_world_sizes_differ(void **state) {
     finish(&m);
 }
 
-/* Joins as rank 1 with a card of so many bytes that begins with `record`. Returns whether the store's refusal has the
- * text `said`. */
+/* Joins as rank 1 with a peer info of so many bytes that begins with `record`. Returns whether the store's refusal has
+ * the text `said`. */
 static bool join_as_another_build(ls_store *store, int size, size_t bytes, const char *record, const char *said) {
-    uint8_t card[sizeof(ls_card) + 64] = {0}, message[4096];
+    uint8_t peer_info[sizeof(ls_peer_info) + 64] = {0}, message[4096];
     const ls_store_request request = {
-        .operation = LS_STORE_JOIN, .value = {card, bytes}, .amount = INT64_C(1) << 32 | size, .timeout = 300000};
+        .operation = LS_STORE_JOIN, .value = {peer_info, bytes}, .amount = INT64_C(1) << 32 | size, .timeout = 300000};
     const ls_deadline deadline = ls_deadline_after(300);
     size_t length = 0;
     ls_store_reply reply;
-    snprintf((char *)card, sizeof card, "%s", record);
+    snprintf((char *)peer_info, sizeof peer_info, "%s", record);
     ls_request_encode(&request, message);
     return ls_socket_send(store->fd, message, ls_request_size(&request), deadline) == LS_OK &&
            ls_socket_receive(store->fd, message, LS_FRAME_HEADER, deadline) == LS_OK &&
@@ -269,7 +269,7 @@ static const char *run_another_build(int rank, const void *what) {
         ls_store *store = enter(rank, m);
         LS_MUST(store != NULL);
         const char *record = m->size == 4 ? "5a0e1b3c a boot id" : "0.0.9 (layout 0)"; /* early versions named none */
-        LS_MUST(join_as_another_build(store, m->size, sizeof(ls_card) + (m->size == 2 ? 0 : 64), record, said));
+        LS_MUST(join_as_another_build(store, m->size, sizeof(ls_peer_info) + (m->size == 2 ? 0 : 64), record, said));
         ls_store_close(store);
         return NULL;
     }
@@ -286,8 +286,8 @@ static const char *run_another_build(int rank, const void *what) {
     return NULL;
 }
 
-/* At once: nobody waits for the timeout. The card of the other build has the same size, or a larger one, or names no
- * build. */
+/* At once: nobody waits for the timeout. The peer info of the other build has the same size, or a larger one, or names
+ * no build. */
 static void test_builds_differ(void **state) {
     (void)state;
     for (int size = 2; size <= 4; size++) {

@@ -313,19 +313,19 @@ static void test_missing_ranks_are_told(void **state) {
     ls_roster roster = {0};
     char line[512] = "";
     ls_log_set_sink(keep_line, line);
-    assert_int_equal(ls_roster_enter(&roster, 1, 5, &(ls_card){.host = "node1", .process = "11"}), LS_OK);
+    assert_int_equal(ls_roster_enter(&roster, 1, 5, &(ls_peer_info){.host = "node1", .process = "11"}), LS_OK);
     ls_roster_report_missing(&roster);
     assert_string_equal(line, "warning: waiting for ranks 0, 2, 3 and 4 of 5; rank 1 came from node1");
-    assert_int_equal(ls_roster_enter(&roster, 4, 5, &(ls_card){.host = "node1", .process = "12"}), LS_OK);
-    assert_int_equal(ls_roster_enter(&roster, 0, 5, &(ls_card){.host = "node0", .process = "13"}), LS_OK);
+    assert_int_equal(ls_roster_enter(&roster, 4, 5, &(ls_peer_info){.host = "node1", .process = "12"}), LS_OK);
+    assert_int_equal(ls_roster_enter(&roster, 0, 5, &(ls_peer_info){.host = "node0", .process = "13"}), LS_OK);
     ls_roster_report_missing(&roster);
     assert_string_equal(line, "warning: waiting for ranks 2 and 3 of 5; ranks 0, 1 and 4 came from node0, node1");
     ls_roster_free(&roster);
 
     for (int rank = 0; rank < 8; rank++) {
-        ls_card card = {.process = "1"};
-        snprintf(card.host, sizeof card.host, "%d%062d", rank, 0);
-        assert_int_equal(ls_roster_enter(&roster, rank, 9, &card), LS_OK);
+        ls_peer_info peer_info = {.process = "1"};
+        snprintf(peer_info.host, sizeof peer_info.host, "%d%062d", rank, 0);
+        assert_int_equal(ls_roster_enter(&roster, rank, 9, &peer_info), LS_OK);
     }
     ls_roster_report_missing(&roster);
     assert_non_null(strstr(line, "0 and others"));

@@ -23,7 +23,7 @@ enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
 /* A right request of each operation, one after the other. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static char endless[sizeof(ls_card)]; /* what a rank tells of itself, but with texts that have no end */
+    static char endless[sizeof(ls_peer_info)]; /* what a rank tells of itself, but with texts that have no end */
     memset(endless, 'x', sizeof endless);
     const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},

@@ -518,8 +518,11 @@ static void no_memory_is_an_error(void **state) {
         atomic_store(&allocator.fail_once, fail);
         ls_status status = LS_OK;
         for (int rank = 0; rank < 2 && status == LS_OK; rank++) {
-            net.ends[rank] = ls_tcp_open(&(ls_tcp_options){
-                .rank = rank, .size = 2, .listener = net.listeners[rank], .cards = net.cards, .key = &net.key});
+            net.ends[rank] = ls_tcp_open(&(ls_tcp_options){.rank = rank,
+                                                           .size = 2,
+                                                           .listener = net.listeners[rank],
+                                                           .peer_infos = net.peer_infos,
+                                                           .key = &net.key});
             net.listeners[rank] = -1;
             status = net.ends[rank] != NULL ? LS_OK : ls_error_status();
         }

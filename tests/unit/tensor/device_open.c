@@ -16,7 +16,6 @@
 
 #include "tensor/device.h"
 #include "tensor/device/cuda/cuda.h"
-#include "tensor/device_open.h"
 #include "tests/support/processes.h"
 
 /* What a process finds: FAKE_CUDA of the module, and where it is looked for. */

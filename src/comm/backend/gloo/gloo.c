@@ -29,11 +29,11 @@
 _Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_collectives.why");
 
 /* What a rank tells another before they connect. */
-typedef struct greeting {
+typedef struct gloo_hello {
     uint8_t nonce[LS_NONCE_SIZE];
     uint32_t bytes;
     char address[LS_GLOO_ADDRESS];
-} greeting;
+} gloo_hello;
 
 typedef struct ls_gloo {
     ls_collectives own;
@@ -112,8 +112,8 @@ static bool gloo_can_make(const ls_endpoint *endpoint, const ls_call *call) {
 static bool prove(ls_gloo *gloo) {
     const size_t size = (size_t)gloo->own.endpoint->size;
     const size_t rank = (size_t)gloo->own.endpoint->rank;
-    const greeting *said = ls_collectives_said(&gloo->own, 0);
-    const greeting *heard = ls_collectives_heard(&gloo->own, 0);
+    const gloo_hello *said = ls_collectives_said(&gloo->own, 0);
+    const gloo_hello *heard = ls_collectives_heard(&gloo->own, 0);
     char *why = gloo->own.why;
     uint8_t *proofs = ls_allocate_zeroed(2 * size, LS_PROOF_SIZE);
     bool right = proofs != NULL;
@@ -141,7 +141,7 @@ static bool prove(ls_gloo *gloo) {
 }
 
 static bool connect_all(ls_gloo *gloo) {
-    const greeting *heard = ls_collectives_heard(&gloo->own, 0);
+    const gloo_hello *heard = ls_collectives_heard(&gloo->own, 0);
     for (int peer = 0; peer < gloo->own.endpoint->size; peer++) {
         if (peer != gloo->own.endpoint->rank &&
             !ls_gloo_connect(gloo->context, peer, heard[peer].address, heard[peer].bytes, gloo->own.why)) {
@@ -217,7 +217,8 @@ static ls_status start_thread(ls_gloo *gloo) {
     return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
 }
 
-/* ---- entries of ls_library --------------------------------------------------------------------------------------- */
+/* ---- entries of ls_collective_library
+ * --------------------------------------------------------------------------------------- */
 
 static ls_status gloo_prepare(ls_collectives *own) {
     ls_gloo *gloo = (ls_gloo *)own;
@@ -228,7 +229,7 @@ static ls_status gloo_prepare(ls_collectives *own) {
 }
 
 static ls_status gloo_greet(ls_collectives *own, int peer, void *said) {
-    greeting *to = said;
+    gloo_hello *to = said;
     LS_TRY(ls_auth_nonce(to->nonce));
     to->bytes = (uint32_t)ls_gloo_address(((ls_gloo *)own)->context, peer, to->address);
     return to->bytes != 0 ? LS_OK : ls_fail(LS_ERR_INTERNAL, "Gloo's address has more than %d bytes", LS_GLOO_ADDRESS);
@@ -267,9 +268,9 @@ static void gloo_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     ls_key_forget(&gloo->key);
 }
 
-static const ls_library library = {
+static const ls_collective_library library = {
     .name = "gloo",
-    .greeting_size = sizeof(greeting),
+    .greeting_size = sizeof(gloo_hello),
     .size = sizeof(ls_gloo),
     .failure = LS_ERR_IO,
     .wakes = true,

@@ -199,7 +199,8 @@ static void close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoin
     own->tcp->close(endpoint, linger_ns, discard, own);
 }
 
-ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_library *library, ls_own_collectives used) {
+ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_collective_library *library,
+                                   ls_own_collectives used) {
     ls_collectives *own = ls_allocate_zeroed(1, library->size);
     if (own == NULL) {
         (void)ls_fail_memory("ls_comm_open", library->size);

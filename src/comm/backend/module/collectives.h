@@ -21,7 +21,7 @@ typedef struct ls_collectives {
     ls_transport entries; /* of the endpoint, in place of transport tcp's own */
     const ls_transport *tcp;
     ls_endpoint *endpoint;
-    const struct ls_library *library;
+    const struct ls_collective_library *library;
     ls_call call;      /* what is to be made, with counts and displacements of its own */
     uint64_t began_ns; /* since when the library works on that */
     char why[LS_LIBRARY_WHY];
@@ -36,7 +36,7 @@ typedef struct ls_collectives {
 } ls_collectives;
 
 /* A library. Where an entry fails, `own->why` says why, or there is an error. */
-typedef struct ls_library {
+typedef struct ls_collective_library {
     const char *name;     /* the backend's */
     size_t greeting_size; /* bytes of what a rank tells another */
     size_t size;          /* bytes of what begins with ls_collectives */
@@ -56,11 +56,12 @@ typedef struct ls_library {
     /* Ends all that there is, with `abort` also what is under way, here and then on other ranks. After this no memory
      * of a call is used. Else what has to go still goes, within `linger_ns`. It may be called more than once. */
     void (*end)(ls_collectives *own, bool abort, uint64_t linger_ns);
-} ls_library;
+} ls_collective_library;
 
 /* Gives an endpoint of transport tcp, not used yet, a library's collectives, to be used for such calls. They end with
  * the endpoint. NULL: LS_ERR_MEMORY. */
-ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_library *library, ls_own_collectives used);
+ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_collective_library *library,
+                                   ls_own_collectives used);
 
 /* What `peer` is told, and has told. */
 void *ls_collectives_said(const ls_collectives *own, int peer);

@@ -92,9 +92,10 @@ static const ls_roster *list_arrived(meeting *here, int rank) {
     for (int other = 0; other < here->roster.size; other++) {
         const volatile ls_mpi_greeting *greeting = &here->all[other];
         if (other == rank || greeting->here != 0) {
-            ls_card *card = &here->roster.cards[other];
+            ls_peer_info *peer_info = &here->roster.peer_infos[other];
             here->roster.states[other] = LS_RANK_HERE;
-            snprintf(card->host, sizeof card->host, "%s", other == rank ? here->own.host : here->all[other].host);
+            snprintf(peer_info->host, sizeof peer_info->host, "%s",
+                     other == rank ? here->own.host : here->all[other].host);
         }
     }
     return &here->roster;

@@ -220,16 +220,16 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
  */
 
 /* A communicator that MPI is to make of some ranks of the parent, and what else this rank needs for it. */
-typedef struct part {
+typedef struct split_request {
     MPI_Comm parent;
     MPI_Group group;
     MPI_Comm made;
     ls_mpi_worker *worker; /* which has MPI make it; NULL: this thread does */
     ls_engine *engine;
-} part;
+} split_request;
 
 static int make_communicator(void *argument) {
-    part *own = argument;
+    split_request *own = argument;
     return MPI_Comm_create_group(own->parent, own->group, 0, &own->made);
 }
 
@@ -239,7 +239,7 @@ static bool has_threads(void) {
     return MPI_Query_thread(&level) == MPI_SUCCESS && level == MPI_THREAD_MULTIPLE;
 }
 
-static void discard_part(part *own) {
+static void discard_part(split_request *own) {
     if (own == NULL) {
         return;
     }
@@ -254,10 +254,11 @@ static void discard_part(part *own) {
 }
 
 /* All that a rank needs, so that it takes part if it says so. */
-static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *join, const int *ranks, part **result) {
+static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *join, const int *ranks,
+                              split_request **result) {
     MPI_Group all;
     ls_mpi_options options = *ls_mpi_options_of(parent);
-    part *own = ls_allocate_zeroed(1, sizeof *own);
+    split_request *own = ls_allocate_zeroed(1, sizeof *own);
     *result = own;
     if (own == NULL) {
         return ls_fail_memory("ls_comm_open", sizeof *own);
@@ -285,7 +286,7 @@ static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *
 }
 
 /* MPI makes the communicator of the ranks, which all are here or about to be: they have agreed to. Takes `own` over. */
-static ls_status open_part(part *own, double timeout, void **state) {
+static ls_status open_part(split_request *own, double timeout, void **state) {
     static const char name[] = "MPI_Comm_create_group";
     ls_status status = LS_OK;
     if (own->worker != NULL) {
@@ -321,7 +322,7 @@ static ls_status mpi_split(void *state, const ls_join_context *join, const int *
     const size_t size = (size_t)parent->size;
     int32_t *said = ls_allocate(size * sizeof *said);
     char message[LS_ERROR_CAPACITY];
-    part *own = NULL;
+    split_request *own = NULL;
     *result = NULL;
     if (said == NULL) {
         ls_engine_give_up(state, ls_fail_memory("ls_comm_split", size * sizeof *said));

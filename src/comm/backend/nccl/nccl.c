@@ -15,11 +15,11 @@
 #include "comm/module.h"
 
 /* What a rank tells another before they join. */
-typedef struct greeting {
+typedef struct nccl_hello {
     uint64_t machine;
     char bus[LS_NCCL_BUS];
     unsigned char id[LS_NCCL_ID]; /* rank 0's alone is one */
-} greeting;
+} nccl_hello;
 
 typedef enum stage {
     JOINING = 0, /* NCCL makes its communicator */
@@ -43,7 +43,7 @@ static bool nccl_can_make(const ls_endpoint *endpoint, const ls_call *call) {
 /* Where this rank is, and, of rank 0, who the ranks will be to NCCL. */
 static ls_status nccl_prepare(ls_collectives *own) {
     const int rank = own->endpoint->rank;
-    greeting *self = ls_collectives_heard(own, rank);
+    nccl_hello *self = ls_collectives_heard(own, rank);
     self->machine = ((ls_nccl *)own)->machine;
     return ls_nccl_name_gpu(self->bus, own->why) && (rank != 0 || ls_nccl_make_id(self->id, own->why))
                ? LS_OK
@@ -52,14 +52,14 @@ static ls_status nccl_prepare(ls_collectives *own) {
 
 static ls_status nccl_greet(ls_collectives *own, int peer, void *said) {
     (void)peer;
-    memcpy(said, ls_collectives_heard(own, own->endpoint->rank), sizeof(greeting));
+    memcpy(said, ls_collectives_heard(own, own->endpoint->rank), sizeof(nccl_hello));
     return LS_OK;
 }
 
 /* NCCL takes two ranks on one GPU for a mistake, and so says each rank here, of the same two. */
 static ls_status check_gpus(const ls_collectives *own) {
     const int size = own->endpoint->size;
-    const greeting *of = ls_collectives_heard(own, 0);
+    const nccl_hello *of = ls_collectives_heard(own, 0);
     for (int rank = 1; rank < size; rank++) {
         for (int other = 0; other < rank; other++) {
             if (of[rank].machine == of[other].machine && strncmp(of[rank].bus, of[other].bus, LS_NCCL_BUS) == 0) {
@@ -75,7 +75,7 @@ static ls_status check_gpus(const ls_collectives *own) {
 }
 
 static bool join(ls_nccl *nccl) {
-    const greeting *first = ls_collectives_heard(&nccl->own, 0);
+    const nccl_hello *first = ls_collectives_heard(&nccl->own, 0);
     nccl->stage = JOINING;
     nccl->group = ls_nccl_join(first->id, nccl->own.endpoint->rank, nccl->own.endpoint->size, nccl->own.why);
     return nccl->group != NULL;
@@ -117,9 +117,9 @@ static void nccl_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     }
 }
 
-static const ls_library library = {
+static const ls_collective_library library = {
     .name = "nccl",
-    .greeting_size = sizeof(greeting),
+    .greeting_size = sizeof(nccl_hello),
     .size = sizeof(ls_nccl),
     .failure = LS_ERR_DEVICE,
     .can_make = nccl_can_make,

@@ -8,15 +8,15 @@
 
 #define VARIABLE LS_SHM_ALGORITHM_VARIABLE
 
-typedef struct field {
+typedef struct threshold {
     const char *name;
     size_t offset;
     size_t least;
     size_t most;
     bool may_be_never;
-} field;
+} threshold;
 
-static const field fields[] = {
+static const threshold fields[] = {
     {"cells", offsetof(ls_shm_algorithm, cells), 0, LS_SHM_PAYLOAD, false},
     {"whole", offsetof(ls_shm_algorithm, whole), 0, LS_SHM_NEVER / 4, false},
     {"chunk", offsetof(ls_shm_algorithm, chunk), LS_SHM_CHUNK_LEAST, LS_SHM_SLOT_MOST, false},
@@ -28,7 +28,7 @@ static const field fields[] = {
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
-static ls_status read_size(const field *which, const char *text, size_t length, size_t *size) {
+static ls_status read_size(const threshold *which, const char *text, size_t length, size_t *size) {
     static const char units[] = "KMG";
     if (which->may_be_never && length == 5 && strncmp(text, "never", 5) == 0) {
         *size = LS_SHM_NEVER;
@@ -56,7 +56,7 @@ static ls_status read_word(const char *word, size_t length, ls_shm_algorithm *al
     const char *equals = memchr(word, '=', length);
     const size_t name = equals != NULL ? (size_t)(equals - word) : length;
     for (int i = 0; i < FIELDS; i++) {
-        const field *which = &fields[i];
+        const threshold *which = &fields[i];
         if (equals != NULL && strlen(which->name) == name && strncmp(word, which->name, name) == 0) {
             size_t *size = (size_t *)(void *)((char *)algorithm + which->offset);
             return read_size(which, equals + 1, length - name - 1, size);

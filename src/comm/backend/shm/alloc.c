@@ -10,13 +10,13 @@
 #define PAGE ((size_t)4096)
 
 /* What each rank tells the others of its part. */
-typedef struct report {
+typedef struct part_report {
     int32_t status;
     uint32_t unused;
     uint64_t place; /* between threads, the address of all parts, from rank 0 */
-} report;
+} part_report;
 
-_Static_assert(sizeof(report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
+_Static_assert(sizeof(part_report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
 /*
  * Between threads, memory has the number of ranks that still hold it before it. It is on a list of the world's until
@@ -183,8 +183,8 @@ static ls_shm_region *free_entry(ls_shm *shm) {
 }
 
 /* Between threads rank 0 allocates for all; between processes each reserves its part, on its own NUMA node. */
-static report reserve(ls_shm *shm, size_t stride) {
-    report own = {.status = LS_OK};
+static part_report reserve(ls_shm *shm, size_t stride) {
+    part_report own = {.status = LS_OK};
     const size_t bytes = stride * (size_t)shm->size;
     if (shm->file >= 0) {
         const uint64_t offset = shm->file_end + (uint64_t)shm->rank * stride;
@@ -219,13 +219,13 @@ static ls_status attach(ls_shm *shm, ls_shm_region *region, uint64_t place, size
 
 /* One step: publishes this rank's report and returns the first failure of all ranks, the own one before others'. Fills
  * in what rank 0 says of the place. */
-static ls_status settle(ls_shm *shm, report *own, size_t bytes) {
+static ls_status settle(ls_shm *shm, part_report *own, size_t bytes) {
     memcpy(ls_shm_next_cell(shm)->payload, own, sizeof *own);
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
     int failed = -1;
     for (int rank = shm->size - 1; rank >= 0; rank--) {
-        report other;
+        part_report other;
         memcpy(&other, ls_shm_cell_of(shm, rank)->payload, sizeof other);
         failed = other.status != LS_OK ? rank : failed;
         own->place = other.place;
@@ -244,7 +244,7 @@ static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     if (size > SIZE_MAX / 4 / (size_t)shm->size) {
         size = SIZE_MAX / 4 / (size_t)shm->size;
     }
-    report own = {.status = LS_OK};
+    part_report own = {.status = LS_OK};
     if (shm->rank == 0) {
         own.status = (int32_t)ls_shm_check_memory("ls_comm_alloc", size * (size_t)shm->size);
     }
@@ -258,7 +258,7 @@ static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
 }
 
 /* Gives back what this rank has of memory that another could not get. */
-static void undo(ls_shm *shm, ls_shm_region *region, const report *own, size_t stride) {
+static void undo(ls_shm *shm, ls_shm_region *region, const part_report *own, size_t stride) {
     if (region != NULL && region->base != NULL) {
         ls_shm_region_free(shm, region);
     } else if (shm->file >= 0) {
@@ -273,7 +273,7 @@ ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memor
     ls_shm *shm = state;
     LS_TRY(begin(shm, size, sequence));
     const size_t stride = size == 0 ? PAGE : (size + PAGE - 1) & ~(PAGE - 1);
-    report own = reserve(shm, stride);
+    part_report own = reserve(shm, stride);
     ls_shm_region *region = NULL;
     ls_status status = settle(shm, &own, size);
     if (status == LS_OK) {

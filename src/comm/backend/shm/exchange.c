@@ -18,10 +18,10 @@
 #include "comm/pieces.h"
 
 /* What a sender tells each receiver. */
-typedef struct entry {
+typedef struct exchange_entry {
     uint64_t at;    /* bytes into its buffer */
     uint64_t count; /* elements */
-} entry;
+} exchange_entry;
 
 /* What a rank found when it compared what it is sent with what it wants. */
 typedef struct verdict {
@@ -64,7 +64,7 @@ static size_t largest_sent(const ls_shm *shm) {
 }
 
 static size_t table_bytes(const ls_shm *shm) {
-    return has_table(&shm->call) ? (size_t)shm->size * sizeof(entry) : 0;
+    return has_table(&shm->call) ? (size_t)shm->size * sizeof(exchange_entry) : 0;
 }
 
 /* Bytes of a piece that a slot has room for. */
@@ -141,21 +141,21 @@ static void put_table(const ls_shm *shm) {
     unsigned char *slot = ls_shm_slot(shm, shm->rank, shm->step + 1);
     for (int to = 0; to < shm->size && has_table(&shm->call); to++) {
         const ls_piece piece = ls_piece_sent(&shm->call, shm->rank, to);
-        const entry told = {.at = piece.at * shm->call.width, .count = piece.count};
+        const exchange_entry told = {.at = piece.at * shm->call.width, .count = piece.count};
         memcpy(slot + (size_t)to * sizeof told, &told, sizeof told);
     }
 }
 
 /* What `from` says that it sends to this rank. */
-static entry told_by(const ls_shm *shm, int from) {
-    entry told;
+static exchange_entry told_by(const ls_shm *shm, int from) {
+    exchange_entry told;
     if (has_table(&shm->call)) {
         memcpy(&told, ls_shm_slot(shm, from, shm->step) + (size_t)shm->rank * sizeof told, sizeof told);
         return told;
     }
     const ls_flow *flow = &ls_flows[shm->call.operation];
     const size_t part = flow->cuts ? shm->call.count * shm->call.width * (size_t)shm->rank : 0;
-    return (entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
+    return (exchange_entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
 }
 
 /* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */

@@ -36,10 +36,10 @@ typedef struct answer {
 } answer;
 
 /* From each rank when it has mapped the memory, and from rank 0 when all have. */
-typedef struct verdict {
+typedef struct share_status {
     int32_t status;
     char message[LS_ERROR_CAPACITY];
-} verdict;
+} share_status;
 
 typedef struct server {
     const ls_join_context *join;
@@ -188,7 +188,7 @@ static void admit(server *self) {
 
 /* Reads what a rank says after mapping the memory. */
 static ls_status hear(server *self, int rank) {
-    verdict report;
+    share_status report;
     if (recv(self->connections[rank], &report, sizeof report, MSG_DONTWAIT) != (ssize_t)sizeof report) {
         return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d died while it joined", rank);
     }
@@ -270,7 +270,7 @@ static ls_status serve_once(server *self, double end) {
 
 /* Tells all that are connected how it went. */
 static void announce(server *self, ls_status status) {
-    verdict result = {.status = (int32_t)status};
+    share_status result = {.status = (int32_t)status};
     if (status != LS_OK) {
         snprintf(result.message, sizeof result.message, "%s", ls_error_message());
     }
@@ -411,7 +411,7 @@ ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_ticket 
 }
 
 static ls_status hear_verdict(const ls_join_context *join, int connection) {
-    verdict result;
+    share_status result;
     if (!readable(connection, join->timeout + VERDICT_GRACE)) {
         return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not say within %g s that all have joined",
                        join->timeout);
@@ -427,7 +427,7 @@ static ls_status hear_verdict(const ls_join_context *join, int connection) {
 }
 
 ls_status ls_shm_share_confirm(const ls_join_context *join, int connection, ls_status status) {
-    verdict report = {.status = (int32_t)status};
+    share_status report = {.status = (int32_t)status};
     if (status != LS_OK) {
         snprintf(report.message, sizeof report.message, "%s", ls_error_message());
     }

@@ -1,6 +1,6 @@
 /*
  * Backend tcp: the engine of collectives (comm/collective) over sockets (comm/transport/tcp). The ranks learn each
- * other's cards through the store, where rank 0 puts them together, or from the communicator that is split.
+ * other's peer infos through the store, where rank 0 puts them together, or from the communicator that is split.
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static ls_status fail_strange(int rank) {
     return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
 }
 
-/* Rank 0 has waited in vain too: for the first rank whose card is missing. 0: for none, or nobody can tell. */
+/* Rank 0 has waited in vain too: for the first rank whose peer info is missing. 0: for none, or nobody can tell. */
 static int find_late(const ls_join_context *join) {
     char key[256];
     ls_status status = LS_OK;
@@ -39,34 +39,35 @@ static int find_late(const ls_join_context *join) {
     return status == LS_ERR_TIMEOUT ? rank : 0;
 }
 
-/* Rank 0 collects the cards and gives all of them out, so that the store is asked twice for each rank. */
-static ls_status exchange_cards(const ls_join_context *join, ls_tcp_card *cards) {
-    const size_t all = (size_t)join->size * sizeof *cards;
+/* Rank 0 collects the peer infos and gives all of them out, so that the store is asked twice for each rank. */
+static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_info *peer_infos) {
+    const size_t all = (size_t)join->size * sizeof *peer_infos;
     char key[256];
     char together[256];
     size_t size = 0;
     snprintf(together, sizeof together, "%stcp/all", join->prefix);
     if (join->rank != 0) {
-        LS_TRY(ls_store_set(join->store, key_of(join, join->rank, key), &cards[join->rank], sizeof *cards));
-        const ls_status status = ls_store_get(join->store, together, cards, all, &size);
+        LS_TRY(ls_store_set(join->store, key_of(join, join->rank, key), &peer_infos[join->rank], sizeof *peer_infos));
+        const ls_status status = ls_store_get(join->store, together, peer_infos, all, &size);
         LS_TRY(status == LS_ERR_TIMEOUT ? fail_late(join, find_late(join)) : status);
         return size == all ? LS_OK : fail_strange(0);
     }
     for (int rank = 1; rank < join->size; rank++) {
-        const ls_status status = ls_store_get(join->store, key_of(join, rank, key), &cards[rank], sizeof *cards, &size);
+        const ls_status status =
+            ls_store_get(join->store, key_of(join, rank, key), &peer_infos[rank], sizeof *peer_infos, &size);
         LS_TRY(status == LS_ERR_TIMEOUT ? fail_late(join, rank) : status);
-        LS_TRY(size == sizeof *cards ? LS_OK : fail_strange(rank));
+        LS_TRY(size == sizeof *peer_infos ? LS_OK : fail_strange(rank));
     }
-    return join->size == 1 ? LS_OK : ls_store_set(join->store, together, cards, all);
+    return join->size == 1 ? LS_OK : ls_store_set(join->store, together, peer_infos, all);
 }
 
 /* Takes the listener over. */
-static ls_status start(const ls_join_context *join, const ls_tcp_card *cards, int listener, void **state) {
+static ls_status start(const ls_join_context *join, const ls_tcp_peer_info *peer_infos, int listener, void **state) {
     const ls_key none = {.size = 0}; /* a world of one has no store */
     ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){.rank = join->rank,
                                                           .size = join->size,
                                                           .listener = listener,
-                                                          .cards = cards,
+                                                          .peer_infos = peer_infos,
                                                           .key = join->store != NULL ? &join->store->key : &none});
     ls_engine *engine = endpoint != NULL ? ls_engine_new(endpoint, join->timeout) : NULL;
     *state = engine;
@@ -74,20 +75,20 @@ static ls_status start(const ls_join_context *join, const ls_tcp_card *cards, in
 }
 
 static ls_status tcp_open(const ls_join_context *join, void **state) {
-    const size_t bytes = (size_t)join->size * sizeof(ls_tcp_card);
-    ls_tcp_card *cards = ls_allocate_zeroed(1, bytes);
+    const size_t bytes = (size_t)join->size * sizeof(ls_tcp_peer_info);
+    ls_tcp_peer_info *peer_infos = ls_allocate_zeroed(1, bytes);
     int listener = -1;
-    if (cards == NULL) {
+    if (peer_infos == NULL) {
         return ls_fail_memory("ls_comm_open", bytes);
     }
-    ls_status status = ls_tcp_listen(join, &cards[join->rank], &listener);
-    status = status == LS_OK ? exchange_cards(join, cards) : status;
+    ls_status status = ls_tcp_listen(join, &peer_infos[join->rank], &listener);
+    status = status == LS_OK ? exchange_peer_infos(join, peer_infos) : status;
     if (status == LS_OK) {
-        status = start(join, cards, listener, state);
+        status = start(join, peer_infos, listener, state);
     } else if (listener >= 0) {
         close(listener);
     }
-    ls_free(cards);
+    ls_free(peer_infos);
     return status;
 }
 
@@ -96,25 +97,26 @@ static ls_status tcp_open(const ls_join_context *join, void **state) {
 /* What a rank says of itself to those it gets into a new communicator with. */
 typedef struct offer {
     int32_t status; /* LS_OK, or why it cannot take part */
-    ls_tcp_card card;
+    ls_tcp_peer_info peer_info;
 } offer;
 
 static ls_status start_group(const ls_join_context *join, const int *ranks, const offer *all, int listener,
                              void **state) {
-    ls_tcp_card *cards = ls_allocate((size_t)join->size * sizeof *cards);
-    ls_status status = cards != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *cards);
+    ls_tcp_peer_info *peer_infos = ls_allocate((size_t)join->size * sizeof *peer_infos);
+    ls_status status =
+        peer_infos != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *peer_infos);
     for (int i = 0; i < join->size && status == LS_OK; i++) {
-        cards[i] = all[ranks[i]].card;
+        peer_infos[i] = all[ranks[i]].peer_info;
         if (all[ranks[i]].status != LS_OK) {
             status = ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot take part", i);
         }
     }
     if (status == LS_OK) {
-        status = start(join, cards, listener, state);
+        status = start(join, peer_infos, listener, state);
     } else {
         close(listener);
     }
-    ls_free(cards);
+    ls_free(peer_infos);
     return status;
 }
 
@@ -131,7 +133,7 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
         return ls_error_status();
     }
     if (join != NULL) {
-        own.status = (int32_t)ls_tcp_listen(join, &own.card, &listener);
+        own.status = (int32_t)ls_tcp_listen(join, &own.peer_info, &listener);
         snprintf(message, sizeof message, "%s", ls_error_message());
     }
     ls_status status = ls_engine_exchange(parent, &own, all, sizeof own);

@@ -4,8 +4,8 @@
  * Who connects says who it is and proves it in the first bytes (a hello), and its frames follow at once: what is small
  * is on its way before the other side has looked. Who listens reads no frame before the proof.
  *
- * A proof is bound to both cards, whose secrets are fresh for every communicator, to a nonce and to who makes it; a
- * second connection of one rank is refused, so a hello that was overheard cannot be used again. Who proves nothing is
+ * A proof is bound to both peer infos, whose secrets are fresh for every communicator, to a nonce and to who makes it;
+ * a second connection of one rank is refused, so a hello that was overheard cannot be used again. Who proves nothing is
  * turned away without a word, and keeps nobody waiting.
  *
  * Who connects asks the listener for no proof, since that would cost a round trip before the first message. So where
@@ -38,7 +38,7 @@ enum { ACCEPTS = LS_TCP_UNPROVEN / 2 }; /* at once, so that one whose hello foll
  */
 
 /* The key of the two, and what a proof of `rank` says. */
-static void prepare_proof(const ls_key *job, const ls_tcp_card *cards, int rank, int other, ls_key *key,
+static void prepare_proof(const ls_key *job, const ls_tcp_peer_info *peer_infos, int rank, int other, ls_key *key,
                           char role[64]) {
     const int low = rank < other ? rank : other;
     const int high = rank < other ? other : rank;
@@ -46,17 +46,17 @@ static void prepare_proof(const ls_key *job, const ls_tcp_card *cards, int rank,
     snprintf(purpose, sizeof purpose, "tcp transport %d %d", low, high);
     _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
     key->size = LS_PROOF_SIZE;
-    ls_auth_prove(job, purpose, cards[low].secret, cards[high].secret, key->bytes);
+    ls_auth_prove(job, purpose, peer_infos[low].secret, peer_infos[high].secret, key->bytes);
     snprintf(role, 64, "rank %d connects to %d", rank, other);
 }
 
-ls_tcp_hello ls_tcp_make_hello(const ls_key *job, const ls_tcp_card *cards, int size, int rank, int other) {
+ls_tcp_hello ls_tcp_make_hello(const ls_key *job, const ls_tcp_peer_info *peer_infos, int size, int rank, int other) {
     ls_tcp_hello hello = {.greeting = LS_TCP_GREETING, .rank = rank, .size = size};
     ls_key key;
     char role[64];
-    prepare_proof(job, cards, rank, other, &key, role);
+    prepare_proof(job, peer_infos, rank, other, &key, role);
     if (ls_auth_nonce(hello.nonce) == LS_OK) {
-        ls_auth_prove(&key, role, hello.nonce, cards[other].secret, hello.proof);
+        ls_auth_prove(&key, role, hello.nonce, peer_infos[other].secret, hello.proof);
     }
     ls_key_forget(&key);
     return hello;
@@ -72,8 +72,8 @@ static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
     }
     ls_key key;
     char role[64];
-    prepare_proof(&tcp->key, tcp->cards, hello->rank, own, &key, role);
-    const bool good = ls_auth_check(&key, role, hello->nonce, tcp->cards[own].secret, hello->proof);
+    prepare_proof(&tcp->key, tcp->peer_infos, hello->rank, own, &key, role);
+    const bool good = ls_auth_check(&key, role, hello->nonce, tcp->peer_infos[own].secret, hello->proof);
     ls_key_forget(&key);
     return good;
 }
@@ -140,7 +140,7 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     if (hello == NULL) {
         return ls_fail_memory("a connection", sizeof *hello);
     }
-    *hello = ls_tcp_make_hello(&tcp->key, tcp->cards, tcp->endpoint.size, tcp->endpoint.rank, rank);
+    *hello = ls_tcp_make_hello(&tcp->key, tcp->peer_infos, tcp->endpoint.size, tcp->endpoint.rank, rank);
     if (peer->near) {
         hello->process = getpid();
         hello->mark_at = (uint64_t)(uintptr_t)tcp->mark;
@@ -153,14 +153,14 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
 
 static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
-    const ls_tcp_card *card = &tcp->cards[rank];
-    const int fd = socket(card->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const ls_tcp_peer_info *peer_info = &tcp->peer_infos[rank];
+    const int fd = socket(peer_info->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         return ls_fail(LS_ERR_IO, "no socket for the connection to rank %d: %s", rank, strerror(errno));
     }
     peer->limits_unsent = set_up(fd, peer->near);
     peer->socket = fd;
-    const bool now = connect(fd, &card->address.any, card->length) == 0;
+    const bool now = connect(fd, &peer_info->address.any, peer_info->length) == 0;
     if (!now && errno != EINPROGRESS && errno != EINTR) {
         return fail_attempt(tcp, rank, errno);
     }
@@ -207,8 +207,8 @@ static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection) {
     if (peer->near) {
         peer->memory = (ls_peer_memory){.process = connection->hello.process,
                                         .mark_at = connection->hello.mark_at,
-                                        .mark = tcp->cards[rank].secret,
-                                        .mark_size = sizeof tcp->cards[rank].secret};
+                                        .mark = tcp->peer_infos[rank].secret,
+                                        .mark_size = sizeof tcp->peer_infos[rank].secret};
     }
     connection->socket = -1;
     tcp->unproven_count--;

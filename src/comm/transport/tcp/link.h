@@ -31,7 +31,7 @@ typedef struct ls_tcp_hello {
     int32_t rank;
     int32_t size;
     int64_t process;  /* for a rank of the same machine, to read in its memory; else 0 */
-    uint64_t mark_at; /* there: a copy of the secret of its card */
+    uint64_t mark_at; /* there: a copy of the secret of its peer info */
     uint8_t nonce[LS_NONCE_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
 } ls_tcp_hello;
@@ -165,9 +165,9 @@ typedef struct ls_tcp {
                   unproven connection's number, LS_TCP_LISTENER or LS_TCP_WAKER */
     int waker; /* -1: nobody wanted one */
     ls_key key;
-    ls_tcp_card *cards;
+    ls_tcp_peer_info *peer_infos;
     ls_tcp_peer *peers;
-    uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its card */
+    uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its peer info */
     ls_arrivals arrivals;
     bool reads;          /* there may be something to be read in another's memory */
     bool told_of_socket; /* the log knows that of some rank it cannot be */
@@ -199,7 +199,7 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
  */
 
 /* What `rank` says to `other`, of so many. */
-ls_tcp_hello ls_tcp_make_hello(const ls_key *key, const ls_tcp_card *cards, int size, int rank, int other);
+ls_tcp_hello ls_tcp_make_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other);
 
 /* Connects to a rank, unless that was done. */
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank);

@@ -23,7 +23,7 @@
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
-/* ---- cards ---------------------------------------------------------------------------------------------------------
+/* ---- peer infos ---------------------------------------------------------------------------------------------------
  */
 
 /* Listens at one address; an errno value, 0 on success. */
@@ -40,45 +40,45 @@ static int listen_at(const struct addrinfo *at, int *listener) {
     return error;
 }
 
-ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_card *card, int *listener) {
+ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info, int *listener) {
     const char *host = join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1";
     const struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
-    socklen_t length = sizeof card->address;
-    memset(card, 0, sizeof *card);
-    card->machine = join->machine;
-    if (sched_getaffinity(0, sizeof card->cores, &card->cores) != 0) {
-        memset(&card->cores, 0xff, sizeof card->cores); /* more cores than a cpu_set_t has: enough for all */
+    socklen_t length = sizeof peer_info->address;
+    memset(peer_info, 0, sizeof *peer_info);
+    peer_info->machine = join->machine;
+    if (sched_getaffinity(0, sizeof peer_info->cores, &peer_info->cores) != 0) {
+        memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* more cores than a cpu_set_t has: enough for all */
     }
-    LS_TRY(ls_auth_nonce(card->secret));
+    LS_TRY(ls_auth_nonce(peer_info->secret));
     if (getaddrinfo(host, "0", &hints, &found) != 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s is no address to listen at", host);
     }
     int error = listen_at(found, listener);
     freeaddrinfo(found);
-    if (error == 0 && getsockname(*listener, &card->address.any, &length) != 0) {
+    if (error == 0 && getsockname(*listener, &peer_info->address.any, &length) != 0) {
         error = errno;
         close(*listener);
     }
-    card->length = (uint32_t)length;
+    peer_info->length = (uint32_t)length;
     return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot listen at %s: %s", host, strerror(error));
 }
 
-static bool is_card(const ls_tcp_card *card) {
-    const sa_family_t family = card->address.any.sa_family;
-    return (family == AF_INET && card->length == sizeof card->address.v4) ||
-           (family == AF_INET6 && card->length == sizeof card->address.v6);
+static bool is_peer_info(const ls_tcp_peer_info *peer_info) {
+    const sa_family_t family = peer_info->address.any.sa_family;
+    return (family == AF_INET && peer_info->length == sizeof peer_info->address.v4) ||
+           (family == AF_INET6 && peer_info->length == sizeof peer_info->address.v6);
 }
 
-/* Finds how many ranks this machine has, and whether there is a core for each, as far as the cards say. */
+/* Finds how many ranks this machine has, and whether there is a core for each, as far as the peer infos say. */
 static bool has_core_for_each(const ls_tcp_options *options, int *machine_ranks) {
     int ranks = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
     for (int rank = 0; rank < options->size; rank++) {
-        if (options->cards[rank].machine == options->cards[options->rank].machine) {
-            CPU_OR(&cores, &cores, &options->cards[rank].cores);
+        if (options->peer_infos[rank].machine == options->peer_infos[options->rank].machine) {
+            CPU_OR(&cores, &cores, &options->peer_infos[rank].cores);
             ranks++;
         }
     }
@@ -345,7 +345,7 @@ static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_rel
         close(tcp->epoll);
     }
     ls_key_forget(&tcp->key);
-    ls_free(tcp->cards);
+    ls_free(tcp->peer_infos);
     ls_free(tcp->peers);
     ls_free(tcp);
     if (release != NULL) {
@@ -381,9 +381,9 @@ int ls_tcp_waker(ls_endpoint *endpoint) {
     return tcp->waker;
 }
 
-static ls_status check_cards(const ls_tcp_options *options) {
+static ls_status check_peer_infos(const ls_tcp_options *options) {
     for (int rank = 0; rank < options->size; rank++) {
-        if (rank != options->rank && !is_card(&options->cards[rank])) {
+        if (rank != options->rank && !is_peer_info(&options->peer_infos[rank])) {
             return ls_fail(LS_ERR_MISMATCH, "rank %d says where it listens as this version of Lockstep cannot read it",
                            rank);
         }
@@ -393,18 +393,19 @@ static ls_status check_cards(const ls_tcp_options *options) {
 
 /* Fills in an endpoint whose sockets are all -1, and whose memory is there. */
 static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
-    memcpy(tcp->cards, options->cards, (size_t)options->size * sizeof *tcp->cards);
-    memcpy(tcp->mark, tcp->cards[options->rank].secret, sizeof tcp->mark);
+    memcpy(tcp->peer_infos, options->peer_infos, (size_t)options->size * sizeof *tcp->peer_infos);
+    memcpy(tcp->mark, tcp->peer_infos[options->rank].secret, sizeof tcp->mark);
     for (int rank = 0; rank < options->size; rank++) {
-        tcp->peers[rank].near = rank != options->rank && tcp->cards[rank].machine == tcp->cards[options->rank].machine;
+        tcp->peers[rank].near =
+            rank != options->rank && tcp->peer_infos[rank].machine == tcp->peer_infos[options->rank].machine;
     }
-    tcp->endpoint.place = ls_place_find(&tcp->cards[0].machine, sizeof *tcp->cards, options->size);
+    tcp->endpoint.place = ls_place_find(&tcp->peer_infos[0].machine, sizeof *tcp->peer_infos, options->size);
     tcp->key = *options->key;
     int machine_ranks = 0;
     tcp->spin_ns = has_core_for_each(options, &machine_ranks) ? SPIN_NS : 0;
     tcp->endpoint.oversubscribed = tcp->spin_ns == 0 && machine_ranks == options->size;
     tcp->looked_ns = ls_clock_ns();
-    LS_TRY(check_cards(options));
+    LS_TRY(check_peer_infos(options));
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (tcp->epoll < 0) {
         return ls_fail(LS_ERR_IO, "cannot watch connections: %s", strerror(errno));
@@ -415,19 +416,19 @@ static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
 ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
     const size_t size = (size_t)options->size;
     ls_tcp *tcp = ls_allocate_zeroed(1, sizeof *tcp);
-    ls_tcp_card *cards = ls_allocate_zeroed(size, sizeof *cards);
+    ls_tcp_peer_info *peer_infos = ls_allocate_zeroed(size, sizeof *peer_infos);
     ls_tcp_peer *peers = ls_allocate_zeroed(size, sizeof *peers);
-    if (tcp == NULL || cards == NULL || peers == NULL) {
+    if (tcp == NULL || peer_infos == NULL || peers == NULL) {
         ls_free(tcp);
-        ls_free(cards);
+        ls_free(peer_infos);
         ls_free(peers);
         close(options->listener);
-        (void)ls_fail_memory("connections", sizeof *tcp + size * (sizeof *cards + sizeof *peers));
+        (void)ls_fail_memory("connections", sizeof *tcp + size * (sizeof *peer_infos + sizeof *peers));
         return NULL;
     }
     tcp->endpoint =
         (ls_endpoint){.transport = &transport_tcp, .rank = options->rank, .size = options->size, .eager = LS_TCP_EAGER};
-    tcp->cards = cards;
+    tcp->peer_infos = peer_infos;
     tcp->peers = peers;
     tcp->listener = options->listener;
     tcp->epoll = -1;

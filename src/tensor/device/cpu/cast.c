@@ -1,5 +1,6 @@
 /* Conversions between all dtypes, and ls_arange's counting in all of them. */
 #include "base/clones.h"
+#include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"
@@ -90,6 +91,19 @@ ls_status ls_cpu_cast(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
         return ls_cpu_copy(stream, y, x);
     }
     ls_loop_spread(2, (const ls_tensor *const[]){y, x}, from[x->dtype][y->dtype], NULL);
+    return LS_OK;
+}
+
+ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value) {
+    if (y->dtype == LS_F32 && y->count == 1) { /* where every backward pass begins */
+        *(float *)y->data = (float)value;
+        return LS_OK;
+    }
+    _Alignas(uint64_t) char element[sizeof(uint64_t)] = {0}; /* has room for any dtype */
+    const ls_tensor number = {.data = &value, .count = 1, .dtype = LS_F64, .contiguous = true};
+    ls_tensor one = {.data = element, .count = 1, .dtype = y->dtype, .contiguous = true};
+    LS_TRY(ls_cpu_cast(stream, &one, &number));
+    ls_cpu_repeat(y, element);
     return LS_OK;
 }
 

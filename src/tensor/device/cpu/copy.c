@@ -1,4 +1,4 @@
-/* Copies between tensors of one dtype, and fills. Elements are moved as words of their size. */
+/* Copies between tensors of one dtype. Elements are moved as words of their size. */
 #include <string.h>
 
 #include "base/clones.h"
@@ -118,20 +118,14 @@ static bool is_zero(const void *element, size_t bytes) {
     return memcmp(element, zeros, bytes) == 0;
 }
 
-ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value) {
-    if (y->dtype == LS_F32 && y->count == 1) { /* the start of every backward pass */
-        *(float *)y->data = (float)value;
-        return LS_OK;
-    }
-    word8 element = 0;
-    const ls_tensor number = {.data = &value, .count = 1, .dtype = LS_F64, .contiguous = true};
-    ls_tensor one = {.data = &element, .count = 1, .dtype = y->dtype, .contiguous = true};
-    LS_TRY(ls_cpu_cast(stream, &one, &number));
+void ls_cpu_repeat(ls_tensor *y, const void *element) {
     const size_t bytes = ls_dtype_size(y->dtype);
-    if (y->contiguous && is_zero(&element, bytes)) {
+    if (y->contiguous && is_zero(element, bytes)) {
         memset(y->data, 0, (size_t)y->count * bytes);
-        return LS_OK;
+        return;
     }
+    word8 word = 0;
+    memcpy(&word, element, bytes);
+    const ls_tensor one = {.data = &word, .count = 1, .dtype = y->dtype, .contiguous = true};
     ls_loop_run(2, (const ls_tensor *const[]){y, &one}, row_bodies[bytes], NULL);
-    return LS_OK;
 }

@@ -44,7 +44,7 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
         return multiply_batch(gemm);
     }
     if (gemm->rounds_to != LS_F32 && gemm->dtype == LS_F32) {
-        return ls_gemm_rounded(gemm);
+        return ls_gemm_rounded(gemm, ls_cpu_gemm);
     }
     const bool one_pass = is_one_pass(gemm);
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;

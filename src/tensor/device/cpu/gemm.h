@@ -21,8 +21,8 @@ void ls_gemm_plain(const ls_gemm *gemm);
 /* Adds the bias and applies the activation to a product of a library. Does nothing if the product accumulates. */
 void ls_gemm_finish(const ls_gemm *gemm);
 
-/* Computes one f32 product, of any size, of rounded operands. */
-ls_status ls_gemm_rounded(const ls_gemm *gemm);
+/* Computes one f32 product, of any size, of rounded operands. `multiply` computes products of rounded copies. */
+ls_status ls_gemm_rounded(const ls_gemm *gemm, ls_gemm_kernel *multiply);
 
 /* Returns whether oneDNN computes larger products of rounded operands faster than f32 products. */
 bool ls_rounding_pays(ls_dtype rounds_to);

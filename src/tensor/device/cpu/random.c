@@ -10,19 +10,19 @@
 enum { PIECE = 256 }; /* numbers per piece; even */
 
 /* What numbers are made from. */
-typedef struct ls_source {
+typedef struct ls_distribution {
     ls_random_state state;
     double start, scale; /* of floating numbers: start + scale * number */
     double limit;        /* the upper limit of floating numbers */
     int64_t low;         /* of integers: in [low, low + range) */
     uint64_t range;
-} ls_source;
+} ls_distribution;
 
 /* Makes numbers first, first + 1, ... of a piece, each of 8 bytes; `first` is even. */
-typedef void (*ls_piece_maker)(const ls_source *source, uint64_t first, int64_t count, void *piece);
+typedef void (*ls_piece_maker)(const ls_distribution *source, uint64_t first, int64_t count, void *piece);
 
 static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_as, ls_piece_maker make,
-                                const ls_source *source) {
+                                const ls_distribution *source) {
     uint64_t piece[PIECE];
     ls_tensor from = {.data = piece, .dtype = (uint8_t)made_as, .ndim = 1, .contiguous = true, .stride = {1}};
     ls_tensor to = {.dtype = y->dtype, .ndim = 1, .contiguous = true, .stride = {1}};
@@ -38,7 +38,7 @@ static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_a
 }
 
 /* The piece has room for the second number of its last pair. */
-static void make_uniform(const ls_source *source, uint64_t first, int64_t count, void *piece) {
+static void make_uniform(const ls_distribution *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
     ls_random_uniform_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
     for (int64_t i = 0; i < count; i++) {
@@ -47,7 +47,7 @@ static void make_uniform(const ls_source *source, uint64_t first, int64_t count,
     }
 }
 
-static void make_normal(const ls_source *source, uint64_t first, int64_t count, void *piece) {
+static void make_normal(const ls_distribution *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
     ls_random_normal_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
     for (int64_t i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ static void make_normal(const ls_source *source, uint64_t first, int64_t count, 
     }
 }
 
-static void make_integers(const ls_source *source, uint64_t first, int64_t count, void *piece) {
+static void make_integers(const ls_distribution *source, uint64_t first, int64_t count, void *piece) {
     uint64_t *const number = piece;
     for (int64_t i = 0; i < count; i++) {
         const ls_random_state state = source->state;
@@ -74,20 +74,20 @@ static double largest_below(double high, ls_dtype dtype) {
 }
 
 ls_status ls_cpu_random_uniform(ls_stream *stream, ls_tensor *y, ls_random_state state, double low, double high) {
-    const ls_source source = {.state = state,
-                              .start = low,
-                              .scale = high - low,
-                              .limit = low < high ? largest_below(high, (ls_dtype)y->dtype) : low};
+    const ls_distribution source = {.state = state,
+                                    .start = low,
+                                    .scale = high - low,
+                                    .limit = low < high ? largest_below(high, (ls_dtype)y->dtype) : low};
     return fill_by_pieces(stream, y, LS_F64, make_uniform, &source);
 }
 
 ls_status ls_cpu_random_normal(ls_stream *stream, ls_tensor *y, ls_random_state state, double mean, double deviation) {
-    const ls_source source = {.state = state, .start = mean, .scale = deviation};
+    const ls_distribution source = {.state = state, .start = mean, .scale = deviation};
     return fill_by_pieces(stream, y, LS_F64, make_normal, &source);
 }
 
 ls_status ls_cpu_random_integer(ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high) {
-    const ls_source source = {.state = state, .low = low, .range = (uint64_t)high - (uint64_t)low};
+    const ls_distribution source = {.state = state, .low = low, .range = (uint64_t)high - (uint64_t)low};
     return fill_by_pieces(stream, y, LS_I64, make_integers, &source);
 }
 

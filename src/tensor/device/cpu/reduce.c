@@ -24,7 +24,7 @@ typedef union ls_running {
 } ls_running;
 
 /* A reduction of one dtype. */
-typedef struct ls_reduction {
+typedef struct ls_reduction_kernel {
     void (*start)(ls_running *running, int64_t columns);
     void (*rows)(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns,
                  int64_t column_step);
@@ -32,7 +32,7 @@ typedef struct ls_reduction {
     void (*join)(ls_running *running, const ls_running *other); /* joins the first columns of two */
     void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step,
                 bool onto); /* stores the result; `onto`: joins it to y */
-} ls_reduction;
+} ls_reduction_kernel;
 
 /*
  * T and R are the types in memory that are read and written. B is the type in a tree of rows. RUNNING is the member
@@ -134,7 +134,7 @@ REDUCTION(, min_u8, uint8_t, uint8_t, uint8_t, uint8_t, u8, UINT8_MAX, MINIMUM)
 #define ROW(name)                                                                                                      \
     { name##_start, name##_rows, name##_fold, name##_merge, name##_put }
 #define TABLE(name, b8)                                                                                                \
-    static const ls_reduction name##_table[LS_DTYPE_COUNT] = {                                                         \
+    static const ls_reduction_kernel name##_table[LS_DTYPE_COUNT] = {                                                  \
         [LS_F32] = ROW(name##_f32), [LS_F64] = ROW(name##_f64), [LS_I64] = ROW(name##_i64),                            \
         [LS_I32] = ROW(name##_i32), [LS_U8] = ROW(name##_u8),   [LS_BOOL] = ROW(name##_##b8)};
 TABLE(sum, b8)
@@ -144,7 +144,7 @@ TABLE(min, u8)
 
 /* A reduction in progress: the reduced axes, and the data of the loop. */
 typedef struct ls_reducing {
-    const ls_reduction *reduction;
+    const ls_reduction_kernel *reduction;
     bool onto;
     bool by_columns;
     int64_t element;  /* bytes of an element of x and y */
@@ -154,8 +154,8 @@ typedef struct ls_reducing {
     int64_t column_step;
 } ls_reducing;
 
-static void reduce_row(const ls_reduction *reduction, ls_running *running, int64_t element, int64_t n, const char *x,
-                       int64_t step) {
+static void reduce_row(const ls_reduction_kernel *reduction, ls_running *running, int64_t element, int64_t n,
+                       const char *x, int64_t step) {
     const int64_t rows = n / LANES;
     reduction->rows(running, x, rows, LANES * step, LANES, step);
     if (n > rows * LANES) {
@@ -175,7 +175,7 @@ static void reduce_rows_body(int64_t n, void *const *at, const int64_t *step, co
 /* Computes all columns, or the single number, of y for one position of the outer kept axes. */
 static void reduce_place(int64_t n, void *const *at, const int64_t *step, const void *context) {
     ls_reducing reducing = *(const ls_reducing *)context;
-    const ls_reduction *const reduction = reducing.reduction;
+    const ls_reduction_kernel *const reduction = reducing.reduction;
     reducing.column_step = step[0];
     for (int64_t first = 0; first < n; first += TILE) {
         reducing.columns = n - first < TILE ? n - first : TILE;
@@ -197,7 +197,7 @@ static void axis_append(ls_loop *loop, int64_t size, int64_t step, int64_t other
     loop->ndim++;
 }
 
-static void reduce_planned(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
+static void reduce_planned(const ls_reduction_kernel *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
     ls_loop all;
     ls_loop_plan(&all, 2, (const ls_tensor *const[]){x, y});
     const bool by_columns = all.step[all.ndim - 1][1] != 0;
@@ -227,7 +227,7 @@ static void reduce_planned(const ls_reduction *reduction, ls_tensor *y, const ls
  * Reduces into the first running value: each half separately, while the halves are equal and long enough for this to be
  * cheap.
  */
-static void reduce_halves(const ls_reduction *reduction, ls_running *running, int64_t element, int64_t n,
+static void reduce_halves(const ls_reduction_kernel *reduction, ls_running *running, int64_t element, int64_t n,
                           const char *x) {
     if (n <= LEAF || n % 2 != 0) {
         reduction->start(running, LANES);
@@ -242,14 +242,14 @@ static void reduce_halves(const ls_reduction *reduction, ls_running *running, in
 }
 
 /* Reduces a whole dense tensor to one number, without a plan. */
-static void reduce_all(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
+static void reduce_all(const ls_reduction_kernel *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
     ls_running running;
     reduce_halves(reduction, &running, (int64_t)ls_dtype_size(x->dtype), x->count, x->data);
     reduction->put(&running, 1, y->data, 1, onto);
 }
 
 /* Stores the result of reducing no elements. */
-static ls_status put_start(const ls_reduction *reduction, ls_stream *stream, ls_tensor *y) {
+static ls_status put_start(const ls_reduction_kernel *reduction, ls_stream *stream, ls_tensor *y) {
     ls_running running;
     uint64_t element = 0;
     const ls_tensor one = {.data = &element, .count = 1, .dtype = y->dtype, .contiguous = true};
@@ -258,9 +258,9 @@ static ls_status put_start(const ls_reduction *reduction, ls_stream *stream, ls_
     return ls_cpu_copy(stream, y, &one);
 }
 
-static ls_status reduce(const char *name, const ls_reduction *table, ls_stream *stream, ls_tensor *y,
+static ls_status reduce(const char *name, const ls_reduction_kernel *table, ls_stream *stream, ls_tensor *y,
                         const ls_tensor *x) {
-    const ls_reduction *const reduction = &table[x->dtype];
+    const ls_reduction_kernel *const reduction = &table[x->dtype];
     if (reduction->start == NULL) {
         return ls_no_kernel(name, x->dtype);
     }
@@ -292,7 +292,7 @@ ls_status ls_cpu_min(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
 }
 
 ls_status ls_cpu_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
-    const ls_reduction *const reduction = &sum_table[x->dtype];
+    const ls_reduction_kernel *const reduction = &sum_table[x->dtype];
     if (reduction->start == NULL) {
         return ls_no_kernel("add_sum", x->dtype);
     }

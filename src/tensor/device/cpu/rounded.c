@@ -70,7 +70,7 @@ static void round_rows(ls_dtype rounds_to, int64_t rows, int64_t columns, const 
     }
 }
 
-static ls_status rounded_product(const ls_gemm *gemm) {
+static ls_status rounded_product(const ls_gemm *gemm, ls_gemm_kernel *multiply) {
     const int64_t a_rows = gemm->transpose_a ? gemm->k : gemm->m, a_columns = gemm->transpose_a ? gemm->m : gemm->k;
     const int64_t b_rows = gemm->transpose_b ? gemm->n : gemm->k, b_columns = gemm->transpose_b ? gemm->k : gemm->n;
     const size_t bytes = (size_t)(a_rows * a_columns + b_rows * b_columns) * sizeof(float);
@@ -86,19 +86,19 @@ static ls_status rounded_product(const ls_gemm *gemm) {
     rounded.ldb = b_columns > 0 ? b_columns : 1;
     round_rows(gemm->rounds_to, a_rows, a_columns, gemm->a, gemm->lda, room);
     round_rows(gemm->rounds_to, b_rows, b_columns, gemm->b, gemm->ldb, room + a_rows * a_columns);
-    const ls_status status = ls_cpu_gemm(NULL, &rounded);
+    const ls_status status = multiply(NULL, &rounded);
     ls_record_release(room, bytes + sizeof(float));
     return status;
 }
 
-ls_status ls_gemm_rounded(const ls_gemm *gemm) {
+ls_status ls_gemm_rounded(const ls_gemm *gemm, ls_gemm_kernel *multiply) {
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
     if (multiplications < FEWEST_MULTIPLICATIONS || !ls_rounding_pays(gemm->rounds_to)) {
-        return rounded_product(gemm);
+        return rounded_product(gemm, multiply);
     }
     const ls_status status = ls_onednn_open()->gemm_bf16(gemm);
     if (status == LS_ERR_UNSUPPORTED) {
-        return rounded_product(gemm);
+        return rounded_product(gemm, multiply);
     }
     LS_TRY(status);
     ls_gemm_finish(gemm);

@@ -27,12 +27,12 @@ typedef struct conv_shape {
     bool bias, in_bf16;
 } conv_shape;
 
-typedef struct conv_call {
+typedef struct conv_arguments {
     conv_shape shape;
     int64_t samples, large_step, small_step; /* numbers of a sample */
     float *large, *small, *weight;
     const float *bias;
-} conv_call;
+} conv_arguments;
 
 /* ---- plans ---------------------------------------------------------------------------------------------------------
  */
@@ -216,7 +216,7 @@ static dnnl_status_t make_plan(ls_plan *plan, int slots, const void *context) {
 
 /* A plan at work on pieces of so many samples, with its room. */
 typedef struct conv_run {
-    const conv_call *call;
+    const conv_arguments *call;
     ls_plan *plan;
     int64_t samples;
     int threads;
@@ -243,7 +243,7 @@ static size_t divide_room(conv_run *run) {
 
 /* The gradient of the weight stays as the primitive makes it. */
 static dnnl_status_t run_piece(const conv_run *run, int slot, int64_t first) {
-    const conv_call *call = run->call;
+    const conv_arguments *call = run->call;
     char *room = run->parts + (size_t)slot * run->slot;
     const bool gradient = call->shape.work == LS_CONV_WEIGHT;
     void *const given[] = {call->large + first * call->large_step, call->small + first * call->small_step};
@@ -348,7 +348,7 @@ static dnnl_status_t run_in_room(conv_run *run, int64_t pieces) {
 }
 
 /* `pieces` pieces of `samples` samples each. */
-static ls_status run_plan(const conv_call *call, int64_t samples, int64_t pieces, int threads) {
+static ls_status run_plan(const conv_arguments *call, int64_t samples, int64_t pieces, int threads) {
     const conv_task task = {.shape = &call->shape, .samples = samples};
     const ls_plan_key key = key_of(&task);
     ls_plan *plan = ls_plan_take(&key, threads, make_plan, &task);
@@ -383,7 +383,7 @@ static int64_t product(const int64_t size[3]) {
 }
 
 /* Samples of a piece. */
-static int64_t samples_at_once(const conv_call *call) {
+static int64_t samples_at_once(const conv_arguments *call) {
     const int64_t bytes = (call->large_step + call->small_step) * (int64_t)sizeof(float);
     int64_t most = PIECE_BYTES / bytes > 1 ? PIECE_BYTES / bytes : 1;
     if (call->shape.work == LS_CONV_WEIGHT) {
@@ -395,7 +395,7 @@ static int64_t samples_at_once(const conv_call *call) {
     return (call->samples + pieces - 1) / pieces;
 }
 
-static bool is_refused(const conv_call *call, int64_t samples, int threads) {
+static bool is_refused(const conv_arguments *call, int64_t samples, int threads) {
     const conv_task task = {.shape = &call->shape, .samples = samples};
     const ls_plan_key key = key_of(&task);
     ls_plan *plan = ls_plan_take(&key, threads, make_plan, &task);
@@ -407,7 +407,7 @@ static bool is_refused(const conv_call *call, int64_t samples, int threads) {
 }
 
 /* All whole pieces, and the samples that are left. */
-static ls_status run_call(const conv_call *call, int threads) {
+static ls_status run_call(const conv_arguments *call, int threads) {
     threads = threads < LS_PLAN_SLOTS ? threads : LS_PLAN_SLOTS;
     const int64_t samples = samples_at_once(call);
     const int64_t pieces = call->samples / samples, left = call->samples % samples;
@@ -415,7 +415,7 @@ static ls_status run_call(const conv_call *call, int threads) {
         if (is_refused(call, samples, threads)) { /* before anything is done */
             return LS_ERR_UNSUPPORTED;
         }
-        conv_call rest = *call;
+        conv_arguments rest = *call;
         rest.large += pieces * samples * call->large_step;
         rest.small += pieces * samples * call->small_step;
         rest.samples = left;
@@ -426,18 +426,18 @@ static ls_status run_call(const conv_call *call, int threads) {
 
 ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
                          const ls_tensor *bias, const ls_window *window, bool in_bf16) {
-    conv_call call = {.shape = {.work = work,
-                                .channels = large->size[1],
-                                .outputs = small->size[1],
-                                .groups = window->groups,
-                                .window = window,
-                                .bias = bias != NULL,
-                                .in_bf16 = in_bf16},
-                      .samples = large->size[0],
-                      .large = large->data,
-                      .small = small->data,
-                      .weight = weight->data,
-                      .bias = bias != NULL ? bias->data : NULL};
+    conv_arguments call = {.shape = {.work = work,
+                                     .channels = large->size[1],
+                                     .outputs = small->size[1],
+                                     .groups = window->groups,
+                                     .window = window,
+                                     .bias = bias != NULL,
+                                     .in_bf16 = in_bf16},
+                           .samples = large->size[0],
+                           .large = large->data,
+                           .small = small->data,
+                           .weight = weight->data,
+                           .bias = bias != NULL ? bias->data : NULL};
     for (int i = 0; i < 3; i++) {
         call.shape.size[i] = large->size[2 + i];
         call.shape.out[i] = small->size[2 + i];

@@ -1,0 +1,95 @@
+/* A backward pass that fails on this rank: tells the ranks that wait for this one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/backward.h"
+
+/* Tells the other ranks of a node, which wait for this rank there, that the pass has failed here. Keeps the thread's
+ * error. */
+void ls_fail_at_node(ls_node *node) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls_reach reach = LS_REACH_FAILED;
+    (void)node->op->agree(node, &reach);
+    ls_error_restore(status, message);
+}
+
+/* Finds the next node at which other ranks can be told of a failure: from `link` towards the beginning of the tape,
+ * then in outer scopes. */
+ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
+    while (scope != NULL) {
+        for (; link != NULL; link = link->previous) {
+            ls_node *node = (ls_node *)link;
+            if (ls_is_due(thread, node) && node->op->agree != NULL) {
+                return node;
+            }
+        }
+        scope = scope->outer;
+        link = scope != NULL ? scope->tape.last : NULL;
+    }
+    return NULL;
+}
+
+/* Finds the first callback in this scope and its outer scopes that can tell other ranks of a failure. */
+static const ls_scope_callback *find_telling(const ls_scope *scope) {
+    const ls_scope_callback *callback = NULL;
+    for (; scope != NULL && callback == NULL; scope = scope->outer) {
+        callback = scope->callbacks;
+        while (callback != NULL && callback->watch->fail == NULL) {
+            callback = callback->next;
+        }
+    }
+    return callback;
+}
+
+/* Tells the other ranks of a failure where no node is left at which they wait for this rank: they wait at the end of
+ * the pass. */
+void ls_fail_at_end(const ls_backward_pass *pass) {
+    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
+    if (callback == NULL) {
+        return;
+    }
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)callback->watch->fail(callback->user, true);
+    ls_error_restore(status, message);
+}
+
+/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
+ * have no loss either. */
+#define TRIES 16
+
+void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
+    ls_scope *scope = ls_thread_present->scope;
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    bool told = false;
+    for (int i = 0; i < TRIES && !told; i++) {
+        told = watch->fail(user, begun);
+        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
+        if (!told) {
+            ls_error_restore(status, message);
+        }
+        if (!later) {
+            break;
+        }
+    }
+    if (told && status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
+        snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
+    }
+}
+
+/* Tells the other ranks the thread's error, because of which this rank runs no pass. They wait for this rank before the
+ * pass, or at the last communication on the tape. */
+void ls_fail_before_pass(const ls_thread_state *thread) {
+    const ls_scope_callback *callback = find_telling(thread->scope);
+    ls_node *node = callback == NULL ? ls_find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
+    if (callback != NULL) {
+        ls_watch_tell(callback->watch, callback->user, false);
+    } else if (node != NULL) {
+        ls_fail_at_node(node);
+    }
+}

@@ -1,0 +1,256 @@
+/* The walk of a backward pass: one tape after the other, newest node first. */
+#include "autograd/backward.h"
+#include "autograd/mixing_note.h"
+#include "base/trace.h"
+
+/* Counts down the leaves among the inputs of a node that the walk leaves behind. */
+static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
+    for (int i = 0; i < node->input_count; i++) {
+        if (node->inputs[i] != NULL && node->inputs[i]->leaf != NULL && ls_wants(node, i)) {
+            LS_TRY(ls_leaf_passed(pass, node->inputs[i]->leaf));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_tensor *zeros_like(const ls_tensor *tensor) {
+    ls_tensor *zeros = ls_tensor_like_owned("ls_backward", tensor, (ls_dtype)tensor->dtype);
+    if (zeros != NULL && ls_kernels_of(zeros)->fill(ls_stream_of(zeros), zeros, 0) != LS_OK) {
+        ls_tensor_drop(zeros);
+        return ls_scope_failed();
+    }
+    return zeros;
+}
+
+ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool result) {
+    return ls_fail(LS_ERR_STATE,
+                   "ls_backward: %s saved %s %s that was changed in place afterwards (by %s): change it after the "
+                   "backward pass, or %s a copy (ls_clone)",
+                   call, result ? "its result" : "a tensor", LS_SHAPE_TEXT(tensor), tensor->storage->changed_by,
+                   result ? "change" : "give that call");
+}
+
+/* Says which of the elements that a node saved are not what they were. */
+__attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *node, unsigned inputs) {
+    const ls_tensor *tensor = node->output;
+    for (; inputs != 0; inputs &= inputs - 1) {
+        const int k = __builtin_ctz(inputs);
+        tensor = node->inputs[k]->storage->version != node->versions[k] ? node->inputs[k] : tensor;
+    }
+    return ls_refuse_changed(node->op->name, tensor, tensor == node->output);
+}
+
+static inline ls_status check_unchanged(const ls_node *node, unsigned inputs, bool output) {
+    uint32_t changed = output ? node->output->storage->version ^ node->versions[LS_NODE_INPUTS] : 0;
+    for (unsigned left = inputs; left != 0; left &= left - 1) {
+        const int k = __builtin_ctz(left);
+        changed |= node->inputs[k]->storage->version ^ node->versions[k];
+    }
+    return changed == 0 ? LS_OK : refuse_changed(node, inputs);
+}
+
+ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) {
+    return check_unchanged(node, inputs, output);
+}
+
+/* Notes what the pass finds at a node that the loss depends on. */
+static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
+    ls_pass_findings *found = pass->findings;
+    for (int i = 0; i < node->input_count && node->has_constant; i++) {
+        const char *operation = node->inputs[i] != NULL ? ls_mixing_operation(node->inputs[i]) : NULL;
+        if (operation != NULL) {
+            found->constant = operation;
+            found->divides |= node->output->count == 1;
+        }
+    }
+    if (!node->sums_samples || node->divides || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
+        return;
+    }
+    found->sum[found->sums].factor = ls_item(gradient) / pass->weight;
+    for (int i = 0; i < LS_FOUND_SIZES && i < node->input_count; i++) {
+        found->sum[found->sums].sizes[i] = node->inputs[i] != NULL ? (double)node->inputs[i]->count : 0;
+    }
+    found->sums++;
+}
+
+/* The gradient, used up, times the weight of the node's sum over samples. */
+static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
+    ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
+    const double weight = node->parameters.number[LS_NODE_WEIGHT];
+    if (weighed != NULL && ls_kernels_of(weighed)->mul_number(ls_stream_of(weighed), weighed,
+                                                              (const ls_tensor *[]){gradient}, &weight) != LS_OK) {
+        ls_tensor_drop(weighed);
+        weighed = NULL;
+    }
+    ls_tensor_drop(gradient);
+    return weighed;
+}
+
+/* A gradient among the inputs depends on leaves in ways that no tape knows. */
+__attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *node) {
+    int i = 0;
+    while (i + 1 < node->input_count && (node->inputs[i] == NULL || node->inputs[i]->node != &ls_tape_gradient)) {
+        i++;
+    }
+    return ls_fail(
+        LS_ERR_UNSUPPORTED,
+        "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, and there are "
+        "no gradients of gradients: ls_detach makes a constant of it",
+        i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
+}
+
+/* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
+static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
+    LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
+    if (__builtin_expect(node->of_gradient, 0)) {
+        return refuse_gradient(node);
+    }
+    if (__builtin_expect(pass->findings != NULL, 0) && node->gradient != NULL) {
+        note_findings(pass, node, node->gradient);
+    }
+    if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
+        node->gradient = weighed_gradient(node, node->gradient);
+        return node->gradient != NULL ? LS_OK : ls_error_status();
+    }
+    return LS_OK;
+}
+
+/* Runs the rule of a node. */
+static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
+    pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
+    ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
+    if (gradient == NULL) {
+        return ls_error_status();
+    }
+    node->gradient = NULL;
+    if (node->op->saves_output) {
+        node->saved[0] = ls_tensor_hold(node->output);
+    }
+    const uint64_t began = ls_trace_now();
+    ls_status status = node->op->backward(node, gradient);
+    ls_trace_add(LS_TRACE_BACKWARD, began, -1, "%s backward", node->op->name);
+    if (node->op->saves_output) {
+        node->saved[0] = NULL;
+        ls_tensor_drop(node->output); /* not the last reference: the node holds one while it is walked */
+    }
+    ls_tensor_drop(gradient);
+    if (status == LS_OK) {
+        status = pass_by(pass, node);
+    }
+    ls_scope_sweep(pass->scope);
+    return status;
+}
+
+/* The reach of a node on this rank; `due` if the other ranks' reach counts, too. A node that communicates holds its
+ * output: the step of the walk and the node have a reference each. */
+static inline ls_reach reach_here(const ls_node *node, bool due) {
+    if (node->gradient != NULL) {
+        return LS_REACH_NOW;
+    }
+    return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
+}
+
+/* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
+ */
+__attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass, ls_node *node, ls_reach *reach,
+                                                          ls_status status) {
+    const ls_reach here = *reach;
+    if (node->op->agree == NULL) {
+        *reach = LS_REACH_NOW;
+        LS_TRY(status);
+    } else if (status != LS_OK) {
+        pass->told = true;
+        ls_fail_at_node(node);
+        return status;
+    } else {
+        status = node->op->agree(node, reach);
+        pass->told = status != LS_OK;
+        LS_TRY(status);
+    }
+    return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
+}
+
+/*
+ * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
+ * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
+ */
+static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
+    ls_tape *tape = node->link.tape;
+    ls_tensor *output = ls_tensor_hold(node->output);
+    const bool due = ls_is_due(pass->thread, node);
+    ls_reach reach = reach_here(node, due);
+    ls_status status = reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
+    if (__builtin_expect(due, 0)) {
+        status = agree_on_reach(pass, node, &reach, status);
+    }
+    if (status == LS_OK) {
+        status = reach == LS_REACH_NOW ? walk_node(pass, node) : pass_by(pass, node);
+    }
+    const ls_tape_link *behind = node->link.next;
+    if (status == LS_OK && (reach == LS_REACH_NOW ? !keep_tape : due && reach == LS_REACH_NEVER)) {
+        ls_tape_discard(node);
+    }
+    ls_tensor_drop(output);
+    *previous = behind != NULL ? behind->previous : tape->last;
+    if (*previous == &node->link) {
+        *previous = node->link.previous;
+    }
+    return status;
+}
+
+static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
+    ls_tape_link *link = scope->tape.last;
+    ls_status status = LS_OK;
+    while (link != NULL && status == LS_OK) {
+        status = step(pass, (ls_node *)link, keep_tape, &link);
+    }
+    ls_node *next = status != LS_OK && !pass->told ? ls_find_due(pass->thread, scope, link) : NULL;
+    if (next != NULL) {
+        pass->told = true;
+        ls_fail_at_node(next);
+    }
+    return status;
+}
+
+/* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
+static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
+    for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
+         callback = callback->next) {
+        LS_TRY(ls_scope_add_callback(pass->scope, callback));
+    }
+    if (!keep_tape) {
+        ls_scope_move_callbacks(scope, pass->scope);
+    }
+    return LS_OK;
+}
+
+ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape) {
+    for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        if (scope->tape.last != NULL) {
+            LS_TRY(adopt_callbacks(pass, scope, keep_tape));
+            LS_TRY(walk_tape(pass, scope, keep_tape));
+        }
+    }
+    return LS_OK;
+}
+
+/*
+ * What a walk leaves on nodes that stay on a tape: gradients that a failed pass did not come to use, and outputs held.
+ * First to last, for a node that goes takes only earlier ones with it.
+ */
+void ls_settle_nodes(ls_scope *innermost) {
+    for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        ls_tape_link *link = scope->tape.first;
+        while (link != NULL) {
+            ls_node *node = (ls_node *)link;
+            link = link->next;
+            ls_tensor *gradient = node->gradient;
+            node->gradient = NULL;
+            ls_tensor_drop(gradient);
+            if (node->holds_output && !node->op->communicates) {
+                node->holds_output = false;
+                ls_tensor_drop(node->output);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+/* The watches of a backward pass: told what the loss is made of, and called back at the end. */
+#include "autograd/backward.h"
+
+/* Returns a callback that watches the next pass, too, to the scope from which the pass took it. This does not depend on
+ * the nodes left on the tape, because ranks may hold different outputs. */
+static void leave_callback(ls_scope_callback *callback) {
+    if (callback->origin != NULL) {
+        ls_scope_give_callback(callback->origin, callback);
+    } else {
+        ls_scope_drop_callback(callback);
+    }
+}
+
+ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
+    ls_status status = LS_OK;
+    while (status == LS_OK && pass->scope->callbacks != NULL) {
+        ls_scope_callback *callback = pass->scope->callbacks;
+        pass->scope->callbacks = callback->next;
+        status = callback->watch->end(callback->user, pass->findings);
+        if (status != LS_OK && ls_error_status() != status) {
+            (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
+        }
+        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
+            leave_callback(callback);
+        } else {
+            ls_scope_drop_callback(callback);
+        }
+    }
+    return status;
+}
+
+/* Whether the same callback is one of a scope that is told before. */
+static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
+    bool told = false;
+    for (; innermost != scope && !told; innermost = innermost->outer) {
+        told =
+            innermost->tape.last != NULL && ls_scope_find_callback(innermost, callback->watch, callback->user) != NULL;
+    }
+    return told;
+}
+
+/* The other ranks may have a loss that is right. */
+static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *loss) {
+    const ls_status status = ls_batch_loss_check(loss);
+    if (status != LS_OK) {
+        ls_fail_before_pass(thread);
+    }
+    return status;
+}
+
+/* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
+__attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
+                                                        ls_pass_findings *room) {
+    ls_scope *innermost = pass->scope->outer;
+    ls_batch_loss loss = {.weight = 1};
+    bool traced = false;
+    bool agreed = false;
+    for (int telling = 0; telling < 2; telling++) {
+        for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+            ls_scope_callback *callback = scope->tape.last != NULL ? scope->callbacks : NULL;
+            for (; callback != NULL; callback = callback->next) {
+                if (callback->watch->begin == NULL || is_told(innermost, scope, callback)) {
+                    continue;
+                }
+                if (!traced) {
+                    ls_samples_trace(&loss, innermost, output, seeded);
+                    LS_TRY(check_loss(pass->thread, &loss));
+                    traced = true;
+                }
+                if (telling == 0) {
+                    agreed = agreed || callback->watch->agrees(callback->user, &loss);
+                } else {
+                    LS_TRY(callback->watch->begin(callback->user, &loss, agreed));
+                }
+            }
+        }
+    }
+    pass->weight = loss.weight;
+    if (loss.watched && !seeded) {
+        *room = (ls_pass_findings){0};
+        pass->findings = room;
+    }
+    return LS_OK;
+}
+
+/* `room` is for the findings of the pass. */
+ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room) {
+    ls_scope *innermost = pass->scope->outer;
+    bool watched = false;
+    for (const ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        watched = watched || scope->callbacks != NULL;
+    }
+    return watched ? tell_watches(pass, output, seeded, room) : LS_OK;
+}
+
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold};
+    return ls_scope_add_callback(thread->scope, &callback) == LS_OK ? LS_OK : ls_scope_failed_status();
+}

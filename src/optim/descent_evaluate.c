@@ -1,0 +1,77 @@
+/* Evaluations of a descent, on which the ranks agree if they hold parts of the parameters. */
+#include <math.h>
+#include <stdio.h>
+
+#include "optim/descent.h"
+
+/* After a rank has failed, calls of the other ranks' closures do not match its own. Closures make fewer calls. */
+enum { UNMATCHED_CALLS = 1000 };
+
+/* What the ranks compare, by its maximum; the first rank that failed has the largest -order. */
+enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
+
+/* Ranks that failed by themselves come before ranks that failed after another rank, and these before the others. */
+static int order_of(const ls_comm *comm, ls_status status) {
+    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
+    return status == LS_OK ? 2 * size : status != LS_ERR_MISMATCH ? rank : size + rank;
+}
+
+/* A failed rank repeats the call until the closures of the other ranks, which may wait for it elsewhere, have ended. */
+static ls_status exchange(ls_comm *comm, ls_status status, const double *own, double *all) {
+    ls_status exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
+    for (int i = 0; status != LS_OK && exchanged == LS_ERR_MISMATCH && i < UNMATCHED_CALLS; i++) {
+        exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
+    }
+    return exchanged;
+}
+
+static ls_status compare_losses(const char *call, const double *all, double *loss) {
+    if (!isfinite(all[LOSS])) {
+        *loss = NAN;
+        return LS_OK;
+    }
+    if (all[LOSS] != -all[MINUS_LOSS]) {
+        return ls_fail(
+            LS_ERR_MISMATCH,
+            "%s: the closure's loss is %.9g on this rank and from %.9g to %.9g on the ranks of .comm; add it "
+            "up over these ranks (ls_allreduce)",
+            call, *loss, -all[MINUS_LOSS], all[LOSS]);
+    }
+    return LS_OK;
+}
+
+ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss) {
+    ls_comm *comm = optimizer->comm;
+    if (comm == NULL) {
+        return status;
+    }
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", status != LS_OK ? ls_error_message() : "");
+    const int size = ls_comm_size(comm), order = order_of(comm, status);
+    const bool finite = status == LS_OK && isfinite(*loss);
+    const double own[COMPARED] = {finite ? *loss : INFINITY, finite ? -*loss : INFINITY, -order};
+    double all[COMPARED] = {0};
+    const ls_status exchanged = exchange(comm, status, own, all);
+    const int first = (int)-all[MINUS_ORDER];
+    if (status != LS_OK && (exchanged != LS_OK || order < size || order == first)) {
+        ls_error_restore(status, message);
+        return status;
+    }
+    LS_TRY(exchanged);
+    if (first < 2 * size) {
+        return ls_fail(LS_ERR_MISMATCH, "%s: the step failed on rank %d of .comm; the error on that rank says why",
+                       optimizer->type->name, first % size);
+    }
+    return compare_losses(optimizer->type->name, all, loss);
+}
+
+static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {
+    LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->user, loss));
+    LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
+    return ls_descent_gather_gradient(descent, gradient);
+}
+
+ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
+    descent->evaluations++;
+    return ls_descent_agree(descent->optimizer, evaluate_part(descent, gradient, loss), loss);
+}

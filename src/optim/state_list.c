@@ -1,0 +1,59 @@
+/* A list of named states, over the memory of their owner. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "optim/optimizer.h"
+
+void ls_state_forget(ls_state_list *list) {
+    for (int i = 0; i < list->count; i++) {
+        ls_tensor_drop(list->items[i].tensor);
+        ls_free(list->names[i]);
+    }
+    ls_free(list->items);
+    ls_free(list->names);
+    ls_free(list->ranges);
+    *list = (ls_state_list){0};
+}
+
+static ls_status make_room(ls_state_list *list) {
+    const size_t count = (size_t)list->count;
+    ls_named *items = ls_grow(list->items, count, sizeof *items);
+    list->items = items != NULL ? items : list->items;
+    char **names = ls_grow(list->names, count, sizeof *names);
+    list->names = names != NULL ? names : list->names;
+    ls_state_range *ranges = ls_grow(list->ranges, count, sizeof *ranges);
+    list->ranges = ranges != NULL ? ranges : list->ranges;
+    return items != NULL && names != NULL && ranges != NULL
+               ? LS_OK
+               : ls_fail_memory("list of states", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
+}
+
+ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
+                       const ls_device *device, void *memory) {
+    LS_TRY(make_room(list));
+    const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
+    char *name = ls_allocate(length);
+    if (name == NULL) {
+        return ls_fail_memory("list of states", length);
+    }
+    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
+    ls_tensor *tensor = ls_tensor_over(device, &shape, dtype, memory);
+    if (tensor == NULL) {
+        ls_free(name);
+        return ls_fail_memory("list of states", sizeof *tensor);
+    }
+    list->names[list->count] = name;
+    list->ranges[list->count] = word.range;
+    list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
+    return LS_OK;
+}
+
+const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(tensors[i].name, name) == 0) {
+            return tensors[i].tensor;
+        }
+    }
+    return NULL;
+}

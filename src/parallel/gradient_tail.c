@@ -1,0 +1,127 @@
+/* The numbers after the gradients: what the ranks tell each other when they average gradients. */
+#include "parallel/averaging.h"
+
+/* Behind the gradients of the finest dtype; then the marks. */
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
+
+static int tail_flat(const ls_data_parallel_state *state) {
+    return state->flat_count - 1;
+}
+
+int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat) {
+    return flat == tail_flat(state) ? MARKS + state->parameter_count + state->buffer_count : 0;
+}
+
+/* The tail, on the host: at the end of where the gradients of its dtype are averaged. */
+static void *tail_memory(const ls_data_parallel_state *state) {
+    const int flat = tail_flat(state);
+    const ls_storage *common = state->common[flat];
+    const size_t bytes = (size_t)ls_data_parallel_tail(state, flat) * ls_dtype_size(state->flats[flat].dtype);
+    return (char *)common->memory + common->bytes - bytes;
+}
+
+/* Number `index` of the tail, which is f64 if `wide`, else f32. */
+static void write_number(void *tail, bool wide, int64_t index, double value) {
+    if (wide) {
+        ((double *)tail)[index] = value;
+    } else {
+        ((float *)tail)[index] = (float)value;
+    }
+}
+
+static double read_number(const void *tail, bool wide, int64_t index) {
+    return wide ? ((const double *)tail)[index] : (double)((const float *)tail)[index];
+}
+
+static bool is_tail_wide(const ls_data_parallel_state *state) {
+    return state->flats[tail_flat(state)].dtype == LS_F64;
+}
+
+/* Whether the pass gave the model a gradient on any rank, or all ranks have skipped it: there is an average then. */
+bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) {
+    const double ranks = ls_comm_size(state->comm);
+    return mean->given * ranks > 0.5 || mean->given * ranks > (ranks - 0.5) * SKIPPED;
+}
+
+/*
+ * The mark of a parameter whose gradient does not travel here: more than all other marks together, so that the mean
+ * over ranks is it where all have it frozen, from 2 on where some do, and at most 1 where none does.
+ */
+static double frozen_mark(const ls_data_parallel_state *state) {
+    return 2.0 * ls_comm_size(state->comm);
+}
+
+static double mark_of(const ls_data_parallel_state *state, const ls_leaf *leaf) {
+    if (leaf == NULL) {
+        return 0;
+    }
+    return !ls_gradient_travels(state, leaf) ? frozen_mark(state) : leaf->has_gradient ? 1 : 0;
+}
+
+void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
+    void *to = tail_memory(state);
+    const bool wide = is_tail_wide(state);
+    write_number(to, wide, WEIGHT, own->weight);
+    write_number(to, wide, SAMPLES, own->samples);
+    write_number(to, wide, AGREE, own->agree);
+    write_number(to, wide, GIVEN, own->given);
+    write_number(to, wide, FAILED, own->failed);
+    for (int i = 0; i < state->parameter_count; i++) {
+        write_number(to, wide, MARKS + i, mark_of(state, ls_data_parallel_leaf(state, i)));
+    }
+    for (int i = 0; i < state->buffer_count; i++) {
+        write_number(to, wide, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
+    }
+}
+
+/* Whether a mark, the mean over ranks, is that of a parameter that is frozen on some ranks only. */
+static bool is_frozen_in_part(const ls_data_parallel_state *state, double mark) {
+    return mark > 1.5 && mark < frozen_mark(state) - 0.75;
+}
+
+/* All ranks see the same marks. */
+static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, double mark) {
+    return ls_fail(LS_ERR_MISMATCH,
+                   "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
+                   "freeze it on all ranks or on none",
+                   state->model->parameters.items[index].name, (int)(mark / 2 + 0.01), ls_comm_size(state->comm));
+}
+
+ls_tail ls_tail_read(const ls_data_parallel_state *state) {
+    const void *from = tail_memory(state);
+    const bool wide = is_tail_wide(state);
+    return (ls_tail){.weight = read_number(from, wide, WEIGHT),
+                     .samples = read_number(from, wide, SAMPLES),
+                     .agree = read_number(from, wide, AGREE),
+                     .given = read_number(from, wide, GIVEN),
+                     .failed = read_number(from, wide, FAILED)};
+}
+
+/* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
+ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
+    const void *from = tail_memory(state);
+    const bool wide = is_tail_wide(state);
+    for (int i = 0; i < state->parameter_count; i++) {
+        const double mark = read_number(from, wide, MARKS + i);
+        if (is_frozen_in_part(state, mark)) {
+            return refuse_frozen(state, i, mark);
+        }
+        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        if (leaf != NULL && ls_gradient_travels(state, leaf)) {
+            leaf->has_gradient = mark > 0;
+            ls_leaf_changed(leaf, "ls_data_parallel");
+        }
+    }
+    for (int i = 0; i < state->buffer_count; i++) {
+        state->buffers[i].changed = read_number(from, wide, MARKS + state->parameter_count + i) > 0;
+    }
+    return LS_OK;
+}
+
+/* The tail by itself. */
+ls_status ls_tail_average(const ls_data_parallel_state *state) {
+    const int flat = tail_flat(state);
+    void *memory = tail_memory(state);
+    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_data_parallel_tail(state, flat),
+                             state->flats[flat].dtype, LS_AVG, NULL);
+}

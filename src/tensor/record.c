@@ -1,0 +1,73 @@
+/* Records of tensors: freed with the last reference, and refused if a program still uses them then. */
+#include <stdio.h>
+
+#include "tensor/scope.h"
+
+ls_scope ls_nowhere;
+ls_scope ls_past_batch;
+
+static void free_record(ls_tensor *tensor) {
+    ls_storage_drop(tensor->storage);
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL && thread->gone != NULL) {
+        tensor->storage = NULL;
+        tensor->scope_older = *thread->gone;
+        *thread->gone = tensor;
+    } else {
+        ls_record_release(tensor, sizeof *tensor);
+    }
+}
+
+static void free_with_history(ls_tensor *tensor) {
+    if (tensor->node != NULL) {
+        tensor->node->listener->output_died(tensor->node);
+    }
+    if (tensor->leaf != NULL) {
+        tensor->leaf_free(tensor->leaf);
+    }
+    free_record(tensor);
+}
+
+/* Freeing what the tape knows of may free more tensors: they queue up, so that the stack stays shallow. */
+static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
+    tensor->scope_older = thread->free_queue;
+    thread->free_queue = tensor;
+    if (thread->freeing) {
+        return;
+    }
+    thread->freeing = true;
+    while (thread->free_queue != NULL) {
+        ls_tensor *next = thread->free_queue;
+        thread->free_queue = next->scope_older;
+        free_with_history(next);
+    }
+    thread->freeing = false;
+}
+
+void ls_tensor_destroy(ls_tensor *tensor) {
+    if (tensor->node == NULL && tensor->leaf == NULL) {
+        free_record(tensor);
+        return;
+    }
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL) {
+        queue_free(thread, tensor);
+    } else {
+        free_with_history(tensor);
+    }
+}
+
+ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor) {
+    char which[32] = "the tensor";
+    if (argument != 0) {
+        snprintf(which, sizeof which, "argument %d", argument);
+    }
+    const char *why = "is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope";
+    if (tensor->scope == NULL) {
+        why = "was released (ls_release) before, or went with what had taken it over";
+    } else if (tensor->scope == &ls_past_batch) {
+        why = "belongs to an earlier batch of its loader; copy it with ls_clone before the next ls_loader_next";
+    }
+    (void)ls_fail(LS_ERR_STATE, "%s: %s %s", call, which, why);
+    return ls_scope_failed_status();
+}

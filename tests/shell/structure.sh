@@ -1,0 +1,89 @@
+# scripts/structure passes a sound source tree and reports each planted fault.
+. "$LS_SOURCE/tests/support/checks.sh"
+for tool in python3 nm cc; do
+    command -v $tool >/dev/null || {
+        echo "SKIPPED there is no $tool"
+        exit 77
+    }
+done
+
+# The tree: two files of each layer base and tensor.
+fresh() {
+    rm -rf tree && mkdir -p tree/src/base tree/src/tensor tree/include/lockstep
+    printf '#pragma once\ntypedef struct ls_low { int value; } ls_low; int ls_low_function(void);\n' >tree/src/base/low.h
+    printf '#include "base/low.h"\nint ls_low_function(void) { return 1; }\n' >tree/src/base/low.c
+    cat >tree/src/tensor/high.h <<'END'
+#pragma once
+#include "base/low.h"
+typedef struct ls_high { ls_low low; } ls_high; int ls_high_function(void);
+END
+    printf '#include "tensor/high.h"\nint ls_high_function(void) { return ls_low_function(); }\n' >tree/src/tensor/high.c
+}
+
+# Builds the tree and checks it, with the sentences in file err and the exit status in $status.
+examine() {
+    local file separator='[' source
+    for source in $(cd tree && echo src/*/*.c); do
+        file=${source//\//_}.o
+        cc -c -w -Itree/src "tree/$source" -o "tree/$file" || exit 1
+        printf '%s{"directory": "%s", "file": "%s", "command": "cc -I%s -o %s -c %s"}' "$separator" "$PWD/tree" \
+            "$source" "$PWD/tree/src" "$file" "$source"
+        separator=,
+    done >tree/compile_commands.json
+    echo ']' >>tree/compile_commands.json
+    "$LS_SOURCE/scripts/structure" --source tree --build tree >out 2>err
+    status=$?
+}
+
+# planted WHAT SENTENCE: the tree has one fault, of which the sentence says what it is.
+planted() {
+    examine
+    check "$1 makes it fail" is $status 1
+    check "$1 is the only fault" lines err 1
+    check "$1 is named" says err "$2"
+}
+
+fresh
+examine
+check "a sound tree passes" is "$status $(cat err)" "0 "
+
+fresh
+echo 'typedef enum ls_low { NONE } ls_low; int ls_other;' >tree/src/tensor/other.c
+planted "a type name used twice" 'type ls_low is defined in src/base/low.h:2 and src/tensor/other.c:1: give each type'
+
+fresh
+echo 'struct local { int a; };' | tee tree/src/base/one.c >tree/src/tensor/two.c
+planted "a type name of two single files" 'type local is defined in src/base/one.c:1 and src/tensor/two.c:1'
+
+fresh
+echo 'void ls_low_function(double x);' >tree/src/tensor/pair.h
+examine
+check "a pair of headers that clash makes it fail" is $status 1
+check "the pair is named" says err 'do not compile together: .*pair.h.*low.h'
+check "the pair is named in the other order, too" says err 'do not compile together: .*low.h.*pair.h'
+
+fresh
+echo 'extern ls_unknown thing;' >tree/src/tensor/needy.h
+planted "a header that lacks an include" 'src/tensor/needy.h does not compile by itself: .*include what it needs'
+
+fresh
+printf '#include "tensor/high.h"\nint ls_upwards;\n' >tree/src/base/upwards.c
+planted "an include of a higher layer" 'src/base/upwards.c:1: layer base includes tensor/high.h of layer tensor'
+
+fresh
+cat >tree/src/tensor/a.c <<'END'
+int ls_a(void); int ls_b(void);
+int ls_a(void) { return ls_b(); }
+END
+echo 'int ls_b(void); int ls_c(void); int ls_b(void) { return ls_c(); }' >tree/src/tensor/b.c
+echo 'int ls_c(void); int ls_a(void); int ls_c(void) { return ls_a(); }' >tree/src/tensor/c.c
+planted "a cycle of three files" 'cycle: src/tensor/a.c calls ls_b of src/tensor/b.c, .* ls_a of src/tensor/a.c: move the'
+
+fresh
+mkdir tree/src/comm
+both='int ls_a(void); int ls_b(void);'
+echo "$both int ls_a(void) { return ls_b(); }" >tree/src/comm/a.c
+echo "$both int ls_b(void) { return ls_a(); }" >tree/src/comm/b.c
+examine
+check "a cycle in src/comm passes" is "$status $(cat err)" "0 "
+finish
