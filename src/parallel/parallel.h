@@ -22,4 +22,7 @@ ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduc
 /* Whether all ranks have the same parameters, bit by bit. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 
+/* Returns whether the model is sharded: some parameters of this rank are parts of larger tensors. */
+bool ls_model_is_divided(const ls_module *model);
+
 #endif

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/op.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
@@ -31,6 +32,18 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
         LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
     }
     return agree(comm, hash, equal);
+}
+
+bool ls_model_is_divided(const ls_module *model) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
+        for (int k = 0; leaf != NULL && k < LS_DIVISIONS; k++) {
+            if (leaf->divisions[k].add != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* ---- a difference ------------------------------------------------------------------------------------------------ */

@@ -2,6 +2,8 @@
  * What must be alike on all ranks of a trial. Each rank writes what it has as text, one line for each thing, and the
  * ranks compare the hash. Only where hashes differ do they exchange the texts, to name the first line that differs.
  */
+#include "train/alike.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +13,9 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/data_parallel.h"
 #include "parallel/pipeline.h"
-#include "train/trial.h"
+#include "train/checkpoint/checkpoint.h"
 
 enum { LINE_LIMIT = 512 };
 
@@ -181,4 +184,10 @@ ls_status ls_trial_check_alike(const ls_trial *trial) {
     status = status == LS_OK ? compare(trial->state.comm, &own) : status;
     ls_free(own.bytes);
     return status;
+}
+
+ls_status ls_trial_check_replicas(const ls_trial *trial) {
+    ls_module *model = trial->state.model;
+    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
+                                                                                    : LS_OK;
 }

@@ -4,12 +4,12 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel/data_parallel.h"
-#include "train/trial.h"
-
-bool ls_trial_has_ended(const ls_trial *trial) {
-    return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
-}
+#include "train/agree.h"
+#include "train/alike.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/pass.h"
+#include "train/progress.h"
+#include "train/setup.h"
 
 /* An epoch that a checkpoint was made in the midst of has begun already. */
 static ls_status begin_epoch(ls_trial *trial) {
@@ -81,12 +81,6 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     ls_progress_epoch(trial);
     LS_TRY(LS_CALL(trial, on_end_epoch));
     return LS_CALL(trial, on_checkpoint);
-}
-
-ls_status ls_trial_check_replicas(const ls_trial *trial) {
-    ls_module *model = trial->state.model;
-    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
-                                                                                    : LS_OK;
 }
 
 /* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */

@@ -79,6 +79,8 @@ ls_status ls_folder_sync(const char *path);
 ls_status ls_folder_replace(const char *parent, const char *from, const char *to);
 /* Removes a folder of files. */
 ls_status ls_folder_delete(const char *path);
+/* Returns whether the folder has a manifest, as every checkpoint has. */
+bool ls_checkpoint_is_one(const char *folder);
 
 #define LS_CHECKPOINT_NAME_LIMIT 64
 /* "epoch-000003-step-0000000120". */
@@ -100,8 +102,6 @@ void ls_folder_names_free(ls_folder_names *names);
 
 /* ---- verify.c ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a folder has a manifest. */
-bool ls_checkpoint_is_one(const char *folder);
 /* Whether all files are there as the manifest says. */
 ls_status ls_checkpoint_verify(const char *folder);
 /* The checkpoint itself, or the newest whole one in the folder; damaged ones before it are logged. "": none. */
@@ -132,8 +132,6 @@ typedef struct ls_checkpoint {
     int keep;            /* 0: nothing else is removed */
 } ls_checkpoint;
 
-/* Whether parameters of this rank are parts of something that is divided over ranks. */
-bool ls_model_is_divided(const ls_module *model);
 /* Copies the trial as it is; `divided`: on any rank. NULL and an error on failure. */
 ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided);
 void ls_checkpoint_free(ls_checkpoint *snapshot);
@@ -203,10 +201,34 @@ struct ls_checkpointer {
     bool divided;
     bool due;      /* one is to be written as soon as may be */
     uint64_t last; /* when the last was, of ls_clock_ns */
+    bool is_best;  /* the epoch that ends has the best value so far */
     bool committing;
     int phase;
     ls_checkpoint *snapshot; /* that is being written; NULL: none */
     ls_writer writer;
 };
+
+/* Begins a run: opens the folder. ls_checkpoints_finish ends a run that succeeded: it waits until everything is
+ * written. ls_checkpoints_end ends every run. */
+ls_status ls_checkpoints_begin(ls_trial *trial);
+ls_status ls_checkpoints_finish(ls_trial *trial);
+void ls_checkpoints_end(ls_trial *trial);
+
+/* The two halves of an agreement at the end of a step or an epoch (step.c). ls_checkpoints_vote puts this rank's
+ * request into trial->ballot, and returns the status of its writing. ls_checkpoints_act does what all ranks have agreed
+ * on; it returns LS_ERR_STOPPED if a signal ended the run. */
+ls_status ls_checkpoints_vote(ls_trial *trial, bool epoch);
+ls_status ls_checkpoints_act(ls_trial *trial, bool epoch);
+
+/* ---- load.c ------------------------------------------------------------------------------------------------------ */
+
+/* Puts the trial where the newest checkpoint in the folder is. If the folder has none, the trial stays as it is, or the
+ * call fails if a checkpoint is `needed`. Collective. */
+ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
+
+/* ---- options.c --------------------------------------------------------------------------------------------------- */
+
+/* Writes the options, which must be the same on all ranks, into `text`. */
+void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
 
 #endif

@@ -71,6 +71,11 @@ ls_status ls_folder_delete(const char *path) {
     return rmdir(path) == 0 || errno == ENOENT ? LS_OK : fail_io("remove", path);
 }
 
+bool ls_checkpoint_is_one(const char *folder) {
+    char path[PATH_MAX];
+    return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
 void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step) {

@@ -7,6 +7,7 @@
 #include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "tensor/device.h"
+#include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 
 typedef struct loading {

@@ -22,6 +22,9 @@
 #include <unistd.h>
 
 #include "formats/file.h"
+#include "parallel/parallel.h"
+#include "train/agree.h"
+#include "train/alike.h"
 #include "train/checkpoint/checkpoint.h"
 
 static const char *const maker = "ls_checkpoint_callback";
@@ -151,36 +154,43 @@ static bool is_due(const ls_trial *trial, bool epoch) {
            (options->every_seconds > 0 && rank_of(trial) == 0 && seconds >= options->every_seconds);
 }
 
-ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
+ls_status ls_checkpoints_vote(ls_trial *trial, bool epoch) {
     ls_checkpointer *self = trial->checkpointer;
     if (self == NULL) {
-        return ls_trial_agree(trial, LS_OK);
+        return LS_OK;
     }
-    bool best = false;
     ls_status status = collect(self, false);
+    self->is_best = false;
     if (status == LS_OK && epoch) {
-        status = note_best(trial, &best);
+        status = note_best(trial, &self->is_best);
     }
     const int signal = self->signals ? ls_signals_since(self->heard) : 0;
-    trial->ballot = (ls_ballot){.asks = signal != 0                    ? LS_ASKS_TO_PAUSE + signal
-                                        : best || is_due(trial, epoch) ? LS_ASKS_TO_SAVE
-                                                                       : LS_ASKS_NOTHING,
+    trial->ballot = (ls_ballot){.asks = signal != 0                             ? LS_ASKS_TO_PAUSE + signal
+                                        : self->is_best || is_due(trial, epoch) ? LS_ASKS_TO_SAVE
+                                                                                : LS_ASKS_NOTHING,
                                 .writing = self->phase};
-    LS_TRY(ls_trial_agree(trial, status));
+    return status;
+}
+
+ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
+    ls_checkpointer *self = trial->checkpointer;
     const ls_ballot ballot = trial->ballot;
+    if (self == NULL) {
+        return LS_OK;
+    }
     if (ballot.writing == LS_SETTLING) {
         LS_TRY(settle(trial));
     }
     if (ballot.asks >= LS_ASKS_TO_PAUSE) {
-        return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, best);
+        return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, self->is_best);
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE;
     if (self->due && epoch) {
-        LS_TRY(finish(trial)); /* this place does not come again */
+        LS_TRY(finish(trial)); /* the run does not come back to the end of this epoch */
     } else if (ballot.writing != LS_IDLE) {
         return LS_OK;
     }
-    return self->due ? begin_writing(trial, best) : LS_OK;
+    return self->due ? begin_writing(trial, self->is_best) : LS_OK;
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/op.h"
 #include "base/memory.h"
 #include "data/loader.h"
 #include "nn/module.h"
@@ -152,18 +151,6 @@ static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
-
-bool ls_model_is_divided(const ls_module *model) {
-    for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
-        for (int k = 0; leaf != NULL && k < LS_DIVISIONS; k++) {
-            if (leaf->divisions[k].add != NULL) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
 
 static ls_status copy_metadata(const char *const *metadata, ls_copies *copies) {
     size_t count = 0;
