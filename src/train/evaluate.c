@@ -13,7 +13,7 @@ static bool is_within(const ls_trial *trial) {
     return trial->running || trial->measuring;
 }
 
-static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
+static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
     ls_trial_enter(trial, pass->phase, pass->loader);
@@ -27,7 +27,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
 }
 
 /* A pass that a hook asked for, in the midst of a run or of another evaluation, which goes on afterwards. */
-static ls_status pass_within_another(ls_trial *trial, const ls_pass *pass) {
+static ls_status pass_within_another(ls_trial *trial, const ls_trial_pass *pass) {
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;
     ls_trial_enter(trial, pass->phase, pass->loader);
@@ -37,7 +37,7 @@ static ls_status pass_within_another(ls_trial *trial, const ls_pass *pass) {
 }
 
 /* Between runs; the trial may be one that goes on in the midst of an epoch, too. */
-static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
+static ls_status pass_between_runs(ls_trial *trial, const ls_trial_pass *pass) {
     trial->state.epoch = 0;
     trial->state.epochs = 1;
     trial->state.stop = false;
@@ -48,7 +48,7 @@ static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
     return status;
 }
 
-ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass) {
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
     const bool continues = trial->continues;
@@ -97,13 +97,13 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
     char prefix[LS_METRIC_NAME_LIMIT];
     snprintf(prefix, sizeof prefix, "%s_", label);
     ls_history_entry results = {.count = 0};
-    const ls_pass pass = {.loader = loader,
-                          .phase = LS_PHASE_EVALUATION,
-                          .steps = trial->options.evaluate_steps,
-                          .step = ls_trial_validation_step,
-                          .label = label,
-                          .prefix = prefix,
-                          .entry = &results};
+    const ls_trial_pass pass = {.loader = loader,
+                                .phase = LS_PHASE_EVALUATION,
+                                .steps = trial->options.evaluate_steps,
+                                .step = ls_trial_validation_step,
+                                .label = label,
+                                .prefix = prefix,
+                                .entry = &results};
     LS_TRY(ls_trial_evaluation_pass(trial, &pass));
     /* They stand in the last epoch of the history, as torchbearer has it. */
     return is_within(trial) ? LS_OK : ls_history_extend(&trial->history, &results);

@@ -5,6 +5,6 @@
 #include "train/pass.h"
 
 /* Runs the pass with hooks, or without hooks if a hook asks for it, and restores the state of the trial. */
-ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass);
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 #endif

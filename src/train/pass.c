@@ -11,7 +11,7 @@ bool ls_trial_has_ended(const ls_trial *trial) {
     return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
 }
 
-static bool is_done(const ls_trial *trial, const ls_pass *pass) {
+static bool is_done(const ls_trial *trial, const ls_trial_pass *pass) {
     return (pass->phase == LS_PHASE_TRAINING && ls_trial_has_ended(trial)) ||
            (pass->steps > 0 && trial->state.batch >= pass->steps);
 }
@@ -26,7 +26,7 @@ static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples)
     trial->training_samples += samples;
 }
 
-static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch *batch, uint64_t began) {
+static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_batch *batch, uint64_t began) {
     const bool training = pass->phase == LS_PHASE_TRAINING;
     LS_TRY(ls_trial_step(trial, batch, pass->step));
     if (training) {
@@ -41,12 +41,12 @@ static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch 
     return ls_trial_end_of_step(trial, false);
 }
 
-static ls_status no_batches(const ls_pass *pass) {
+static ls_status no_batches(const ls_trial_pass *pass) {
     return ls_fail(LS_ERR_ARGUMENT, "ls_trial: %lld batches an epoch are asked for, but the loader has none",
                    (long long)pass->steps);
 }
 
-static ls_status run_batches(ls_trial *trial, const ls_pass *pass) {
+static ls_status run_batches(ls_trial *trial, const ls_trial_pass *pass) {
     /* A run that was stopped behind the last batch of an epoch has left the loader there. */
     bool at_an_end = pass->steps == 0 && trial->state.batch > 0 && !trial->continues;
     int ends = 0;
@@ -73,7 +73,7 @@ static ls_status run_batches(ls_trial *trial, const ls_pass *pass) {
     return LS_OK;
 }
 
-static void begin(ls_trial *trial, const ls_pass *pass) {
+static void begin(ls_trial *trial, const ls_trial_pass *pass) {
     ls_trial_state *state = &trial->state;
     state->batches = pass->steps > 0 ? pass->steps : ls_loader_batch_count(pass->loader);
     if (!trial->continues) {
@@ -86,7 +86,7 @@ static void begin(ls_trial *trial, const ls_pass *pass) {
     ls_progress_begin(trial, pass->label);
 }
 
-static ls_status run_pass(ls_trial *trial, const ls_pass *pass) {
+static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
     begin(trial, pass);
     const bool before = ls_no_grad(pass->phase != LS_PHASE_TRAINING);
     const ls_status status = run_batches(trial, pass);
@@ -100,19 +100,19 @@ static ls_status run_pass(ls_trial *trial, const ls_pass *pass) {
 }
 
 /* The rest of the loader's epoch is left out, unless the run has ended in the midst of it. */
-static ls_status skip_rest(const ls_trial *trial, const ls_pass *pass) {
+static ls_status skip_rest(const ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
     ls_loader_position(pass->loader, &epoch, &batch);
     const bool whole = pass->steps > 0 && trial->state.batch >= pass->steps;
     return whole && batch > 0 && !trial->options.endless ? ls_loader_seek(pass->loader, epoch + 1, 0) : LS_OK;
 }
 
-ls_status ls_trial_train_pass(ls_trial *trial, const ls_pass *pass) {
+ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(run_pass(trial, pass));
     return skip_rest(trial, pass);
 }
 
-ls_status ls_trial_measure_pass(ls_trial *trial, const ls_pass *pass) {
+ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
     ls_loader_position(pass->loader, &epoch, &batch);
     LS_TRY(ls_loader_seek(pass->loader, 0, 0));

@@ -237,11 +237,11 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     if (trial->prediction != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_trial_predict: called by a hook of another prediction of this trial");
     }
-    const ls_pass pass = {.loader = loader,
-                          .phase = LS_PHASE_PREDICTION,
-                          .steps = trial->options.evaluate_steps,
-                          .step = prediction_step,
-                          .label = "predict"};
+    const ls_trial_pass pass = {.loader = loader,
+                                .phase = LS_PHASE_PREDICTION,
+                                .steps = trial->options.evaluate_steps,
+                                .step = prediction_step,
+                                .label = "predict"};
     ls_prediction prediction = {.rows = NULL};
     trial->prediction = &prediction;
     ls_status status = ls_trial_evaluation_pass(trial, &pass);

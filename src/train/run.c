@@ -24,22 +24,23 @@ static ls_status begin_epoch(ls_trial *trial) {
 }
 
 /* Of an epoch of the run, called "0/3(t)" or "0/3(v)". */
-static ls_pass make_pass(const ls_trial *trial, bool training, char label[LS_LABEL_LIMIT], ls_history_entry *entry) {
+static ls_trial_pass make_pass(const ls_trial *trial, bool training, char label[LS_LABEL_LIMIT],
+                               ls_history_entry *entry) {
     const ls_trial_options *options = &trial->options;
     snprintf(label, LS_LABEL_LIMIT, "%lld/%lld(%c)", (long long)trial->state.epoch, (long long)trial->state.epochs,
              training ? 't' : 'v');
-    return (ls_pass){.loader = training ? options->train : options->validate,
-                     .phase = training ? LS_PHASE_TRAINING : LS_PHASE_VALIDATION,
-                     .steps = training ? options->train_steps : options->validate_steps,
-                     .step = training ? ls_trial_training_step : ls_trial_validation_step,
-                     .label = label,
-                     .prefix = training ? "" : "val_",
-                     .entry = entry};
+    return (ls_trial_pass){.loader = training ? options->train : options->validate,
+                           .phase = training ? LS_PHASE_TRAINING : LS_PHASE_VALIDATION,
+                           .steps = training ? options->train_steps : options->validate_steps,
+                           .step = training ? ls_trial_training_step : ls_trial_validation_step,
+                           .label = label,
+                           .prefix = training ? "" : "val_",
+                           .entry = entry};
 }
 
 static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
-    const ls_pass pass = make_pass(trial, true, label, entry);
+    const ls_trial_pass pass = make_pass(trial, true, label, entry);
     const int64_t before = trial->state.step;
     ls_trial_watch_begin(trial);
     LS_TRY(ls_trial_train_pass(trial, &pass));
@@ -52,7 +53,7 @@ static ls_status train(ls_trial *trial, ls_history_entry *entry) {
 
 static ls_status validate_model(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
-    const ls_pass pass = make_pass(trial, false, label, entry);
+    const ls_trial_pass pass = make_pass(trial, false, label, entry);
     ls_trial_enter(trial, LS_PHASE_VALIDATION, pass.loader);
     LS_TRY(LS_CALL(trial, on_start_validation));
     LS_TRY(ls_trial_measure_pass(trial, &pass));

@@ -11,7 +11,8 @@
  * All of it is written to a folder of another name, in the same place; that is renamed when everything in it is on
  * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.
  *
- *   manifest.c   the manifest, to and from its file       snapshot.c   copies of what a trial consists of
+ *   content.c    the table of what a checkpoint holds     copies.c     lists of copies of tensors
+ *   manifest.c   the manifest, to and from its file       snapshot.c   copies of all contents of a trial
  *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
  *   verify.c     is one whole? which is the newest?       writer.c     the thread that writes
  *   signals.c    SIGTERM and SIGUSR1                      options.c    the callback
@@ -107,13 +108,23 @@ ls_status ls_checkpoint_verify(const char *folder);
 /* The checkpoint itself, or the newest whole one in the folder; damaged ones before it are logged. "": none. */
 ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]);
 
-/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
+/* ---- copies.c ---------------------------------------------------------------------------------------------------- */
 
 typedef struct ls_copies {
     ls_named *items; /* names and tensors are its own */
     int count;
     char **metadata; /* pairs ended by NULL; NULL: none */
 } ls_copies;
+
+/* Adds copies, on the host, under `prefix` and their names. */
+ls_status ls_copies_add(ls_copies *copies, const char *prefix, const ls_named *named, int count);
+/* Adds a tensor of one axis with these numbers. */
+ls_status ls_copies_add_numbers(ls_copies *copies, const char *name, ls_dtype dtype, int64_t count, void *numbers);
+/* Copies the metadata of a model: pairs, ended by NULL. */
+ls_status ls_copies_add_metadata(ls_copies *copies, const char *const *metadata);
+void ls_copies_free(ls_copies *copies);
+
+/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
 
 /* The files of one rank. */
 enum { LS_MODEL_PART = 0, LS_OPTIMIZER_PART, LS_RANK_PART, LS_PARTS };
@@ -140,10 +151,27 @@ bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uin
 /* Where it is to be written; `nonce` is of this writing, the same on all ranks. */
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
 
-/* What precedes the names of the tensors of callback `i` of the trial. */
-void ls_callback_prefix(const ls_trial *trial, int i, char prefix[128]);
 /* "NAME.safetensors", or "NAME-0001.safetensors" with a rank that is not -1. */
 void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
+
+/* ---- content.c --------------------------------------------------------------------------------------------------- */
+
+/* A checkpoint that is put back into a trial. */
+typedef struct ls_resumption {
+    ls_trial *trial;
+    const char *folder;
+    ls_manifest manifest;
+    int rank, size;          /* of the trial */
+    ls_safetensors *own;     /* the file of this rank; of rank 0 if the rank is new */
+    const ls_named *tensors; /* in that file, of the part that is being put back, without their prefix */
+    int count;
+    int64_t batch;        /* of the trial's epoch, in its global batches */
+    int64_t loader_batch; /* likewise, of the loader's */
+} ls_resumption;
+
+/* Copies all contents of the trial into the snapshot, and puts the contents of a checkpoint back into the trial. */
+ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to);
+ls_status ls_checkpoint_set_contents(ls_resumption *from);
 
 /* ---- write.c ----------------------------------------------------------------------------------------------------- */
 
