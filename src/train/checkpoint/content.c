@@ -1,6 +1,7 @@
 /*
  * The content of a checkpoint: one table, whose rows copy a part of the trial into a snapshot and put it back. Saving
- * and loading follow this table alone, so a part that is saved cannot be forgotten in loading.
+ * and loading follow this table alone. Loading refuses a checkpoint with a tensor that belongs to no row, so no part
+ * that was saved is forgotten.
  */
 #include <stdio.h>
 #include <string.h>
@@ -378,10 +379,32 @@ ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to) {
     return LS_OK;
 }
 
+static bool is_known(const char *name) {
+    bool known = false;
+    for (int i = 0; i < CONTENTS; i++) {
+        known |=
+            contents[i].place == IN_RANK_FILE && strncmp(name, contents[i].prefix, strlen(contents[i].prefix)) == 0;
+    }
+    return known;
+}
+
+static ls_status check_known(const ls_resumption *from, const ls_named *all, int count) {
+    for (int i = 0; i < count; i++) {
+        if (!is_known(all[i].name)) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "checkpoint: %s has \"%.100s\", which Lockstep %s cannot load: use Lockstep %s, which saved "
+                           "the checkpoint",
+                           from->folder, all[i].name, ls_version(), from->manifest.version);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_checkpoint_set_contents(ls_resumption *from) {
     const int count = ls_safetensors_count(from->own);
     ls_named *all = list_file(from->own), *found = list_file(from->own);
     ls_status status = all != NULL && found != NULL ? LS_OK : ls_error_status();
+    status = status == LS_OK ? check_known(from, all, count) : status;
     from->tensors = found;
     for (int i = 0; status == LS_OK && i < CONTENTS; i++) {
         const struct content *part = &contents[i];
