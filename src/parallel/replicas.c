@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
+#include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
@@ -138,4 +139,9 @@ ls_status ls_data_parallel_check(ls_module *module) {
     bool equal = true;
     LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(module, comm, &equal) : LS_OK);
     return equal ? LS_OK : find_difference(module, comm);
+}
+
+ls_status ls_replicas_check(ls_module *model) {
+    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
+                                                                                    : LS_OK;
 }

@@ -13,7 +13,6 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel/data_parallel.h"
 #include "parallel/pipeline.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -184,10 +183,4 @@ ls_status ls_trial_check_alike(const ls_trial *trial) {
     status = status == LS_OK ? compare(trial->state.comm, &own) : status;
     ls_free(own.bytes);
     return status;
-}
-
-ls_status ls_trial_check_replicas(const ls_trial *trial) {
-    ls_module *model = trial->state.model;
-    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
-                                                                                    : LS_OK;
 }

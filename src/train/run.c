@@ -4,6 +4,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/parallel.h"
 #include "train/agree.h"
 #include "train/alike.h"
 #include "train/checkpoint/checkpoint.h"
@@ -93,7 +94,7 @@ static ls_status run_epoch(ls_trial *trial) {
     const bool whole = !trial->state.stop;
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
@@ -123,7 +124,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     }
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     ls_progress_begin_run(trial);
     while (trial->epochs_run < epochs && has_more(trial)) {
         trial->state.epoch = trial->epochs_run;

@@ -24,7 +24,6 @@
 #include "formats/file.h"
 #include "parallel/parallel.h"
 #include "train/agree.h"
-#include "train/alike.h"
 #include "train/checkpoint/checkpoint.h"
 
 static const char *const maker = "ls_checkpoint_callback";
@@ -89,7 +88,8 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
-    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_trial_check_replicas(trial) : LS_OK); /* else it was done */
+    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_replicas_check(trial->state.model)
+                                                   : LS_OK); /* else it was done */
     self->due = false;
     trial->state.save = false;
     self->last = ls_clock_ns();
@@ -501,7 +501,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
                        "ls_checkpoint_callback");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     LS_TRY(meet(trial, &nonce, &divided));
     ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
     const ls_status status = write_now(trial, snapshot, folder, nonce);
