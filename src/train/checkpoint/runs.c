@@ -1,13 +1,13 @@
 /*
- * When checkpoints are written, and what happens for them between two steps. Every decision is one of all ranks: what
- * each of them asks for travels with the agreement on going on (agree.c), and how far each is with its writing does,
- * too. So ranks need no other call, and the threads that write need none at all:
+ * When checkpoints are written. All ranks decide together, at the end of each step and epoch (ls_trial_end_of_step in
+ * step.c): each rank votes with its requests and the phase of its writing, the agreement on going on (agree.c) carries
+ * the votes, and then each rank acts. So ranks need no other collective call, and the threads that write need none:
  *
- *   all ranks idle, and one is due     each copies its part and starts to write it: LS_WRITING
- *   no rank is LS_WRITING any more     rank 0 makes a checkpoint of what all have written: LS_SETTLING
- *   that is done                       LS_IDLE
+ *   all ranks LS_IDLE, a checkpoint is due   each rank copies its part and starts to write it: LS_WRITING
+ *   no rank is LS_WRITING                    rank 0 makes a checkpoint of the files of all ranks: LS_SETTLING
+ *   rank 0 has made it                       LS_IDLE
  *
- * A thread that has failed is a failure of its rank at the next agreement.
+ * If a thread fails, its rank fails at the next agreement.
  */
 #include <errno.h>
 #include <fcntl.h>
