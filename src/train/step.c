@@ -65,7 +65,8 @@ ls_status ls_trial_forward(ls_trial *trial) {
         return LS_OK;
     }
     LS_TRY(CALL(trial, on_sample));
-    const thread_modes before = begin_modes(trial, ls_thread_present->divisor);
+    ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss within the model is not the loss of the trial */
+    const thread_modes before = begin_modes(trial, outer);
     state->output = ls_forward(state->model, state->input);
     end_modes(trial, before);
     LS_TRY(check_made("the model", state->output, before.errors));
