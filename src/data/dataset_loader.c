@@ -35,8 +35,6 @@ typedef struct loader_state {
     ls_prefetch *prefetch; /* makes batches on threads; NULL: they are made here, into these */
     ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
     ls_tensor *target;
-    const ls_device *device; /* of what is lent */
-    ls_tensor *lent[2];      /* the same there */
 } loader_state;
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -161,29 +159,6 @@ static ls_status order_epoch(loader_state *state, int64_t epoch) {
     return LS_OK;
 }
 
-/* Withdraws the copies of the batch on the device of the loader. */
-static void withdraw_copies(loader_state *state) {
-    for (int i = 0; i < 2; i++) {
-        ls_tensor_withdraw(state->lent[i]);
-        state->lent[i] = NULL;
-    }
-}
-
-/* The elements stay where they are, for the next batch. On another device, the program had only the copies. */
-static void renew_lent(loader_state *state) {
-    withdraw_copies(state);
-    if (state->device->is_host) {
-        state->input = ls_tensor_renew(state->input);
-        state->target = ls_tensor_renew(state->target);
-    }
-}
-
-static ls_status lend(loader_state *state, const ls_tensor *input, const ls_tensor *target) {
-    state->lent[0] = ls_tensor_on_device("ls_loader_next", input, state->device);
-    state->lent[1] = ls_tensor_on_device("ls_loader_next", target, state->device);
-    return state->lent[0] != NULL && state->lent[1] != NULL ? LS_OK : ls_error_status();
-}
-
 static share share_of(const loader_state *state, int64_t number) {
     const int64_t begin = number * state->global_batch;
     const int64_t left = state->samples - begin;
@@ -223,7 +198,11 @@ static ls_status make_batch(void *user, int64_t number, ls_tensor **input, ls_te
 static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_tensor **target) {
     loader_state *state = self->state;
     if (state->prefetch != NULL) {
-        return ls_prefetch_take(state->prefetch, number, self->batches, input, target);
+        return ls_prefetch_take(state->prefetch, number, self->batches, !self->lent_copies, input, target);
+    }
+    if (!self->lent_copies) { /* the elements stay where they are, for the next batch */
+        state->input = ls_tensor_renew(state->input);
+        state->target = ls_tensor_renew(state->target);
     }
     const ls_status status = make_batch(state, number, &state->input, &state->target);
     *input = state->input;
@@ -233,18 +212,13 @@ static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_ten
 
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
-    ls_tensor *input, *target;
     (void)more; /* there are as many as the loader was said to have */
     if (state->ordered_epoch != epoch) {
         ls_prefetch_halt(state->prefetch); /* the order is what it works by */
         LS_TRY(order_epoch(state, epoch));
     }
-    renew_lent(state);
-    LS_TRY(take(self, number, &input, &target));
-    LS_TRY(lend(state, input, target));
+    LS_TRY(take(self, number, &batch->input, &batch->target));
     state->lent_share = share_of(state, number);
-    batch->input = state->lent[0];
-    batch->target = state->lent[1];
     batch->first = state->lent_share.mine - state->lent_share.begin;
     batch->count = state->lent_share.count;
     batch->global_count = state->lent_share.all;
@@ -253,7 +227,6 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
 
 static void dataset_free_state(ls_loader *self) {
     loader_state *state = self->state;
-    withdraw_copies(state);
     ls_prefetch_free(state->prefetch);
     ls_tensor_withdraw(state->input);
     ls_tensor_withdraw(state->target);
@@ -276,8 +249,8 @@ static ls_status make_threads(loader_state *state) {
     }
     const int threads = state->dataset->serial ? 1 : options->threads;
     const int64_t ahead = options->prefetch > 0 ? options->prefetch : 2 * (int64_t)threads;
-    state->prefetch = ls_prefetch_new(threads, ahead, options->comm != NULL ? ls_comm_rank(options->comm) : -1,
-                                      state->device->is_host, make_batch, state);
+    state->prefetch =
+        ls_prefetch_new(threads, ahead, options->comm != NULL ? ls_comm_rank(options->comm) : -1, make_batch, state);
     return state->prefetch != NULL ? LS_OK : ls_error_status();
 }
 
@@ -295,17 +268,16 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
         return NULL;
     }
     loader->of_dataset = true;
+    loader->device = options->device != NULL ? ls_device_find("ls_loader_new", options->device) : ls_device_default();
     loader_state *state = loader->state;
     *state = (loader_state){.dataset = dataset,
                             .options = *options,
-                            .device = options->device != NULL ? ls_device_find("ls_loader_new", options->device)
-                                                              : ls_device_default(),
                             .rank = options->comm != NULL ? ls_comm_rank(options->comm) : 0,
                             .world_size = world_size,
                             .global_batch = global_batch,
                             .samples = samples,
                             .ordered_epoch = -1};
-    if (state->device == NULL || allocate(state) != LS_OK || make_threads(state) != LS_OK) {
+    if (loader->device == NULL || allocate(state) != LS_OK || make_threads(state) != LS_OK) {
         ls_loader_free(loader);
         return NULL;
     }

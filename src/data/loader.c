@@ -119,6 +119,17 @@ static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
                                                                        : ls_tensor_take(tensor);
 }
 
+/* Replaces the tensor of a batch, which the caller holds, by a copy on the device. NULL is allowed. */
+static ls_status move(ls_tensor **tensor, const ls_device *device) {
+    ls_tensor *before = *tensor;
+    if (before == NULL || device == NULL || ls_tensor_device(before) == device) {
+        return LS_OK;
+    }
+    *tensor = ls_tensor_on_device("ls_loader_next", before, device);
+    ls_tensor_drop(before);
+    return *tensor != NULL ? LS_OK : ls_error_status();
+}
+
 /* Checks what the kind made, and fills in what it left to the loader. */
 static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     if (batch->input == NULL || ls_ndim(batch->input) < 1) {
@@ -150,6 +161,7 @@ static ls_status complete(const ls_loader *loader, ls_batch *batch) {
 
 typedef struct making {
     ls_loader *loader;
+    const ls_device *device; /* of the batch; NULL: where the kind makes it */
     ls_batch *batch;
     bool *more;
 } making;
@@ -169,6 +181,11 @@ static ls_status make_in(const making *m, const ls_scope *scope) {
     LS_TRY(scope == NULL || scope->status == LS_OK ? complete(loader, batch) : LS_OK);
     loader->input = hold(batch->input, scope);
     loader->target = hold(batch->target, scope);
+    loader->lent_copies = m->device != NULL && ls_tensor_device(loader->input) != m->device;
+    LS_TRY(move(&loader->input, m->device));
+    LS_TRY(move(&loader->target, m->device));
+    batch->input = loader->input;
+    batch->target = loader->target;
     return LS_OK;
 }
 
@@ -176,7 +193,7 @@ static ls_status make(void *argument) {
     return make_in(argument, ls_thread()->scope);
 }
 
-ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
+ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more) {
     if (loader == NULL || batch == NULL || more == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: an argument is NULL");
     }
@@ -190,7 +207,8 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     bool is_more = loader->batches < 0 || loader->batch < loader->batches;
     if (is_more) {
         const uint64_t began = ls_trace_now();
-        making m = {.loader = loader, .batch = &made, .more = &is_more};
+        making m = {
+            .loader = loader, .device = device != NULL ? device : loader->device, .batch = &made, .more = &is_more};
         LS_TRY(loader->of_dataset ? make_in(&m, NULL) : ls_without_recording(make, &m));
         ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
     }
@@ -203,4 +221,8 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     *batch = made;
     *more = true;
     return LS_OK;
+}
+
+ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
+    return ls_loader_next_on(loader, NULL, batch, more);
 }

@@ -4,19 +4,27 @@
 
 #include <lockstep/data.h>
 
+#include "tensor/device.h"
+
 struct ls_loader {
     const ls_loader_type *type;
     void *state;
-    int64_t batches; /* of an epoch; -1: not known */
-    bool of_dataset; /* its kind makes no tensors of a scope, so its calls need none of their own */
+    int64_t batches;         /* of an epoch; -1: not known */
+    bool of_dataset;         /* its kind makes no tensors of a scope, so its calls need none of their own */
+    const ls_device *device; /* receives the batches; NULL: batches stay where the kind makes them */
     int64_t epoch;
     int64_t batch;    /* the next one */
     ls_tensor *input; /* of the batch lent last, held */
     ls_tensor *target;
+    bool lent_copies; /* that batch was made on another device; the program has copies of it */
 };
 
 /* False, with LS_ERR_STATE, for a loader that was freed. */
 bool ls_loader_is_here(const char *call, const ls_loader *loader);
+
+/* Like ls_loader_next, but puts the batch on `device` instead of the loader's device. NULL selects the loader's device.
+ * This is the only function that moves batches between devices. */
+ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more);
 
 /* The numbers in its data set of the samples of the batch lent last, this rank's; NULL of a loader of another kind. */
 const int64_t *ls_loader_samples(const ls_loader *loader);

@@ -32,7 +32,6 @@ struct ls_prefetch {
     ls_make_batch *make;
     void *user;
     int rank;
-    bool lends;              /* the program gets the tensors of the slots, not copies */
     const ls_device *device; /* for tensors that a program makes in its functions, as where the threads were started */
     pid_t process;           /* where they are */
     int threads;
@@ -98,7 +97,7 @@ static void *work(void *argument) {
 
 /* ---- beginning and ending ---------------------------------------------------------------------------------------- */
 
-ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, bool lends, ls_make_batch *make_batch, void *user) {
+ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
     const int64_t slots = (ahead + threads) / threads * threads; /* one more than `ahead`, or some more */
     ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
     slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
@@ -113,7 +112,6 @@ ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, bool lends, l
     *self = (ls_prefetch){.make = make_batch,
                           .user = user,
                           .rank = rank,
-                          .lends = lends,
                           .threads = threads,
                           .ahead = ahead,
                           .slots = slots,
@@ -172,7 +170,7 @@ void ls_prefetch_free(ls_prefetch *self) {
         pthread_cond_destroy(&self->changed);
         pthread_mutex_destroy(&self->lock);
         for (int64_t i = 0; i < self->slots; i++) {
-            drop_slot(&self->batches[i], self->lends && self->taken != NONE && i == self->taken % self->slots);
+            drop_slot(&self->batches[i], self->taken != NONE && i == self->taken % self->slots);
         }
     }
     ls_free(self->batches);
@@ -222,7 +220,7 @@ static ls_tensor *renew(ls_tensor *tensor) {
 }
 
 static void renew_lent(ls_prefetch *self) {
-    if (self->lends && self->taken != NONE) {
+    if (self->taken != NONE) {
         slot *lent = &self->batches[self->taken % self->slots];
         lent->input = renew(lent->input);
         lent->target = renew(lent->target);
@@ -244,7 +242,8 @@ static slot *wait_for(ls_prefetch *self, int64_t number, int64_t count) {
     return place;
 }
 
-ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, ls_tensor **input, ls_tensor **target) {
+ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, bool lent, ls_tensor **input,
+                           ls_tensor **target) {
     if (is_elsewhere(self)) {
         return ls_fail(
             LS_ERR_STATE,
@@ -253,7 +252,9 @@ ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, ls_
             (long long)self->process);
     }
     LS_TRY(self->started > 0 ? LS_OK : start_threads(self));
-    renew_lent(self);
+    if (lent) {
+        renew_lent(self);
+    }
     const slot *place = wait_for(self, number, count);
     *input = place->input;
     *target = place->target;

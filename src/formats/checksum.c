@@ -11,9 +11,6 @@
 #include <stdio.h>
 
 #include "base/memory.h"
-#include "formats/file.h"
-
-enum { PIECE = 1 << 18 };
 
 struct ls_checksum {
     XXH3_state_t state;
@@ -52,29 +49,4 @@ void ls_checksum_get(const ls_checksum *sum, int64_t *bytes, char text[LS_CHECKS
 
 void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
     to_text(XXH3_128bits(text, size), checksum);
-}
-
-static ls_status add_source(ls_source *source, ls_checksum *sum, void *piece) {
-    for (size_t got = PIECE; got == PIECE;) {
-        LS_TRY(ls_source_read(source, piece, PIECE, &got));
-        ls_checksum_add(sum, piece, got);
-    }
-    return LS_OK;
-}
-
-ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
-    ls_source source;
-    LS_TRY(ls_source_open(call, path, false, &source));
-    ls_checksum *sum = ls_checksum_new(call);
-    void *piece = sum != NULL ? ls_allocate(PIECE) : NULL;
-    const ls_status status = piece != NULL ? add_source(&source, sum, piece)
-                             : sum != NULL ? ls_fail_memory(call, PIECE)
-                                           : LS_ERR_MEMORY;
-    if (status == LS_OK) {
-        ls_checksum_get(sum, bytes, checksum);
-    }
-    ls_free(piece);
-    ls_checksum_free(sum);
-    ls_source_close(&source);
-    return status;
 }

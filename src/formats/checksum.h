@@ -20,6 +20,5 @@ void ls_checksum_add(ls_checksum *sum, const void *bytes, size_t size);
 void ls_checksum_get(const ls_checksum *sum, int64_t *bytes, char text[LS_CHECKSUM_TEXT]);
 
 void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]);
-ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]);
 
 #endif

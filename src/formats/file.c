@@ -15,7 +15,7 @@
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-enum { INFLATE_BUFFER = 1 << 18, READ_LIMIT = 1 << 30 };
+enum { INFLATE_BUFFER = 1 << 18, READ_LIMIT = 1 << 30, PIECE = 1 << 18 };
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
@@ -145,6 +145,31 @@ void ls_source_close(ls_source *source) {
     }
     source->inflating = NULL;
     source->fd = -1;
+}
+
+static ls_status add_source(ls_source *source, ls_checksum *sum, void *piece) {
+    for (size_t got = PIECE; got == PIECE;) {
+        LS_TRY(ls_source_read(source, piece, PIECE, &got));
+        ls_checksum_add(sum, piece, got);
+    }
+    return LS_OK;
+}
+
+ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
+    ls_source source;
+    LS_TRY(ls_source_open(call, path, false, &source));
+    ls_checksum *sum = ls_checksum_new(call);
+    void *piece = sum != NULL ? ls_allocate(PIECE) : NULL;
+    const ls_status status = piece != NULL ? add_source(&source, sum, piece)
+                             : sum != NULL ? ls_fail_memory(call, PIECE)
+                                           : LS_ERR_MEMORY;
+    if (status == LS_OK) {
+        ls_checksum_get(sum, bytes, checksum);
+    }
+    ls_free(piece);
+    ls_checksum_free(sum);
+    ls_source_close(&source);
+    return status;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

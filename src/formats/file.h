@@ -44,6 +44,9 @@ size_t ls_source_most(const ls_source *source);
 
 void ls_source_close(ls_source *source);
 
+/* Reads the whole file, and returns its size in bytes and its checksum. */
+ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]);
+
 /* The bytes of a shape that a file names, of elements of `width` bytes, at most 8; false when no tensor can have it:
  * there a size of 0 counts as 1. */
 bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes);

@@ -1,4 +1,4 @@
-#include "formats/image.h"
+#include "formats/jpeg.h"
 
 #ifdef LS_HAVE_JPEG
 

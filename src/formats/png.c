@@ -1,4 +1,4 @@
-#include "formats/image.h"
+#include "formats/png.h"
 
 #ifdef LS_HAVE_PNG
 

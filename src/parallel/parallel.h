@@ -25,4 +25,11 @@ ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 /* Whether all ranks have the same parameters, bit by bit. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 
+/* Returns LS_ERR_MISMATCH if the model is data-parallel, its ranks average gradients, and their parameters differ.
+ * Collective. */
+ls_status ls_replicas_check(ls_module *model);
+
+/* Returns whether the model is sharded: some parameters of this rank are parts of larger tensors. */
+bool ls_model_is_divided(const ls_module *model);
+
 #endif

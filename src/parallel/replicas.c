@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/op.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
+#include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
@@ -29,6 +31,18 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
         LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
     }
     return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
+}
+
+bool ls_model_is_divided(const ls_module *model) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
+        for (int k = 0; leaf != NULL && k < LS_DIVISIONS; k++) {
+            if (leaf->divisions[k].add != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* ---- a difference ------------------------------------------------------------------------------------------------ */
@@ -123,4 +137,9 @@ ls_status ls_data_parallel_check(ls_module *module) {
     bool equal = true;
     LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(module, comm, &equal) : LS_OK);
     return equal ? LS_OK : find_difference(module, comm);
+}
+
+ls_status ls_replicas_check(ls_module *model) {
+    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
+                                                                                    : LS_OK;
 }

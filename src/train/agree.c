@@ -7,12 +7,13 @@
  * the end of every batch and epoch, so that a run is stopped on all ranks after the same batch; where a run ends they
  * always do.
  */
+#include "train/agree.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "comm/give_up.h"
-#include "train/trial.h"
 
 #define TIMEOUT_SECONDS 10   /* for ranks that wait where an agreement does not reach them */
 #define TRIES           1000 /* calls of the others that are under way, and meet it instead */

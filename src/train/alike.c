@@ -2,6 +2,8 @@
  * What must be alike on all ranks of a trial. Each rank writes what it has as text, one line for each thing, and the
  * ranks compare the hash. Only where hashes differ do they exchange the texts, to name the first line that differs.
  */
+#include "train/alike.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +15,7 @@
 #include "optim/optimizer.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
-#include "train/trial.h"
+#include "train/checkpoint/checkpoint.h"
 
 enum { LINE_LIMIT = 512 };
 

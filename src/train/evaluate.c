@@ -1,10 +1,12 @@
 /* Evaluation and prediction: one pass over a loader outside of any run, or in the midst of one, where a hook asks. */
+#include "train/evaluate.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "nn/module.h"
-#include "train/trial.h"
+#include "train/agree.h"
 
 /* Whether a hook is being called, of a run or of an evaluation. */
 static bool is_within(const ls_trial *trial) {

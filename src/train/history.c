@@ -1,11 +1,10 @@
+#include "train/history.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/locale.h"
 #include "base/memory.h"
-#include "formats/file.h"
-#include "train/trial.h"
 
 static int find_value(const ls_history_entry *entry, const char *name) {
     for (int i = 0; name != NULL && i < entry->count; i++) {
@@ -184,8 +183,7 @@ void ls_history_free(ls_history *history) {
     *history = (ls_history){.count = 0};
 }
 
-/* The value of that name in an epoch that is there; NAN: it has none. */
-static double find_in(const ls_history *history, int64_t epoch, const char *wanted) {
+double ls_history_value(const ls_history *history, int64_t epoch, const char *wanted) {
     const ls_history_epoch *in = &history->epochs[epoch];
     const char *name = names_of(history, in);
     for (int i = 0; wanted != NULL && i < in->count; i++, name += strlen(name) + 1) {
@@ -196,20 +194,9 @@ static double find_in(const ls_history *history, int64_t epoch, const char *want
     return NAN;
 }
 
-/* ---- what users see ---------------------------------------------------------------------------------------------- */
-
-int64_t ls_trial_history_count(const ls_trial *trial) {
-    return trial != NULL ? trial->history.count : 0;
-}
-
-double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
-    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history.count;
-    return known ? find_in(&trial->history, epoch, name) : NAN;
-}
-
-/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. The metric
- * "epoch" measures what the first column has. */
-static ls_status list_columns(const ls_history *history, ls_history_entry *columns) {
+/* Epochs measure the same names, except that ls_trial_evaluate adds to the last epoch of its time. The metric "epoch"
+ * equals the first column of the file. */
+ls_status ls_history_columns(const ls_history *history, ls_history_entry *columns) {
     for (int64_t epoch = 0; epoch < history->count; epoch++) {
         const ls_history_epoch *of = &history->epochs[epoch];
         const char *name = names_of(history, of);
@@ -219,36 +206,4 @@ static ls_status list_columns(const ls_history *history, ls_history_entry *colum
         }
     }
     return LS_OK;
-}
-
-static ls_status write_history(const ls_trial *trial, FILE *stream) {
-    const ls_history *history = &trial->history;
-    ls_history_entry columns = {.count = 0};
-    LS_TRY(list_columns(history, &columns));
-    fprintf(stream, "epoch");
-    for (int i = 0; i < columns.count; i++) {
-        fprintf(stream, ",%s", columns.values[i].name);
-    }
-    fprintf(stream, "\n");
-    for (int64_t epoch = 0; epoch < history->count; epoch++) {
-        fprintf(stream, "%lld", (long long)epoch);
-        for (int i = 0; i < columns.count; i++) {
-            ls_fprintf(stream, ",%.9g", find_in(history, epoch, columns.values[i].name));
-        }
-        fprintf(stream, "\n");
-    }
-    return LS_OK;
-}
-
-ls_status ls_trial_write_history(const ls_trial *trial, const char *path) {
-    if (trial == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_write_history: the trial is NULL");
-    }
-    ls_new_file file;
-    LS_TRY(ls_file_create("ls_trial_write_history", path, &file));
-    ls_status status = write_history(trial, file.stream);
-    if (status == LS_OK && ferror(file.stream) != 0) {
-        status = ls_fail(LS_ERR_IO, "ls_trial_write_history: cannot write %s: is the disk full?", path);
-    }
-    return ls_file_commit("ls_trial_write_history", &file, status);
 }

@@ -1,5 +1,15 @@
 /* Passes over a loader: of training, of measuring, of prediction. */
-#include "train/trial.h"
+#include "train/pass.h"
+
+#include "data/loader.h"
+#include "train/progress.h"
+#include "train/setup.h"
+
+enum { WARM_UP_STEPS = 10 };
+
+bool ls_trial_has_ended(const ls_trial *trial) {
+    return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
+}
 
 static bool is_done(const ls_trial *trial, const ls_trial_pass *pass) {
     return (pass->phase == LS_PHASE_TRAINING && ls_trial_has_ended(trial)) ||
@@ -8,7 +18,7 @@ static bool is_done(const ls_trial *trial, const ls_trial_pass *pass) {
 
 /* The step after the warm-up makes what was measured until then void: only shorter training is judged by it. */
 static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples) {
-    if (trial->state.step == LS_WARM_UP_STEPS + 1) {
+    if (trial->state.step == WARM_UP_STEPS + 1) {
         trial->training_ns = 0;
         trial->training_samples = 0;
     }
@@ -18,8 +28,7 @@ static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples)
 
 static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_batch *batch, uint64_t began) {
     const bool training = pass->phase == LS_PHASE_TRAINING;
-    ls_trial_take_batch(trial, batch);
-    LS_TRY(ls_trial_in_scope(trial, pass->step));
+    LS_TRY(ls_trial_step(trial, batch, pass->step));
     if (training) {
         measure_step(trial, ls_clock_ns() - began, batch->global_count);
     }
@@ -46,7 +55,7 @@ static ls_status run_batches(ls_trial *trial, const ls_trial_pass *pass) {
         ls_batch batch;
         bool more;
         const uint64_t began = ls_clock_ns();
-        LS_TRY(ls_loader_next(pass->loader, &batch, &more));
+        LS_TRY(ls_loader_next_on(pass->loader, trial->device, &batch, &more));
         ls_metrics_waited(trial, ls_clock_ns() - began);
         if (more) {
             LS_TRY(run_batch(trial, pass, &batch, began));

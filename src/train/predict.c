@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
-#include "train/trial.h"
+#include "train/evaluate.h"
 
 /* What a rank has. */
 typedef struct outline {
@@ -87,7 +87,8 @@ static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_
                          LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
 }
 
-ls_status ls_prediction_add(ls_trial *trial) {
+/* Keeps the outputs of the batch. */
+static ls_status add_rows(ls_trial *trial) {
     ls_prediction *self = trial->prediction;
     const ls_trial_state *state = &trial->state;
     LS_TRY(check_rows(self, state->output, state->count));
@@ -104,6 +105,13 @@ ls_status ls_prediction_add(ls_trial *trial) {
         self->places[self->own.count++] = samples != NULL ? samples[i] : state->batch;
     }
     return LS_OK;
+}
+
+static ls_status prediction_step(ls_trial *trial) {
+    trial->state.target = NULL;
+    LS_TRY(ls_trial_forward(trial));
+    LS_TRY(trial->state.count > 0 ? add_rows(trial) : LS_OK);
+    return LS_CALL(trial, on_step_validation);
 }
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
@@ -232,7 +240,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     const ls_trial_pass pass = {.loader = loader,
                                 .phase = LS_PHASE_PREDICTION,
                                 .steps = trial->options.evaluate_steps,
-                                .step = ls_trial_prediction_step,
+                                .step = prediction_step,
                                 .label = "predict"};
     ls_prediction prediction = {.rows = NULL};
     trial->prediction = &prediction;

@@ -6,6 +6,8 @@
  *
  * On a terminal it is redrawn in place; elsewhere one line stands for each pass.
  */
+#include "train/progress.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/locale.h"
-#include "train/trial.h"
 
 enum { BAR_WIDTH = 10, DRAW_INTERVAL_NS = 100000000, LINE_CAPACITY = 512 };
 

@@ -1,7 +1,7 @@
 /* The history once more, through callbacks. */
 #include <string.h>
 
-#include "train/trial.h"
+#include "train/pass.h"
 
 /* What was known in a pass whose results begin so: behind that stands the name of a metric. An epoch may hold those of
  * evaluations, too. */

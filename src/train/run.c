@@ -4,12 +4,13 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel/data_parallel.h"
-#include "train/trial.h"
-
-bool ls_trial_has_ended(const ls_trial *trial) {
-    return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
-}
+#include "parallel/parallel.h"
+#include "train/agree.h"
+#include "train/alike.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/pass.h"
+#include "train/progress.h"
+#include "train/setup.h"
 
 /* An epoch that a checkpoint was made in the midst of has begun already. */
 static ls_status begin_epoch(ls_trial *trial) {
@@ -84,12 +85,6 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     return LS_CALL(trial, on_checkpoint);
 }
 
-ls_status ls_trial_check_replicas(const ls_trial *trial) {
-    ls_module *model = trial->state.model;
-    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
-                                                                                    : LS_OK;
-}
-
 /* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */
 static ls_status run_epoch(ls_trial *trial) {
     ls_history_entry entry = {.count = 0};
@@ -99,7 +94,7 @@ static ls_status run_epoch(ls_trial *trial) {
     const bool whole = !trial->state.stop;
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
@@ -129,7 +124,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     }
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     ls_progress_begin_run(trial);
     while (trial->epochs_run < epochs && has_more(trial)) {
         trial->state.epoch = trial->epochs_run;

@@ -3,6 +3,8 @@
  * one warning: after the first step, or after the first epoch if a step or hooks of the program's own may still
  * synchronize the ranks.
  */
+#include "train/setup.h"
+
 #include "base/hash.h"
 #include "comm/meter.h"
 #include "data/loader.h"
@@ -11,7 +13,6 @@
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
 #include "tensor/tensor.h"
-#include "train/checkpoint/checkpoint.h"
 
 /* ---- trials that train nothing ----------------------------------------------------------------------------------- */
 

@@ -1,4 +1,6 @@
-/* One step of training, of validation or of prediction. */
+/* One step of training or validation, in its own scope, and the agreement of the ranks at its end. */
+#include "train/step.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -6,104 +8,106 @@
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
-#include "train/trial.h"
+#include "train/agree.h"
+#include "train/checkpoint/checkpoint.h"
 
-void ls_trial_take_batch(ls_trial *trial, const ls_batch *batch) {
-    ls_trial_state *state = &trial->state;
-    state->input = batch->input;
-    state->target = batch->target;
-    state->output = NULL;
-    state->loss = NULL;
-    state->first = batch->first;
-    state->count = batch->count;
-    state->global_count = batch->global_count;
+/* Calls the hook of training, or the hook of validation that corresponds to it. */
+#define CALL(trial, hook)                                                                                              \
+    ((trial)->state.phase == LS_PHASE_TRAINING ? LS_CALL(trial, hook) : LS_CALL(trial, hook##_validation))
+
+/* ---- modes ------------------------------------------------------------------------------------------------------- */
+
+/* The modes of the thread before the program's code runs: the model, the criterion or the user's step. */
+typedef struct thread_modes {
+    ls_dtype autocast;
+    ls_loss_divisor *divisor;
+    uint64_t communication; /* of the thread's meter, in nanoseconds */
+    uint32_t errors;        /* counted so far */
+} thread_modes;
+
+/* Sets the modes that the trial's options ask for. Losses note their divisors in `divisor`. A trial without the option
+ * autocast leaves autocast as it is. */
+static thread_modes begin_modes(const ls_trial *trial, ls_loss_divisor *divisor) {
+    ls_thread_state *thread = ls_thread_present;
+    const thread_modes before = {.autocast = thread->autocast,
+                                 .divisor = thread->divisor,
+                                 .communication = ls_comm_metered.nanoseconds,
+                                 .errors = ls_error_count};
+    thread->divisor = divisor;
+    if (trial->options.autocast != LS_F32) {
+        (void)ls_autocast(trial->options.autocast);
+    }
+    return before;
 }
 
-/* A failure by returning NULL, told in its own words unless there were none since `errors` were counted. */
-static ls_status nothing_made(const char *what, uint32_t errors) {
+/* Restores the modes, and records for setup.c whether the program's code communicated. */
+static void end_modes(ls_trial *trial, thread_modes before) {
+    ls_thread_state *thread = ls_thread_present;
+    thread->autocast = before.autocast;
+    thread->divisor = before.divisor;
+    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before.communication;
+}
+
+/* Returns the error of the program's code if it returned NULL. It may have set no error since `errors` were counted. */
+static ls_status check_made(const char *what, const ls_tensor *made, uint32_t errors) {
+    if (made != NULL) {
+        return LS_OK;
+    }
     return ls_error_count != errors ? ls_error_status()
                                     : ls_fail(LS_ERR_ARGUMENT, "ls_trial: %s returned NULL without an error", what);
 }
 
-/* What to give ls_autocast afterwards. A trial that does not ask for it leaves the thread as it is. */
-static ls_dtype autocast_begin(const ls_trial *trial) {
-    const ls_thread_state *thread = ls_thread();
-    const ls_dtype before = thread != NULL ? thread->autocast : LS_F32;
-    return trial->options.autocast != LS_F32 ? ls_autocast(trial->options.autocast) : before;
-}
+/* ---- the default step -------------------------------------------------------------------------------------------- */
 
-ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
-    return trial->divisor.least;
-}
-
-static void forget_divisor(ls_trial *trial) {
-    ls_tensor_drop(trial->divisor.least);
-    trial->divisor.least = NULL;
-}
-
-/* Where the thread's losses note what they divide by. Returns where they did before. */
-static ls_loss_divisor *note_divisors(ls_loss_divisor *where) {
-    ls_thread_state *thread = ls_thread_present;
-    ls_loss_divisor *before = thread->divisor;
-    thread->divisor = where;
-    return before;
-}
-
-/* For setup.c: notes whether this thread has communicated since its meter showed `before`. */
-static void note_communication(ls_trial *trial, uint64_t before) {
-    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before;
-}
-
-/* From sample to output, with the hooks of training or of validation. */
-static ls_status compute_output(ls_trial *trial, bool training) {
+ls_status ls_trial_forward(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
-    const uint32_t errors = ls_error_count;
-    LS_TRY(training ? LS_CALL(trial, on_sample) : LS_CALL(trial, on_sample_validation));
-    const ls_dtype before = autocast_begin(trial);
-    const uint64_t communication = ls_comm_metered.nanoseconds;
+    if (state->count == 0) {
+        return LS_OK;
+    }
+    LS_TRY(CALL(trial, on_sample));
+    ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss within the model is not the loss of the trial */
+    const thread_modes before = begin_modes(trial, outer);
     state->output = ls_forward(state->model, state->input);
-    note_communication(trial, communication);
-    (void)ls_autocast(before);
-    if (state->output == NULL) {
-        return nothing_made("the model", errors);
-    }
-    return training ? LS_CALL(trial, on_forward) : LS_CALL(trial, on_forward_validation);
+    end_modes(trial, before);
+    LS_TRY(check_made("the model", state->output, before.errors));
+    return CALL(trial, on_forward);
 }
 
-/* From sample to loss. */
-static ls_status compute_loss(ls_trial *trial, bool training) {
+static ls_status compute_loss(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
-    LS_TRY(compute_output(trial, training));
-    const uint32_t errors = ls_error_count;
-    const ls_dtype before = autocast_begin(trial);
-    ls_loss_divisor *divisor = note_divisors(&trial->divisor);
-    const uint64_t communication = ls_comm_metered.nanoseconds;
+    if (state->count == 0) {
+        return LS_OK;
+    }
+    const thread_modes before = begin_modes(trial, &trial->divisor);
     state->loss = state->criterion(state->output, state->target, state->criterion_user);
-    note_communication(trial, communication);
-    (void)note_divisors(divisor);
-    (void)ls_autocast(before);
-    if (state->loss == NULL) {
-        return nothing_made("the criterion", errors);
-    }
-    return training ? LS_CALL(trial, on_criterion) : LS_CALL(trial, on_criterion_validation);
+    end_modes(trial, before);
+    LS_TRY(check_made("the criterion", state->loss, before.errors));
+    return CALL(trial, on_criterion);
 }
 
-/* A rank whose share of the batch is empty takes part in what the others do together. */
+static ls_status backward_from_loss(ls_trial *trial) {
+    const ls_grad_scaler *scaler = trial->options.grad_scaler;
+    ls_tensor *loss = trial->state.loss;
+    const uint64_t communication = ls_comm_metered.nanoseconds;
+    const ls_status status = ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss);
+    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != communication;
+    return status;
+}
+
+/* A rank whose share of the batch is empty takes part in the averaging of the other ranks. */
+static ls_status backward_without_samples(const ls_trial *trial) {
+    ls_module *model = trial->state.model;
+    return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_skip(model) : LS_OK;
+}
+
 static ls_status backward(ls_trial *trial) {
-    ls_trial_state *state = &trial->state;
-    ls_optimizer_zero_grad(state->optimizer);
-    if (state->count > 0) {
-        LS_TRY(compute_loss(trial, true));
-        const ls_grad_scaler *scaler = trial->options.grad_scaler;
-        const uint64_t communication = ls_comm_metered.nanoseconds;
-        const ls_status status = ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, state->loss) : state->loss);
-        note_communication(trial, communication);
-        return status;
-    }
-    return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
+    ls_grad_scaler *scaler = trial->options.grad_scaler;
+    LS_TRY(trial->state.count > 0 ? backward_from_loss(trial) : backward_without_samples(trial));
+    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, trial->state.optimizer) : LS_OK);
+    return LS_CALL(trial, on_backward);
 }
 
-/* Gradients that a hook averages over the ranks were looked at before, by each rank for itself. */
+/* Each rank has looked for overflows before a hook averaged the gradients: if one rank skips the step, all do. */
 static ls_status agree_on_skipping(const ls_trial *trial) {
     const ls_trial_state *state = &trial->state;
     bool *skips = ls_grad_scaler_skips(trial->options.grad_scaler, state->optimizer);
@@ -116,12 +120,9 @@ static ls_status agree_on_skipping(const ls_trial *trial) {
     return LS_OK;
 }
 
-static ls_status ready_made_step(ls_trial *trial) {
+static ls_status update_parameters(const ls_trial *trial) {
     ls_optimizer *optimizer = trial->state.optimizer;
     ls_grad_scaler *scaler = trial->options.grad_scaler;
-    LS_TRY(backward(trial));
-    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, optimizer) : LS_OK);
-    LS_TRY(LS_CALL(trial, on_backward));
     if (scaler == NULL) {
         return ls_optimizer_step(optimizer);
     }
@@ -130,83 +131,90 @@ static ls_status ready_made_step(ls_trial *trial) {
     return ls_grad_scaler_update(scaler);
 }
 
-/* What a step leaves for the metrics must not have gone with a scope of its own. */
-static ls_status is_left(const char *what, const ls_tensor *tensor) {
+static ls_status default_step(ls_trial *trial) {
+    ls_optimizer_zero_grad(trial->state.optimizer);
+    LS_TRY(ls_trial_forward(trial));
+    LS_TRY(compute_loss(trial));
+    LS_TRY(backward(trial));
+    return update_parameters(trial);
+}
+
+/* ---- the user's step --------------------------------------------------------------------------------------------- */
+
+/* Fails if the tensor, which the metrics need, was freed with a scope of the user's step. */
+static ls_status check_not_freed(const char *what, const ls_tensor *tensor) {
     return tensor == NULL || ls_tensor_is_here(what, tensor) ? LS_OK : ls_error_status();
 }
 
-/* Of a rank whose share is empty, too: only the step knows what the others do together. */
-static ls_status own_step(ls_trial *trial) {
+/* Runs on a rank whose share is empty, too: only the step knows what the ranks do together. */
+static ls_status user_step(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
-    const uint32_t errors = ls_error_count;
-    const ls_dtype before = autocast_begin(trial);
-    ls_loss_divisor *divisor = note_divisors(&trial->divisor);
-    const uint64_t communication = ls_comm_metered.nanoseconds;
+    const thread_modes before = begin_modes(trial, &trial->divisor);
     const ls_status status = trial->options.step(state, trial->options.step_user);
-    note_communication(trial, communication);
-    (void)note_divisors(divisor);
-    (void)ls_autocast(before);
+    end_modes(trial, before);
     if (status != LS_OK) {
-        return ls_trial_fail_in(trial, status, ls_error_count != errors, "the step");
+        return ls_trial_fail_in(trial, status, ls_error_count != before.errors, "the step");
     }
-    LS_TRY(is_left("ls_trial: the step's output", state->output));
-    return is_left("ls_trial: the step's loss", state->loss);
+    LS_TRY(check_not_freed("ls_trial: the step's output", state->output));
+    return check_not_freed("ls_trial: the step's loss", state->loss);
 }
 
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
 ls_status ls_trial_training_step(ls_trial *trial) {
-    ls_trial_state *state = &trial->state;
-    LS_TRY(trial->options.step != NULL ? own_step(trial) : ready_made_step(trial));
-    state->step++;
+    LS_TRY(trial->options.step != NULL ? user_step(trial) : default_step(trial));
+    trial->state.step++;
     LS_TRY(ls_metrics_add(trial));
     return LS_CALL(trial, on_step_training);
 }
 
 ls_status ls_trial_validation_step(ls_trial *trial) {
-    LS_TRY(trial->state.count > 0 ? compute_loss(trial, false) : LS_OK);
+    LS_TRY(ls_trial_forward(trial));
+    LS_TRY(compute_loss(trial));
     LS_TRY(ls_metrics_add(trial));
     return LS_CALL(trial, on_step_validation);
 }
 
-ls_status ls_trial_prediction_step(ls_trial *trial) {
-    if (trial->state.count > 0) {
-        trial->state.target = NULL;
-        LS_TRY(compute_output(trial, false));
-        LS_TRY(ls_prediction_add(trial));
-    }
-    return LS_CALL(trial, on_step_validation);
+static void take_batch(ls_trial_state *state, const ls_batch *batch) {
+    state->input = batch->input;
+    state->target = batch->target;
+    state->output = NULL;
+    state->loss = NULL;
+    state->first = batch->first;
+    state->count = batch->count;
+    state->global_count = batch->global_count;
 }
 
-/* Where the trial has a device, and the loader did not know of it. */
-static ls_status bring(const ls_trial *trial, ls_tensor **tensor) {
-    if (*tensor != NULL && trial->device != NULL && ls_tensor_device(*tensor) != trial->device) {
-        *tensor = ls_tensor_to_device(*tensor, trial->device->name);
-        return *tensor != NULL ? LS_OK : ls_error_status();
-    }
-    return LS_OK;
+/* Forgets the tensors of the step, which the end of its scope frees. */
+static void forget_batch(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    state->input = state->target = state->output = state->loss = NULL;
+    ls_tensor_drop(trial->divisor.least);
+    trial->divisor.least = NULL;
 }
 
-static ls_status bring_batch(ls_trial *trial) {
-    LS_TRY(bring(trial, &trial->state.input));
-    return bring(trial, &trial->state.target);
-}
-
-/* A failure keeps its message over the end of the scope. */
-ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
-    ls_scope *scope = ls_scope_begin();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
-    ls_status status = bring_batch(trial);
-    status = status == LS_OK ? step(trial) : status;
-    trial->state.input = trial->state.target = trial->state.output = trial->state.loss = NULL;
-    forget_divisor(trial);
-    if (status == LS_OK) {
-        return ls_scope_end(scope);
-    }
+/* Ends the scope after a failure, and keeps the message of the failure. */
+static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
     (void)ls_scope_end(scope);
     ls_error_restore(status, message);
     return status;
+}
+
+ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    take_batch(&trial->state, batch);
+    const ls_status status = step(trial);
+    forget_batch(trial);
+    return status == LS_OK ? ls_scope_end(scope) : end_failed_scope(scope, status);
+}
+
+ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
+    LS_TRY(ls_trial_agree(trial, ls_checkpoints_vote(trial, epoch)));
+    return ls_checkpoints_act(trial, epoch);
 }

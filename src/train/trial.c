@@ -8,6 +8,7 @@
 #include "comm/hold.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
+#include "train/checkpoint/checkpoint.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "data/loader.h"
 #include "nn/module.h"
 
 static const char *const maker = "ls_lsuv";
@@ -97,7 +98,7 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     ls_batch batch;
     bool more;
     ls_loader_position(loader, &epoch, &number);
-    LS_TRY(ls_loader_next(loader, &batch, &more));
+    LS_TRY(ls_loader_next_on(loader, state->trial->device, &batch, &more));
     if (!more) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
     }

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "data/loader.h"
+#include "train/pass.h"
 
 static const char *const maker = "ls_rate_finder";
 
@@ -123,11 +125,12 @@ static bool has_diverged(const rate_finder *self) {
 }
 
 /* The loader goes round where it ends. */
-static ls_status next_batch(ls_loader *loader, ls_batch *batch) {
+static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
+    ls_loader *loader = trial->options.train;
     bool more;
-    LS_TRY(ls_loader_next(loader, batch, &more));
+    LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
     if (!more) {
-        LS_TRY(ls_loader_next(loader, batch, &more));
+        LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
     }
     return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
 }
@@ -140,9 +143,8 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;
         LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));
-        LS_TRY(next_batch(trial->options.train, &batch));
-        ls_trial_take_batch(trial, &batch);
-        LS_TRY(ls_trial_in_scope(trial, ls_trial_training_step));
+        LS_TRY(next_batch(trial, &batch));
+        LS_TRY(ls_trial_step(trial, &batch, ls_trial_training_step));
         if (has_diverged(self)) {
             break;
         }

@@ -11,7 +11,8 @@
  * All of it is written to a folder of another name, in the same place; that is renamed when everything in it is on
  * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.
  *
- *   manifest.c   the manifest, to and from its file       snapshot.c   copies of what a trial consists of
+ *   content.c    the table of what a checkpoint holds     copies.c     lists of copies of tensors
+ *   manifest.c   the manifest, to and from its file       snapshot.c   copies of all contents of a trial
  *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
  *   verify.c     is one whole? which is the newest?       writer.c     the thread that writes
  *   signals.c    SIGTERM and SIGUSR1                      options.c    the checkpointer
@@ -80,6 +81,8 @@ ls_status ls_folder_sync(const char *path);
 ls_status ls_folder_replace(const char *parent, const char *from, const char *to);
 /* Removes a folder of files. */
 ls_status ls_folder_delete(const char *path);
+/* Returns whether the folder has a manifest, as every checkpoint has. */
+bool ls_checkpoint_is_one(const char *folder);
 
 /* Removes the checkpoint `name` from the folder. It is renamed first, so that a checkpoint is whole or not there. */
 ls_status ls_checkpoint_remove(const char *folder, const char *name);
@@ -104,20 +107,28 @@ void ls_folder_names_free(ls_folder_names *names);
 
 /* ---- verify.c ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a folder has a manifest. */
-bool ls_checkpoint_is_one(const char *folder);
 /* Whether all files are there as the manifest says. */
 ls_status ls_checkpoint_verify(const char *folder);
 /* The checkpoint itself, or the newest whole one in the folder; damaged ones before it are logged. "": none. */
 ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]);
 
-/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
+/* ---- copies.c ---------------------------------------------------------------------------------------------------- */
 
 typedef struct ls_copies {
     ls_named *items; /* names and tensors are its own */
     int count;
     char **metadata; /* pairs ended by NULL; NULL: none */
 } ls_copies;
+
+/* Adds copies, on the host, under `prefix` and their names. */
+ls_status ls_copies_add(ls_copies *copies, const char *prefix, const ls_named *named, int count);
+/* Adds a tensor of one axis with these numbers. */
+ls_status ls_copies_add_numbers(ls_copies *copies, const char *name, ls_dtype dtype, int64_t count, void *numbers);
+/* Copies the metadata of a model: pairs, ended by NULL. */
+ls_status ls_copies_add_metadata(ls_copies *copies, const char *const *metadata);
+void ls_copies_free(ls_copies *copies);
+
+/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
 
 /* The files of one rank. */
 enum { LS_MODEL_PART = 0, LS_OPTIMIZER_PART, LS_RANK_PART, LS_PARTS };
@@ -136,8 +147,6 @@ typedef struct ls_checkpoint {
     int keep;            /* 0: nothing else is removed */
 } ls_checkpoint;
 
-/* Whether parameters of this rank are parts of something that is divided over ranks. */
-bool ls_model_is_divided(const ls_module *model);
 /* Copies the trial as it is; `divided`: on any rank. NULL and an error on failure. */
 ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided);
 void ls_checkpoint_free(ls_checkpoint *snapshot);
@@ -146,10 +155,27 @@ bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uin
 /* Where it is to be written; `nonce` is of this writing, the same on all ranks. */
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
 
-/* What precedes the names of the tensors of callback `i` of the trial. */
-void ls_callback_prefix(const ls_trial *trial, int i, char prefix[128]);
 /* "NAME.safetensors", or "NAME-0001.safetensors" with a rank that is not -1. */
 void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
+
+/* ---- content.c --------------------------------------------------------------------------------------------------- */
+
+/* A checkpoint that is put back into a trial. */
+typedef struct ls_resumption {
+    ls_trial *trial;
+    const char *folder;
+    ls_manifest manifest;
+    int rank, size;          /* of the trial */
+    ls_safetensors *own;     /* the file of this rank; of rank 0 if the rank is new */
+    const ls_named *tensors; /* in that file, of the part that is being put back, without their prefix */
+    int count;
+    int64_t batch;        /* of the trial's epoch, in its global batches */
+    int64_t loader_batch; /* likewise, of the loader's */
+} ls_resumption;
+
+/* Copies all contents of the trial into the snapshot, and puts the contents of a checkpoint back into the trial. */
+ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to);
+ls_status ls_checkpoint_set_contents(ls_resumption *from);
 
 /* ---- write.c ----------------------------------------------------------------------------------------------------- */
 
@@ -206,10 +232,38 @@ struct ls_checkpointer {
     bool divided;
     bool due;      /* one is to be written as soon as may be */
     uint64_t last; /* when the last was, of ls_clock_ns */
+    bool is_best;  /* the epoch that ends has the best value so far */
     bool committing;
     int phase;
     ls_checkpoint *snapshot; /* that is being written; NULL: none */
     ls_writer writer;
 };
+
+/* Begins a run: opens the folder. ls_checkpoints_finish ends a run that succeeded: it waits until everything is
+ * written. ls_checkpoints_end ends every run. */
+ls_status ls_checkpoints_begin(ls_trial *trial);
+ls_status ls_checkpoints_finish(ls_trial *trial);
+void ls_checkpoints_end(ls_trial *trial);
+
+/* The two halves of an agreement at the end of a step or an epoch (step.c). ls_checkpoints_vote puts this rank's
+ * request into trial->ballot, and returns the status of its writing. ls_checkpoints_act does what all ranks have agreed
+ * on; it returns LS_ERR_STOPPED if a signal ended the run. */
+ls_status ls_checkpoints_vote(ls_trial *trial, bool epoch);
+ls_status ls_checkpoints_act(ls_trial *trial, bool epoch);
+
+/* ---- load.c ------------------------------------------------------------------------------------------------------ */
+
+/* Puts the trial where the newest checkpoint in the folder is. If the folder has none, the trial stays as it is, or the
+ * call fails if a checkpoint is `needed`. Collective. */
+ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
+
+/* ---- options.c --------------------------------------------------------------------------------------------------- */
+
+/* Writes the options, which must be the same on all ranks, into `text`. */
+void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
+
+/* Makes the checkpointer of a trial. Copies the options. Returns NULL on failure. */
+ls_checkpointer *ls_checkpointer_new(const ls_checkpoint_options *options);
+void ls_checkpointer_free(ls_checkpointer *checkpointer);
 
 #endif

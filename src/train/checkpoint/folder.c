@@ -82,6 +82,11 @@ ls_status ls_checkpoint_remove(const char *folder, const char *name) {
     return ls_folder_delete(renamed);
 }
 
+bool ls_checkpoint_is_one(const char *folder) {
+    char path[PATH_MAX];
+    return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
 void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step) {

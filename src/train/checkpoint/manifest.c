@@ -30,10 +30,156 @@ void ls_manifest_free(ls_manifest *manifest) {
     *manifest = (ls_manifest){0};
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------- */
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
 
-static void put_values(ls_json_writer *json, const char *key, const ls_history_entry *entry) {
+static ls_status fail_format(const char *path, const char *what) {
+    return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: %s", path, what);
+}
+
+/* What is being read. */
+typedef struct reading {
+    ls_json json;
+    const char *path;
+    bool sum_is_good;
+    int64_t most_files; /* that there is room for */
+    int64_t format;
+    ls_history_entry entry; /* the epoch that is read */
+    ls_manifest_file file;  /* the file that is */
+    ls_status status;       /* of a failure that has a sentence of its own */
+} reading;
+
+/* A value of an object: its key, how it is written and read, and where it is in the struct. */
+typedef struct field {
+    const char *key;
+    void (*put)(ls_json_writer *json, const struct field *how, const void *from);
+    bool (*read)(reading *r, const struct field *how, void *to);
+    size_t offset;
+    int64_t least; /* of a count */
+    size_t room;   /* of a text */
+} field;
+
+#define COUNT_OF(fields) (sizeof(fields) / sizeof *(fields))
+
+enum { MOST_FIELDS = 16 };
+
+static void put_fields(ls_json_writer *json, const field *fields, size_t count, const void *from) {
+    for (size_t i = 0; i < count; i++) {
+        fields[i].put(json, &fields[i], (const char *)from + fields[i].offset);
+    }
+}
+
+static void put_object(ls_json_writer *json, const char *key, const field *fields, size_t count, const void *from) {
     ls_json_open(json, key, '{');
+    put_fields(json, fields, count, from);
+    ls_json_close(json, '}');
+}
+
+/* An object that has each of these fields once. Others are of a newer version, and are skipped. */
+static bool read_object(reading *r, const field *fields, size_t count, void *to) {
+    bool seen[MOST_FIELDS] = {false};
+    const char *key;
+    for (int64_t n = 0; ls_json_key(&r->json, &n, &key);) {
+        size_t which = 0;
+        while (which < count && strcmp(key, fields[which].key) != 0) {
+            which++;
+        }
+        if (which < count && seen[which]) {
+            return false;
+        }
+        if (which < count ? !fields[which].read(r, &fields[which], (char *)to + fields[which].offset)
+                          : !ls_json_skip(&r->json)) {
+            return false;
+        }
+        seen[which < count ? which : MOST_FIELDS - 1] = true;
+    }
+    bool whole = r->json.expected == NULL;
+    for (size_t i = 0; i < count; i++) {
+        whole = whole && seen[i];
+    }
+    return whole;
+}
+
+static void put_count(ls_json_writer *json, const field *how, const void *from) {
+    ls_json_put_integer(json, how->key, *(const int64_t *)from);
+}
+
+static bool read_count(reading *r, const field *how, void *to) {
+    int64_t *count = to;
+    return ls_json_integer(&r->json, count) && *count >= how->least && *count <= MOST_COUNT;
+}
+
+static void put_int(ls_json_writer *json, const field *how, const void *from) {
+    ls_json_put_integer(json, how->key, *(const int *)from);
+}
+
+static bool read_int(reading *r, const field *how, void *to) {
+    int64_t count;
+    if (!read_count(r, how, &count) || count > INT_MAX) {
+        return false;
+    }
+    *(int *)to = (int)count;
+    return true;
+}
+
+static void put_flag(ls_json_writer *json, const field *how, const void *from) {
+    ls_json_put_flag(json, how->key, *(const bool *)from);
+}
+
+static bool read_flag(reading *r, const field *how, void *to) {
+    (void)how;
+    return ls_json_flag(&r->json, to);
+}
+
+static void put_word(ls_json_writer *json, const field *how, const void *from) {
+    ls_json_put_text(json, how->key, from);
+}
+
+/* Text of at least one character. */
+static bool read_word(reading *r, const field *how, void *to) {
+    const char *word;
+    const size_t length = ls_json_word(&r->json, &word) ? strlen(word) : 0;
+    if (length == 0 || length >= how->room) {
+        return false;
+    }
+    memcpy(to, word, length + 1);
+    return true;
+}
+
+static void put_version(ls_json_writer *json, const field *how, const void *from) {
+    (void)from;
+    ls_json_put_text(json, how->key, ls_version());
+}
+
+static void put_format(ls_json_writer *json, const field *how, const void *from) {
+    (void)from;
+    ls_json_put_integer(json, how->key, LS_CHECKPOINT_FORMAT);
+}
+
+/* A file of a newer format may have anything after this, and another checksum. */
+static bool read_format(reading *r, const field *how, void *to) {
+    (void)to;
+    if (!read_count(r, how, &r->format)) {
+        r->status = fail_format(r->path, "it is not a manifest of a checkpoint");
+        return false;
+    }
+    if (r->format > LS_CHECKPOINT_FORMAT) {
+        r->status = ls_fail(LS_ERR_UNSUPPORTED,
+                            "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads "
+                            "formats up to %d",
+                            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
+        return false;
+    }
+    if (!r->sum_is_good) {
+        r->status = fail_format(r->path, "its checksum is not that of what it says");
+    }
+    return r->sum_is_good;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+static void put_values(ls_json_writer *json, const field *how, const void *from) {
+    const ls_history_entry *entry = from;
+    ls_json_open(json, how->key, '{');
     for (int i = 0; i < entry->count; i++) {
         const double value = entry->values[i].value;
         if (isfinite(value)) {
@@ -45,63 +191,164 @@ static void put_values(ls_json_writer *json, const char *key, const ls_history_e
     ls_json_close(json, '}');
 }
 
-static void put_history(ls_json_writer *json, const ls_history *history) {
-    ls_json_open(json, "history", '[');
+static bool read_number(ls_json *json, double *number) {
+    const char *word;
+    if (!ls_json_accept(json, '"')) {
+        return ls_json_number(json, number);
+    }
+    json->at--; /* the quote belongs to the text */
+    if (!ls_json_word(json, &word)) {
+        return false;
+    }
+    *number = strcmp(word, "inf") == 0 ? (double)INFINITY : strcmp(word, "-inf") == 0 ? -(double)INFINITY : (double)NAN;
+    return strcmp(word, "nan") == 0 || !isnan(*number);
+}
+
+static bool read_values(reading *r, const field *how, void *to) {
+    ls_history_entry *entry = to;
+    const char *name;
+    (void)how;
+    for (int64_t n = 0; ls_json_key(&r->json, &n, &name);) {
+        ls_metric_value *room = &entry->values[entry->count];
+        const size_t length = strlen(name);
+        if (entry->count == LS_RESULT_LIMIT || length == 0 || length >= sizeof room->name ||
+            ls_history_find(entry, name) != NULL) {
+            return false;
+        }
+        memcpy(room->name, name, length + 1);
+        entry->count++;
+        if (!read_number(&r->json, &room->value)) {
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
+}
+
+static const field epoch_fields[] = {
+    {STEPS_KEY, put_count, read_count, offsetof(ls_history_entry, train_steps), 0, 0},
+    {"validate_steps", put_count, read_count, offsetof(ls_history_entry, validate_steps), 0, 0},
+    {"values", put_values, read_values, 0, 0, 0},
+};
+
+static void put_history(ls_json_writer *json, const field *how, const void *from) {
+    const ls_history *history = from;
+    ls_json_open(json, how->key, '[');
     for (int64_t epoch = 0; epoch < history->count; epoch++) {
         ls_history_entry entry;
         ls_history_entry_of(history, epoch, &entry);
-        ls_json_open(json, NULL, '{');
-        ls_json_put_integer(json, STEPS_KEY, entry.train_steps);
-        ls_json_put_integer(json, "validate_steps", entry.validate_steps);
-        put_values(json, "values", &entry);
-        ls_json_close(json, '}');
+        put_object(json, NULL, epoch_fields, COUNT_OF(epoch_fields), &entry);
     }
     ls_json_close(json, ']');
 }
 
-static void put_files(ls_json_writer *json, const ls_manifest *manifest) {
-    ls_json_open(json, "files", '[');
+static bool read_epoch(reading *r, ls_history *history) {
+    r->entry.count = 0;
+    if (!read_object(r, epoch_fields, COUNT_OF(epoch_fields), &r->entry)) {
+        return false;
+    }
+    r->status = ls_history_append(history, &r->entry);
+    return r->status == LS_OK;
+}
+
+static ls_status fail_here(reading *r, const char *what) {
+    return r->status != LS_OK ? r->status : fail_format(r->path, what);
+}
+
+static bool read_history(reading *r, const field *how, void *to) {
+    (void)how;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (!read_epoch(r, to)) {
+            r->status = fail_here(r, "its history holds something else than epochs");
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
+}
+
+/* ---- files and loader -------------------------------------------------------------------------------------------- */
+
+static const field file_fields[] = {
+    {"name", put_word, read_word, offsetof(ls_manifest_file, name), 0, LS_FILE_NAME_LIMIT},
+    {"bytes", put_count, read_count, offsetof(ls_manifest_file, bytes), 0, 0},
+    {SUM_KEY, put_word, read_word, offsetof(ls_manifest_file, checksum), 0, LS_CHECKSUM_TEXT},
+};
+
+static void put_files(ls_json_writer *json, const field *how, const void *from) {
+    const ls_manifest *manifest = from;
+    ls_json_open(json, how->key, '[');
     for (int i = 0; i < manifest->file_count; i++) {
-        const ls_manifest_file *file = &manifest->files[i];
-        ls_json_open(json, NULL, '{');
-        ls_json_put_text(json, "name", file->name);
-        ls_json_put_integer(json, "bytes", file->bytes);
-        ls_json_put_text(json, SUM_KEY, file->checksum);
-        ls_json_close(json, '}');
+        put_object(json, NULL, file_fields, COUNT_OF(file_fields), &manifest->files[i]);
     }
     ls_json_close(json, ']');
 }
 
-static void put_loader(ls_json_writer *json, const ls_manifest *manifest) {
-    ls_json_open(json, "loader", '{');
-    ls_json_put_integer(json, "epoch", manifest->loader_epoch);
-    ls_json_put_integer(json, "batch", manifest->loader_batch);
-    ls_json_put_integer(json, "batches", manifest->loader_batches);
-    ls_json_put_integer(json, "global_batch", manifest->global_batch);
-    ls_json_close(json, '}');
+/* A plain name: it must lead nowhere else. */
+static bool read_file(reading *r) {
+    const ls_manifest_file *file = &r->file;
+    return read_object(r, file_fields, COUNT_OF(file_fields), &r->file) && strchr(file->name, '/') == NULL &&
+           file->name[0] != '.' && strlen(file->checksum) == DIGITS;
 }
+
+static bool read_files(reading *r, const field *how, void *to) {
+    ls_manifest *manifest = to;
+    (void)how;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (manifest->file_count >= r->most_files || !read_file(r)) {
+            r->status = fail_here(r, "it lists something else than files");
+            return false;
+        }
+        manifest->files[manifest->file_count++] = r->file;
+    }
+    return r->json.expected == NULL;
+}
+
+static const field loader_fields[] = {
+    {"epoch", put_count, read_count, offsetof(ls_manifest, loader_epoch), -1, 0},
+    {"batch", put_count, read_count, offsetof(ls_manifest, loader_batch), 0, 0},
+    {"batches", put_count, read_count, offsetof(ls_manifest, loader_batches), -1, 0},
+    {"global_batch", put_count, read_count, offsetof(ls_manifest, global_batch), 0, 0},
+};
+
+static void put_loader(ls_json_writer *json, const field *how, const void *from) {
+    put_object(json, how->key, loader_fields, COUNT_OF(loader_fields), from);
+}
+
+static bool read_loader(reading *r, const field *how, void *to) {
+    (void)how;
+    return read_object(r, loader_fields, COUNT_OF(loader_fields), to);
+}
+
+/* ---- the manifest ------------------------------------------------------------------------------------------------ */
+
+static const field manifest_fields[] = {
+    {FORMAT_KEY, put_format, read_format, 0, 1, 0},
+    {"lockstep", put_version, read_word, offsetof(ls_manifest, version), 0, sizeof((ls_manifest *)NULL)->version},
+    {"world_size", put_int, read_int, offsetof(ls_manifest, world_size), 1, 0},
+    {"divided", put_flag, read_flag, offsetof(ls_manifest, divided), 0, 0},
+    {"optimizer", put_flag, read_flag, offsetof(ls_manifest, optimizer), 0, 0},
+    {"epochs_run", put_count, read_count, offsetof(ls_manifest, epochs_run), 0, 0},
+    {"step", put_count, read_count, offsetof(ls_manifest, step), 0, 0},
+    {"batch", put_count, read_count, offsetof(ls_manifest, batch), 0, 0},
+    {"continues", put_flag, read_flag, offsetof(ls_manifest, continues), 0, 0},
+    {"stopped", put_flag, read_flag, offsetof(ls_manifest, stopped), 0, 0},
+    {"loader", put_loader, read_loader, 0, 0, 0},
+    {"latest", put_values, read_values, offsetof(ls_manifest, latest), 0, 0},
+    {"history", put_history, read_history, offsetof(ls_manifest, history), 0, 0},
+    {"files", put_files, read_files, 0, 0, 0},
+};
+
+_Static_assert(COUNT_OF(manifest_fields) < MOST_FIELDS, "room to note which were seen");
 
 static void put_manifest(FILE *stream, const ls_manifest *manifest) {
     ls_json_writer json = {.stream = stream};
     ls_json_open(&json, NULL, '{');
     ls_json_put_text(&json, "checksum", ZEROS);
-    ls_json_put_integer(&json, FORMAT_KEY, LS_CHECKPOINT_FORMAT);
-    ls_json_put_text(&json, "lockstep", ls_version());
-    ls_json_put_integer(&json, "world_size", manifest->world_size);
-    ls_json_put_flag(&json, "divided", manifest->divided);
-    ls_json_put_flag(&json, "optimizer", manifest->optimizer);
-    ls_json_put_integer(&json, "epochs_run", manifest->epochs_run);
-    ls_json_put_integer(&json, "step", manifest->step);
-    ls_json_put_integer(&json, "batch", manifest->batch);
-    ls_json_put_flag(&json, "continues", manifest->continues);
-    ls_json_put_flag(&json, "stopped", manifest->stopped);
-    put_loader(&json, manifest);
-    put_values(&json, "latest", &manifest->latest);
-    put_history(&json, &manifest->history);
-    put_files(&json, manifest);
+    put_fields(&json, manifest_fields, COUNT_OF(manifest_fields), manifest);
     ls_json_close(&json, '}');
     fputc('\n', stream);
 }
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* What every manifest begins with, and then the checksum. */
 static const char beginning[] = "{\n \"checksum\": \"";
@@ -147,194 +394,6 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static ls_status fail_format(const char *path, const char *what) {
-    return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: %s", path, what);
-}
-
-/* What is being read. */
-typedef struct reading {
-    ls_json json;
-    const char *path;
-    ls_manifest *manifest;
-    bool sum_is_good;
-    int64_t format;
-    int64_t world_size;
-    ls_history_entry entry; /* the epoch that is read */
-    ls_manifest_file file;  /* the file that is */
-    ls_status status;       /* of a failure that has a sentence of its own */
-} reading;
-
-/* A value of an object: where it goes to, and what it may be. */
-typedef struct field {
-    const char *key;
-    bool (*read)(reading *r, const struct field *how, void *to);
-    void *to;
-    int64_t least; /* of a count */
-    size_t room;   /* of a text */
-} field;
-
-enum { MOST_FIELDS = 16 };
-
-/* An object that has each of these fields once. Others are of a newer version, and are skipped. */
-static bool read_object(reading *r, const field *fields, int count) {
-    bool seen[MOST_FIELDS] = {false};
-    const char *key;
-    for (int64_t n = 0; ls_json_key(&r->json, &n, &key);) {
-        int which = 0;
-        while (which < count && strcmp(key, fields[which].key) != 0) {
-            which++;
-        }
-        if (which < count && seen[which]) {
-            return false;
-        }
-        if (which < count ? !fields[which].read(r, &fields[which], fields[which].to) : !ls_json_skip(&r->json)) {
-            return false;
-        }
-        seen[which < count ? which : MOST_FIELDS - 1] = true;
-    }
-    bool whole = r->json.expected == NULL;
-    for (int i = 0; i < count; i++) {
-        whole = whole && seen[i];
-    }
-    return whole;
-}
-
-static bool read_count(reading *r, const field *how, void *to) {
-    int64_t *count = to;
-    return ls_json_integer(&r->json, count) && *count >= how->least && *count <= MOST_COUNT;
-}
-
-static bool read_flag(reading *r, const field *how, void *to) {
-    (void)how;
-    return ls_json_flag(&r->json, to);
-}
-
-/* Text of at least one character. */
-static bool read_word(reading *r, const field *how, void *to) {
-    const char *word;
-    const size_t length = ls_json_word(&r->json, &word) ? strlen(word) : 0;
-    if (length == 0 || length >= how->room) {
-        return false;
-    }
-    memcpy(to, word, length + 1);
-    return true;
-}
-
-/* A file of a newer format may have anything after this, and another checksum. */
-static bool read_format(reading *r, const field *how, void *to) {
-    if (!read_count(r, how, to)) {
-        r->status = fail_format(r->path, "it is not a manifest of a checkpoint");
-        return false;
-    }
-    if (r->format > LS_CHECKPOINT_FORMAT) {
-        r->status = ls_fail(LS_ERR_UNSUPPORTED,
-                            "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads "
-                            "formats up to %d",
-                            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
-        return false;
-    }
-    if (!r->sum_is_good) {
-        r->status = fail_format(r->path, "its checksum is not that of what it says");
-    }
-    return r->sum_is_good;
-}
-
-static bool read_number(ls_json *json, double *number) {
-    const char *word;
-    if (!ls_json_accept(json, '"')) {
-        return ls_json_number(json, number);
-    }
-    json->at--; /* the quote belongs to the text */
-    if (!ls_json_word(json, &word)) {
-        return false;
-    }
-    *number = strcmp(word, "inf") == 0 ? (double)INFINITY : strcmp(word, "-inf") == 0 ? -(double)INFINITY : (double)NAN;
-    return strcmp(word, "nan") == 0 || !isnan(*number);
-}
-
-static bool read_values(reading *r, const field *how, void *to) {
-    ls_history_entry *entry = to;
-    const char *name;
-    (void)how;
-    for (int64_t n = 0; ls_json_key(&r->json, &n, &name);) {
-        ls_metric_value *room = &entry->values[entry->count];
-        const size_t length = strlen(name);
-        if (entry->count == LS_RESULT_LIMIT || length == 0 || length >= sizeof room->name ||
-            ls_history_find(entry, name) != NULL) {
-            return false;
-        }
-        memcpy(room->name, name, length + 1);
-        entry->count++;
-        if (!read_number(&r->json, &room->value)) {
-            return false;
-        }
-    }
-    return r->json.expected == NULL;
-}
-
-static bool read_epoch(reading *r) {
-    ls_history_entry *entry = &r->entry;
-    const field fields[] = {{STEPS_KEY, read_count, &entry->train_steps, 0, 0},
-                            {"validate_steps", read_count, &entry->validate_steps, 0, 0},
-                            {"values", read_values, entry, 0, 0}};
-    entry->count = 0;
-    if (!read_object(r, fields, sizeof fields / sizeof *fields)) {
-        return false;
-    }
-    r->status = ls_history_append(&r->manifest->history, entry);
-    return r->status == LS_OK;
-}
-
-static ls_status fail_here(reading *r, const char *what) {
-    return r->status != LS_OK ? r->status : fail_format(r->path, what);
-}
-
-static bool read_history(reading *r, const field *how, void *to) {
-    (void)how;
-    (void)to;
-    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
-        if (!read_epoch(r)) {
-            r->status = fail_here(r, "its history holds something else than epochs");
-            return false;
-        }
-    }
-    return r->json.expected == NULL;
-}
-
-/* A plain name: it must lead nowhere else. */
-static bool read_file(reading *r) {
-    ls_manifest_file *file = &r->file;
-    const field fields[] = {{"name", read_word, file->name, 0, sizeof file->name},
-                            {"bytes", read_count, &file->bytes, 0, 0},
-                            {SUM_KEY, read_word, file->checksum, 0, sizeof file->checksum}};
-    return read_object(r, fields, sizeof fields / sizeof *fields) && strchr(file->name, '/') == NULL &&
-           file->name[0] != '.' && strlen(file->checksum) == DIGITS;
-}
-
-static bool read_files(reading *r, const field *how, void *to) {
-    ls_manifest *manifest = r->manifest;
-    const int64_t *most = to;
-    (void)how;
-    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
-        if (manifest->file_count >= *most || !read_file(r)) {
-            r->status = fail_here(r, "it lists something else than files");
-            return false;
-        }
-        manifest->files[manifest->file_count++] = r->file;
-    }
-    return r->json.expected == NULL;
-}
-
-static bool read_loader(reading *r, const field *how, void *to) {
-    ls_manifest *manifest = to;
-    const field fields[] = {{"epoch", read_count, &manifest->loader_epoch, -1, 0},
-                            {"batch", read_count, &manifest->loader_batch, 0, 0},
-                            {"batches", read_count, &manifest->loader_batches, -1, 0},
-                            {"global_batch", read_count, &manifest->global_batch, 0, 0}};
-    (void)how;
-    return read_object(r, fields, sizeof fields / sizeof *fields);
-}
-
 /* How often a word occurs, but no more often than what it belongs to fits into the text. */
 static size_t most_of(const char *text, size_t size, const char *word, size_t shortest) {
     size_t count = 0;
@@ -356,33 +415,17 @@ static ls_status make_room(const char *text, size_t size, ls_manifest *manifest,
     return manifest->files != NULL ? LS_OK : ls_fail_memory("checkpoint", (size_t)*files * sizeof *manifest->files);
 }
 
-static ls_status read_whole(reading *r, size_t size, int64_t most_files) {
-    ls_manifest *manifest = r->manifest;
-    const field fields[] = {{FORMAT_KEY, read_format, &r->format, 1, 0},
-                            {"lockstep", read_word, manifest->version, 0, sizeof manifest->version},
-                            {"world_size", read_count, &r->world_size, 1, 0},
-                            {"divided", read_flag, &manifest->divided, 0, 0},
-                            {"optimizer", read_flag, &manifest->optimizer, 0, 0},
-                            {"epochs_run", read_count, &manifest->epochs_run, 0, 0},
-                            {"step", read_count, &manifest->step, 0, 0},
-                            {"batch", read_count, &manifest->batch, 0, 0},
-                            {"continues", read_flag, &manifest->continues, 0, 0},
-                            {"stopped", read_flag, &manifest->stopped, 0, 0},
-                            {"loader", read_loader, manifest, 0, 0},
-                            {"latest", read_values, &manifest->latest, 0, 0},
-                            {"history", read_history, NULL, 0, 0},
-                            {"files", read_files, &most_files, 0, 0}};
-    _Static_assert(sizeof fields / sizeof *fields < MOST_FIELDS, "room to note which were seen");
-    const bool good = read_object(r, fields, sizeof fields / sizeof *fields) && ls_json_end(&r->json, size);
+static ls_status read_whole(reading *r, size_t size, ls_manifest *manifest) {
+    const bool good =
+        read_object(r, manifest_fields, COUNT_OF(manifest_fields), manifest) && ls_json_end(&r->json, size);
     if (!good && r->status == LS_OK && r->json.expected != NULL) {
         return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: at byte %zu must be %s", r->path,
                        ls_json_position(&r->json), r->json.expected);
     }
-    if (!good || r->world_size > INT_MAX) {
+    if (!good) {
         return fail_here(r,
                          r->format == 0 ? "it is not a manifest of a checkpoint" : "its training position is invalid");
     }
-    manifest->world_size = (int)r->world_size;
     return manifest->file_count > 0 ? LS_OK : fail_format(r->path, "it lists no files");
 }
 
@@ -415,14 +458,13 @@ static ls_status read_text(const char *path, char **text, size_t *size) {
 }
 
 static ls_status parse(char *text, size_t size, const char *path, ls_manifest *manifest) {
-    int64_t files = 0;
     if (!begins_as_manifest(text, size)) { /* also not a manifest of a newer format */
         return fail_format(path, "it is not a manifest of a checkpoint");
     }
     text[size] = '\0';
-    reading r = {.path = path, .manifest = manifest, .sum_is_good = check_sum(text, size), .json = ls_json_of(text)};
-    LS_TRY(make_room(text, size, manifest, &files));
-    return read_whole(&r, size, files);
+    reading r = {.path = path, .sum_is_good = check_sum(text, size), .json = ls_json_of(text)};
+    LS_TRY(make_room(text, size, manifest, &r.most_files));
+    return read_whole(&r, size, manifest);
 }
 
 ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {

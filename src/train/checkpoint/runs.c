@@ -1,13 +1,13 @@
 /*
- * When checkpoints are written, and what happens for them between two steps. Every decision is one of all ranks: what
- * each of them asks for travels with the agreement on going on (agree.c), and how far each is with its writing does,
- * too. So ranks need no other call, and the threads that write need none at all:
+ * When checkpoints are written. All ranks decide together, at the end of each step and epoch (ls_trial_end_of_step in
+ * step.c): each rank votes with its requests and the phase of its writing, the agreement on going on (agree.c) carries
+ * the votes, and then each rank acts. So ranks need no other collective call, and the threads that write need none:
  *
- *   all ranks idle, and one is due     each copies its part and starts to write it: LS_WRITING
- *   no rank is LS_WRITING any more     rank 0 makes a checkpoint of what all have written: LS_SETTLING
- *   that is done                       LS_IDLE
+ *   all ranks LS_IDLE, a checkpoint is due   each rank copies its part and starts to write it: LS_WRITING
+ *   no rank is LS_WRITING                    rank 0 makes a checkpoint of the files of all ranks: LS_SETTLING
+ *   rank 0 has made it                       LS_IDLE
  *
- * A thread that has failed is a failure of its rank at the next agreement.
+ * If a thread fails, its rank fails at the next agreement.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +22,8 @@
 #include <unistd.h>
 
 #include "formats/file.h"
+#include "parallel/parallel.h"
+#include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 
 static const char *const maker = "checkpoint";
@@ -86,7 +88,8 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
-    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_trial_check_replicas(trial) : LS_OK); /* else it was done */
+    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_replicas_check(trial->state.model)
+                                                   : LS_OK); /* else it was done */
     self->due = false;
     trial->state.save = false;
     self->last = ls_clock_ns();
@@ -151,36 +154,43 @@ static bool is_due(const ls_trial *trial, bool epoch) {
            (options->every_seconds > 0 && rank_of(trial) == 0 && seconds >= options->every_seconds);
 }
 
-ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
+ls_status ls_checkpoints_vote(ls_trial *trial, bool epoch) {
     ls_checkpointer *self = trial->checkpointer;
     if (self == NULL) {
-        return ls_trial_agree(trial, LS_OK);
+        return LS_OK;
     }
-    bool best = false;
     ls_status status = collect(self, false);
+    self->is_best = false;
     if (status == LS_OK && epoch) {
-        status = note_best(trial, &best);
+        status = note_best(trial, &self->is_best);
     }
     const int signal = self->signals ? ls_signals_since(self->heard) : 0;
-    trial->ballot = (ls_ballot){.asks = signal != 0                    ? LS_ASKS_TO_PAUSE + signal
-                                        : best || is_due(trial, epoch) ? LS_ASKS_TO_SAVE
-                                                                       : LS_ASKS_NOTHING,
+    trial->ballot = (ls_ballot){.asks = signal != 0                             ? LS_ASKS_TO_PAUSE + signal
+                                        : self->is_best || is_due(trial, epoch) ? LS_ASKS_TO_SAVE
+                                                                                : LS_ASKS_NOTHING,
                                 .writing = self->phase};
-    LS_TRY(ls_trial_agree(trial, status));
+    return status;
+}
+
+ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
+    ls_checkpointer *self = trial->checkpointer;
     const ls_ballot ballot = trial->ballot;
+    if (self == NULL) {
+        return LS_OK;
+    }
     if (ballot.writing == LS_SETTLING) {
         LS_TRY(settle(trial));
     }
     if (ballot.asks >= LS_ASKS_TO_PAUSE) {
-        return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, best);
+        return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, self->is_best);
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE;
     if (self->due && epoch) {
-        LS_TRY(finish(trial)); /* this place does not come again */
+        LS_TRY(finish(trial)); /* the run does not come back to the end of this epoch */
     } else if (ballot.writing != LS_IDLE) {
         return LS_OK;
     }
-    return self->due ? begin_writing(trial, best) : LS_OK;
+    return self->due ? begin_writing(trial, self->is_best) : LS_OK;
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
@@ -524,7 +534,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
                        "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
-    LS_TRY(ls_trial_check_replicas(trial));
+    LS_TRY(ls_replicas_check(trial->state.model));
     LS_TRY(meet(trial, &nonce, &divided));
     ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
     const ls_status status = write_now(trial, snapshot, folder, nonce);

@@ -2,14 +2,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
-
-bool ls_checkpoint_is_one(const char *folder) {
-    char path[PATH_MAX];
-    return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
-}
 
 static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
     char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];

@@ -730,6 +730,24 @@ static void test_newer_format(void **state) {
     end(&t);
 }
 
+/* Loading refuses a part that it does not know, instead of forgetting it. */
+static void test_unknown_part(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
+    assert_non_null(snapshot);
+    assert_int_equal(ls_copies_add_numbers(&snapshot->own, "weather", LS_F64, 1, (double[]){21.5}), LS_OK);
+    assert_int_equal(ls_checkpoint_place(snapshot, in_root(""), "unknown", 1), LS_OK);
+    assert_int_equal(ls_checkpoint_write(snapshot), LS_OK);
+    assert_int_equal(ls_checkpoint_gather(snapshot, NULL), LS_OK);
+    assert_int_equal(ls_checkpoint_commit(snapshot), LS_OK);
+    ls_checkpoint_free(snapshot);
+    const uint64_t hash = ls_module_hash(t.setting.model);
+    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED, "has \"weather\", which Lockstep");
+    assert_true(ls_module_hash(t.setting.model) == hash);
+    end(&t);
+}
+
 /* ---- the manifest's reader --------------------------------------------------------------------------------------- */
 
 typedef struct fuzzing {
@@ -810,6 +828,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_unknown_part),
         cmocka_unit_test(test_fuzzed_manifests),
     };
     cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);

@@ -5,6 +5,7 @@
  */
 #include "tests/support/trials.h"
 
+#include <lockstep/callbacks.h>
 #include <lockstep/parallel.h>
 
 static const char there[] = "shadow:0";
@@ -122,6 +123,21 @@ static void test_a_step_of_ones_own(void **state) {
     free_setting(&s);
 }
 
+/* Callbacks that read from the training loader get the batch on the trial's device. */
+static void test_callbacks_that_read_batches(void **state) {
+    (void)state;
+    setting s = make_apart(there);
+    ls_trial_options options = options_on(&s, there);
+    const ls_callback readers[] = {ls_lsuv(NULL), ls_rate_finder(&(ls_rate_finder_options){.steps = 5})};
+    options.callbacks = readers;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static void refused(const ls_trial_options *options, ls_status status, const char *words) {
     assert_null(ls_trial_new(options));
     assert_int_equal(ls_error_status(), status);
@@ -173,7 +189,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),           cmocka_unit_test(test_a_model_that_moves),
         cmocka_unit_test(test_a_step_of_ones_own), cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_batches_elsewhere),
+        cmocka_unit_test(test_batches_elsewhere),  cmocka_unit_test(test_callbacks_that_read_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,434 @@
+/*
+ * The content of a checkpoint: one table, whose rows copy a part of the trial into a snapshot and put it back. Saving
+ * and loading follow this table alone. Loading refuses a checkpoint with a tensor that belongs to no row, so no part
+ * that was saved is forgotten.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/loader.h"
+#include "nn/module.h"
+#include "parallel/data_parallel.h"
+#include "tensor/device.h"
+#include "train/checkpoint/checkpoint.h"
+
+/* ---- tensors in files -------------------------------------------------------------------------------------------- */
+
+/* Lists the tensors whose names begin with `prefix`, without the prefix, in `found`, which has room for all. */
+static int select_named(const ls_named *all, int count, const char *prefix, ls_named *found) {
+    const size_t length = strlen(prefix);
+    int selected = 0;
+    for (int i = 0; i < count; i++) {
+        if (strncmp(all[i].name, prefix, length) == 0) {
+            found[selected++] = (ls_named){.name = all[i].name + length, .tensor = all[i].tensor};
+        }
+    }
+    return selected;
+}
+
+/* Lists all tensors of the file. The caller frees the array; it has room for at least one tensor. */
+static ls_named *list_file(const ls_safetensors *file) {
+    const int count = ls_safetensors_count(file);
+    ls_named *all = ls_allocate_zeroed((size_t)count + 1, sizeof *all);
+    for (int i = 0; all != NULL && i < count; i++) {
+        all[i] = ls_safetensors_at(file, i);
+    }
+    if (all == NULL) {
+        (void)ls_fail_memory("checkpoint", ((size_t)count + 1) * sizeof *all);
+    }
+    return all;
+}
+
+/* Copies the numbers of a part that has one tensor. Returns false if the tensor is missing or has another form. */
+static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int64_t length, void *numbers) {
+    if (count != 1 || tensors->name[0] != '\0' || ls_dtype_of(tensors->tensor) != dtype ||
+        ls_numel(tensors->tensor) != length) {
+        return false;
+    }
+    memcpy(numbers, ls_host_data(tensors->tensor), (size_t)length * ls_dtype_size(dtype));
+    return true;
+}
+
+/* ---- model and optimizer ----------------------------------------------------------------------------------------- */
+
+static ls_status part_path(const ls_resumption *from, const char *name, char path[PATH_MAX]) {
+    char file[LS_FILE_NAME_LIMIT];
+    ls_part_name(file, name, from->manifest.divided ? from->rank : -1);
+    return ls_path_join(path, from->folder, file);
+}
+
+static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_saved saved;
+    (void)prefix;
+    if (!to->writes_model) {
+        return LS_OK;
+    }
+    LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
+    ls_status status = ls_copies_add(&to->model, "", saved.tensors, saved.count);
+    if (status == LS_OK && saved.metadata[0] != NULL) {
+        status = ls_copies_add_metadata(&to->model, saved.metadata);
+    }
+    ls_saved_free(&saved);
+    return status;
+}
+
+static ls_status set_model(ls_resumption *from) {
+    char path[PATH_MAX];
+    LS_TRY(part_path(from, "model", path));
+    return ls_module_load(from->trial->state.model, path);
+}
+
+static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    (void)prefix;
+    if (!to->writes_model || trial->options.optimizer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_optimizer_state(trial->options.optimizer, &tensors, &count));
+    return ls_copies_add(&to->optimizer, "", tensors, count);
+}
+
+static ls_status set_optimizer(ls_resumption *from) {
+    char path[PATH_MAX];
+    if (from->trial->options.optimizer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(part_path(from, "optimizer", path));
+    return ls_optimizer_load(from->trial->options.optimizer, path);
+}
+
+/* The training modes of all layers, which hooks may have changed. */
+static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, trial->state.model));
+    const ls_status status = ls_copies_add_numbers(&to->own, prefix, LS_BOOL, modes.count, modes.training);
+    ls_modes_free(&modes);
+    return status;
+}
+
+/* A model with other layers keeps its modes. */
+static ls_status set_modes(ls_resumption *from) {
+    ls_module *model = from->trial->state.model;
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, model));
+    if (from->count == 1 && ls_dtype_of(from->tensors->tensor) == LS_BOOL &&
+        ls_numel(from->tensors->tensor) == modes.count) {
+        for (int i = 0; i < modes.count; i++) {
+            modes.training[i] = ((const uint8_t *)ls_host_data(from->tensors->tensor))[i] != 0;
+        }
+    }
+    ls_modes_put(&modes, model);
+    return LS_OK;
+}
+
+/* ---- what each rank has of its own ------------------------------------------------------------------------------- */
+
+static const char metric_prefix[] = "metric/";
+
+static ls_status get_metrics(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    LS_TRY(ls_metrics_state(trial, &tensors, &count));
+    return ls_copies_add(&to->own, prefix, tensors, count);
+}
+
+/* Adds the numbers of a rank that no longer exists. */
+static ls_status add_metrics_of(const ls_resumption *from, int rank) {
+    char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
+    ls_part_name(name, "rank", rank);
+    LS_TRY(ls_path_join(path, from->folder, name));
+    ls_safetensors *file = ls_safetensors_load(path);
+    ls_named *all = file != NULL ? list_file(file) : NULL;
+    ls_status status = ls_error_status();
+    if (all != NULL) {
+        const int count = select_named(all, ls_safetensors_count(file), metric_prefix, all);
+        status = ls_metrics_add_state(from->trial, all, count, false);
+    }
+    ls_free(all);
+    ls_safetensors_free(file);
+    return status;
+}
+
+/* If there were more ranks, each rank adds the numbers of some of them, so the sums over all ranks are what they were.
+ */
+static ls_status set_metrics(ls_resumption *from) {
+    if (from->rank >= from->manifest.world_size) {
+        return ls_metrics_add_state(from->trial, from->tensors, from->count, true);
+    }
+    LS_TRY(ls_metrics_set_state(from->trial, from->tensors, from->count));
+    for (int rank = from->rank + from->size; rank < from->manifest.world_size; rank += from->size) {
+        LS_TRY(add_metrics_of(from, rank));
+    }
+    return LS_OK;
+}
+
+/* "NAME/"; "NAME#2/" for the second callback of this name. */
+static void name_callback(const ls_trial *trial, int i, char name[128]) {
+    char number[24], other[24];
+    const char *own = ls_trial_callback_name(trial->own_callbacks[i], i, number);
+    int alike = 1;
+    for (int k = 0; k < i; k++) {
+        alike += strcmp(ls_trial_callback_name(trial->own_callbacks[k], k, other), own) == 0;
+    }
+    if (alike == 1) {
+        snprintf(name, 128, "%.80s/", own);
+    } else {
+        snprintf(name, 128, "%.80s#%d/", own, alike);
+    }
+}
+
+static ls_status get_callback(const ls_callback *callback, const char *name, ls_copies *copies) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    const uint32_t errors = ls_error_count;
+    const ls_status status = callback->hooks.state(callback->user, &tensors, &count);
+    if (status != LS_OK) {
+        return ls_error_count != errors
+                   ? status
+                   : ls_fail(status, "checkpoint: the state of %s failed with %s", name, ls_status_name(status));
+    }
+    return ls_copies_add(copies, name, tensors, count);
+}
+
+static ls_status get_callbacks(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        const ls_callback *callback = trial->own_callbacks[i];
+        char name[128], whole[160];
+        if (callback->hooks.state != NULL) {
+            name_callback(trial, i, name);
+            snprintf(whole, sizeof whole, "%s%s", prefix, name);
+            LS_TRY(get_callback(callback, whole, &to->own));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status set_callback(const ls_resumption *from, int i, const ls_named *tensors, int count) {
+    const ls_callback *callback = from->trial->own_callbacks[i];
+    char number[24];
+    if (count == 0) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state of %s, which starts from its initial state",
+                     from->folder, ls_trial_callback_name(callback, i, number));
+        return LS_OK;
+    }
+    return callback->hooks.set_state(callback->user, tensors, count);
+}
+
+static ls_status set_callbacks(ls_resumption *from) {
+    const ls_trial *trial = from->trial;
+    ls_named *own = ls_allocate_zeroed((size_t)from->count + 1, sizeof *own);
+    ls_status status = own != NULL ? LS_OK : ls_fail_memory("checkpoint", ((size_t)from->count + 1) * sizeof *own);
+    for (int i = 0; status == LS_OK && i < trial->options.callback_count; i++) {
+        char name[128];
+        if (trial->own_callbacks[i]->hooks.set_state != NULL) {
+            name_callback(trial, i, name);
+            status = set_callback(from, i, own, select_named(from->tensors, from->count, name, own));
+        }
+    }
+    ls_free(own);
+    return status;
+}
+
+/* The best value of a metric so far, for the link to the best checkpoint. */
+static ls_status get_best(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    return trial->checkpointer != NULL ? ls_copies_add_numbers(&to->own, prefix, LS_F64, 2, trial->checkpointer->best)
+                                       : LS_OK;
+}
+
+static ls_status set_best(ls_resumption *from) {
+    ls_checkpointer *checkpointer = from->trial->checkpointer;
+    if (checkpointer != NULL && !read_numbers(from->tensors, from->count, LS_F64, 2, checkpointer->best) &&
+        checkpointer->options.best != NULL) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value: the first epoch's becomes the best",
+                     from->folder);
+    }
+    return LS_OK;
+}
+
+static ls_status get_scaler(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    if (trial->options.grad_scaler == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_grad_scaler_state(trial->options.grad_scaler, &tensors, &count));
+    return ls_copies_add(&to->own, prefix, tensors, count);
+}
+
+static ls_status set_scaler(ls_resumption *from) {
+    ls_grad_scaler *scaler = from->trial->options.grad_scaler;
+    if (scaler != NULL && from->count == 0) {
+        ls_log_write(LS_LOG_WARNING,
+                     "checkpoint: %s has no state of the grad_scaler, which starts from its initial state",
+                     from->folder);
+    }
+    return scaler != NULL && from->count > 0 ? ls_grad_scaler_set_state(scaler, from->tensors, from->count) : LS_OK;
+}
+
+static ls_status get_averaging(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_averaging_memory memory;
+    return ls_data_parallel_memory(trial->state.model, &memory)
+               ? ls_copies_add_numbers(&to->own, prefix, LS_F64, 2, (double[]){memory.usual, memory.agrees})
+               : LS_OK;
+}
+
+/* With another number of ranks, shares have another size. */
+static ls_status set_averaging(ls_resumption *from) {
+    ls_module *model = from->trial->state.model;
+    ls_averaging_memory memory;
+    double numbers[2];
+    if (ls_data_parallel_memory(model, &memory) && read_numbers(from->tensors, from->count, LS_F64, 2, numbers)) {
+        const bool same = from->size == from->manifest.world_size;
+        memory = (ls_averaging_memory){.usual = same ? numbers[0] : 0, .agrees = numbers[1] != 0};
+        ls_data_parallel_remember(model, memory);
+    }
+    return LS_OK;
+}
+
+static ls_status get_random(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_random_state random = ls_random_get_state();
+    (void)trial;
+    return ls_copies_add_numbers(&to->own, prefix, LS_I64, 2,
+                                 (int64_t[]){(int64_t)random.seed, (int64_t)random.stream});
+}
+
+static ls_status set_random(ls_resumption *from) {
+    int64_t numbers[2];
+    if (!read_numbers(from->tensors, from->count, LS_I64, 2, numbers)) {
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s: the file of a rank has no random numbers", from->folder);
+    }
+    ls_random_set_state((ls_random_state){.seed = (uint64_t)numbers[0], .stream = (uint64_t)numbers[1]});
+    return LS_OK;
+}
+
+/* ---- in the manifest --------------------------------------------------------------------------------------------- */
+
+static ls_status get_loader(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_loader *loader = trial->options.train;
+    ls_manifest *manifest = &to->manifest;
+    (void)prefix;
+    manifest->loader_epoch = -1;
+    if (loader != NULL) {
+        ls_loader_position(loader, &manifest->loader_epoch, &manifest->loader_batch);
+        manifest->loader_batches = ls_loader_batch_count(loader);
+        manifest->global_batch = ls_loader_global_batch(loader);
+    }
+    return LS_OK;
+}
+
+static ls_status set_loader(ls_resumption *from) {
+    const ls_manifest *manifest = &from->manifest;
+    return manifest->loader_epoch >= 0
+               ? ls_loader_seek(from->trial->options.train, manifest->loader_epoch, from->loader_batch)
+               : LS_OK;
+}
+
+static ls_status get_history(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    (void)prefix;
+    to->manifest.latest = trial->latest;
+    return ls_history_copy(&to->manifest.history, &trial->history);
+}
+
+static ls_status set_history(ls_resumption *from) {
+    ls_trial *trial = from->trial;
+    ls_history_free(&trial->history);
+    trial->history = from->manifest.history;
+    from->manifest.history = (ls_history){.count = 0};
+    trial->latest = from->manifest.latest;
+    return LS_OK;
+}
+
+static ls_status get_position(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_manifest *manifest = &to->manifest;
+    (void)prefix;
+    manifest->epochs_run = trial->epochs_run;
+    manifest->step = trial->state.step;
+    manifest->continues = trial->continues || (trial->running && trial->state.phase == LS_PHASE_TRAINING);
+    manifest->stopped = trial->running ? trial->state.stop : trial->stopped;
+    manifest->batch = manifest->continues ? trial->state.batch : 0;
+    return LS_OK;
+}
+
+static ls_status set_position(ls_resumption *from) {
+    ls_trial *trial = from->trial;
+    const ls_manifest *manifest = &from->manifest;
+    trial->epochs_run = manifest->epochs_run;
+    trial->state.epoch = manifest->epochs_run;
+    trial->state.step = manifest->step;
+    trial->state.batch = from->batch;
+    trial->continues = manifest->continues;
+    trial->stopped = manifest->stopped;
+    return LS_OK;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+enum content_place { IN_FILES = 0, IN_RANK_FILE, IN_MANIFEST };
+
+static const struct content {
+    enum content_place place;
+    const char *prefix; /* of the names of the tensors in the file of a rank */
+    ls_status (*get)(ls_trial *trial, const char *prefix, ls_checkpoint *to);
+    ls_status (*set)(ls_resumption *from);
+} contents[] = {
+    {IN_FILES, "model", get_model, set_model},
+    {IN_FILES, "optimizer", get_optimizer, set_optimizer},
+    {IN_RANK_FILE, "modes", get_modes, set_modes},
+    {IN_RANK_FILE, metric_prefix, get_metrics, set_metrics},
+    {IN_RANK_FILE, "best", get_best, set_best},
+    {IN_RANK_FILE, "callback/", get_callbacks, set_callbacks}, /* schedules, averages of weights and others */
+    {IN_RANK_FILE, "grad_scaler/", get_scaler, set_scaler},
+    {IN_RANK_FILE, "averaging", get_averaging, set_averaging},
+    {IN_RANK_FILE, "random", get_random, set_random},
+    {IN_MANIFEST, "loader", get_loader, set_loader},
+    {IN_MANIFEST, "history", get_history, set_history},
+    {IN_MANIFEST, "position", get_position, set_position},
+};
+
+enum { CONTENTS = sizeof contents / sizeof *contents };
+
+ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to) {
+    for (int i = 0; i < CONTENTS; i++) {
+        LS_TRY(contents[i].get(trial, contents[i].prefix, to));
+    }
+    return LS_OK;
+}
+
+static bool is_known(const char *name) {
+    bool known = false;
+    for (int i = 0; i < CONTENTS; i++) {
+        known |=
+            contents[i].place == IN_RANK_FILE && strncmp(name, contents[i].prefix, strlen(contents[i].prefix)) == 0;
+    }
+    return known;
+}
+
+static ls_status check_known(const ls_resumption *from, const ls_named *all, int count) {
+    for (int i = 0; i < count; i++) {
+        if (!is_known(all[i].name)) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "checkpoint: %s has \"%.100s\", which Lockstep %s cannot load: use Lockstep %s, which saved "
+                           "the checkpoint",
+                           from->folder, all[i].name, ls_version(), from->manifest.version);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_set_contents(ls_resumption *from) {
+    const int count = ls_safetensors_count(from->own);
+    ls_named *all = list_file(from->own), *found = list_file(from->own);
+    ls_status status = all != NULL && found != NULL ? LS_OK : ls_error_status();
+    status = status == LS_OK ? check_known(from, all, count) : status;
+    from->tensors = found;
+    for (int i = 0; status == LS_OK && i < CONTENTS; i++) {
+        const struct content *part = &contents[i];
+        from->count = part->place == IN_RANK_FILE ? select_named(all, count, part->prefix, found) : 0;
+        status = part->set(from);
+    }
+    ls_free(all);
+    ls_free(found);
+    return status;
+}

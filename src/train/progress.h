@@ -1,0 +1,16 @@
+/* The progress lines: of a run, if one bar is shown for all epochs, and of a pass over a loader. */
+#ifndef LS_TRAIN_PROGRESS_H
+#define LS_TRAIN_PROGRESS_H
+
+#include "train/trial.h"
+
+void ls_progress_begin_run(ls_trial *trial);
+void ls_progress_epoch(ls_trial *trial);
+void ls_progress_end_run(ls_trial *trial);
+
+/* `label` is "0/3(t)" for training, "0/3(v)" for validation. */
+void ls_progress_begin(ls_trial *trial, const char *label);
+void ls_progress_step(ls_trial *trial);
+void ls_progress_end(ls_trial *trial, const char *prefix);
+
+#endif

@@ -1,0 +1,48 @@
+/* The results of a trial, as users read them: the last values, the history and its file. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/locale.h"
+#include "formats/file.h"
+#include "train/trial.h"
+
+int64_t ls_trial_history_count(const ls_trial *trial) {
+    return trial != NULL ? trial->history.count : 0;
+}
+
+double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
+    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history.count;
+    return known ? ls_history_value(&trial->history, epoch, name) : NAN;
+}
+
+static ls_status write_history(const ls_trial *trial, FILE *stream) {
+    const ls_history *history = &trial->history;
+    ls_history_entry columns = {.count = 0};
+    LS_TRY(ls_history_columns(history, &columns));
+    fprintf(stream, "epoch");
+    for (int i = 0; i < columns.count; i++) {
+        fprintf(stream, ",%s", columns.values[i].name);
+    }
+    fprintf(stream, "\n");
+    for (int64_t epoch = 0; epoch < history->count; epoch++) {
+        fprintf(stream, "%lld", (long long)epoch);
+        for (int i = 0; i < columns.count; i++) {
+            ls_fprintf(stream, ",%.9g", ls_history_value(history, epoch, columns.values[i].name));
+        }
+        fprintf(stream, "\n");
+    }
+    return LS_OK;
+}
+
+ls_status ls_trial_write_history(const ls_trial *trial, const char *path) {
+    if (trial == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_write_history: the trial is NULL");
+    }
+    ls_new_file file;
+    LS_TRY(ls_file_create("ls_trial_write_history", path, &file));
+    ls_status status = write_history(trial, file.stream);
+    if (status == LS_OK && ferror(file.stream) != 0) {
+        status = ls_fail(LS_ERR_IO, "ls_trial_write_history: cannot write %s: is the disk full?", path);
+    }
+    return ls_file_commit("ls_trial_write_history", &file, status);
+}

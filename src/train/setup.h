@@ -1,0 +1,18 @@
+/* Checks of setups that a program cannot intend. */
+#ifndef LS_TRAIN_SETUP_H
+#define LS_TRAIN_SETUP_H
+
+#include "train/trial.h"
+
+/* Returns an error if the trial would train nothing. */
+ls_status ls_trial_check_setup(const ls_trial *trial);
+
+/* Watches a trial from its first step on, at most to the end of its first epoch. ls_trial_watch_step (after a training
+ * step) and ls_trial_watch_epoch (after an epoch) log a warning, once in a trial, if the ranks train apart; both are
+ * collective. ls_trial_watch_end ends the watch with the run. */
+void ls_trial_watch_begin(ls_trial *trial);
+ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
+ls_status ls_trial_watch_epoch(ls_trial *trial);
+void ls_trial_watch_end(ls_trial *trial);
+
+#endif

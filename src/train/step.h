@@ -1,0 +1,23 @@
+/* Steps: what a pass does with one batch. */
+#ifndef LS_TRAIN_STEP_H
+#define LS_TRAIN_STEP_H
+
+#include "train/trial.h"
+
+typedef ls_status ls_trial_step_function(ls_trial *trial);
+
+/* Runs a step on the batch, in a scope of its own, with the batch in trial->state. */
+ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step);
+
+ls_status ls_trial_training_step(ls_trial *trial);
+ls_status ls_trial_validation_step(ls_trial *trial);
+
+/* Computes state->output from state->input, with the hooks before and after. Does nothing if this rank's share of the
+ * batch is empty. */
+ls_status ls_trial_forward(ls_trial *trial);
+
+/* Ends a training step, or an epoch after all its hooks: the ranks agree on going on, and write a checkpoint if one is
+ * due. Returns LS_ERR_STOPPED if a signal ended the run; a checkpoint was written then. Collective. */
+ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch);
+
+#endif
