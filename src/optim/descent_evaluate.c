@@ -72,6 +72,5 @@ static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss
 }
 
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
-    descent->evaluations++;
     return ls_descent_agree(descent->optimizer, evaluate_part(descent, gradient, loss), loss);
 }

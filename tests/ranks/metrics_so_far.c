@@ -151,8 +151,7 @@ ls_status rank_test(ls_comm *world) {
     ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
     ls_loader *now = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
     seen s = {.last_loss = NAN, .held_back = now};
-    const ls_callback seeing = {.user = &s,
-                                .on_start_training = on_start,
+    const ls_callback_hooks hooks = {.on_start_training = on_start,
                                 .on_sample = on_sample,
                                 .on_step_training = on_step_training,
                                 .on_end_training = on_end_training,
@@ -167,7 +166,7 @@ ls_status rank_test(ls_comm *world) {
                                                        .comm = world,
                                                        .metrics = LS_METRICS("loss", "running_loss", "lr"),
                                                        LS_CUSTOM_METRICS(ls_metric_new(&largest, NULL)),
-                                                       LS_CALLBACKS(seeing),
+                                                       LS_CALLBACKS(ls_callback_new(&hooks, &s)),
                                                        .quiet = true});
     LS_CHECK(trial != NULL);
     LS_TRY(ls_trial_run(trial, EPOCHS));

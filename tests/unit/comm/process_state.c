@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <lockstep/convolution.h>
 #include <lockstep/autograd.h>
 #include <lockstep/comm.h>
 

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include <lockstep/loss.h>
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 

@@ -366,7 +366,7 @@ static void expect_integers(const ls_tensor *tensor, ls_dtype dtype, int64_t fir
     assert_non_null(tensor);
     assert_int_equal(ls_dtype_of(tensor), dtype);
     const int64_t at[] = {0, ls_numel(tensor) - 1};
-    const void *elements = ls_data(tensor);
+    const void *elements = ls_data_const(tensor);
     if (dtype == LS_I64) {
         assert_true(((const int64_t *)elements)[at[0]] == first && ((const int64_t *)elements)[at[1]] == last);
     } else {

@@ -128,7 +128,7 @@ static void test_callbacks_that_read_batches(void **state) {
     (void)state;
     setting s = make_apart(there);
     ls_trial_options options = options_on(&s, there);
-    const ls_callback readers[] = {ls_lsuv(NULL), ls_rate_finder(&(ls_rate_finder_options){.steps = 5})};
+    ls_callback *const readers[] = {ls_lsuv(NULL), ls_rate_finder(&(ls_rate_finder_options){.steps = 5})};
     options.callbacks = readers;
     options.callback_count = 2;
     ls_trial *trial = ls_trial_new(&options);
