@@ -152,11 +152,11 @@ ls_status rank_test(ls_comm *world) {
     ls_loader *now = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
     seen s = {.last_loss = NAN, .held_back = now};
     const ls_callback_hooks hooks = {.on_start_training = on_start,
-                                .on_sample = on_sample,
-                                .on_step_training = on_step_training,
-                                .on_end_training = on_end_training,
-                                .on_start_validation = on_start,
-                                .on_step_validation = on_step_validation};
+                                     .on_sample = on_sample,
+                                     .on_step_training = on_step_training,
+                                     .on_end_training = on_end_training,
+                                     .on_start_validation = on_start,
+                                     .on_step_validation = on_step_validation};
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = ls_criterion_mse,

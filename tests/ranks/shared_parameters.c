@@ -225,7 +225,7 @@ static ls_status pipelines(ls_comm *world) {
     snprintf(sentence, sizeof sentence,
              "ls_pipeline: \"%d.weight\" in stage %d (rank %d) and \"%d.weight\" in stage %d (rank %d) are one tensor",
              size - 1, size - 2, size - 2, size, size - 1, size - 1);
-    LS_CHECK(strstr(ls_error_message(), sentence) != NULL);
+    LS_EXPECT_MESSAGE(sentence);
     return LS_OK;
 }
 

@@ -76,7 +76,7 @@ static ls_status stand_by(ls_comm *comm, ls_comm *control) {
         LS_CHECK(sent == LS_OK || sent == LS_ERR_PEER);
     }
     LS_CHECK(ls_comm_barrier(comm, NULL) == LS_ERR_PEER);
-    LS_CHECK(strstr(ls_error_message(), sentence) != NULL);
+    LS_EXPECT_MESSAGE(sentence);
     return LS_OK;
 }
 

@@ -128,7 +128,7 @@ void check_against(const fixture *first, const char *name, ls_tensor *result, ls
     assert_int_equal(at, expected->count);
 }
 
-void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words) {
+void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words) {
     if (result != NULL && strcmp(ls_device_of(result), "cpu") != 0) { /* a kernel's own error is told later */
         const char *said = strstr(words, ": ");
         words = said != NULL ? said + 2 : words;

@@ -49,6 +49,12 @@ void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const
 ls_tensor *leaf_from(ls_shape shape, const double *values);
 
 /* Ends `scope`, in which `result` was to be refused: its first failure is `status` with `words` in the message. */
-void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
+void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
+/* check_refused(result, status, words) does so in a scope of its own. */
+#define check_refused(...)                                                                                             \
+    do {                                                                                                               \
+        ls_scope *refusal = ls_scope_begin();                                                                          \
+        check_refused_in(refusal, __VA_ARGS__);                                                                        \
+    } while (0)
 
 #endif

@@ -11,6 +11,8 @@
 #ifndef LS_TESTS_SUPPORT_RANKS_H
 #define LS_TESTS_SUPPORT_RANKS_H
 
+#include <string.h>
+
 #include <lockstep/comm.h>
 
 #include "base/status.h"
@@ -25,5 +27,8 @@ ls_status rank_test(ls_comm *world);
                            ls_error_message());                                                                        \
         }                                                                                                              \
     } while (0)
+
+/* Fails the test unless the last error message contains `part`. */
+#define LS_EXPECT_MESSAGE(part) LS_CHECK(strstr(ls_error_message(), (part)) != NULL)
 
 #endif

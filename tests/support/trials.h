@@ -73,10 +73,4 @@ static inline ls_trial_options options_of(const setting *s) {
                               .quiet = true};
 }
 
-static inline void expect_message(const char *text) {
-    if (strstr(ls_error_message(), text) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), text);
-    }
-}
-
 #endif

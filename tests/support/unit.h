@@ -12,4 +12,47 @@
 
 #include <cmocka.h>
 
+#include <lockstep/tensor.h>
+
+/* Defines a test: TEST(test_name) { ... }. */
+#define TEST(name)                                                                                                     \
+    static void name##_body(void);                                                                                     \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        name##_body();                                                                                                 \
+    }                                                                                                                  \
+    static void name##_body(void)
+
+/* Defines a test whose body runs in a scope of its own. The test fails if the scope ends with an error. */
+#define SCOPED_TEST(name)                                                                                              \
+    static void name##_body(void);                                                                                     \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        ls_scope *scope_of_test = ls_scope_begin();                                                                    \
+        name##_body();                                                                                                 \
+        assert_int_equal(ls_scope_end(scope_of_test), LS_OK);                                                          \
+    }                                                                                                                  \
+    static void name##_body(void)
+
+/* Fails the test, at the line of the caller, unless the last error message of this thread contains `part`. */
+#define expect_message(part) expect_message_at((part), __FILE__, __LINE__)
+static inline void expect_message_at(const char *part, const char *test, int line) {
+    if (strstr(ls_error_message(), part) == NULL) {
+        print_error("the error message \"%s\" does not contain \"%s\"\n", ls_error_message(), part);
+        _fail(test, line);
+    }
+}
+
+/* Fails the test, at the line of the caller, unless `status` is `expected` and the last error message contains `part`.
+ */
+#define expect_error(status, expected, part) expect_error_at((status), (expected), (part), __FILE__, __LINE__)
+static inline void expect_error_at(ls_status status, ls_status expected, const char *part, const char *test, int line) {
+    if (status != expected) {
+        print_error("%s (\"%s\") instead of %s\n", ls_status_name(status), ls_error_message(),
+                    ls_status_name(expected));
+        _fail(test, line);
+    }
+    expect_message_at(part, test, line);
+}
+
 #endif

@@ -147,18 +147,15 @@ static void check_attention(ls_dtype half) {
     }
 }
 
-static void test_attention(void **state) {
-    (void)state;
+TEST(test_attention) {
     check_attention(LS_BF16);
     check_attention(LS_F16);
 }
 
 /* Every half, and what lies between two of them, becomes what ls_to makes of it. */
-static void test_rounding(void **state) {
-    (void)state;
+SCOPED_TEST(test_rounding) {
     enum { COUNT = 1 << 18 };
     static const ls_dtype halves[] = {LS_BF16, LS_F16};
-    ls_scope *scope = ls_scope_begin();
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     for (int k = 0; k < 2; k++) {
         ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
@@ -179,12 +176,10 @@ static void test_rounding(void **state) {
         }
         ls_rounded_end(&made);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* oneDNN's products in bf16, also where the CPU would not choose them because they are slower. */
-static void test_products_of_onednn(void **state) {
-    (void)state;
+TEST(test_products_of_onednn) {
     enum { M = 37, N = 150, K = 220 };
     const ls_onednn *onednn = ls_onednn_open();
     ls_scope *scope = ls_scope_begin();
@@ -211,8 +206,7 @@ static void test_products_of_onednn(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_convolutions_of_onednn(void **state) {
-    (void)state;
+TEST(test_convolutions_of_onednn) {
     enum { N = 19, IN = 16, OUT = 32, SIDE = 14, KERNEL = 3, LEFT = SIDE - KERNEL + 1 };
     const ls_onednn *onednn = ls_onednn_open();
     const ls_window window = {.kernel = {1, KERNEL, KERNEL}, .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1};
@@ -323,8 +317,7 @@ static void check_network(int number) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_networks_are_those_of_pytorch(void **state) {
-    (void)state;
+TEST(test_networks_are_those_of_pytorch) {
     for (int i = 0; i < 3; i++) {
         check_network(i);
     }
@@ -384,8 +377,7 @@ static ls_status train(ls_comm *world, void *argument) {
     return status;
 }
 
-static void test_training_ends_where_f32_does(void **state) {
-    (void)state;
+TEST(test_training_ends_where_f32_does) {
     if (access(FOLDER "t10k-images-idx3-ubyte.gz", R_OK) != 0) {
         skip();
     }
@@ -417,8 +409,7 @@ static void count_warning(ls_log_level level, int rank, const char *line, void *
 }
 
 /* Where it cannot be faster it says so, once in the process; on devices that do not know it says nothing. */
-static void test_warns_once(void **state) {
-    (void)state;
+TEST(test_warns_once) {
     int warnings = 0;
     ls_log_set_sink(count_warning, &warnings);
     for (int i = 0; i < 3; i++) {
@@ -437,8 +428,7 @@ static ls_tensor *turn(ls_tensor *batch, const ls_samples *samples, void *user) 
 }
 
 /* What a program's transforms compute is the same whichever thread makes the batch. */
-static void test_batches_are_those_of_f32(void **state) {
-    (void)state;
+TEST(test_batches_are_those_of_f32) {
     float wanted[6] = {0};
     for (int i = 0; i < 3; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -461,8 +451,7 @@ static void test_batches_are_those_of_f32(void **state) {
     }
 }
 
-static void test_refuses(void **state) {
-    (void)state;
+TEST(test_refuses) {
     ls_scope *scope = ls_scope_begin();
     assert_int_equal(ls_autocast(LS_I32), LS_F32);
     assert_int_equal(ls_autocast(LS_F32), LS_F32); /* nothing changed */
@@ -475,7 +464,7 @@ static void test_refuses(void **state) {
     (void)ls_autocast(LS_F32);
     assert_int_equal(ls_scope_end(scope), LS_OK);
     assert_null(ls_trial_new(&(ls_trial_options){.autocast = LS_I32}));
-    assert_non_null(strstr(ls_error_message(), "autocast is i32"));
+    expect_message("autocast is i32");
 }
 
 int main(void) {

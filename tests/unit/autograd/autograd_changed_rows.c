@@ -131,8 +131,7 @@ static void check_trial(trial *t) {
     (void)ls_no_grad(before);
 }
 
-static void test_every_change_that_counts_is_noticed(void **state) {
-    (void)state;
+TEST(test_every_change_that_counts_is_noticed) {
     CHECK_CASES(elementwise_cases, check_trial);
     CHECK_CASES(reduce_cases, check_trial);
     CHECK_CASES(shape_cases, check_trial);

@@ -100,15 +100,13 @@ static void check(const attention_case *c, ls_dtype half) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_bf16(void **state) {
-    (void)state;
+TEST(test_bf16) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check(&cases[i], LS_BF16);
     }
 }
 
-static void test_f16(void **state) {
-    (void)state;
+TEST(test_f16) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check(&cases[i], LS_F16);
     }

@@ -107,8 +107,7 @@ static ls_tensor *class_loss(ls_tensor *const *inputs, int variant) {
                               : ls_cross_entropy(inputs[0], inputs[1], &options);
 }
 
-static void test_class_losses(void **state) {
-    (void)state;
+TEST(test_class_losses) {
     const int64_t sizes[][2] = {{500, 7}, {40, 17}, {30, 500}, {9, 3000}, {5, 20000}};
     for (int i = 0; i < 5 * 2; i++) {
         const ls_dtype dtype = i % 2 == 0 ? LS_F32 : LS_F64;
@@ -141,8 +140,7 @@ static ls_tensor *layer_norm(ls_tensor *const *inputs, int variant) {
     }
 }
 
-static void test_layer_norms(void **state) {
-    (void)state;
+TEST(test_layer_norms) {
     const int64_t sizes[][2] = {{3000, 5}, {700, 17}, {257, 768}, {100, 1100}, {3, 10000}, {1, 3}};
     for (int i = 0; i < 6 * 2; i++) {
         const ls_dtype dtype = i % 2 == 0 ? LS_F32 : LS_F64;
@@ -166,8 +164,7 @@ static ls_tensor *batch_norm(ls_tensor *const *inputs, int variant) {
                          1e-5);
 }
 
-static void test_batch_norms(void **state) {
-    (void)state;
+TEST(test_batch_norms) {
     const ls_shape shapes[] = {LS_SHAPE(9000, 5), LS_SHAPE(2, 3, 90, 100), LS_SHAPE(4, 140, 17, 17),
                                LS_SHAPE(40, 30, 7), LS_SHAPE(300, 70)};
     for (int i = 0; i < 5 * 2; i++) {
@@ -218,8 +215,7 @@ static ls_tensor *resize(ls_tensor *const *inputs, int variant) {
     return ls_resize(inputs[0], sizes[variant / 3], &options);
 }
 
-static void test_images(void **state) {
-    (void)state;
+TEST(test_images) {
     for (int i = 0; i < 2; i++) {
         ls_scope *scope = ls_scope_begin();
         ls_seed(4);

@@ -30,33 +30,27 @@ static void check_trial(trial *t) {
     }
 }
 
-static void test_elementwise(void **state) {
-    (void)state;
+TEST(test_elementwise) {
     CHECK_CASES(elementwise_cases, check_trial);
 }
 
-static void test_reductions(void **state) {
-    (void)state;
+TEST(test_reductions) {
     CHECK_CASES(reduce_cases, check_trial);
 }
 
-static void test_shapes(void **state) {
-    (void)state;
+TEST(test_shapes) {
     CHECK_CASES(shape_cases, check_trial);
 }
 
-static void test_matrices_and_norms(void **state) {
-    (void)state;
+TEST(test_matrices_and_norms) {
     CHECK_CASES(matrix_cases, check_trial);
 }
 
-static void test_images(void **state) {
-    (void)state;
+TEST(test_images) {
     CHECK_CASES(image_cases, check_trial);
 }
 
-static void test_losses(void **state) {
-    (void)state;
+TEST(test_losses) {
     CHECK_CASES(loss_cases, check_trial);
 }
 

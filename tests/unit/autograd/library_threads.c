@@ -169,8 +169,7 @@ static void expect_same_bits(process_body body, const void *what, int sums, int 
     assert_int_equal(munmap(found, COUNTS * sizeof *found), 0);
 }
 
-static void test_products(void **state) {
-    (void)state;
+TEST(test_products) {
     static const ls_dtype dtypes[] = {LS_F32, LS_F64};
     for (int i = 0; i < 2; i++) {
         expect_same_bits(multiply, &dtypes[i], 4 * PRODUCTS, 4,
@@ -178,14 +177,12 @@ static void test_products(void **state) {
     }
 }
 
-static void test_convolution(void **state) {
-    (void)state;
+TEST(test_convolution) {
     expect_same_bits(convolve, NULL, 3 * CONVOLUTIONS, 3,
                      (const char *const[]){"y", "gradient of x", "gradient of weight"});
 }
 
-static void test_attention(void **state) {
-    (void)state;
+TEST(test_attention) {
     expect_same_bits(attend, NULL, HEADS * TENSORS, TENSORS, (const char *const[]){"y", "dq", "dk", "dv"});
 }
 

@@ -198,8 +198,7 @@ static void check(const sum_case *c) {
     failures += !(worst <= c->tolerance);
 }
 
-static void test_long_sums_in_f32(void **state) {
-    (void)state;
+TEST(test_long_sums_in_f32) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check(&cases[i]);
     }

@@ -284,19 +284,16 @@ static void expect_same_bits(process_body body, const void *what) {
     assert_int_equal(differ, 0);
 }
 
-static void test_operations(void **state) {
-    (void)state;
+TEST(test_operations) {
     expect_same_bits(run_operations, &(ls_dtype){LS_F32});
     expect_same_bits(run_operations, &(ls_dtype){LS_F64});
 }
 
-static void test_optimizers(void **state) {
-    (void)state;
+TEST(test_optimizers) {
     expect_same_bits(run_optimizers, NULL);
 }
 
-static void test_training(void **state) {
-    (void)state;
+TEST(test_training) {
     expect_same_bits(run_training, NULL);
 }
 

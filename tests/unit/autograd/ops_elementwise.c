@@ -32,8 +32,7 @@ static ls_tensor *clamp(ls_tensor *x) {
     return ls_clamp(x, -0.5, 1);
 }
 
-static void test_functions_of_one_tensor(void **state) {
-    (void)state;
+TEST(test_functions_of_one_tensor) {
     const struct {
         ls_tensor *(*function)(ls_tensor *);
         double at[4]; /* of -1, 0, 0.5 and 2 */
@@ -70,9 +69,7 @@ static void test_functions_of_one_tensor(void **state) {
     }
 }
 
-static void test_functions_of_integers(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_functions_of_integers) {
     ls_tensor *x = numbers(LS_SHAPE(3), LS_I32, VALUES(-2, 0, 9));
     check_values(ls_neg(x), LS_SHAPE(3), LS_I32, VALUES(2, 0, -9));
     check_values(ls_abs(x), LS_SHAPE(3), LS_I32, VALUES(2, 0, 9));
@@ -82,12 +79,9 @@ static void test_functions_of_integers(void **state) {
     check_values(ls_clamp(x, -1, 5.5), LS_SHAPE(3), LS_F32, VALUES(-1, 0, 5.5));
     check_values(ls_sqrt(ls_abs(x)), LS_SHAPE(3), LS_F32, VALUES(1.41421356, 0, 3));
     check_values(ls_exp(numbers(LS_SHAPE(1), LS_BOOL, VALUES(1))), LS_SHAPE(1), LS_F32, VALUES(2.718281828));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_functions_of_two_tensors(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_functions_of_two_tensors) {
     ls_tensor *a = numbers(LS_SHAPE(2, 1), LS_F32, VALUES(2, 3));
     ls_tensor *b = numbers(LS_SHAPE(3), LS_F32, VALUES(1, 2, 4));
     const ls_shape both = LS_SHAPE(2, 3);
@@ -108,11 +102,9 @@ static void test_functions_of_two_tensors(void **state) {
     check_values(ls_minimum(b, 2.5), LS_SHAPE(3), LS_F32, VALUES(1, 2, 2.5));
     check_values(ls_add(ls_transpose(ls_add(a, b), 0, 1), ls_reshape(b, LS_SHAPE(3, 1))), LS_SHAPE(3, 2), LS_F32,
                  VALUES(4, 5, 6, 7, 10, 11));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_result_dtypes(void **state) {
-    (void)state;
+TEST(test_result_dtypes) {
     const struct {
         ls_dtype a;
         int a_ndim;
@@ -140,9 +132,7 @@ static void test_result_dtypes(void **state) {
     }
 }
 
-static void test_numbers_and_dtypes(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_numbers_and_dtypes) {
     const ls_shape one = LS_SHAPE(1);
     ls_tensor *i64 = numbers(one, LS_I64, VALUES(7)), *u8 = numbers(one, LS_U8, VALUES(7));
     ls_tensor *yes = numbers(one, LS_BOOL, VALUES(1)), *bf16 = numbers(one, LS_BF16, VALUES(7));
@@ -158,12 +148,9 @@ static void test_numbers_and_dtypes(void **state) {
     check_values(ls_pow(i64, u8), one, LS_I64, VALUES(823543));
     check_values(ls_pow(i64, 0.5), one, LS_F32, VALUES(2.6457513));
     check_values(ls_pow(bf16, 2), one, LS_BF16, VALUES(49));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_bool_arithmetic(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_bool_arithmetic) {
     ls_tensor *a = numbers(LS_SHAPE(4), LS_BOOL, VALUES(0, 0, 1, 1));
     ls_tensor *b = numbers(LS_SHAPE(4), LS_BOOL, VALUES(0, 1, 0, 1));
     check_values(ls_add(a, b), LS_SHAPE(4), LS_BOOL, VALUES(0, 1, 1, 1));
@@ -171,12 +158,9 @@ static void test_bool_arithmetic(void **state) {
     check_values(ls_maximum(a, b), LS_SHAPE(4), LS_BOOL, VALUES(0, 1, 1, 1));
     check_values(ls_minimum(a, b), LS_SHAPE(4), LS_BOOL, VALUES(0, 0, 0, 1));
     check_values(ls_add(a, 1), LS_SHAPE(4), LS_I64, VALUES(1, 1, 2, 2));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_comparisons(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_comparisons) {
     const ls_shape three = LS_SHAPE(3);
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16, LS_F16, LS_I64, LS_I32, LS_U8};
     for (int i = 0; i < 7; i++) {
@@ -198,12 +182,9 @@ static void test_comparisons(void **state) {
     check_values(ls_eq(y, y), three, LS_BOOL, VALUES(1, 0, 1));
     check_values(ls_ne(y, y), three, LS_BOOL, VALUES(0, 1, 0));
     assert_false(ls_requires_grad(ls_gt(y, 1)));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_where(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_where) {
     ls_tensor *condition = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 2, 1));
     ls_tensor *a = leaf_from(LS_SHAPE(2, 1), VALUES(1, 2)), *b = leaf_from(LS_SCALAR, VALUES(9));
     ls_tensor *y = ls_where(condition, a, b);
@@ -211,12 +192,10 @@ static void test_where(void **state) {
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
     check_values(ls_grad(a), LS_SHAPE(2, 1), LS_F64, VALUES(2, 2));
     check_values(ls_grad(b), LS_SCALAR, LS_F64, VALUES(2));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* A half-precision leaf gets a half-precision gradient, and a mixed sum gives each its own. */
-static void test_gradients_in_the_dtypes_of_the_inputs(void **state) {
-    (void)state;
+TEST(test_gradients_in_the_dtypes_of_the_inputs) {
     const ls_dtype dtypes[] = {LS_BF16, LS_F16, LS_F32};
     for (int i = 0; i < 3; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -233,9 +212,7 @@ static void test_gradients_in_the_dtypes_of_the_inputs(void **state) {
     }
 }
 
-static void test_gradients_at_the_edges(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_gradients_at_the_edges) {
     ls_tensor *a = leaf_from(LS_SHAPE(3), VALUES(1, 2, 3)), *b = leaf_from(LS_SHAPE(3), VALUES(2, 2, 2));
     assert_int_equal(ls_backward(ls_sum(ls_maximum(a, b))), LS_OK); /* a tie is halved, as in PyTorch */
     check_values(ls_grad(a), LS_SHAPE(3), LS_F64, VALUES(0, 0.5, 1));
@@ -247,12 +224,9 @@ static void test_gradients_at_the_edges(void **state) {
     ls_tensor *x = leaf_from(LS_SHAPE(3), VALUES(-2, 0, 2));
     assert_int_equal(ls_backward(ls_sum(ls_add(ls_abs(x), ls_relu(x)))), LS_OK);
     check_values(ls_grad(x), LS_SHAPE(3), LS_F64, VALUES(-1, 0, 2));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_empty_tensors(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_empty_tensors) {
     ls_tensor *x = leaf_from(LS_SHAPE(0, 3), VALUES(0)), *bias = leaf_from(LS_SHAPE(3), VALUES(1, 2, 3));
     ls_tensor *y = ls_exp(ls_mul(ls_add(x, bias), 2));
     check_values(y, LS_SHAPE(0, 3), LS_F64, NULL);
@@ -260,34 +234,24 @@ static void test_empty_tensors(void **state) {
     check_values(ls_grad(x), LS_SHAPE(0, 3), LS_F64, NULL);
     check_values(ls_grad(bias), LS_SHAPE(3), LS_F64, VALUES(0, 0, 0));
     check_values(ls_gt(x, bias), LS_SHAPE(0, 3), LS_BOOL, NULL);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_add(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(5), LS_F32)), LS_ERR_SHAPE,
+SCOPED_TEST(test_refusals) {
+    check_refused(ls_add(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(5), LS_F32)), LS_ERR_SHAPE,
                   "ls_add: [3, 4] with [5]: sizes 4 and 5 of the last axis differ");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_lt(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
+    check_refused(ls_lt(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
                   "ls_lt: [3, 4] with [2, 4]: sizes 3 and 2 of axis -2 differ");
-    scope = ls_scope_begin();
     ls_tensor *yes = ls_ones(LS_SHAPE(2), LS_BOOL);
-    check_refused(scope, ls_sub(yes, yes), LS_ERR_SHAPE, "ls_sub: not of two bool tensors");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_neg(ls_ones(LS_SHAPE(2), LS_BOOL)), LS_ERR_SHAPE, "ls_neg: not of a bool tensor");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_pow(ls_ones(LS_SHAPE(2), LS_I64), -1), LS_ERR_ARGUMENT, "ls_pow: exponent -1");
-    scope = ls_scope_begin();
+    check_refused(ls_sub(yes, yes), LS_ERR_SHAPE, "ls_sub: not of two bool tensors");
+    check_refused(ls_neg(ls_ones(LS_SHAPE(2), LS_BOOL)), LS_ERR_SHAPE, "ls_neg: not of a bool tensor");
+    check_refused(ls_pow(ls_ones(LS_SHAPE(2), LS_I64), -1), LS_ERR_ARGUMENT, "ls_pow: exponent -1");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
-    check_refused(scope, ls_where(x, x, x), LS_ERR_SHAPE, "ls_where: the condition is a tensor of f32");
-    scope = ls_scope_begin();
+    check_refused(ls_where(x, x, x), LS_ERR_SHAPE, "ls_where: the condition is a tensor of f32");
     ls_tensor *bad = ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
-    check_refused(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
+    check_refused(ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
 }
 
-static void test_numbers_on_the_left(void **state) {
-    (void)state;
+TEST(test_numbers_on_the_left) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_arange(LS_SHAPE(3), LS_F32), *n = ls_arange(LS_SHAPE(3), LS_I32),
               *u = ls_arange(LS_SHAPE(3), LS_U8);
@@ -314,21 +278,20 @@ static void test_numbers_on_the_left(void **state) {
     assert_true(*(const int64_t *)elements(exact) == large - 1);
     assert_int_equal(ls_scope_end(scope), LS_OK);
     scope = ls_scope_begin();
-    check_refused(scope, ls_sub(300, ls_zeros(LS_SHAPE(1), LS_U8)), LS_ERR_ARGUMENT,
-                  "ls_sub: 300 does not fit into u8");
+    check_refused_in(scope, ls_sub(300, ls_zeros(LS_SHAPE(1), LS_U8)), LS_ERR_ARGUMENT,
+                     "ls_sub: 300 does not fit into u8");
     scope = ls_scope_begin();
-    check_refused(scope, ls_mul(UINT64_MAX, ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_ARGUMENT,
-                  "ls_mul: 18446744073709551615");
+    check_refused_in(scope, ls_mul(UINT64_MAX, ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_ARGUMENT,
+                     "ls_mul: 18446744073709551615");
     scope = ls_scope_begin();
-    check_refused(scope, ls_div(1, (ls_tensor *)NULL), LS_ERR_ARGUMENT, "ls_div: argument 2 is NULL");
+    check_refused_in(scope, ls_div(1, (ls_tensor *)NULL), LS_ERR_ARGUMENT, "ls_div: argument 2 is NULL");
     ls_tensor *ones = ls_ones(LS_SHAPE(2), LS_F64), *kept = ls_sub(1, ones); /* without a scope */
     assert_true(ls_at(kept, (const int64_t[]){1}) == 0);
     ls_release(kept);
     ls_release(ones);
 }
 
-static void test_devices_do_not_mix(void **state) {
-    (void)state;
+SCOPED_TEST(test_devices_do_not_mix) {
     ls_tensor *here = ls_ones(LS_SHAPE(2), LS_F32), *there = ls_ones(LS_SHAPE(2), LS_F32);
     const ls_device *device = ls_tensor_device(here);
     ls_device other = *device;
@@ -336,15 +299,13 @@ static void test_devices_do_not_mix(void **state) {
     there->storage->device = &other;
     char words[80];
     snprintf(words, sizeof words, "ls_add: argument 2 is on elsewhere, those before it on %s", device->name);
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_add(here, there), LS_ERR_ARGUMENT, words);
+    check_refused(ls_add(here, there), LS_ERR_ARGUMENT, words);
     there->storage->device = device;
     ls_release(here);
     ls_release(there);
 }
 
-static void test_clamp_with_odd_bounds(void **state) {
-    (void)state;
+TEST(test_clamp_with_odd_bounds) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64};
     for (int k = 0; k < 2; k++) {
         ls_scope *scope = ls_scope_begin();
@@ -364,8 +325,7 @@ static void test_clamp_with_odd_bounds(void **state) {
 }
 
 /* 2^24 + 1 is odd, and f32 would round it to 2^24. */
-static void test_power_with_an_exponent_beyond_f32(void **state) {
-    (void)state;
+TEST(test_power_with_an_exponent_beyond_f32) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
     for (int k = 0; k < 3; k++) {
         ls_scope *scope = ls_scope_begin();
@@ -380,8 +340,7 @@ static void test_power_with_an_exponent_beyond_f32(void **state) {
     }
 }
 
-static void test_full_refuses_what_a_dtype_cannot_hold(void **state) {
-    (void)state;
+SCOPED_TEST(test_full_refuses_what_a_dtype_cannot_hold) {
     static const struct {
         ls_dtype dtype;
         double value;
@@ -391,19 +350,15 @@ static void test_full_refuses_what_a_dtype_cannot_hold(void **state) {
         {LS_U8, -1, "ls_full: -1 does not fit into u8"},     {LS_I32, 2147483648.0, "does not fit into i32"},
         {LS_I64, (double)INFINITY, "does not fit into i64"}, {LS_BOOL, 2, "ls_full: 2 does not fit into bool"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ls_scope *scope = ls_scope_begin();
-        check_refused(scope, ls_full(LS_SHAPE(2), cases[i].dtype, cases[i].value), LS_ERR_ARGUMENT, cases[i].words);
+        check_refused(ls_full(LS_SHAPE(2), cases[i].dtype, cases[i].value), LS_ERR_ARGUMENT, cases[i].words);
     }
-    ls_scope *scope = ls_scope_begin();
     check_values(ls_full(LS_SHAPE(1), LS_I64, -7), LS_SHAPE(1), LS_I64, VALUES(-7));
-    check_refused(scope, ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
+    check_refused(ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
 }
 
 /* A number that an integer dtype does not hold is compared as it is. Beside u8 negative ones are taken as in PyTorch.
  */
-static void test_numbers_that_integers_do_not_hold(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_numbers_that_integers_do_not_hold) {
     ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
     check_values(ls_add(x, -1), LS_SHAPE(3), LS_U8, VALUES(255, 6, 254));
     check_values(ls_sub(x, -1), LS_SHAPE(3), LS_U8, VALUES(1, 8, 0));
@@ -418,7 +373,6 @@ static void test_numbers_that_integers_do_not_hold(void **state) {
     ls_tensor *y = numbers(LS_SHAPE(2), LS_I32, VALUES(INT32_MAX, INT32_MIN));
     check_values(ls_eq(y, 0x1p31), LS_SHAPE(2), LS_BOOL, VALUES(0, 0));
     check_values(ls_add(y, 0x1p32), LS_SHAPE(2), LS_F32, VALUES(0x1p32 + 0x1p31, 0x1p31));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 static ls_tensor *with_300(ls_tensor *x, int operation) {
@@ -429,37 +383,26 @@ static ls_tensor *with_300(ls_tensor *x, int operation) {
                             : ls_minimum(x, 300UL);
 }
 
-static void test_numbers_that_do_not_fit_are_refused(void **state) {
-    (void)state;
+SCOPED_TEST(test_numbers_that_do_not_fit_are_refused) {
     static const char *const names[] = {"ls_add", "ls_sub", "ls_mul", "ls_maximum", "ls_minimum"};
     for (int i = 0; i < 5; i++) {
-        ls_scope *scope = ls_scope_begin();
         char expected[64];
         snprintf(expected, sizeof expected, "%s: 300 does not fit into u8", names[i]);
-        check_refused(scope, with_300(ls_ones(LS_SHAPE(2), LS_U8), i), LS_ERR_ARGUMENT, expected);
+        check_refused(with_300(ls_ones(LS_SHAPE(2), LS_U8), i), LS_ERR_ARGUMENT, expected);
     }
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_mul(ls_ones(LS_SHAPE(2), LS_I32), 3000000000), LS_ERR_ARGUMENT,
+    check_refused(ls_mul(ls_ones(LS_SHAPE(2), LS_I32), 3000000000), LS_ERR_ARGUMENT,
                   "ls_mul: 3000000000 does not fit into i32");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I32), INT64_MIN), LS_ERR_ARGUMENT, "does not fit into i32");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT,
+    check_refused(ls_add(ls_ones(LS_SHAPE(2), LS_I32), INT64_MIN), LS_ERR_ARGUMENT, "does not fit into i32");
+    check_refused(ls_add(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT,
                   "ls_add: 18446744073709551615 does not fit into i64");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_pow(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT, "does not fit into i64");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_add((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "ls_add: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_eq((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I64), NULL), LS_ERR_ARGUMENT, "argument 2 is NULL");
+    check_refused(ls_pow(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT, "does not fit into i64");
+    check_refused(ls_add((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "ls_add: argument 1 is NULL");
+    check_refused(ls_eq((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "argument 1 is NULL");
+    check_refused(ls_add(ls_ones(LS_SHAPE(2), LS_I64), NULL), LS_ERR_ARGUMENT, "argument 2 is NULL");
 }
 
 /* The type of the number says what the result is, not its value. */
-static void test_the_type_of_a_number(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_the_type_of_a_number) {
     const ls_shape one = LS_SHAPE(1);
     enum { TWO = 2 } two = TWO;
     const ls_dtype dtypes[] = {LS_I64, LS_I32, LS_U8, LS_BOOL};
@@ -502,7 +445,6 @@ static void test_the_type_of_a_number(void **state) {
         check_values(ls_div(x, 2), one, floating[i], VALUES(0.5));
     }
     check_values(ls_mul(ls_ones(one, LS_F64), UINT64_MAX), one, LS_F64, VALUES(0x1p64));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 static int64_t whole(ls_tensor *x) {
@@ -512,9 +454,7 @@ static int64_t whole(ls_tensor *x) {
 }
 
 /* Beyond 2^53 neighbours are one double. */
-static void test_integers_of_64_bits_are_exact(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_integers_of_64_bits_are_exact) {
     const int64_t large = ((int64_t)1 << 53) + 1;
     ls_tensor *one = ls_ones(LS_SHAPE(1), LS_I64);
     ls_tensor *x = ls_from(LS_SHAPE(1), LS_I64, &large);
@@ -537,12 +477,9 @@ static void test_integers_of_64_bits_are_exact(void **state) {
     check_values(ls_eq(x, (double)large), LS_SHAPE(1), LS_BOOL, VALUES(0)); /* the double is 2^53 */
     check_values(ls_lt(ls_ones(LS_SHAPE(1), LS_I32), large), LS_SHAPE(1), LS_BOOL, VALUES(1));
     check_values(ls_gt(x, (double)(large - 1) - 0.5), LS_SHAPE(1), LS_BOOL, VALUES(1));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_integer_powers_are_exact(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_integer_powers_are_exact) {
     const int64_t three_to_the_39 = 4052555153018976267;
     ls_tensor *base = ls_full(LS_SHAPE(1), LS_I64, 3), *exponent = ls_full(LS_SHAPE(1), LS_I64, 39);
     assert_int_equal(*(int64_t *)elements(ls_pow(base, 39)), three_to_the_39);
@@ -554,12 +491,10 @@ static void test_integer_powers_are_exact(void **state) {
     ls_tensor *signs = numbers(LS_SHAPE(4), LS_I32, VALUES(1, -1, 2, 0));
     ls_tensor *negative = numbers(LS_SHAPE(4), LS_I32, VALUES(-3, -3, -3, -3));
     check_values(ls_pow(signs, negative), LS_SHAPE(4), LS_I32, VALUES(1, -1, 0, 0));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* Without a scope everything made on the way is freed: the sanitizer would tell. */
-static void test_without_a_scope(void **state) {
-    (void)state;
+TEST(test_without_a_scope) {
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_BF16), *n = ls_ones(LS_SHAPE(2), LS_I32);
     ls_tensor *y = ls_add(x, n), *c = ls_lt(n, 1.5);
     check_values(y, LS_SHAPE(2), LS_BF16, VALUES(2, 2));

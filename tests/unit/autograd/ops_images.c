@@ -95,13 +95,11 @@ static void check_all(const char *prefix, int count, void (*check)(const char *n
     }
 }
 
-static void test_convolutions_are_pytorchs(void **state) {
-    (void)state;
+TEST(test_convolutions_are_pytorchs) {
     check_all("conv/", 80, check_convolution);
 }
 
-static void test_pooling_is_pytorchs(void **state) {
-    (void)state;
+TEST(test_pooling_is_pytorchs) {
     check_all("pool/", 60, check_pooling);
 }
 
@@ -282,8 +280,7 @@ static void check_long_rows(ls_dtype dtype, int width, int64_t kernel, int64_t s
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_the_largest_of_long_rows(void **state) {
-    (void)state;
+TEST(test_the_largest_of_long_rows) {
     for (int i = 0; i < 2; i++) {
         const ls_dtype dtype = i == 0 ? LS_F32 : LS_F64;
         for (int width = 2; width < 40; width++) {
@@ -298,9 +295,7 @@ static void test_the_largest_of_long_rows(void **state) {
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
-static void test_halves_are_computed_by_way_of_f32(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_halves_are_computed_by_way_of_f32) {
     ls_tensor *x = leaf_of(wave(LS_SHAPE(2, 3, 5, 6), 1), LS_BF16);
     ls_tensor *weight = leaf_of(wave(LS_SHAPE(4, 3, 2, 2), 2), LS_BF16);
     ls_tensor *y = ls_max_pool(ls_conv(x, weight, NULL, NULL), &(ls_max_pool_options){.kernel = LS_SHAPE(2)});
@@ -310,12 +305,9 @@ static void test_halves_are_computed_by_way_of_f32(void **state) {
     assert_true(ls_equal(y, same));
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
     assert_int_equal(ls_dtype_of(ls_grad(weight)), LS_BF16);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_not_a_number_is_the_largest(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_not_a_number_is_the_largest) {
     ls_tensor *x = leaf_from(LS_SHAPE(1, 1, 4), (const double[]){1, (double)NAN, 3, 2});
     ls_tensor *y = ls_max_pool(x, &(ls_max_pool_options){.kernel = LS_SHAPE(2)});
     check_values(y, LS_SHAPE(1, 1, 2), LS_F64, (const double[]){(double)NAN, 3});
@@ -326,7 +318,6 @@ static void test_not_a_number_is_the_largest(void **state) {
     ls_tensor *first = ls_max_pool(equal, &(ls_max_pool_options){.kernel = LS_SHAPE(2), .stride = LS_SHAPE(1)});
     assert_int_equal(ls_backward(ls_sum(first)), LS_OK);
     check_values(ls_grad(equal), LS_SHAPE(1, 1, 3), LS_F64, (const double[]){1, 1, 0});
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 #define REFUSED(call, status, words)                                                                                   \
@@ -356,8 +347,7 @@ static void test_not_a_number_is_the_largest(void **state) {
         __VA_ARGS__                                                                                                    \
     }
 
-static void test_convolutions_refuse(void **state) {
-    (void)state;
+TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(wave(LS_SHAPE(4, 5), 1), w, NULL, NULL), LS_ERR_SHAPE,
             "ls_conv: x is [4, 5], must be [n, channels, ...] with 1 to 3 axes behind the channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(6, 4, 3), 1), NULL, NULL), LS_ERR_SHAPE,
@@ -393,8 +383,7 @@ static void test_convolutions_refuse(void **state) {
     REFUSED(ls_conv(NULL, w, NULL, NULL), LS_ERR_ARGUMENT, "ls_conv");
 }
 
-static void test_pooling_refuses(void **state) {
-    (void)state;
+TEST(test_pooling_refuses) {
     REFUSED(ls_max_pool(x, NULL), LS_ERR_ARGUMENT, "ls_max_pool: no kernel is given");
     REFUSED(ls_max_pool(x, POOLING(.stride = LS_SHAPE(2))), LS_ERR_ARGUMENT, "no kernel is given");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(3), .padding = LS_SHAPE(2))), LS_ERR_ARGUMENT,

@@ -13,8 +13,7 @@ static ls_tensor *indices(ls_shape shape, ls_dtype dtype, const double *values) 
     return ls_to(ls_from(shape, LS_F64, values), dtype);
 }
 
-static void test_values(void **state) {
-    (void)state;
+TEST(test_values) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16, LS_F16, LS_I64, LS_I32, LS_U8};
     for (int i = 0; i < 7; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -38,9 +37,7 @@ static void test_values(void **state) {
     }
 }
 
-static void test_strided_and_empty_indices(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_strided_and_empty_indices) {
     ls_tensor *x = ls_arange(LS_SHAPE(4, 2), LS_F32);
     ls_tensor *index = ls_slice(indices(LS_SHAPE(4), LS_I64, VALUES(3, 9, 1, 9)), 0, 0, 4, 2);
     check_values(ls_index_select(x, 0, index), LS_SHAPE(2, 2), LS_F32, VALUES(6, 7, 2, 3));
@@ -51,12 +48,10 @@ static void test_strided_and_empty_indices(void **state) {
     check_values(ls_index_select(x, 1, ls_zeros(LS_SHAPE(0), LS_I64)), LS_SHAPE(4, 0), LS_F32, NULL);
     check_values(ls_index_select(ls_gt(x, 3), 1, ls_zeros(LS_SHAPE(1), LS_I64)), LS_SHAPE(4, 1), LS_BOOL,
                  VALUES(0, 0, 1, 1));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* A row that is picked twice gets both gradients, one that is not picked 0, and earlier gradients stay. */
-static void test_gradients_of_repeated_indices(void **state) {
-    (void)state;
+TEST(test_gradients_of_repeated_indices) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
     for (int i = 0; i < 3; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -72,32 +67,22 @@ static void test_gradients_of_repeated_indices(void **state) {
     }
 }
 
-static void test_refusals(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_embedding(ls_ones(LS_SHAPE(4, 2), LS_F32), indices(LS_SHAPE(2), LS_I32, VALUES(1, 4))),
+SCOPED_TEST(test_refusals) {
+    check_refused(ls_embedding(ls_ones(LS_SHAPE(4, 2), LS_F32), indices(LS_SHAPE(2), LS_I32, VALUES(1, 4))),
                   LS_ERR_ARGUMENT, "ls_embedding: index 4");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(1), LS_I64, VALUES(-1))),
+    check_refused(ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(1), LS_I64, VALUES(-1))),
                   LS_ERR_ARGUMENT, "ls_index_select: index -1");
-    scope = ls_scope_begin();
-    check_refused(scope,
-                  ls_take_along_axis(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(3), LS_I64, VALUES(0, 7, 1))),
+    check_refused(ls_take_along_axis(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(3), LS_I64, VALUES(0, 7, 1))),
                   LS_ERR_ARGUMENT, "ls_take_along_axis: index 7");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, ls_zeros(LS_SHAPE(1), LS_F32)), LS_ERR_SHAPE,
+    check_refused(ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, ls_zeros(LS_SHAPE(1), LS_F32)), LS_ERR_SHAPE,
                   "ls_index_select: the index is a tensor of f32");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, ls_zeros(LS_SHAPE(1, 1), LS_I64)),
-                  LS_ERR_SHAPE, "ls_index_select: the index is [1, 1]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 1, ls_zeros(LS_SHAPE(1), LS_I64)),
-                  LS_ERR_ARGUMENT, "ls_index_select: axis 1");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_embedding(ls_ones(LS_SHAPE(4), LS_F32), ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_SHAPE,
+    check_refused(ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, ls_zeros(LS_SHAPE(1, 1), LS_I64)), LS_ERR_SHAPE,
+                  "ls_index_select: the index is [1, 1]");
+    check_refused(ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 1, ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_ARGUMENT,
+                  "ls_index_select: axis 1");
+    check_refused(ls_embedding(ls_ones(LS_SHAPE(4), LS_F32), ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_SHAPE,
                   "ls_embedding: rows of [4]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_take_along_axis(ls_ones(LS_SHAPE(2, 3), LS_F32), 1, ls_zeros(LS_SHAPE(3, 1), LS_I64)),
+    check_refused(ls_take_along_axis(ls_ones(LS_SHAPE(2, 3), LS_F32), 1, ls_zeros(LS_SHAPE(3, 1), LS_I64)),
                   LS_ERR_SHAPE, "ls_take_along_axis: an index of [3, 1] does not fit [2, 3]");
 }
 

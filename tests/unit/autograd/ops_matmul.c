@@ -10,8 +10,7 @@
 #include "autograd/ops/linear.h"
 #include "tests/support/operations.h"
 
-static void test_products_agree_with_pytorch(void **state) {
-    (void)state;
+TEST(test_products_agree_with_pytorch) {
     const struct {
         const char *name;
         ls_shape a, b;
@@ -38,9 +37,7 @@ static void test_products_agree_with_pytorch(void **state) {
     }
 }
 
-static void test_views_agree_with_pytorch(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_views_agree_with_pytorch) {
     ls_tensor *inputs[] = {wave(LS_SHAPE(4, 3), 1), wave(LS_SHAPE(2, 5, 4), 2)};
     check_against(fixtures, "matmul/transposed",
                   ls_matmul(ls_transpose(inputs[0], 0, 1), ls_transpose(inputs[1], 1, 2)), inputs, 2, NULL, 0);
@@ -48,11 +45,9 @@ static void test_views_agree_with_pytorch(void **state) {
     check_against(fixtures, "matmul/strided",
                   ls_matmul(ls_permute(others[0], LS_AXES(1, 0, 2)), ls_slice(others[1], 1, 0, 6, 2)), others, 2, NULL,
                   0);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_linear_agrees_with_pytorch(void **state) {
-    (void)state;
+TEST(test_linear_agrees_with_pytorch) {
     const struct {
         const char *name;
         ls_shape x;
@@ -74,9 +69,7 @@ static void test_linear_agrees_with_pytorch(void **state) {
 }
 
 /* Strided operands give what their dense copies give. */
-static void test_linear_of_views(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_linear_of_views) {
     ls_tensor *wide = wave(LS_SHAPE(5, 8), 1);
     ls_tensor *weight = wave(LS_SHAPE(4, 6), 2);
     ls_tensor *bias = wave(LS_SHAPE(12), 3);
@@ -101,12 +94,10 @@ static void test_linear_of_views(void **state) {
         ls_zero_grad(wide);
         ls_zero_grad(bias);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* A second backward pass adds to what the first left. */
-static void test_gradients_accumulate(void **state) {
-    (void)state;
+TEST(test_gradients_accumulate) {
     for (int rows = 0; rows <= 2; rows++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *x = wave(LS_SHAPE(rows, 4), 1);
@@ -127,20 +118,16 @@ static void test_gradients_accumulate(void **state) {
     }
 }
 
-static void test_one_tensor_on_both_sides(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_one_tensor_on_both_sides) {
     ls_tensor *x = wave(LS_SHAPE(3, 3), 1);
     assert_int_equal(ls_backward(ls_sum(ls_matmul(x, x))), LS_OK);
     ls_tensor *ones = ls_ones(LS_SHAPE(3, 3), LS_F64);
     ls_tensor *frozen = ls_detach(x);
     ls_tensor *turned = ls_transpose(frozen, 0, 1);
     assert_true(ls_allclose(ls_grad(x), ls_add(ls_matmul(ones, turned), ls_matmul(turned, ones)), 1e-13, 1e-13));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_half_precision_goes_through_f32(void **state) {
-    (void)state;
+TEST(test_half_precision_goes_through_f32) {
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -164,42 +151,28 @@ static ls_tensor *zeros(ls_shape shape) {
     return ls_zeros(shape, LS_F32);
 }
 
-static void test_wrong_shapes_are_named(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(100, 10))), LS_ERR_SHAPE,
+SCOPED_TEST(test_wrong_shapes_are_named) {
+    check_refused(ls_matmul(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(100, 10))), LS_ERR_SHAPE,
                   "ls_matmul: [64, 784] x [100, 10]: inner sizes 784 and 100 differ");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(zeros(LS_SHAPE(2, 3, 4)), zeros(LS_SHAPE(3, 4, 5))), LS_ERR_SHAPE,
+    check_refused(ls_matmul(zeros(LS_SHAPE(2, 3, 4)), zeros(LS_SHAPE(3, 4, 5))), LS_ERR_SHAPE,
                   "ls_matmul: [2, 3, 4] x [3, 4, 5]: batch sizes do not broadcast");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(zeros(LS_SCALAR), zeros(LS_SHAPE(3))), LS_ERR_SHAPE, "ls_matmul: [] x [3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(ls_zeros(LS_SHAPE(3), LS_I64), ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
+    check_refused(ls_matmul(zeros(LS_SCALAR), zeros(LS_SHAPE(3))), LS_ERR_SHAPE, "ls_matmul: [] x [3]");
+    check_refused(ls_matmul(ls_zeros(LS_SHAPE(3), LS_I64), ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
                   "ls_matmul: takes floating tensors, not i64");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(zeros(LS_SHAPE(3)), ls_zeros(LS_SHAPE(3), LS_F64)), LS_ERR_SHAPE, "f32 and f64");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_linear(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(10, 100)), NULL), LS_ERR_SHAPE,
+    check_refused(ls_matmul(zeros(LS_SHAPE(3)), ls_zeros(LS_SHAPE(3), LS_F64)), LS_ERR_SHAPE, "f32 and f64");
+    check_refused(ls_linear(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(10, 100)), NULL), LS_ERR_SHAPE,
                   "ls_linear: x [64, 784] must end in the 100 inputs of weight [10, 100]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(4)), NULL), LS_ERR_SHAPE, "weight is [4]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(3, 4)), zeros(LS_SHAPE(4))), LS_ERR_SHAPE,
+    check_refused(ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(4)), NULL), LS_ERR_SHAPE, "weight is [4]");
+    check_refused(ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(3, 4)), zeros(LS_SHAPE(4))), LS_ERR_SHAPE,
                   "bias is [4], must be [3]");
 }
 
-static void test_null_is_refused(void **state) {
-    (void)state;
+SCOPED_TEST(test_null_is_refused) {
     ls_tensor *x = zeros(LS_SHAPE(2, 2));
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(NULL, x), LS_ERR_ARGUMENT, "ls_matmul: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_matmul(x, NULL), LS_ERR_ARGUMENT, "ls_matmul: argument 2 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_linear(NULL, x, NULL), LS_ERR_ARGUMENT, "ls_linear: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_linear(x, NULL, NULL), LS_ERR_ARGUMENT, "ls_linear: argument 2 is NULL");
+    check_refused(ls_matmul(NULL, x), LS_ERR_ARGUMENT, "ls_matmul: argument 1 is NULL");
+    check_refused(ls_matmul(x, NULL), LS_ERR_ARGUMENT, "ls_matmul: argument 2 is NULL");
+    check_refused(ls_linear(NULL, x, NULL), LS_ERR_ARGUMENT, "ls_linear: argument 1 is NULL");
+    check_refused(ls_linear(x, NULL, NULL), LS_ERR_ARGUMENT, "ls_linear: argument 2 is NULL");
     ls_release(x);
 }
 

@@ -148,8 +148,7 @@ static void check_program(program make, ls_dtype dtype, bool once) {
     }
 }
 
-static void test_memory_runs_out(void **state) {
-    (void)state;
+TEST(test_memory_runs_out) {
     static const program programs[] = {products,          norms,      losses, element_by_element,
                                        in_half_precision, reductions, views,  indices};
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};

@@ -9,20 +9,16 @@
 
 #include "tests/support/operations.h"
 
-static void test_layer_norm_agrees_with_pytorch(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_layer_norm_agrees_with_pytorch) {
     ls_tensor *one[] = {wave(LS_SHAPE(2, 3, 4), 1), wave(LS_SHAPE(4), 2), wave(LS_SHAPE(4), 3)};
     check_against(fixtures, "layer_norm/1", ls_layer_norm(one[0], 0, one[1], one[2], 1e-5), one, 3, NULL, 0);
     ls_tensor *two[] = {wave(LS_SHAPE(2, 3, 4), 1), wave(LS_SHAPE(3, 4), 2), wave(LS_SHAPE(3, 4), 3)};
     check_against(fixtures, "layer_norm/2", ls_layer_norm(two[0], 2, two[1], two[2], 1e-3), two, 3, NULL, 0);
     ls_tensor *plain = wave(LS_SHAPE(2, 3, 4), 1);
     check_against(fixtures, "layer_norm/plain", ls_layer_norm(plain, 1, NULL, NULL, 1e-5), &plain, 1, NULL, 0);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_batch_norm_agrees_with_pytorch(void **state) {
-    (void)state;
+TEST(test_batch_norm_agrees_with_pytorch) {
     const struct {
         const char *name;
         ls_shape x;
@@ -48,9 +44,7 @@ static void test_batch_norm_agrees_with_pytorch(void **state) {
 }
 
 /* The gradient of the weight alone, twice: what is there is added to. */
-static void test_weight_gradients_accumulate(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_weight_gradients_accumulate) {
     ls_tensor *x = ls_detach(wave(LS_SHAPE(5, 3), 1));
     ls_tensor *leaves[] = {wave(LS_SHAPE(3), 2), wave(LS_SHAPE(3), 3)};
     ls_tensor *first[2];
@@ -65,12 +59,9 @@ static void test_weight_gradients_accumulate(void **state) {
     for (int i = 0; i < 2; i++) {
         assert_true(ls_allclose(ls_grad(leaves[i]), ls_mul(first[i], 2), 1e-13, 1e-13));
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_views_and_half_precision(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_views_and_half_precision) {
     ls_tensor *view = ls_transpose(wave(LS_SHAPE(4, 5), 1), 0, 1);
     ls_tensor *dense = ls_clone(view);
     assert_true(ls_equal(ls_layer_norm(view, 1, NULL, NULL, 1e-5), ls_layer_norm(dense, 1, NULL, NULL, 1e-5)));
@@ -86,12 +77,10 @@ static void test_views_and_half_precision(void **state) {
     assert_int_equal(ls_backward(ls_sum(ls_square(y))), LS_OK);
     assert_int_equal(ls_dtype_of(ls_grad(half)), LS_BF16);
     assert_int_equal(ls_dtype_of(ls_layer_norm(half, 1, NULL, NULL, 1e-5)), LS_BF16);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* A layer made for halves runs, learns and keeps its statistics in f32. */
-static void test_batch_norm_layers_of_halves(void **state) {
-    (void)state;
+TEST(test_batch_norm_layers_of_halves) {
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -127,31 +116,21 @@ static ls_tensor *zeros(ls_shape shape) {
     return ls_zeros(shape, LS_F32);
 }
 
-static void test_layer_norm_refuses(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_layer_norm_refuses) {
     ls_tensor *x = zeros(LS_SHAPE(2, 3));
-    check_refused(scope, ls_layer_norm(x, 1, zeros(LS_SHAPE(4)), NULL, 1e-5), LS_ERR_SHAPE,
+    check_refused(ls_layer_norm(x, 1, zeros(LS_SHAPE(4)), NULL, 1e-5), LS_ERR_SHAPE,
                   "ls_layer_norm: weight is [4], must have the last 1 axes of [2, 3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_layer_norm(zeros(LS_SHAPE(2, 3)), 3, NULL, NULL, 1e-5), LS_ERR_ARGUMENT,
+    check_refused(ls_layer_norm(zeros(LS_SHAPE(2, 3)), 3, NULL, NULL, 1e-5), LS_ERR_ARGUMENT,
                   "the last 3 axes of [2, 3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_layer_norm(zeros(LS_SHAPE(2, 3)), 0, NULL, NULL, 1e-5), LS_ERR_ARGUMENT, "0 axes");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_layer_norm(zeros(LS_SHAPE(2, 3)), 1, NULL, NULL, -1), LS_ERR_ARGUMENT, "epsilon is -1");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_layer_norm(NULL, 1, NULL, NULL, 1e-5), LS_ERR_ARGUMENT,
-                  "ls_layer_norm: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_batch_norm(NULL, NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_ARGUMENT,
+    check_refused(ls_layer_norm(zeros(LS_SHAPE(2, 3)), 0, NULL, NULL, 1e-5), LS_ERR_ARGUMENT, "0 axes");
+    check_refused(ls_layer_norm(zeros(LS_SHAPE(2, 3)), 1, NULL, NULL, -1), LS_ERR_ARGUMENT, "epsilon is -1");
+    check_refused(ls_layer_norm(NULL, 1, NULL, NULL, 1e-5), LS_ERR_ARGUMENT, "ls_layer_norm: argument 1 is NULL");
+    check_refused(ls_batch_norm(NULL, NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_ARGUMENT,
                   "ls_batch_norm: argument 1 is NULL");
 }
 
 /* As in PyTorch: running statistics stay, gradients of weight and bias are 0. */
-static void test_batch_norm_of_no_samples(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_batch_norm_of_no_samples) {
     ls_tensor *x = zeros(LS_SHAPE(0, 2, 3));
     ls_tensor *mean = ls_from(LS_SHAPE(2), LS_F32, (const float[]){3, 4}),
               *var = ls_from(LS_SHAPE(2), LS_F32, (const float[]){2, 5});
@@ -167,35 +146,26 @@ static void test_batch_norm_of_no_samples(void **state) {
     check_values(var, LS_SHAPE(2), LS_F32, (const double[]){2, 5});
     check_values(ls_grad(weight), LS_SHAPE(2), LS_F32, (const double[]){0, 0});
     check_values(ls_grad(bias), LS_SHAPE(2), LS_F32, (const double[]){0, 0});
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_batch_norm_refuses(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_batch_norm_refuses) {
     ls_tensor *x = zeros(LS_SHAPE(2, 3));
-    check_refused(scope, ls_batch_norm(x, NULL, NULL, zeros(LS_SHAPE(2)), NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
+    check_refused(ls_batch_norm(x, NULL, NULL, zeros(LS_SHAPE(2)), NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "ls_batch_norm: weight is [2], must be [3] for [2, 3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "more than one value per channel; x is [1, 3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5),
-                  LS_ERR_ARGUMENT, "when not training");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5), LS_ERR_ARGUMENT,
+                  "when not training");
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "x is [2], must be [n, channels, ...]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), zeros(LS_SHAPE(3)), NULL, NULL, NULL, true, 0.1, 1e-5),
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), zeros(LS_SHAPE(3)), NULL, NULL, NULL, true, 0.1, 1e-5),
                   LS_ERR_ARGUMENT, "come together");
-    scope = ls_scope_begin();
     ls_tensor *wide = ls_zeros(LS_SHAPE(3), LS_F64);
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), wide, wide, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), wide, wide, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
                   "running_mean is f64, must be f32 for x of f32");
-    scope = ls_scope_begin();
     ls_tensor *strided = ls_slice(zeros(LS_SHAPE(6)), 0, 0, 6, 2);
-    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), strided, strided, NULL, NULL, false, 0.1, 1e-5),
-                  LS_ERR_SHAPE, "running_mean is changed in place and must be contiguous");
+    check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), strided, strided, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
+                  "running_mean is changed in place and must be contiguous");
 }
 
 int main(void) {

@@ -13,9 +13,7 @@
 
 #include "tests/support/operations.h"
 
-static void test_dropout_drops_and_scales(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_dropout_drops_and_scales) {
     ls_seed(3);
     ls_tensor *x = ls_ones(LS_SHAPE(100, 100), LS_F32);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
@@ -32,43 +30,31 @@ static void test_dropout_drops_and_scales(void **state) {
     assert_false(ls_equal(ls_dropout(x, 0.25), y));
     ls_seed(3);
     assert_true(ls_equal(ls_dropout(x, 0.25), y));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_dropout_of_nothing_and_of_all(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_dropout_of_nothing_and_of_all) {
     ls_tensor *x = wave(LS_SHAPE(3, 4), 1);
     assert_true(ls_equal(ls_dropout(x, 0), x));
     ls_tensor *none = ls_dropout(ls_transpose(x, 0, 1), 1);
     assert_true(ls_equal(none, ls_zeros(LS_SHAPE(4, 3), LS_F64)));
     assert_int_equal(ls_backward(ls_sum(none)), LS_OK);
     assert_true(ls_equal(ls_grad(x), ls_zeros(LS_SHAPE(3, 4), LS_F64)));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_half_precision_stays_half(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_half_precision_stays_half) {
     ls_tensor *x = ls_ones(LS_SHAPE(50), LS_F16);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
     ls_tensor *y = ls_dropout(x, 0.5);
     assert_int_equal(ls_dtype_of(y), LS_F16);
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
     assert_true(ls_equal(ls_grad(x), y));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_dropout(NULL, 0.5), LS_ERR_ARGUMENT, "ls_dropout: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), 1.5), LS_ERR_ARGUMENT, "ls_dropout: p is 1.5");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), NAN), LS_ERR_ARGUMENT, "ls_dropout: p is");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_dropout(ls_zeros(LS_SHAPE(2), LS_I64), 0.5), LS_ERR_SHAPE,
+SCOPED_TEST(test_refusals) {
+    check_refused(ls_dropout(NULL, 0.5), LS_ERR_ARGUMENT, "ls_dropout: argument 1 is NULL");
+    check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), 1.5), LS_ERR_ARGUMENT, "ls_dropout: p is 1.5");
+    check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), NAN), LS_ERR_ARGUMENT, "ls_dropout: p is");
+    check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_I64), 0.5), LS_ERR_SHAPE,
                   "ls_dropout: takes floating tensors, not i64");
 }
 

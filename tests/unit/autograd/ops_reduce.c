@@ -27,8 +27,7 @@ static ls_tensor *counted(ls_dtype dtype) {
     return numbers(LS_SHAPE(2, 3, 4), dtype, values);
 }
 
-static void test_values(void **state) {
-    (void)state;
+TEST(test_values) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_F16};
     for (int i = 0; i < 3; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -55,9 +54,7 @@ static void test_values(void **state) {
     }
 }
 
-static void test_statistics(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_statistics) {
     ls_tensor *x = numbers(LS_SHAPE(4), LS_F64, VALUES(1, -2, 3, -6));
     check_values(ls_var(x), LS_SCALAR, LS_F64, VALUES(46.0 / 3));
     check_values(ls_var_axes(x, LS_ALL_AXES, 0, false), LS_SCALAR, LS_F64, VALUES(11.5));
@@ -66,12 +63,9 @@ static void test_statistics(void **state) {
     check_values(ls_norm_axes(x, 1, LS_AXES(0), false), LS_SCALAR, LS_F64, VALUES(12));
     check_values(ls_norm_axes(x, 3, LS_AXES(0), true), LS_SHAPE(1), LS_F64, VALUES(6.3163596));
     check_values(ls_norm_axes(x, infinite, LS_AXES(0), false), LS_SCALAR, LS_F64, VALUES(6));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_dtypes(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_dtypes) {
     const ls_dtype dtypes[] = {LS_I64, LS_I32, LS_U8};
     for (int i = 0; i < 3; i++) {
         ls_tensor *x = numbers(LS_SHAPE(2, 2), dtypes[i], VALUES(200, 100, 50, 3));
@@ -86,12 +80,9 @@ static void test_dtypes(void **state) {
     check_values(ls_sum(right), LS_SCALAR, LS_I64, VALUES(2));
     check_values(ls_max(right), LS_SCALAR, LS_BOOL, VALUES(1));
     check_values(ls_mean(numbers(LS_SHAPE(2), LS_BF16, VALUES(1, 2))), LS_SCALAR, LS_BF16, VALUES(1.5));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_single_numbers_and_nothing(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_single_numbers_and_nothing) {
     ls_tensor *one = ls_scalar(3, LS_F32), *none = ls_zeros(LS_SHAPE(2, 0), LS_F32);
     check_values(ls_sum(one), LS_SCALAR, LS_F32, VALUES(3));
     check_values(ls_max(one), LS_SCALAR, LS_F32, VALUES(3));
@@ -105,12 +96,9 @@ static void test_single_numbers_and_nothing(void **state) {
     check_values(ls_max_axes(none, LS_AXES(0), false), LS_SHAPE(0), LS_F32, NULL);
     check_values(ls_argmax(none, 0, true), LS_SHAPE(1, 0), LS_I64, NULL);
     check_values(ls_cumsum(none, 1), LS_SHAPE(2, 0), LS_F32, NULL);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_arguments_and_running_sums(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_arguments_and_running_sums) {
     ls_tensor *x = numbers(LS_SHAPE(2, 3), LS_F32, VALUES(1, 5, 5, 2, 0, 0));
     check_values(ls_argmax(x, 1, false), LS_SHAPE(2), LS_I64, VALUES(1, 0));
     check_values(ls_argmin(x, -1, true), LS_SHAPE(2, 1), LS_I64, VALUES(0, 1));
@@ -119,7 +107,6 @@ static void test_arguments_and_running_sums(void **state) {
     check_values(ls_argmax(ls_to(x, LS_BF16), 1, false), LS_SHAPE(2), LS_I64, VALUES(1, 0));
     check_values(ls_cumsum(x, 1), LS_SHAPE(2, 3), LS_F32, VALUES(1, 6, 11, 2, 2, 2));
     check_values(ls_cumsum(ls_transpose(x, 0, 1), 1), LS_SHAPE(3, 2), LS_F32, VALUES(1, 3, 5, 5, 5, 5));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 static ls_tensor *products(ls_tensor **x, int count, void *user) {
@@ -129,19 +116,14 @@ static ls_tensor *products(ls_tensor **x, int count, void *user) {
 }
 
 /* Rows with no zero, one and two: only where the others hold none is the gradient not 0. */
-static void test_gradient_of_products_with_zeros(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_gradient_of_products_with_zeros) {
     ls_tensor *x = leaf_from(LS_SHAPE(3, 3), VALUES(2, 3, 4, 2, 0, 4, 0, 3, 0));
     assert_int_equal(ls_gradcheck(products, &x, 1, NULL, NULL), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_prod_axes(x, LS_AXES(1), true))), LS_OK);
     check_values(ls_grad(x), LS_SHAPE(3, 3), LS_F64, VALUES(12, 8, 6, 0, 8, 0, 0, 0, 0));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_gradient_of_extremes_goes_to_the_first(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_gradient_of_extremes_goes_to_the_first) {
     ls_tensor *x = leaf_from(LS_SHAPE(2, 2, 2), VALUES(1, 7, 7, 3, 7, 2, 0, 7));
     assert_int_equal(ls_backward(ls_max(x)), LS_OK);
     check_values(ls_grad(x), LS_SHAPE(2, 2, 2), LS_F64, VALUES(0, 1, 0, 0, 0, 0, 0, 0));
@@ -154,11 +136,9 @@ static void test_gradient_of_extremes_goes_to_the_first(void **state) {
     ls_zero_grad(x);
     assert_int_equal(ls_backward(ls_norm_axes(ls_neg(x), infinite, LS_ALL_AXES, false)), LS_OK);
     check_values(ls_grad(x), LS_SHAPE(2, 2, 2), LS_F64, VALUES(0, 1, 0, 0, 0, 0, 0, 0));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_gradient_of_norms_at_zero(void **state) {
-    (void)state;
+TEST(test_gradient_of_norms_at_zero) {
     const double ps[] = {0.5, 1, 1.5, 2, 3, infinite};
     for (int i = 0; i < 6; i++) {
         ls_scope *scope = ls_scope_begin();
@@ -169,45 +149,29 @@ static void test_gradient_of_norms_at_zero(void **state) {
     }
 }
 
-static void test_gradients_add_up(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_gradients_add_up) {
     ls_tensor *x = leaf_from(LS_SHAPE(2, 3), VALUES(1, 2, 3, 4, 5, 6));
     ls_tensor *y = ls_mul(x, 2); /* not a leaf: gathers on the tape */
     ls_tensor *loss = ls_add(ls_add(ls_sum(y), ls_mean(y)), ls_sum(ls_max_axes(y, LS_AXES(0), false)));
     assert_int_equal(ls_backward(ls_add(loss, ls_sum(x))), LS_OK);
     const double low = 3 + 1.0 / 3, high = low + 2;
     check_values(ls_grad(x), LS_SHAPE(2, 3), LS_F64, VALUES(low, low, low, high, high, high));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
-    check_refused(scope, ls_sum_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(0, 2), false), LS_ERR_ARGUMENT,
+SCOPED_TEST(test_refusals) {
+    check_refused(ls_sum_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(0, 2), false), LS_ERR_ARGUMENT,
                   "ls_sum: axis 2 of [2, 3], which has 2");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_mean_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(1, -1), false), LS_ERR_ARGUMENT,
+    check_refused(ls_mean_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(1, -1), false), LS_ERR_ARGUMENT,
                   "ls_mean: axis 1 is named twice");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_sum_axes(ls_ones(LS_SHAPE(2), LS_F32), LS_AXES(0, 1, 2, 3, 4, 5, 6, 7, 8), false),
-                  LS_ERR_ARGUMENT, "ls_sum: more than 8 axes");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_mean(ls_ones(LS_SHAPE(2), LS_I64)), LS_ERR_SHAPE, "ls_mean: of a tensor of i64");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_max(ls_ones(LS_SHAPE(0, 2), LS_F32)), LS_ERR_SHAPE, "ls_max: of no elements: [0, 2]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_argmax(ls_ones(LS_SHAPE(2, 0), LS_F32), 1, false), LS_ERR_SHAPE,
-                  "ls_argmax: of no elements");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_argmin(ls_ones(LS_SHAPE(2), LS_F32), -2, false), LS_ERR_ARGUMENT, "ls_argmin: axis -2");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_cumsum(ls_ones(LS_SHAPE(2), LS_F32), 1), LS_ERR_ARGUMENT, "ls_cumsum: axis 1 of [2]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_norm_axes(ls_ones(LS_SHAPE(2), LS_F32), 0, LS_AXES(0), false), LS_ERR_ARGUMENT,
-                  "ls_norm: p is 0");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_norm_axes(ls_ones(LS_SHAPE(0), LS_F32), infinite, LS_AXES(0), false), LS_ERR_SHAPE,
+    check_refused(ls_sum_axes(ls_ones(LS_SHAPE(2), LS_F32), LS_AXES(0, 1, 2, 3, 4, 5, 6, 7, 8), false), LS_ERR_ARGUMENT,
+                  "ls_sum: more than 8 axes");
+    check_refused(ls_mean(ls_ones(LS_SHAPE(2), LS_I64)), LS_ERR_SHAPE, "ls_mean: of a tensor of i64");
+    check_refused(ls_max(ls_ones(LS_SHAPE(0, 2), LS_F32)), LS_ERR_SHAPE, "ls_max: of no elements: [0, 2]");
+    check_refused(ls_argmax(ls_ones(LS_SHAPE(2, 0), LS_F32), 1, false), LS_ERR_SHAPE, "ls_argmax: of no elements");
+    check_refused(ls_argmin(ls_ones(LS_SHAPE(2), LS_F32), -2, false), LS_ERR_ARGUMENT, "ls_argmin: axis -2");
+    check_refused(ls_cumsum(ls_ones(LS_SHAPE(2), LS_F32), 1), LS_ERR_ARGUMENT, "ls_cumsum: axis 1 of [2]");
+    check_refused(ls_norm_axes(ls_ones(LS_SHAPE(2), LS_F32), 0, LS_AXES(0), false), LS_ERR_ARGUMENT, "ls_norm: p is 0");
+    check_refused(ls_norm_axes(ls_ones(LS_SHAPE(0), LS_F32), infinite, LS_AXES(0), false), LS_ERR_SHAPE,
                   "ls_norm: the largest of no elements");
 }
 

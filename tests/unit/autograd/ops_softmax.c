@@ -21,8 +21,7 @@ static const struct {
     ls_tensor *(*function)(ls_tensor *x, int axis);
 } functions[] = {{"softmax", ls_softmax}, {"log_softmax", ls_log_softmax}, {"logsumexp", logsumexp}};
 
-static void test_values_agree_with_pytorch(void **state) {
-    (void)state;
+TEST(test_values_agree_with_pytorch) {
     for (int f = 0; f < 3; f++) {
         for (int axis = 0; axis < 3; axis++) {
             for (int large = 0; large < 2; large++) {
@@ -38,8 +37,7 @@ static void test_values_agree_with_pytorch(void **state) {
     }
 }
 
-static void test_views_give_what_copies_give(void **state) {
-    (void)state;
+TEST(test_views_give_what_copies_give) {
     for (int f = 0; f < 3; f++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *x = wave(LS_SHAPE(4, 6, 3), 1);
@@ -57,10 +55,8 @@ static void test_views_give_what_copies_give(void **state) {
     }
 }
 
-static void test_logsumexp_of_infinities(void **state) {
-    (void)state;
+SCOPED_TEST(test_logsumexp_of_infinities) {
     const double values[] = {-INFINITY, -INFINITY, 0, -INFINITY, INFINITY, 1};
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_from(LS_SHAPE(3, 2), LS_F64, values);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
     ls_tensor *y = ls_logsumexp(x, 1, true);
@@ -71,12 +67,9 @@ static void test_logsumexp_of_infinities(void **state) {
     assert_true(gradient[0] == 0 && gradient[1] == 0 && gradient[2] == 1 && gradient[3] == 0);
     ls_tensor *nothing = ls_logsumexp(ls_empty(LS_SHAPE(2, 0), LS_F32), 1, false);
     assert_true(ls_equal(nothing, ls_full(LS_SHAPE(2), LS_F32, -INFINITY)));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_half_precision_comes_back_half(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_half_precision_comes_back_half) {
     ls_tensor *exact = ls_detach(wave(LS_SHAPE(3, 4), 1));
     ls_tensor *x = ls_to(exact, LS_BF16);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
@@ -87,18 +80,13 @@ static void test_half_precision_comes_back_half(void **state) {
         assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
         assert_int_equal(ls_dtype_of(ls_grad(x)), LS_BF16);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_refusals) {
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
-    check_refused(scope, ls_softmax(x, 2), LS_ERR_ARGUMENT, "ls_softmax: axis 2 of [2, 3]");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_logsumexp(NULL, 0, false), LS_ERR_ARGUMENT, "ls_logsumexp: argument 1 is NULL");
-    scope = ls_scope_begin();
-    check_refused(scope, ls_log_softmax(ls_zeros(LS_SHAPE(2), LS_I32), 0), LS_ERR_SHAPE,
+    check_refused(ls_softmax(x, 2), LS_ERR_ARGUMENT, "ls_softmax: axis 2 of [2, 3]");
+    check_refused(ls_logsumexp(NULL, 0, false), LS_ERR_ARGUMENT, "ls_logsumexp: argument 1 is NULL");
+    check_refused(ls_log_softmax(ls_zeros(LS_SHAPE(2), LS_I32), 0), LS_ERR_SHAPE,
                   "ls_log_softmax: takes floating tensors, not i32");
 }
 

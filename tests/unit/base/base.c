@@ -18,8 +18,7 @@
 #include "base/share.h"
 #include "base/status.h"
 
-static void test_error_message_quotes_its_cause(void **state) {
-    (void)state;
+TEST(test_error_message_quotes_its_cause) {
     assert_int_equal(ls_error_set(LS_ERR_IO, "cannot open %s", "a.gz"), LS_ERR_IO);
     assert_int_equal(ls_fail(LS_ERR_FORMAT, "dataset: %s", ls_error_message()), LS_ERR_FORMAT);
     assert_string_equal(ls_error_message(), "dataset: cannot open a.gz");
@@ -42,8 +41,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
 }
 
 /* Escape sequences, newlines and the like of whoever wrote a text are not to reach a terminal. */
-static void test_messages_are_printable(void **state) {
-    (void)state;
+TEST(test_messages_are_printable) {
     static const struct {
         const char *text, *shown;
     } rows[] = {
@@ -85,8 +83,7 @@ static void *fail_in_thread(void *good) {
     return NULL;
 }
 
-static void test_every_thread_has_its_own_message(void **state) {
-    (void)state;
+TEST(test_every_thread_has_its_own_message) {
     pthread_t thread;
     bool good = false;
     (void)ls_fail(LS_ERR_IO, "here");
@@ -114,8 +111,7 @@ static void *fail_without_memory(void *unused) {
     _exit(status == LS_ERR_MEMORY && missing && said && ls_error_status() == LS_ERR_MEMORY ? 0 : 1);
 }
 
-static void test_an_error_without_memory_for_its_text(void **state) {
-    (void)state;
+TEST(test_an_error_without_memory_for_its_text) {
     const pid_t child = fork();
     if (child == 0) {
         pthread_t thread;
@@ -130,8 +126,7 @@ static void test_an_error_without_memory_for_its_text(void **state) {
 }
 #endif
 
-static void test_status_names(void **state) {
-    (void)state;
+TEST(test_status_names) {
     assert_string_equal(ls_status_name(LS_OK), "LS_OK");
     for (int status = LS_OK; status <= LS_ERR_DEVICE; status++) {
         assert_memory_equal(ls_status_name((ls_status)status), "LS_", 3);
@@ -146,8 +141,7 @@ static void remember_line(ls_log_level level, int rank, const char *line, void *
 }
 
 /* While others go on causing lines, what was left out of the last while is told before a new one begins. */
-static void test_log_limit_tells_what_it_hid(void **state) {
-    (void)state;
+TEST(test_log_limit_tells_what_it_hid) {
     ls_log_limit limit = {0};
     int passed = 0;
     for (int i = 0; i < 25; i++) {
@@ -162,8 +156,7 @@ static void test_log_limit_tells_what_it_hid(void **state) {
     assert_int_equal(ls_log_limit_hidden(&limit), 0);
 }
 
-static void test_log_levels_and_rank(void **state) {
-    (void)state;
+TEST(test_log_levels_and_rank) {
     char seen[64] = "";
     ls_log_set_sink(remember_line, seen);
     ls_log_set_level(LS_LOG_INFO);
@@ -194,8 +187,7 @@ static void count_release(void *memory, void *user) {
     free(memory);
 }
 
-static void test_memory_goes_through_the_hooks(void **state) {
-    (void)state;
+TEST(test_memory_goes_through_the_hooks) {
     ls_set_allocator(&(ls_allocator){.allocate = count_allocate, .release = count_release});
     char *text = ls_duplicate_string("rank");
     text = ls_reallocate(text, 5, 100);
@@ -212,8 +204,7 @@ static void test_memory_goes_through_the_hooks(void **state) {
 }
 
 /* What is written to the room is found again; a small number of blocks is asked for. */
-static void test_arrays_grow_by_doubling(void **state) {
-    (void)state;
+TEST(test_arrays_grow_by_doubling) {
     int *items = NULL, moves = 0;
     for (int count = 0; count < 1000; count++) {
         int *grown = ls_grow(items, (size_t)count, sizeof *items);
@@ -229,8 +220,7 @@ static void test_arrays_grow_by_doubling(void **state) {
     ls_free(items);
 }
 
-static void test_shares_are_even_and_leave_nothing_out(void **state) {
-    (void)state;
+TEST(test_shares_are_even_and_leave_nothing_out) {
     for (int64_t total = 0; total < 12; total++) {
         for (int64_t shares = 1; shares < 6; shares++) {
             int64_t end = 0;
@@ -245,8 +235,7 @@ static void test_shares_are_even_and_leave_nothing_out(void **state) {
     }
 }
 
-static void test_half_precision_round_trips(void **state) {
-    (void)state;
+TEST(test_half_precision_round_trips) {
     for (uint32_t bits = 0; bits < 65536; bits++) {
         const float from_f16 = ls_f16_to_float((uint16_t)bits);
         const float from_bf16 = ls_bf16_to_float((uint16_t)bits);
@@ -268,8 +257,7 @@ static void test_half_precision_round_trips(void **state) {
 
 /* The answer to counter and key of zeros, of ones, and of the digits of pi, from the Random123 distribution's
  * kat_vectors. */
-static void test_philox_known_answers(void **state) {
-    (void)state;
+TEST(test_philox_known_answers) {
     uint32_t words[4];
     ls_random_block(0, 0, 0, words);
     assert_int_equal(words[0], 0x6627e8d5U);
@@ -288,8 +276,7 @@ static void test_philox_known_answers(void **state) {
     assert_int_equal(words[3], 0x24126ea1U);
 }
 
-static void test_random_moments(void **state) {
-    (void)state;
+TEST(test_random_moments) {
     const int count = 20000;
     double sum = 0;
     double squares = 0;
@@ -311,8 +298,7 @@ static void test_random_moments(void **state) {
     assert_true(fabs(normal_squares / count - 1) < 0.05);
 }
 
-static void test_streams_advance_and_restore(void **state) {
-    (void)state;
+TEST(test_streams_advance_and_restore) {
     ls_seed(9);
     const ls_random_state first = ls_random_next_stream();
     const ls_random_state saved = ls_random_get_state();

@@ -62,8 +62,7 @@ static void run(ls_callback *const *callbacks, int count, setting *s, ls_trial *
 }
 
 /* With another separator, so that a comma between digits is a decimal one. */
-static void test_logs_and_histories(void **state) {
-    (void)state;
+TEST(test_logs_and_histories) {
     NEEDS_COMMAS();
     char epochs[512], batches[512], saved[512];
     snprintf(epochs, sizeof epochs, "%s", test_path("epochs.csv"));
@@ -90,8 +89,7 @@ static void test_logs_and_histories(void **state) {
     free_setting(&s);
 }
 
-static void test_checkpoints(void **state) {
-    (void)state;
+TEST(test_checkpoints) {
     NEEDS_COMMAS();
     char folder[512], manifest[600];
     snprintf(folder, sizeof folder, "%s", test_path("checkpoint"));
@@ -109,8 +107,7 @@ static void test_checkpoints(void **state) {
     free_setting(&s);
 }
 
-static void test_traces(void **state) {
-    (void)state;
+TEST(test_traces) {
     NEEDS_COMMAS();
     char path[512];
     snprintf(path, sizeof path, "%s", test_path("trace.json"));
@@ -126,8 +123,7 @@ static void test_traces(void **state) {
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 /* What the callbacks and the progress line print. */
-static void test_standard_output(void **state) {
-    (void)state;
+TEST(test_standard_output) {
     NEEDS_COMMAS();
     char path[512];
     snprintf(path, sizeof path, "%s", test_path("output"));
@@ -160,8 +156,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 256, "%s", line);
 }
 
-static void test_messages(void **state) {
-    (void)state;
+TEST(test_messages) {
     NEEDS_COMMAS();
     char line[256] = "", text[64];
     setting s = make_setting();
@@ -180,8 +175,7 @@ static void test_messages(void **state) {
 }
 
 /* Ranks compare these texts, and the locale may differ from machine to machine. */
-static void test_descriptions_of_options(void **state) {
-    (void)state;
+TEST(test_descriptions_of_options) {
     NEEDS_COMMAS();
     static const ls_field fields[] = {
         LS_FIELD(ls_sgd_options, momentum), LS_FIELD(ls_sgd_options, nesterov), {.name = NULL}};
@@ -193,8 +187,7 @@ static void test_descriptions_of_options(void **state) {
 }
 
 /* Of the environment. */
-static void test_a_timeout(void **state) {
-    (void)state;
+TEST(test_a_timeout) {
     NEEDS_COMMAS();
     assert_int_equal(setenv("LOCKSTEP_TIMEOUT", "7.5", 1), 0);
     ls_comm *world = ls_init(NULL);

@@ -34,8 +34,7 @@ static void reduce_all(ls_bench_call *call, void *result) {
     }
 }
 
-static void every_reduction_agrees(void **state) {
-    (void)state;
+TEST(every_reduction_agrees) {
     static char result[COUNT * WIDEST];
     for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
         for (int reduction = 0; reduction < LS_REDUCTION_COUNT; reduction++) {
@@ -60,8 +59,7 @@ static void every_reduction_agrees(void **state) {
 }
 
 /* Parts of what one rank sends: another rank's, another part, a neighbour's place do not pass. */
-static void copies_are_told_apart(void **state) {
-    (void)state;
+TEST(copies_are_told_apart) {
     float sent[2 * COUNT];
     float received[2 * COUNT];
     ls_bench_call call = {.ranks = RANKS, .rank = 1, .receive = received, .count = COUNT, .dtype = LS_F32};
@@ -74,7 +72,7 @@ static void copies_are_told_apart(void **state) {
     assert_false(ls_bench_check(&call, (ls_bench_origin){LS_BENCH_ALL, 1}, 1));
     received[COUNT + 777] += 1.0F;
     assert_false(ls_bench_check(&call, (ls_bench_origin){1, 1}, 1));
-    assert_non_null(strstr(ls_error_message(), "element 777 of part 1 on rank 1"));
+    expect_message("element 777 of part 1 on rank 1");
 }
 
 int main(void) {

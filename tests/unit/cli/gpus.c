@@ -23,8 +23,7 @@ static void check_ranks(const ls_gpus *gpus, int ranks, const char *wanted) {
     assert_string_equal(all, wanted);
 }
 
-static void test_lists(void **state) {
-    (void)state;
+TEST(test_lists) {
     static const struct {
         const char *list;
         int count;
@@ -69,8 +68,7 @@ static void make_file(const char *folder, const char *name) {
     (void)fclose(file);
 }
 
-static void test_device_files(void **state) {
-    (void)state;
+TEST(test_device_files) {
     static const char *const names[] = {"nvidia2", "nvidia10", "nvidia3",  "nvidiactl",     "nvidia-uvm",
                                         "nvidia",  "nvidia4x", "xnvidia1", "nvidia-modeset"};
     char folder[] = "/tmp/lockstep-gpus-XXXXXX";

@@ -27,8 +27,7 @@ static const ls_node_message messages[] = {
     {.word = LS_NODE_HERE},
 };
 
-static void test_right_messages(void **state) {
-    (void)state;
+TEST(test_right_messages) {
     for (size_t i = 0; i < LS_NODE_WORDS; i++) {
         uint8_t frame[LS_NODE_FRAME];
         ls_node_message read;
@@ -72,8 +71,7 @@ static void damage_message(uint64_t number, void *argument) {
     free(exact);
 }
 
-static void test_damaged_messages(void **state) {
-    (void)state;
+TEST(test_damaged_messages) {
     tally counts = {0};
     const uint64_t rounds = fuzz_run("messages of launchers", ROUNDS, damage_message, &counts);
     assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
@@ -101,8 +99,7 @@ static void damage_record(uint64_t number, void *argument) {
     free(exact);
 }
 
-static void test_records_of_ranks(void **state) {
-    (void)state;
+TEST(test_records_of_ranks) {
     static const char *const wrong[] = {
         "", "lockstep-failure 1 8 3 1 4711 ", "lockstep-failure 1 0 3 1 4711 no failure",
         "lockstep-failure 1 99 3 1 4711 no status", "lockstep-failure 2 8 3 1 4711 later"};

@@ -66,8 +66,7 @@ static const char *gathers(int number, const void *what) {
 }
 
 /* Who comes from an address of its own has time to prove who it is, though others take all places that there are. */
-static void a_crowd_pushes_out_nobody_who_greets(void **state) {
-    (void)state;
+TEST(a_crowd_pushes_out_nobody_who_greets) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
     uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
@@ -101,8 +100,7 @@ static void a_crowd_pushes_out_nobody_who_greets(void **state) {
 }
 
 /* And those who were first in all places, and say nothing, make room. */
-static void a_crowd_keeps_nobody_out(void **state) {
-    (void)state;
+TEST(a_crowd_keeps_nobody_out) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
     const int port = free_port();
@@ -165,8 +163,7 @@ static int greet_one(int listener, const ls_key *key, bool hang_up) {
     return client;
 }
 
-static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
-    (void)state;
+TEST(a_node_0_that_hangs_up_and_one_that_is_silent) {
     plan p = {.timeout = 1};
     const ls_address any = {.host = "127.0.0.1"};
     ls_key key;
@@ -247,8 +244,7 @@ static const char *comes_as_one_of_four(int number, const void *what) {
 }
 
 /* Whatever launchers say to it, node 0 goes on, and those that say the right thing still come in. */
-static void damaged_messages_to_node_0(void **state) {
-    (void)state;
+TEST(damaged_messages_to_node_0) {
     plan p = {.timeout = 3600};
     pid_t others[FUZZED_NODES];
     int port = free_port();
@@ -306,8 +302,7 @@ static void damage_from_node_0(uint64_t number, void *argument) {
     assert_int_equal(opened, LS_OK);
 }
 
-static void damaged_messages_from_node_0(void **state) {
-    (void)state;
+TEST(damaged_messages_from_node_0) {
     fuzz_run("messages from node 0", FROM_NODE_0, damage_from_node_0, NULL);
 }
 

@@ -62,8 +62,7 @@ static void let_in(ls_forks *forks) {
     ls_forks_end(forks);
 }
 
-static void others_get_nothing(void **state) {
-    (void)state;
+TEST(others_get_nothing) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
@@ -77,8 +76,7 @@ static void others_get_nothing(void **state) {
 }
 
 /* Many that only hold their connections open keep nobody waiting. */
-static void silent_connections_keep_nobody_out(void **state) {
-    (void)state;
+TEST(silent_connections_keep_nobody_out) {
     ls_forks forks;
     int connections[SILENT];
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
@@ -96,8 +94,7 @@ static void silent_connections_keep_nobody_out(void **state) {
 }
 
 /* Greetings that are damaged in any way: the secret, the rank, the length. */
-static void garbage_is_turned_away(void **state) {
-    (void)state;
+TEST(garbage_is_turned_away) {
     struct {
         unsigned char secret[16];
         int32_t rank;
@@ -202,8 +199,7 @@ static const char *keeps_connecting(int number, const void *what) {
     return NULL;
 }
 
-static void a_death_is_seen_whoever_connects(void **state) {
-    (void)state;
+TEST(a_death_is_seen_whoever_connects) {
     for (int size = 2; size <= 3; size++) {
         contended p = {.size = size};
         pid_t ranks[3], others[2];
@@ -238,8 +234,7 @@ static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
 }
 
 /* Rank 1 finds something in the store that rank 0 did not write: an error, at once. */
-static void damaged_announcements(void **state) {
-    (void)state;
+TEST(damaged_announcements) {
     for (int i = 0; i < 4; i++) {
         ls_shm_ticket ticket;
         ls_forks forks;
@@ -271,8 +266,7 @@ static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
 }
 
 /* Rank 1 waits for rank 0 alone, which waits for rank 2. */
-static void a_rank_that_does_not_listen_is_named(void **state) {
-    (void)state;
+TEST(a_rank_that_does_not_listen_is_named) {
     ls_forks forks;
     setenv("LOCKSTEP_TEST_BACKEND", "tcp", 1);
     ls_forks_start(&forks, 3, 1U << 2, 2, lonely_rank, NULL);
@@ -304,8 +298,7 @@ static const char *keyed_rank(int rank, const void *argument) {
     return NULL;
 }
 
-static void a_wrong_key(void **state) {
-    (void)state;
+TEST(a_wrong_key) {
     static const char *const pairs[][2] = {{"right", "wrong"}, {"right", NULL}, {NULL, "wrong"}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         for (int folder = 0; folder < 2; folder++) {

@@ -335,33 +335,27 @@ static void run_faults(way how) {
     assert_true(atomic_load(&board->slowest[how]) < AT_ONCE + (how == STOPPED ? SILENT : 0));
 }
 
-static void killed_ranks(void **state) {
-    (void)state;
+TEST(killed_ranks) {
     run_faults(KILLED);
 }
 
-static void crashed_ranks(void **state) {
-    (void)state;
+TEST(crashed_ranks) {
     run_faults(CRASHES);
 }
 
-static void failed_ranks(void **state) {
-    (void)state;
+TEST(failed_ranks) {
     run_faults(FAILS);
 }
 
-static void exited_ranks(void **state) {
-    (void)state;
+TEST(exited_ranks) {
     run_faults(EXITS);
 }
 
-static void ranks_that_leave(void **state) {
-    (void)state;
+TEST(ranks_that_leave) {
     run_faults(LEAVES);
 }
 
-static void stopped_ranks(void **state) {
-    (void)state;
+TEST(stopped_ranks) {
     run_faults(STOPPED);
 }
 

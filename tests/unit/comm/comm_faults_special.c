@@ -81,8 +81,7 @@ static const char *message_rank(ls_comm *world, int rank, const void *argument) 
     return NULL;
 }
 
-static void killed_partners(void **state) {
-    (void)state;
+TEST(killed_partners) {
     for (int how = 0; how < 4; how++) {
         ls_forks forks;
         ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, message_rank, &how);
@@ -142,8 +141,7 @@ static const char *busy_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-static void killed_while_others_are_busy(void **state) {
-    (void)state;
+TEST(killed_while_others_are_busy) {
     for (int how = 0; how < 6; how++) {
         ls_forks forks;
         ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, busy_rank, &how);
@@ -167,8 +165,7 @@ static const char *silent_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-static void silent_partners(void **state) {
-    (void)state;
+TEST(silent_partners) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, SILENT, silent_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
@@ -190,10 +187,9 @@ static ls_status leave_early(ls_comm *world, void *argument) {
     return ls_comm_recv(world, &number, 1, LS_I32, 1, 0, NULL);
 }
 
-static void partners_that_leave(void **state) {
-    (void)state;
+TEST(partners_that_leave) {
     assert_int_equal(ls_run_threads(2, leave_early, NULL), LS_ERR_PEER);
-    assert_non_null(strstr(ls_error_message(), "ls_comm_recv #2: rank 1 "));
+    expect_message("ls_comm_recv #2: rank 1 ");
 }
 
 /* Between threads: a buffer that is lent may be given back, and gone, as soon as any call has failed. */
@@ -239,8 +235,7 @@ static ls_status lend_and_fail(ls_comm *world, void *argument) {
     return taken == LS_ERR_PEER ? LS_OK : taken;
 }
 
-static void a_lent_buffer_that_goes(void **state) {
-    (void)state;
+TEST(a_lent_buffer_that_goes) {
     lending shared = {false, false};
     assert_int_equal(ls_run_threads(3, lend_and_fail, &shared), LS_OK);
 }
@@ -251,8 +246,7 @@ static ls_status own_message(ls_comm *world, void *argument) {
     return ls_comm_recv(world, &number, 1, LS_I32, ls_comm_rank(world), 0, NULL);
 }
 
-static void nobody_can_send_it(void **state) {
-    (void)state;
+TEST(nobody_can_send_it) {
     ls_comm *world = ls_init(NULL);
     assert_non_null(world);
     assert_int_equal(own_message(world, NULL), LS_ERR_STATE);
@@ -278,8 +272,7 @@ static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-static void a_child_is_not_the_rank(void **state) {
-    (void)state;
+TEST(a_child_is_not_the_rank) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, parent_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
@@ -321,8 +314,7 @@ static const char *rank_with_child(ls_comm *world, int rank, const void *argumen
     return NULL;
 }
 
-static void children_are_no_ranks(void **state) {
-    (void)state;
+TEST(children_are_no_ranks) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_with_child, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
@@ -370,8 +362,7 @@ static const char *parent_with_work(ls_comm *world, int rank, const void *argume
 #define HAS_THREAD false
 #endif
 
-static void children_leave_open_work_alone(void **state) {
-    (void)state;
+TEST(children_leave_open_work_alone) {
     if (HAS_THREAD || skips(__func__, "it has a thread, and ls_spawn forks from processes without")) {
         skip();
     }
@@ -392,8 +383,7 @@ static const char *early_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-static void a_rank_that_never_joins(void **state) {
-    (void)state;
+TEST(a_rank_that_never_joins) {
     if (skips(__func__, "its words differ, and are tested in comm_admission")) {
         skip();
     }
@@ -424,8 +414,7 @@ static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-static void a_shortage_is_an_error(void **state) {
-    (void)state;
+TEST(a_shortage_is_an_error) {
     if (skips(__func__, "a limit on the size of files limits shared memory alone")) {
         skip();
     }
@@ -467,8 +456,7 @@ static const char *starving_rank(ls_comm *world, int rank, const void *argument)
     return NULL;
 }
 
-static void a_starving_rank_tells_the_others(void **state) {
-    (void)state;
+TEST(a_starving_rank_tells_the_others) {
     for (int splits = 0; splits < 2; splits++) {
         const bool argument = splits != 0;
         ls_forks forks;
@@ -507,8 +495,7 @@ static const char *work_rank(ls_comm *world, int rank, const void *argument) {
     _exit(0);
 }
 
-static void work_fails_with_its_reason(void **state) {
-    (void)state;
+TEST(work_fails_with_its_reason) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, work_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);

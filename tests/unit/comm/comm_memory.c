@@ -80,8 +80,7 @@ static ls_status some_of_everything(ls_comm *world, void *argument) {
     return atomic_load(&c->made) == before ? LS_OK : ls_fail(LS_ERR_INTERNAL, "a round of calls allocated");
 }
 
-static void no_allocation_in_a_steady_state(void **state) {
-    (void)state;
+TEST(no_allocation_in_a_steady_state) {
     for (int ranks = 1; ranks <= 3; ranks++) {
         counter c = {0};
         use(&c);
@@ -94,8 +93,7 @@ static void no_allocation_in_a_steady_state(void **state) {
     }
 }
 
-static void no_leak_when_memory_ends(void **state) {
-    (void)state;
+TEST(no_leak_when_memory_ends) {
     ls_status status = LS_ERR_MEMORY;
     for (int at = 1; status != LS_OK && at < 100; at++) {
         counter c = {.fails_at = at};
@@ -135,8 +133,7 @@ static ls_status allocate_in_vain(ls_comm *world, void *argument) {
     return ls_comm_check(world);
 }
 
-static void no_leak_when_a_rank_gives_up(void **state) {
-    (void)state;
+TEST(no_leak_when_a_rank_gives_up) {
     giving_up all = {0};
     ls_set_allocator(&(ls_allocator){allocate_and_give_up, counted_release, &all});
     const ls_status status = ls_run_threads(2, allocate_in_vain, &all);
@@ -145,8 +142,7 @@ static void no_leak_when_a_rank_gives_up(void **state) {
     assert_int_equal(all.count.live, 0);
 }
 
-static void no_leak_in_a_world_of_one(void **state) {
-    (void)state;
+TEST(no_leak_in_a_world_of_one) {
     const ls_join_context join = {.size = 1, .local_size = 1, .prefix = "", .timeout = 1.0};
     ls_status status = LS_ERR_MEMORY;
     for (int at = 1; status != LS_OK && at < 100; at++) {

@@ -132,8 +132,7 @@ static ls_status disagree(ls_comm *world, void *argument) {
     return one == (float)RANKS ? LS_OK : ls_fail(LS_ERR_INTERNAL, "the ranks are out of step");
 }
 
-static void every_disagreement(void **state) {
-    (void)state;
+TEST(every_disagreement) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (ls_run_threads(RANKS, disagree, &i) != LS_OK) {
             fail_msg("case %zu: %s", i, ls_error_message());
@@ -165,8 +164,7 @@ static ls_status take_memory(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
-static void ordinary_memory(void **state) {
-    (void)state;
+TEST(ordinary_memory) {
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         if (ls_run_threads(ranks, take_memory, NULL) != LS_OK) {
             fail_msg("%d ranks: %s", ranks, ls_error_message());

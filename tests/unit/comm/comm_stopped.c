@@ -53,8 +53,7 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
 }
 
 /* All of them at once: they wait more than they do. */
-static void a_stopped_job_goes_on(void **state) {
-    (void)state;
+TEST(a_stopped_job_goes_on) {
     enum { JOBS = 4 };
     resumption how[JOBS];
     ls_forks forks[JOBS];

@@ -58,8 +58,7 @@ static void check_fault(uint64_t seed) {
     world_close(&w);
 }
 
-static void faults(void **state) {
-    (void)state;
+TEST(faults) {
     const uint64_t first = world_number("LOCKSTEP_ENGINE_SEED", 0);
     const uint64_t count = world_number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 10000);
     for (uint64_t i = 0; i < count; i++) {

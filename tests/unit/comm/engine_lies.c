@@ -299,8 +299,7 @@ static void run_world(const char *what) {
 static const int worlds[][2] = {{2, 1}, {2, 0}, {3, 1}, {3, 2}, {3, 0}}; /* size, liar */
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-static void truth(void **state) {
-    (void)state;
+TEST(truth) {
     for (int i = 0; i < WORLDS * KINDS; i++) {
         const kind *k = &kinds[i % KINDS];
         const int *of = worlds[i / KINDS];
@@ -432,8 +431,7 @@ static void put(const change *c) {
 }
 
 /* Worlds in which every engine hears of the lie. */
-static void changed_fields(void **state) {
-    (void)state;
+TEST(changed_fields) {
     char what[96];
     for (size_t i = 0; i < sizeof round_changes / sizeof *round_changes; i++) {
         for (int k = 0; k < KINDS; k++) {
@@ -461,8 +459,7 @@ static void changed_fields(void **state) {
 /* ---- lies of their own ------------------------------------------------------------------------------------------- */
 
 /* Less, or more, than the call has. */
-static void wrong_sizes(void **state) {
-    (void)state;
+TEST(wrong_sizes) {
     char what[96];
     for (int k = 0; k < KINDS; k++) {
         for (int which = 0; which < 8; which++) {
@@ -481,8 +478,7 @@ static void wrong_sizes(void **state) {
 }
 
 /* Data that is said to be in the envelope, where that of this call goes by itself; counts that cannot differ. */
-static void other_ways(void **state) {
-    (void)state;
+TEST(other_ways) {
     for (int i = 0; i < WORLDS; i++) {
         if (worlds[i][0] == 2 && worlds[i][1] == 0) {
             continue;
@@ -509,8 +505,7 @@ static void other_ways(void **state) {
     expect_failure("all are said to call another");
 }
 
-static void notices(void **state) {
-    (void)state;
+TEST(notices) {
     static const uint64_t culprits[] = {0, 1, 2, 77, INT32_MAX, UINT32_MAX, 0x80000000};
     for (uint32_t kind_of = 0; kind_of < 7; kind_of++) {
         for (size_t i = 0; i < sizeof culprits / sizeof *culprits; i++) {
@@ -528,8 +523,7 @@ static void notices(void **state) {
 }
 
 /* A message that nobody waits for, and then nothing: the questions about it are not progress of the receive. */
-static void another_tag(void **state) {
-    (void)state;
+TEST(another_tag) {
     for (int i = 0; i < WORLDS; i++) {
         open_world(worlds[i][0], worlds[i][1], &kinds[KINDS - 2]);
         for (int m = 0; m < w.said_count; m++) {
@@ -560,8 +554,7 @@ static void fuzz_one(uint64_t seed, void *argument) {
     run_world("a fuzzer's lie");
 }
 
-static void mutations(void **state) {
-    (void)state;
+TEST(mutations) {
     assert_true(fuzz_run("engine lies", 4000, fuzz_one, NULL) > 0);
 }
 

@@ -286,8 +286,7 @@ static const int sizes[] = {5, 16, 100};
 /* ---- without faults ---------------------------------------------------------------------------------------------- */
 
 /* Collectives that are slow are waited for while all answer, but not for ever. */
-static void slow_collectives_go_on(void **state) {
-    (void)state;
+TEST(slow_collectives_go_on) {
     for (int i = 0; i < 3; i++) {
         for (uint64_t tenths = 0; tenths <= 70; tenths += 35) { /* of a second: three times the timeout is allowed */
             world w = {.seed = 40 + tenths, .size = sizes[i], .slow_ns = tenths * (SECOND_NS / 10)};
@@ -395,8 +394,7 @@ static void check_faults(uint64_t seed, tally *all) {
     close_world(&w);
 }
 
-static void who_is_to_blame_is_named(void **state) {
-    (void)state;
+TEST(who_is_to_blame_is_named) {
     const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
     const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 600);
     tally all = {0};

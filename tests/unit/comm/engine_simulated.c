@@ -42,8 +42,7 @@ static void check_world(int ranks, uint64_t seed, int calls, int odd_call) {
     check_calls(&w, ranks);
 }
 
-static void right_bits(void **state) {
-    (void)state;
+TEST(right_bits) {
     const bool all = world_is_long();
     for (int ranks = 1; ranks <= 64; ranks++) {
         check_world(ranks, (uint64_t)ranks * 17, (ranks <= 16 ? 20 : 5) * (all ? 3 : 1), -1);
@@ -152,8 +151,7 @@ static void check_halves(int ranks, int calls) {
         ranks);
 }
 
-static void ways(void **state) {
-    (void)state;
+TEST(ways) {
     for (int ranks = 1; ranks <= 64; ranks++) {
         check_ways(ranks);
         check_halves(ranks + 1, ranks <= 16 || world_is_long() ? 12 : 4); /* one alone has nothing to halve */
@@ -288,8 +286,7 @@ static void check_messages(const site *at) {
 
 /* What a machine's link carries does not grow with the number of its ranks; the bits are the same in parts, however
  * machines lie, and when a rank of those dies. */
-static void machines(void **state) {
-    (void)state;
+TEST(machines) {
     static const site blocks[] = {{8, 4}, {8, 2}, {16, 8}, {32, 8}, {12, 4}, {24, 8}, {56, 8}, {14, 4}, {128, 16}};
     static const site others[] = {{6, 3}, {10, 5}, {9, 3}, {13, 6}, {7, 4}, {4, 2}, {64, 16}};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
@@ -305,8 +302,7 @@ static void machines(void **state) {
     }
 }
 
-static void places(void **state) {
-    (void)state;
+TEST(places) {
     static const struct {
         uint64_t machines[10];
         int size;
@@ -330,8 +326,7 @@ static void places(void **state) {
     }
 }
 
-static void disagreement(void **state) {
-    (void)state;
+TEST(disagreement) {
     for (int ranks = 2; ranks <= (world_is_long() ? 64 : 20); ranks++) {
         check_world(ranks, (uint64_t)ranks * 31, 6, 2);
     }

@@ -249,8 +249,7 @@ static const struct {
     {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "init is \"\", must be env://"},
 };
 
-static void test_rows(void **state) {
-    (void)state;
+TEST(test_rows) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_job job;
         set_environment(rows[i].environment);
@@ -269,8 +268,7 @@ static void test_rows(void **state) {
     }
 }
 
-static void test_first_host(void **state) {
-    (void)state;
+TEST(test_first_host) {
     static const char *const lists[][2] = {{"a", "a"},
                                            {"a,b", "a"},
                                            {"node[01-03,07]", "node01"},
@@ -316,8 +314,7 @@ static void check_longest_host(const char *open, const char *close, bool slurm) 
     }
 }
 
-static void test_longest_host(void **state) {
-    (void)state;
+TEST(test_longest_host) {
     check_longest_host("tcp://", ":7", false);
     check_longest_host("tcp://[", "]:7", false);
     check_longest_host("", "", true);
@@ -325,8 +322,7 @@ static void test_longest_host(void **state) {
 }
 
 /* The longest host and URL that there is room for, and one byte more. */
-static void test_longest_place(void **state) {
-    (void)state;
+TEST(test_longest_place) {
     char host[LS_HOST_CAPACITY + 1] = "", master[LS_HOST_CAPACITY + 32], url[LS_URL_CAPACITY + 1] = "";
     memset(host, 'h', LS_HOST_CAPACITY);
     memset(url, 'u', LS_URL_CAPACITY);
@@ -350,8 +346,7 @@ static void test_longest_place(void **state) {
     }
 }
 
-static void test_key_and_timeout(void **state) {
-    (void)state;
+TEST(test_key_and_timeout) {
     ls_job job;
     set_environment((const char *[MOST]){"LOCKSTEP_KEY=from outside", "LOCKSTEP_TIMEOUT=2.5"});
     assert_int_equal(ls_job_read(&job, NULL), LS_OK);
@@ -366,8 +361,7 @@ static void test_key_and_timeout(void **state) {
     assert_true(job.timeout == LS_DEFAULT_TIMEOUT);
 }
 
-static void test_timeout_has_a_point_in_every_locale(void **state) {
-    (void)state;
+TEST(test_timeout_has_a_point_in_every_locale) {
     if (!commas_begin()) {
         skip();
     }
@@ -380,8 +374,7 @@ static void test_timeout_has_a_point_in_every_locale(void **state) {
 }
 
 /* Rank 0 takes the launcher's socket, if it is one on the master's port; the others never do. */
-static void test_inherited_socket(void **state) {
-    (void)state;
+TEST(test_inherited_socket) {
     int listener;
     const ls_address any = {.host = "127.0.0.1"};
     assert_int_equal(ls_socket_listen(&any, false, &listener), LS_OK);
@@ -407,13 +400,12 @@ static void test_inherited_socket(void **state) {
     close(file);
 }
 
-static void test_open_to_others_needs_a_key(void **state) {
-    (void)state;
+TEST(test_open_to_others_needs_a_key) {
     int listener = -1, connection = -1;
     bool retry = true;
     const ls_address outside = {.host = "0.0.0.0"}, far = {.host = "192.0.2.1", .port = 9};
     assert_int_equal(ls_socket_listen(&outside, false, &listener), LS_ERR_DENIED);
-    assert_non_null(strstr(ls_error_message(), "set LOCKSTEP_KEY"));
+    expect_message("set LOCKSTEP_KEY");
     assert_int_equal(ls_socket_connect(&far, false, 0, &connection, &retry), LS_ERR_DENIED);
     assert_false(retry);
     assert_int_equal(ls_socket_listen(&outside, true, &listener), LS_OK);
@@ -421,13 +413,13 @@ static void test_open_to_others_needs_a_key(void **state) {
     const ls_address same = {.host = "127.0.0.1", .port = ls_socket_port(listener)};
     int second;
     assert_int_equal(ls_socket_listen(&same, true, &second), LS_ERR_IO);
-    assert_non_null(strstr(ls_error_message(), "in use"));
+    expect_message("in use");
     close(listener);
     const ls_address foreign = {.host = "192.0.2.1", .port = 0}, unknown = {.host = "no.such.host.invalid"};
     assert_int_equal(ls_socket_listen(&foreign, true, &second), LS_ERR_IO);
-    assert_non_null(strstr(ls_error_message(), "no address of this machine"));
+    expect_message("no address of this machine");
     assert_int_equal(ls_socket_listen(&unknown, true, &second), LS_ERR_IO);
-    assert_non_null(strstr(ls_error_message(), "no.such.host.invalid"));
+    expect_message("no.such.host.invalid");
 }
 
 int main(void) {

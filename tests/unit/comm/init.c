@@ -83,8 +83,7 @@ static const char *init_by_environment(int rank, const void *what) {
     return work(ls_init(NULL), rank, p->options.world_size);
 }
 
-static void test_alone(void **state) {
-    (void)state;
+TEST(test_alone) {
     plan p = {.options = {.world_size = 1}, .listener = -1, .port = 1};
     processes_run(1, init_by_options, &p, 0);
     processes_run(1, init_by_environment, &p, 0);
@@ -108,8 +107,7 @@ static const char *init_with_threads(int number, const void *what) {
     return ls_finalize() == LS_OK ? NULL : "cannot leave";
 }
 
-static void test_numbers_of_threads(void **state) {
-    (void)state;
+TEST(test_numbers_of_threads) {
     static const char *const texts[] = {"2", "abc", "4,2", "0", " 3 ", "2;3", "", "99999999999"};
     processes_run(sizeof texts / sizeof *texts, init_with_threads, texts, 0);
 }
@@ -134,13 +132,11 @@ static const char *free_on_another_thread(int rank, const void *what) {
     return NULL;
 }
 
-static void test_another_thread_frees(void **state) {
-    (void)state;
+TEST(test_another_thread_frees) {
     processes_run(1, free_on_another_thread, NULL, 0);
 }
 
-static void test_tcp(void **state) {
-    (void)state;
+TEST(test_tcp) {
     for (int size = 2; size <= 4; size++) {
         char url[64];
         snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
@@ -150,8 +146,7 @@ static void test_tcp(void **state) {
     }
 }
 
-static void test_meeting_in_a_folder(void **state) {
-    (void)state;
+TEST(test_meeting_in_a_folder) {
     for (int size = 2; size <= 4; size++) {
         char url[128];
         snprintf(url, sizeof url, "file://%s/meet", folder);
@@ -162,8 +157,7 @@ static void test_meeting_in_a_folder(void **state) {
     }
 }
 
-static void test_environment(void **state) {
-    (void)state;
+TEST(test_environment) {
     for (int inherited = 0; inherited < 2; inherited++) {
         plan p = {.options = {.world_size = 3}};
         p.port = free_port();
@@ -179,8 +173,7 @@ static void test_environment(void **state) {
     }
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     char absent[64];
     snprintf(absent, sizeof absent, "file://%s/absent", folder);
     const struct {
@@ -222,8 +215,7 @@ static const char *die_after_init(int rank, const void *what) {
     return NULL;
 }
 
-static void test_death_before_finalize(void **state) {
-    (void)state;
+TEST(test_death_before_finalize) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
     const plan p = {.options = {.init = url, .world_size = 3, .timeout = 30}};
@@ -247,8 +239,7 @@ static const char *fork_and_go_on(int rank, const void *what) {
     return work(world, rank, 3);
 }
 
-static void test_forks_leave_nothing(void **state) {
-    (void)state;
+TEST(test_forks_leave_nothing) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 3, .timeout = 30}};
@@ -267,8 +258,7 @@ static const char *disagree_about_backend(int rank, const void *what) {
     return NULL;
 }
 
-static void test_backends_differ(void **state) {
-    (void)state;
+TEST(test_backends_differ) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 3, .timeout = 10}};
@@ -292,8 +282,7 @@ static const char *fail_after_meeting(int rank, const void *what) {
     return NULL;
 }
 
-static void test_one_fails_after_meeting(void **state) {
-    (void)state;
+TEST(test_one_fails_after_meeting) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}, .port = 0}; /* the port: who fails */
@@ -377,8 +366,7 @@ static const char *spawn_without_input(int number, const void *what) {
     return spawn(number, what);
 }
 
-static void test_spawn(void **state) {
-    (void)state;
+TEST(test_spawn) {
     SKIP_WITH_THREADS();
     static const order orders[] = {{1, "well"}, {2, "well"},   {4, "well"}, {3, "fail"},
                                    {3, "kill"}, {3, "silent"}, {3, "exit"}};
@@ -411,8 +399,7 @@ static const char *spawn_wrongly(int number, const void *what) {
     return NULL;
 }
 
-static void test_spawn_refused(void **state) {
-    (void)state;
+TEST(test_spawn_refused) {
     SKIP_WITH_THREADS();
     processes_run(1, spawn_wrongly, NULL, 0);
 }
@@ -437,8 +424,7 @@ static const char *be_orphaned(int number, const void *what) {
 }
 
 /* When the process that spawned ranks is killed, they are gone too: the pipe that they hold ends. */
-static void test_no_orphans(void **state) {
-    (void)state;
+TEST(test_no_orphans) {
     SKIP_WITH_THREADS();
     int ends[2];
     char byte;

@@ -296,13 +296,11 @@ static void run_seeds(void (*check)(uint64_t seed)) {
     }
 }
 
-static void everything_arrives(void **state) {
-    (void)state;
+TEST(everything_arrives) {
     run_seeds(check_order);
 }
 
-static void deaths(void **state) {
-    (void)state;
+TEST(deaths) {
     run_seeds(check_death);
 }
 

@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <lockstep/convolution.h>
 #include <lockstep/autograd.h>
 #include <lockstep/comm.h>
+#include <lockstep/convolution.h>
 
 #include "tensor/device/cpu/libraries.h"
 #include "tests/support/processes.h"
@@ -180,18 +180,15 @@ static const char *be_rank(int rank, const void *what) {
     return NULL;
 }
 
-static void test_ranks_started_by_hand(void **state) {
-    (void)state;
+TEST(test_ranks_started_by_hand) {
     processes_run(RANKS, be_rank, &(plan){.port = free_port()}, 0);
 }
 
-static void test_numbers_of_the_user_win(void **state) {
-    (void)state;
+TEST(test_numbers_of_the_user_win) {
     processes_run(RANKS, be_rank, &(plan){.port = free_port(), .threads = "3"}, 0);
 }
 
-static void test_the_launcher_asks_for_lines(void **state) {
-    (void)state;
+TEST(test_the_launcher_asks_for_lines) {
     processes_run(RANKS, be_rank, &(plan){.port = free_port(), .launched = true}, 0);
 }
 
@@ -209,8 +206,7 @@ static const char *be_alone(int number, const void *what) {
     return NULL;
 }
 
-static void test_a_process_alone_has_all_cores(void **state) {
-    (void)state;
+TEST(test_a_process_alone_has_all_cores) {
     processes_run(1, be_alone, NULL, 0);
 }
 

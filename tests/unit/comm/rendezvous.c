@@ -81,8 +81,7 @@ static const char *meet_and_leave(int rank, const void *what) {
     return NULL;
 }
 
-static void test_all_meet(void **state) {
-    (void)state;
+TEST(test_all_meet) {
     for (int size = 1; size <= 4; size++) {
         const meeting m = prepare(size, 20);
         processes_run(size, meet_and_leave, &m, 0);
@@ -103,8 +102,7 @@ static const char *meet_again_and_again(int rank, const void *what) {
 }
 
 /* A rank that is back before rank 0 has taken the old store away waits for the new one. */
-static void test_the_same_ranks_meet_again(void **state) {
-    (void)state;
+TEST(test_the_same_ranks_meet_again) {
     meeting m = prepare(3, 20);
     finish(&m); /* the port is known; rank 0 listens there anew each time */
     m.listener = -1;
@@ -125,8 +123,7 @@ static const char *miss_two(int number, const void *what) {
     return miss_one(number == 2 ? 3 : number, what);
 }
 
-static void test_missing_ranks(void **state) {
-    (void)state;
+TEST(test_missing_ranks) {
     const meeting m = prepare(5, 0.4);
     processes_run(3, miss_two, &m, 0);
     finish(&m);
@@ -146,8 +143,7 @@ static const char *die_while_meeting(int rank, const void *what) {
     return NULL;
 }
 
-static void test_death_while_meeting(void **state) {
-    (void)state;
+TEST(test_death_while_meeting) {
     const meeting m = prepare(4, 60); /* rank 3 never comes */
     processes_run(3, die_while_meeting, &m, 1U << 1);
     finish(&m);
@@ -172,8 +168,7 @@ static const char *die_later(int rank, const void *what) {
     return NULL;
 }
 
-static void test_death_after_meeting(void **state) {
-    (void)state;
+TEST(test_death_after_meeting) {
     const meeting m = prepare(3, 60);
     processes_run(3, die_later, &m, 1U << 2);
     finish(&m);
@@ -195,8 +190,7 @@ static const char *lose_server(int rank, const void *what) {
     return NULL;
 }
 
-static void test_death_of_rank_0(void **state) {
-    (void)state;
+TEST(test_death_of_rank_0) {
     const meeting m = prepare(3, 60);
     close(m.listener); /* when rank 0 dies nobody holds the socket */
     meeting own = m;
@@ -215,8 +209,7 @@ static const char *come_twice(int number, const void *what) {
     return NULL;
 }
 
-static void test_rank_comes_twice(void **state) {
-    (void)state;
+TEST(test_rank_comes_twice) {
     const meeting m = prepare(3, 60);
     processes_run(3, come_twice, &m, 0);
     finish(&m);
@@ -235,8 +228,7 @@ static const char *disagree(int rank, const void *what) {
     return NULL;
 }
 
-static void test_world_sizes_differ(void **state) {
-    (void)state;
+TEST(test_world_sizes_differ) {
     const meeting m = prepare(3, 60);
     processes_run(2, disagree, &m, 0);
     finish(&m);
@@ -288,8 +280,7 @@ static const char *run_another_build(int rank, const void *what) {
 
 /* At once: nobody waits for the timeout. The peer info of the other build has the same size, or a larger one, or names
  * no build. */
-static void test_builds_differ(void **state) {
-    (void)state;
+TEST(test_builds_differ) {
     for (int size = 2; size <= 4; size++) {
         meeting m = prepare(size, 300);
         finish(&m); /* ls_init listens there itself */
@@ -313,8 +304,7 @@ static const char *come_with_another_key(int rank, const void *what) {
 }
 
 /* Both sides are told. */
-static void test_wrong_keys(void **state) {
-    (void)state;
+TEST(test_wrong_keys) {
     const meeting m = prepare(3, 1.5);
     processes_run(3, come_with_another_key, &m, 0);
     finish(&m);
@@ -338,8 +328,7 @@ static const char *stay(int rank, const void *what) {
     return NULL;
 }
 
-static void test_one_does_not_leave(void **state) {
-    (void)state;
+TEST(test_one_does_not_leave) {
     const meeting m = prepare(2, 0.3);
     processes_run(2, stay, &m, 0);
     finish(&m);
@@ -370,8 +359,7 @@ static const char *leave_when_told(int rank, const void *what) {
     return NULL;
 }
 
-static void test_who_waits_to_leave_tells_the_log(void **state) {
-    (void)state;
+TEST(test_who_waits_to_leave_tells_the_log) {
     const meeting m = prepare(2, 60);
     processes_run(2, leave_when_told, &m, 0);
     finish(&m);
@@ -389,8 +377,7 @@ static const char *all_die(int rank, const void *what) {
     return status == LS_OK ? NULL : "not reached";
 }
 
-static void test_leftovers_do_not_matter(void **state) {
-    (void)state;
+TEST(test_leftovers_do_not_matter) {
     if (!in_folder) {
         return;
     }
@@ -424,8 +411,7 @@ static const char *serve_taken_folder(int number, const void *what) {
     return NULL;
 }
 
-static void test_folder_in_use(void **state) {
-    (void)state;
+TEST(test_folder_in_use) {
     if (!in_folder) {
         return;
     }

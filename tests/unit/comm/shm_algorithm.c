@@ -15,8 +15,7 @@ static ls_status choose(const char *text, int ranks, ls_shm_algorithm *algorithm
     return status;
 }
 
-static void nothing_said(void **state) {
-    (void)state;
+TEST(nothing_said) {
     ls_shm_algorithm a;
     const size_t whole[] = {LS_SHM_WHOLE_2, LS_SHM_WHOLE_2, LS_SHM_WHOLE_4, LS_SHM_WHOLE_4, LS_SHM_WHOLE_MORE};
     for (int ranks = 1; ranks <= 5; ranks++) {
@@ -31,8 +30,7 @@ static void nothing_said(void **state) {
     }
 }
 
-static void all_said(void **state) {
-    (void)state;
+TEST(all_said) {
     ls_shm_algorithm a;
     assert_int_equal(choose("cells=0,whole=4K,chunk=64K,direct=1M,direct_moves=never,read=100,past=8K", 2, &a), LS_OK);
     assert_int_equal(a.cells, 0);
@@ -48,8 +46,7 @@ static void all_said(void **state) {
     assert_int_equal(a.whole, LS_SHM_WHOLE_2);
 }
 
-static void wrong(void **state) {
-    (void)state;
+TEST(wrong) {
     static const struct {
         const char *text;
         const char *says;

@@ -26,8 +26,7 @@ static void copy(size_t into, size_t from, size_t bytes, size_t all) {
 }
 
 /* Targets before the source, at the same place of a page, and closely behind it; sizes around each change of way. */
-static void same_bytes(void **state) {
-    (void)state;
+TEST(same_bytes) {
     static const size_t sizes[] = {0, 1, 63, 64, 65, 127, 128, 2047, 2048, 2049, 2111, 2112, 4096 + 77};
     for (size_t i = 0; i < ROOM; i++) {
         source[i] = (unsigned char)(i * 31 + i / 251);

@@ -176,8 +176,7 @@ static void damaged_round(uint64_t number, void *argument) {
     ls_forks_end(&forks);
 }
 
-static void damaged_memory(void **state) {
-    (void)state;
+TEST(damaged_memory) {
     fuzz_run("shm memory", ROUNDS, damaged_round, NULL);
 }
 
@@ -261,8 +260,7 @@ static void header_round(uint64_t number, void *argument) {
     }
 }
 
-static void damaged_headers(void **state) {
-    (void)state;
+TEST(damaged_headers) {
     fuzz_run("message headers", OFFERS / 40, header_round, NULL);
 }
 

@@ -55,16 +55,14 @@ static int calls_until(job *j, const uint64_t took_ns[RANKS], bool past) {
     return calls;
 }
 
-static void near_stays_near(void **state) {
-    (void)state;
+TEST(near_stays_near) {
     job j = {0};
     assert_int_equal(calls_until(&j, all_near, true), CALLS);
     assert_int_equal(j.looks, (CALLS + LS_SHM_LOOK_EVERY - 1) / LS_SHM_LOOK_EVERY);
 }
 
 /* Slow looks in a row, a call in which that is told, and from the next on all do as if far. */
-static void far_is_found_and_tried_again(void **state) {
-    (void)state;
+TEST(far_is_found_and_tried_again) {
     const uint64_t *const worlds[] = {all_far, one_far};
     for (int i = 0; i < 2; i++) {
         job j = {0};
@@ -77,8 +75,7 @@ static void far_is_found_and_tried_again(void **state) {
     }
 }
 
-static void near_again_is_found(void **state) {
-    (void)state;
+TEST(near_again_is_found) {
     job j = {0};
     (void)calls_until(&j, all_far, true);
     assert_int_equal(calls_until(&j, all_near, false), LS_SHM_FAR_CALLS - 1);
@@ -88,8 +85,7 @@ static void near_again_is_found(void **state) {
 }
 
 /* What comes late once was kept up by something else. */
-static void one_slow_look_is_none(void **state) {
-    (void)state;
+TEST(one_slow_look_is_none) {
     job j = {0};
     for (int i = 0; i < CALLS; i++) {
         assert_false(call(&j, j.ranks[0].slow_looks == LS_SHM_SLOW_LOOKS - 1 ? all_near : all_far));
@@ -97,8 +93,7 @@ static void one_slow_look_is_none(void **state) {
     assert_true(j.looks > CALLS / LS_SHM_LOOK_EVERY); /* it looks again at once */
 }
 
-static void sizes(void **state) {
-    (void)state;
+TEST(sizes) {
     ls_shm_distance near = {0};
     ls_shm_distance far = {.far_calls = 1};
     assert_true(ls_shm_distance_past(&near, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_NEVER);

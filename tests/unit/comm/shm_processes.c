@@ -100,8 +100,7 @@ static const char *process_of_ranks(int process, const void *what) {
     return process == 0 ? stay(&self, &other) : listen_to(&self, second);
 }
 
-static void a_rank_leaves_and_its_process_lives(void **state) {
-    (void)state;
+TEST(a_rank_leaves_and_its_process_lives) {
     char url[256];
     snprintf(url, sizeof url, "file://%s", test_path("meet"));
     for (int i = 0; i < 4; i++) {
@@ -144,8 +143,7 @@ static const char *rank_that_looks(ls_comm *world, int rank, const void *argumen
     return ((ls_shm *)world->state)->peer_reads ? NULL : "ranks cannot read each other's memory";
 }
 
-static void a_number_that_is_given_again(void **state) {
-    (void)state;
+TEST(a_number_that_is_given_again) {
     setenv(LS_SHM_ALGORITHM_VARIABLE, "read=0", 1);
     if (!ls_forks_run(2, LONG_TIMEOUT, rank_that_looks, NULL)) {
         unsetenv(LS_SHM_ALGORITHM_VARIABLE);
@@ -189,8 +187,7 @@ static ls_status split_too_late(ls_comm *world, void *argument) {
     return LS_OK;
 }
 
-static void a_split_that_fails_between_threads_gives_all_back(void **state) {
-    (void)state;
+TEST(a_split_that_fails_between_threads_gives_all_back) {
     atomic_int timeouts = 0;
     test_allocator allocator;
     setenv("LOCKSTEP_TIMEOUT", "0.3", 1);
@@ -221,8 +218,7 @@ static ls_status split_in_vain(ls_comm *world, void *argument) {
     return LS_OK;
 }
 
-static void a_split_that_is_revoked_between_threads_keeps_its_memory(void **state) {
-    (void)state;
+TEST(a_split_that_is_revoked_between_threads_keeps_its_memory) {
     atomic_int as_it_should = 0;
     test_allocator allocator;
     test_allocator_start(&allocator);
@@ -266,8 +262,7 @@ static ls_status part_of_part(ls_comm *world, void *argument) {
     return live == later ? LS_OK : ls_fail(LS_ERR_INTERNAL, "%ld blocks, and later %ld", live, later);
 }
 
-static void parts_between_threads_give_all_back(void **state) {
-    (void)state;
+TEST(parts_between_threads_give_all_back) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     const ls_status status = ls_run_threads(3, part_of_part, &allocator);
@@ -298,8 +293,7 @@ static const char *rank_that_was_served(ls_comm *world, int rank, const void *ar
     return NULL;
 }
 
-static void a_message_that_came_is_not_awaited(void **state) {
-    (void)state;
+TEST(a_message_that_came_is_not_awaited) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_that_was_served, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);

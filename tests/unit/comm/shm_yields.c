@@ -49,8 +49,7 @@ static unsigned yields_where(bool taken) {
     return atomic_load(&yields);
 }
 
-static void ranks_yield_while_it_is_cheap(void **state) {
-    (void)state;
+TEST(ranks_yield_while_it_is_cheap) {
     const unsigned among_themselves = yields_where(false);
     const unsigned beside_another = yields_where(true);
     print_message("%d barriers of %d ranks: %u yields among themselves, %u where one takes a slice\n", CALLS, RANKS,

@@ -64,8 +64,7 @@ static void assert_seen(const world *w, int peer, uint64_t by_1, uint64_t by_2, 
     assert_int_equal(w->all.seen[3][peer], by_3);
 }
 
-static void a_death_is_noticed_by_those_connected(void **state) {
-    (void)state;
+TEST(a_death_is_noticed_by_those_connected) {
     world w;
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
@@ -77,8 +76,7 @@ static void a_death_is_noticed_by_those_connected(void **state) {
     assert_false(w.from.ended);
 }
 
-static void who_connects_later_notices_then(void **state) {
-    (void)state;
+TEST(who_connects_later_notices_then) {
     world w;
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
@@ -91,8 +89,7 @@ static void who_connects_later_notices_then(void **state) {
     assert_false(in.ended);
 }
 
-static void nothing_is_sent_to_who_is_gone(void **state) {
-    (void)state;
+TEST(nothing_is_sent_to_who_is_gone) {
     world w;
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
@@ -105,8 +102,7 @@ static void nothing_is_sent_to_who_is_gone(void **state) {
     end_world(&w);
 }
 
-static void a_stop_is_not_noticed_until_it_is_a_death(void **state) {
-    (void)state;
+TEST(a_stop_is_not_noticed_until_it_is_a_death) {
     for (int dies = 0; dies < 2; dies++) {
         world w;
         begin_world(&w);
@@ -121,8 +117,7 @@ static void a_stop_is_not_noticed_until_it_is_a_death(void **state) {
     }
 }
 
-static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
-    (void)state;
+TEST(a_closed_endpoint_is_gone_after_its_messages) {
     /* A slow link: the second message has left after 2000 ns. */
     enum { LINK = 1000, EAGER = LS_TRANSPORT_LEAST_EAGER };
     static unsigned char data[EAGER], into[2][EAGER];
@@ -149,8 +144,7 @@ static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
 }
 
 /* In the midst of its turn, and of what it has to do. */
-static void a_rank_dies_after_so_many_packets(void **state) {
-    (void)state;
+TEST(a_rank_dies_after_so_many_packets) {
     enum { MESSAGES = 5 };
     for (int silent = 0; silent < 2; silent++) {
         for (int after = 0; after <= MESSAGES; after++) {
@@ -177,8 +171,7 @@ static void a_rank_dies_after_so_many_packets(void **state) {
     }
 }
 
-static void a_rank_dies_after_so_many_that_came(void **state) {
-    (void)state;
+TEST(a_rank_dies_after_so_many_that_came) {
     enum { MESSAGES = 5 };
     for (int after = 1; after < MESSAGES; after++) {
         unsigned char data[MESSAGES] = {0}, into[MESSAGES];
@@ -202,8 +195,7 @@ static void a_rank_dies_after_so_many_that_came(void **state) {
 }
 
 /* Its processor comes to the moment of its end before the network's clock does. */
-static void nothing_that_a_rank_does_after_its_end_counts(void **state) {
-    (void)state;
+TEST(nothing_that_a_rank_does_after_its_end_counts) {
     enum { OVERHEAD = 300 };
     unsigned char byte = 0, came = 0;
     ls_sim_network *network =
@@ -221,8 +213,7 @@ static void nothing_that_a_rank_does_after_its_end_counts(void **state) {
 }
 
 /* Whoever ended may give its memory back. */
-static void the_memory_of_the_dead_is_left_alone(void **state) {
-    (void)state;
+TEST(the_memory_of_the_dead_is_left_alone) {
     static unsigned char data[LS_TRANSPORT_LEAST_EAGER], into[LS_TRANSPORT_LEAST_EAGER];
     ls_sim_network *network =
         ls_sim_new(&(ls_sim_options){.ranks = RANKS, .latency_ns = LATENCY, .bytes_per_ns = 1, .notice_ns = NOTICE});
@@ -240,8 +231,7 @@ static void the_memory_of_the_dead_is_left_alone(void **state) {
 }
 
 /* By seed all of what a dead rank had under way arrives, nothing, or the first of it; and never after the notice. */
-static void what_was_under_way_may_arrive(void **state) {
-    (void)state;
+TEST(what_was_under_way_may_arrive) {
     enum { SEEDS = 100, MESSAGES = 8 };
     int how_many[MESSAGES + 1] = {0};
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -278,8 +268,7 @@ static void what_was_under_way_may_arrive(void **state) {
     assert_true(how_many[0] + how_many[MESSAGES] < SEEDS);
 }
 
-static void a_lost_link_is_seen_by_both_or_never(void **state) {
-    (void)state;
+TEST(a_lost_link_is_seen_by_both_or_never) {
     for (int noticed = 0; noticed < 2; noticed++) {
         world w;
         begin_world(&w);
@@ -306,8 +295,7 @@ static void a_lost_link_is_seen_by_both_or_never(void **state) {
 }
 
 /* A link that is lost, then its other end dies: one turn for it. */
-static void what_is_gone_is_told_once(void **state) {
-    (void)state;
+TEST(what_is_gone_is_told_once) {
     ls_sim_network *network = ls_sim_new(&plain);
     unsigned char came = 0;
     ls_transfer in = {.peer = 0, .data = &came, .bytes = 1};
@@ -322,8 +310,7 @@ static void what_is_gone_is_told_once(void **state) {
     ls_sim_free(network);
 }
 
-static void a_large_send_to_the_dead_does_not_end(void **state) {
-    (void)state;
+TEST(a_large_send_to_the_dead_does_not_end) {
     static unsigned char data[LARGE], into[LARGE];
     /* Before the answer, and when the content is under way. */
     const uint64_t times[] = {LATENCY / 2, 2 * LATENCY + LATENCY / 2};

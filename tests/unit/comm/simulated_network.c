@@ -39,8 +39,7 @@ static void fill(unsigned char *data, size_t bytes) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static void a_message_takes_what_the_model_says(void **state) {
-    (void)state;
+TEST(a_message_takes_what_the_model_says) {
     static unsigned char data[LARGE], into[LARGE];
     fill(data, LARGE);
     const struct {
@@ -79,8 +78,7 @@ static void a_message_takes_what_the_model_says(void **state) {
 }
 
 /* One rank's messages leave one after the other. */
-static void a_link_carries_one_message_at_a_time(void **state) {
-    (void)state;
+TEST(a_link_carries_one_message_at_a_time) {
     static unsigned char data[SMALL], into[2][SMALL];
     ls_sim_network *network = ls_sim_new(&plain);
     ls_transfer out[2], in[2];
@@ -96,8 +94,7 @@ static void a_link_carries_one_message_at_a_time(void **state) {
 }
 
 /* Two ranks send to one at once. */
-static void a_receivers_link_may_count_too(void **state) {
-    (void)state;
+TEST(a_receivers_link_may_count_too) {
     static unsigned char data[SMALL], into[2][SMALL];
     for (int both = 0; both < 2; both++) {
         ls_sim_options options = plain;
@@ -121,8 +118,7 @@ static void a_receivers_link_may_count_too(void **state) {
 }
 
 /* Nor do messages of one channel change places, where the first takes its time on the receiver's link. */
-static void what_does_not_travel_is_not_written(void **state) {
-    (void)state;
+TEST(what_does_not_travel_is_not_written) {
     static unsigned char data[LARGE], into[2][LARGE];
     ls_sim_options options = plain;
     options.both_links = true;
@@ -146,8 +142,7 @@ static void what_does_not_travel_is_not_written(void **state) {
     ls_sim_free(network);
 }
 
-static void a_wait_ends_with_a_turn(void **state) {
-    (void)state;
+TEST(a_wait_ends_with_a_turn) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2});
     assert_int_equal(ls_sim_next(network), 0);
     sim_progress(network, 0, 700);
@@ -164,8 +159,7 @@ static void a_wait_ends_with_a_turn(void **state) {
 }
 
 /* What was waited for before a turn counts no more after it, and leaves nothing behind. */
-static void a_turn_ends_a_wait(void **state) {
-    (void)state;
+TEST(a_turn_ends_a_wait) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     unsigned char byte = 1;
     ls_transfer out = {.peer = 1, .data = &byte, .bytes = 1};
@@ -192,8 +186,7 @@ static void a_turn_ends_a_wait(void **state) {
     ls_sim_free(network);
 }
 
-static void a_busy_rank_has_its_turn_afterwards(void **state) {
-    (void)state;
+TEST(a_busy_rank_has_its_turn_afterwards) {
     enum { MESSAGES = 50 };
     unsigned char bytes[MESSAGES] = {0}, came = 0;
     ls_transfer out[MESSAGES], in = {.peer = 1, .data = &came, .bytes = 1};
@@ -213,8 +206,7 @@ static void a_busy_rank_has_its_turn_afterwards(void **state) {
 }
 
 /* A process that is stopped and goes on: its waits are as long as they were for others, on its own clock. */
-static void a_paused_rank_has_a_clock_that_stands_still(void **state) {
-    (void)state;
+TEST(a_paused_rank_has_a_clock_that_stands_still) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     ls_endpoint *paused = ls_sim_endpoint(network, 1);
     unsigned char byte = 1;
@@ -241,8 +233,7 @@ static void a_paused_rank_has_a_clock_that_stands_still(void **state) {
     ls_sim_free(network);
 }
 
-static void a_slow_rank_has_its_turns_late(void **state) {
-    (void)state;
+TEST(a_slow_rank_has_its_turns_late) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 1});
     assert_int_equal(ls_sim_next(network), 0);
     sim_slow(network, 0, 100, 200, 1000);
@@ -255,8 +246,7 @@ static void a_slow_rank_has_its_turns_late(void **state) {
     ls_sim_free(network);
 }
 
-static void ranks_begin_at_random_times(void **state) {
-    (void)state;
+TEST(ranks_begin_at_random_times) {
     enum { RANKS = 16, MOST = 5000 };
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = RANKS, .most_start_ns = MOST});
     bool seen[RANKS] = {false};
@@ -276,8 +266,7 @@ static void ranks_begin_at_random_times(void **state) {
 
 /* ---- messages and receives --------------------------------------------------------------------------------------- */
 
-static void a_large_send_waits_for_its_receive(void **state) {
-    (void)state;
+TEST(a_large_send_waits_for_its_receive) {
     static unsigned char data[LARGE], into[LARGE];
     fill(data, LARGE);
     ls_sim_network *network = ls_sim_new(&plain);
@@ -302,8 +291,7 @@ static void a_large_send_waits_for_its_receive(void **state) {
     ls_sim_free(network);
 }
 
-static void any_rank_is_received_from(void **state) {
-    (void)state;
+TEST(any_rank_is_received_from) {
     enum { RANKS = 5 };
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = RANKS, .latency_ns = 10, .most_delay_ns = 1000});
     int said[RANKS], heard[RANKS], heard_in_order = 0;
@@ -335,8 +323,7 @@ static void any_rank_is_received_from(void **state) {
     ls_sim_free(network);
 }
 
-static void what_was_withdrawn_is_left_alone(void **state) {
-    (void)state;
+TEST(what_was_withdrawn_is_left_alone) {
     static unsigned char data[LARGE], into[LARGE];
     ls_sim_network *network = ls_sim_new(&plain);
     ls_endpoint *sender = ls_sim_endpoint(network, 0);
@@ -374,8 +361,7 @@ static ls_status failure_of(ls_sim_network *network) {
     return status;
 }
 
-static void a_message_without_room_is_told(void **state) {
-    (void)state;
+TEST(a_message_without_room_is_told) {
     static unsigned char data[LARGE], into[SMALL];
     const size_t sizes[] = {SMALL + 1, LARGE};
     for (int i = 0; i < 4; i++) {
@@ -394,14 +380,13 @@ static void a_message_without_room_is_told(void **state) {
             status = endpoint->transport->progress(endpoint, 0, &moved);
         }
         assert_int_equal(status, LS_ERR_PEER);
-        assert_non_null(strstr(ls_error_message(), "rank 0 sent"));
+        expect_message("rank 0 sent");
         assert_false(in.ended);
         ls_sim_free(network);
     }
 }
 
-static void only_small_messages_come_from_any_rank(void **state) {
-    (void)state;
+TEST(only_small_messages_come_from_any_rank) {
     static unsigned char data[LARGE], into[LARGE];
     for (size_t more = 0; more < 2; more++) {
         ls_sim_options options = plain;
@@ -417,8 +402,7 @@ static void only_small_messages_come_from_any_rank(void **state) {
     }
 }
 
-static void wrong_use_is_told(void **state) {
-    (void)state;
+TEST(wrong_use_is_told) {
     static unsigned char data[SMALL];
     ls_sim_network *network = ls_sim_new(&plain);
     ls_endpoint *endpoint = ls_sim_endpoint(network, 0);
@@ -440,7 +424,7 @@ static void wrong_use_is_told(void **state) {
     assert_int_equal(transport->send(endpoint, &out), LS_ERR_INTERNAL);
     data[SMALL - 1]++; /* too early */
     assert_int_equal(failure_of(network), LS_ERR_INTERNAL);
-    assert_non_null(strstr(ls_error_message(), "written to before"));
+    expect_message("written to before");
     ls_sim_free(network);
 }
 

@@ -111,8 +111,7 @@ static uint64_t talk_all(const ls_sim_options *options, int *overtakings) {
     return trace;
 }
 
-static void messages_of_a_channel_keep_their_order(void **state) {
-    (void)state;
+TEST(messages_of_a_channel_keep_their_order) {
     int overtakings = 0;
     for (uint64_t seed = 0; seed < 20; seed++) {
         talk_all(&(ls_sim_options){.ranks = TALKERS,
@@ -127,8 +126,7 @@ static void messages_of_a_channel_keep_their_order(void **state) {
     assert_true(overtakings > 0);
 }
 
-static void a_seed_is_a_run(void **state) {
-    (void)state;
+TEST(a_seed_is_a_run) {
     uint64_t traces[4];
     int overtakings = 0;
     for (uint64_t i = 0; i < 4; i++) {
@@ -173,8 +171,7 @@ static bool barriers(void *state, int rank) {
     }
 }
 
-static void a_thousand_ranks_are_no_effort(void **state) {
-    (void)state;
+TEST(a_thousand_ranks_are_no_effort) {
     crowd *ranks = calloc(MANY, sizeof *ranks);
     ls_sim_network *network =
         ls_sim_new(&(ls_sim_options){.ranks = MANY, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
@@ -223,8 +220,7 @@ static bool wait_always(void *state, int rank) {
     return rank == 0;
 }
 
-static void the_driver_tells_who_is_not_done(void **state) {
-    (void)state;
+TEST(the_driver_tells_who_is_not_done) {
     ls_sim_step *const steps[] = {wait_in_a_circle, wait_always};
     const char *const says[] = {"2 of 3 ranks are not done and nothing can happen any more, at 0 ns; rank 1 at 0 ns, "
                                 "receives from rank 2 on channel 5 (1 bytes); rank 2 at 0 ns, receives from rank 1 on "

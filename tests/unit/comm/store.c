@@ -44,15 +44,7 @@ static ls_store *serve(const char *key, double timeout, char *url, size_t capaci
     return store;
 }
 
-static void assert_says(ls_status status, ls_status expected, const char *part) {
-    if (status != expected || strstr(ls_error_message(), part) == NULL) {
-        fail_msg("got %s: %s; expected %s with \"%s\"", ls_status_name(status), ls_error_message(),
-                 ls_status_name(expected), part);
-    }
-}
-
-static void test_set_get(void **state) {
-    (void)state;
+TEST(test_set_get) {
     char url[256];
     ls_store *store = serve(NULL, 5, url, sizeof url);
     ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
@@ -68,14 +60,13 @@ static void test_set_get(void **state) {
     assert_int_equal(size, 0);
     assert_int_equal(ls_store_wait(store, "a", 1), LS_OK);
     assert_int_equal(ls_store_set(store, "b/../c d", "123", 3), LS_OK);
-    assert_says(ls_store_get(other, "b/../c d", value, 2, &size), LS_ERR_ARGUMENT, "3 bytes");
+    expect_error(ls_store_get(other, "b/../c d", value, 2, &size), LS_ERR_ARGUMENT, "3 bytes");
     assert_int_equal(ls_store_get(other, "b/../c d", value, 3, &size), LS_OK);
     ls_store_close(other);
     ls_store_close(store);
 }
 
-static void test_wrong_arguments(void **state) {
-    (void)state;
+TEST(test_wrong_arguments) {
     char url[256], key[300], value[4];
     const size_t too_many = (1U << 20) + 1;
     size_t size;
@@ -83,34 +74,33 @@ static void test_wrong_arguments(void **state) {
     ls_store *store = serve(NULL, 5, url, sizeof url);
     memset(key, 'k', sizeof key);
     key[256] = '\0';
-    assert_says(ls_store_set(store, key, "", 0), LS_ERR_ARGUMENT, "256 bytes");
+    expect_error(ls_store_set(store, key, "", 0), LS_ERR_ARGUMENT, "256 bytes");
     key[255] = '\0';
     assert_int_equal(ls_store_set(store, key, "x", 1), LS_OK);
     assert_int_equal(ls_store_get(store, key, value, sizeof value, &size), LS_OK);
-    assert_says(ls_store_set(store, "", "", 0), LS_ERR_ARGUMENT, "0 bytes");
-    assert_says(ls_store_set(store, NULL, "", 0), LS_ERR_ARGUMENT, "key is NULL");
-    assert_says(ls_store_set(NULL, "a", "", 0), LS_ERR_ARGUMENT, "store is NULL");
-    assert_says(ls_store_set(store, "a", NULL, 1), LS_ERR_ARGUMENT, "value is NULL");
-    assert_says(ls_store_set(store, "a", value, too_many), LS_ERR_ARGUMENT, "1048577 bytes");
-    assert_says(ls_store_get(store, "a", NULL, 0, &size), LS_ERR_ARGUMENT, "value is NULL");
-    assert_says(ls_store_wait(store, "a", -1), LS_ERR_ARGUMENT, "-1 s");
-    assert_says(ls_store_compare_set(store, "a", NULL, 1, "", 0, &swapped), LS_ERR_ARGUMENT, "NULL");
-    assert_says(ls_store_compare_set(store, "a", "", 0, NULL, 1, &swapped), LS_ERR_ARGUMENT, "NULL");
-    assert_says(ls_store_compare_set(store, "a", "", 0, "", 0, NULL), LS_ERR_ARGUMENT, "NULL");
-    assert_says(ls_store_compare_set(store, "a", value, too_many, "", 0, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
-    assert_says(ls_store_compare_set(store, "a", "", 0, value, too_many, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
+    expect_error(ls_store_set(store, "", "", 0), LS_ERR_ARGUMENT, "0 bytes");
+    expect_error(ls_store_set(store, NULL, "", 0), LS_ERR_ARGUMENT, "key is NULL");
+    expect_error(ls_store_set(NULL, "a", "", 0), LS_ERR_ARGUMENT, "store is NULL");
+    expect_error(ls_store_set(store, "a", NULL, 1), LS_ERR_ARGUMENT, "value is NULL");
+    expect_error(ls_store_set(store, "a", value, too_many), LS_ERR_ARGUMENT, "1048577 bytes");
+    expect_error(ls_store_get(store, "a", NULL, 0, &size), LS_ERR_ARGUMENT, "value is NULL");
+    expect_error(ls_store_wait(store, "a", -1), LS_ERR_ARGUMENT, "-1 s");
+    expect_error(ls_store_compare_set(store, "a", NULL, 1, "", 0, &swapped), LS_ERR_ARGUMENT, "NULL");
+    expect_error(ls_store_compare_set(store, "a", "", 0, NULL, 1, &swapped), LS_ERR_ARGUMENT, "NULL");
+    expect_error(ls_store_compare_set(store, "a", "", 0, "", 0, NULL), LS_ERR_ARGUMENT, "NULL");
+    expect_error(ls_store_compare_set(store, "a", value, too_many, "", 0, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
+    expect_error(ls_store_compare_set(store, "a", "", 0, value, too_many, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
     assert_null(ls_store_open(NULL, NULL));
     assert_null(ls_store_open("http://127.0.0.1:1", NULL));
-    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "neither tcp:// nor file://");
+    expect_error(ls_error_status(), LS_ERR_ARGUMENT, "neither tcp:// nor file://");
     assert_null(ls_store_open(url, &(ls_store_options){.timeout = -2}));
-    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "-2 s");
+    expect_error(ls_error_status(), LS_ERR_ARGUMENT, "-2 s");
     ls_store_close(NULL);
     assert_int_equal(ls_store_port(NULL), 0);
     ls_store_close(store);
 }
 
-static void test_large_values(void **state) {
-    (void)state;
+TEST(test_large_values) {
     char url[256];
     const size_t full = 1U << 20;
     unsigned char *sent = malloc(full), *received = malloc(full);
@@ -134,8 +124,7 @@ static void test_large_values(void **state) {
     free(received);
 }
 
-static void test_counters(void **state) {
-    (void)state;
+TEST(test_counters) {
     char url[256], text[32] = "";
     int64_t sum = 99;
     size_t size;
@@ -150,13 +139,13 @@ static void test_counters(void **state) {
     assert_memory_equal(text, "-2", 2);
     assert_int_equal(ls_store_add(store, "n", INT64_MIN + 2, &sum), LS_OK);
     assert_true(sum == INT64_MIN);
-    assert_says(ls_store_add(store, "n", -1, &sum), LS_ERR_ARGUMENT, "more than 64 bits");
+    expect_error(ls_store_add(store, "n", -1, &sum), LS_ERR_ARGUMENT, "more than 64 bits");
     assert_int_equal(ls_store_set(store, "word", "12x", 3), LS_OK);
-    assert_says(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
     assert_int_equal(ls_store_set(store, "word", " 12", 3), LS_OK);
-    assert_says(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
     assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* of more than 64 bits */
-    assert_says(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
     static const char zeros[] = "0000000000000000000000000000";
     for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any that is written there */
         assert_int_equal(ls_store_set(store, "word", zeros, length), LS_OK);
@@ -169,8 +158,7 @@ static void test_counters(void **state) {
     ls_store_close(store);
 }
 
-static void test_compare_set(void **state) {
-    (void)state;
+TEST(test_compare_set) {
     char url[256], value[8];
     size_t size;
     bool swapped = true;
@@ -190,13 +178,12 @@ static void test_compare_set(void **state) {
     ls_store_close(store);
 }
 
-static void test_timeouts(void **state) {
-    (void)state;
+TEST(test_timeouts) {
     char url[256], value[8];
     size_t size;
     ls_store *store = serve(NULL, 0.1, url, sizeof url);
-    assert_says(ls_store_get(store, "never", value, sizeof value, &size), LS_ERR_TIMEOUT, "\"never\"");
-    assert_says(ls_store_wait(store, "never", 0.05), LS_ERR_TIMEOUT, "0.05 s");
+    expect_error(ls_store_get(store, "never", value, sizeof value, &size), LS_ERR_TIMEOUT, "\"never\"");
+    expect_error(ls_store_wait(store, "never", 0.05), LS_ERR_TIMEOUT, "0.05 s");
     assert_int_equal(ls_store_set(store, "now", "", 0), LS_OK); /* the store is still of use */
     assert_int_equal(ls_store_wait(store, "now", 0), LS_OK);
     ls_store_close(store);
@@ -211,8 +198,7 @@ static void *set_later(void *argument) {
     return NULL;
 }
 
-static void test_waiting_for_another(void **state) {
-    (void)state;
+TEST(test_waiting_for_another) {
     client self = {0};
     char value[8];
     size_t size = 0;
@@ -267,8 +253,7 @@ static void *be_client(void *argument) {
     return NULL;
 }
 
-static void test_clients_at_once(void **state) {
-    (void)state;
+TEST(test_clients_at_once) {
     char url[256];
     client clients[CLIENTS] = {0};
     pthread_t threads[CLIENTS];
@@ -308,8 +293,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
 }
 
 /* What whoever starts ranks by hand reads while some of them are missing. */
-static void test_missing_ranks_are_told(void **state) {
-    (void)state;
+TEST(test_missing_ranks_are_told) {
     ls_roster roster = {0};
     char line[512] = "";
     ls_log_set_sink(keep_line, line);
@@ -333,8 +317,7 @@ static void test_missing_ranks_are_told(void **state) {
     ls_log_set_sink(NULL, NULL);
 }
 
-static void test_keys(void **state) {
-    (void)state;
+TEST(test_keys) {
     char url[256];
     int warnings = 0;
     static const struct {
@@ -349,7 +332,7 @@ static void test_keys(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_store *store = serve(rows[i].server, 5, url, sizeof url);
         assert_null(ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].client}));
-        assert_says(ls_error_status(), LS_ERR_DENIED, rows[i].says);
+        expect_error(ls_error_status(), LS_ERR_DENIED, rows[i].says);
         assert_null(strstr(ls_error_message(), "secret"));
         assert_int_equal(ls_store_set(store, "a", "b", 1), LS_OK); /* the store minds nothing */
         ls_store *fine = ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].server});
@@ -361,30 +344,28 @@ static void test_keys(void **state) {
     memset(long_key, 'x', 257);
     long_key[257] = '\0';
     assert_null(ls_store_open(url, &(ls_store_options){.serve = true, .key = long_key}));
-    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "257 bytes");
+    expect_error(ls_error_status(), LS_ERR_ARGUMENT, "257 bytes");
     free(long_key);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(warnings, sizeof rows / sizeof *rows);
 }
 
-static void test_nobody_serves(void **state) {
-    (void)state;
+TEST(test_nobody_serves) {
     char url[256];
     ls_store *store = serve(NULL, 5, url, sizeof url);
     ls_store_close(store);
     assert_null(ls_store_open(url, &(ls_store_options){.timeout = 0.1}));
-    assert_says(ls_error_status(), LS_ERR_TIMEOUT, "within 0.1 s");
+    expect_error(ls_error_status(), LS_ERR_TIMEOUT, "within 0.1 s");
 }
 
-static void test_server_ends(void **state) {
-    (void)state;
+TEST(test_server_ends) {
     char url[256];
     ls_store *store = serve(NULL, 5, url, sizeof url);
     ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
     assert_non_null(other);
     ls_store_close(store);
-    assert_says(ls_store_wait(other, "x", 0), LS_ERR_PEER, "is gone");
-    assert_says(ls_store_set(other, "x", "", 0), LS_ERR_PEER, "is gone");
+    expect_error(ls_store_wait(other, "x", 0), LS_ERR_PEER, "is gone");
+    expect_error(ls_store_set(other, "x", "", 0), LS_ERR_PEER, "is gone");
     ls_store_close(other);
 }
 
@@ -426,8 +407,7 @@ static ls_status use_once(ls_store *store, const char *url) {
 }
 
 /* Each allocation fails once: that is an error (where the server's fails, a lost connection) and leaks nothing. */
-static void test_out_of_memory(void **state) {
-    (void)state;
+TEST(test_out_of_memory) {
     char url[256];
     ls_status status = LS_ERR_MEMORY;
     int failures = 0;
@@ -456,8 +436,7 @@ static void test_out_of_memory(void **state) {
     assert_true(failures >= 4);
 }
 
-static void test_sentences_name_a_call_once(void **state) {
-    (void)state;
+TEST(test_sentences_name_a_call_once) {
     (void)ls_error_set(LS_ERR_MEMORY, "no room");
     assert_int_equal(ls_fail_in("ls_init"), LS_ERR_MEMORY);
     assert_string_equal(ls_error_message(), "ls_init: no room");
@@ -487,8 +466,7 @@ static void assert_own_stays(const char *name) {
     assert_int_equal(unlink(path), 0);
 }
 
-static void test_own_files_stay(void **state) {
-    (void)state;
+TEST(test_own_files_stay) {
     static const char *const own[] = {"job-17", "lock", "temporary", "server"};
     char url[256];
     snprintf(url, sizeof url, "file://%s", folder);
@@ -498,7 +476,7 @@ static void test_own_files_stay(void **state) {
     const ls_store_options options = {.serve = true, .timeout = 5};
     write_own("current");
     assert_null(ls_store_open(url, &options));
-    assert_says(ls_error_status(), LS_ERR_FORMAT, "not written by Lockstep, choose another folder than");
+    expect_error(ls_error_status(), LS_ERR_FORMAT, "not written by Lockstep, choose another folder than");
     assert_own_stays("current");
     ls_store *store = ls_store_open(url, &options);
     assert_non_null(store);

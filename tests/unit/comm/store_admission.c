@@ -130,8 +130,7 @@ static const char *meets(int rank, const void *what) {
 }
 
 /* More than there are places for, and more than may queue, are there before rank 0 serves, and stay. */
-static void silent_connections_keep_no_rank_out(void **state) {
-    (void)state;
+TEST(silent_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[QUIET];
         const ls_address any = {.host = "127.0.0.1"};
@@ -147,8 +146,7 @@ static void silent_connections_keep_no_rank_out(void **state) {
 }
 
 /* Nor those who come anew as soon as they are hung up on: from another address, or from the ranks' own. */
-static void renewed_connections_keep_no_rank_out(void **state) {
-    (void)state;
+TEST(renewed_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[1];
         const ls_address any = {.host = "127.0.0.1"};
@@ -171,8 +169,7 @@ static void ignore_line(ls_log_level level, int rank, const char *line, void *us
 }
 
 /* Who takes his time is not pushed out by any number of those who come from elsewhere. */
-static void a_slow_one_from_a_lone_address_stays(void **state) {
-    (void)state;
+TEST(a_slow_one_from_a_lone_address_stays) {
     pid_t clients[1];
     uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
     ls_hello theirs, own = {.keyed = true};
@@ -222,8 +219,7 @@ static void count_line(ls_log_level level, int rank, const char *line, void *use
 }
 
 /* A few lines say who they are, one in a while how many more there were. */
-static void the_log_is_not_flooded(void **state) {
-    (void)state;
+TEST(the_log_is_not_flooded) {
     static const char nonsense[] =
         "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: somebody who takes the store for something else\r\n"
         "Accept: anything\r\n\r\n";

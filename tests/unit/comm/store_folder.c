@@ -69,8 +69,7 @@ static void make_folder(const char *path, mode_t mode) {
     assert_int_equal(chmod(path, mode), 0); /* whatever the umask is */
 }
 
-static void folders_that_others_can_write_to(void **state) {
-    (void)state;
+TEST(folders_that_others_can_write_to) {
     static const mode_t modes[] = {0777, 01777, 0770, 0702};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         char name[16];
@@ -85,8 +84,7 @@ static void folders_that_others_can_write_to(void **state) {
     all_meet(within);
 }
 
-static void folders_that_others_can_read(void **state) {
-    (void)state;
+TEST(folders_that_others_can_read) {
     const char *path = test_path("readable");
     const char *link = test_path("link");
     make_folder(path, 0755);
@@ -95,8 +93,7 @@ static void folders_that_others_can_read(void **state) {
     all_meet(link);
 }
 
-static void folders_of_others(void **state) {
-    (void)state;
+TEST(folders_of_others) {
     if (geteuid() != 0) {
         skip(); /* only root can give a folder away */
     }
@@ -106,8 +103,7 @@ static void folders_of_others(void **state) {
     all_are_refused(path, "belongs to user 65534");
 }
 
-static void links_and_pipes_for_files(void **state) {
-    (void)state;
+TEST(links_and_pipes_for_files) {
     char at[400];
     const char *target = test_path("target");
 
@@ -134,8 +130,7 @@ static void links_and_pipes_for_files(void **state) {
 }
 
 /* The file names a secret by which whoever reads it may join. */
-static void the_secret_is_private(void **state) {
-    (void)state;
+TEST(the_secret_is_private) {
     struct stat about;
     char url[400], current[400];
     const char *path = test_path("private");
@@ -153,8 +148,7 @@ static void the_secret_is_private(void **state) {
 }
 
 /* What a killed job has left there: the file, of which nobody holds the lock, and whose address another may have. */
-static void a_job_that_was_killed(void **state) {
-    (void)state;
+TEST(a_job_that_was_killed) {
     const char *path = test_path("killed");
     char current[400], text[LS_ANNOUNCEMENT_CAPACITY];
     ls_announcement left = {.address = {.host = "127.0.0.1", .port = 9}, .keyed = true};
@@ -187,8 +181,7 @@ static int listen_on(int *port) {
 }
 
 /* Rank 0 ended and began anew elsewhere, while another rank was connecting to it. */
-static void a_job_that_begins_anew(void **state) {
-    (void)state;
+TEST(a_job_that_begins_anew) {
     const char *path = test_path("anew");
     char url[400];
     void *found = NULL;

@@ -45,8 +45,7 @@ static bool lies_in(ls_bytes part, const uint8_t *bytes, size_t size) {
     return data >= bytes && part.size <= size && data + part.size <= bytes + size;
 }
 
-static void test_right_messages(void **state) {
-    (void)state;
+TEST(test_right_messages) {
     uint8_t bytes[ROOM];
     for (size_t i = 0; i < 7; i++) {
         size_t body;
@@ -104,8 +103,7 @@ static void damage_request(uint64_t number, void *argument) {
 }
 
 /* What is read from damaged bytes lies within them and keeps the rules; whatever is refused has a reason. */
-static void test_damaged_messages(void **state) {
-    (void)state;
+TEST(test_damaged_messages) {
     tally counts = {0};
     assert_both(&counts, fuzz_run("requests", ROUNDS, damage_request, &counts));
 }
@@ -130,8 +128,7 @@ static void damage_reply(uint64_t number, void *argument) {
     }
 }
 
-static void test_damaged_replies(void **state) {
-    (void)state;
+TEST(test_damaged_replies) {
     tally counts = {0};
     assert_both(&counts, fuzz_run("replies", ROUNDS, damage_reply, &counts));
 }
@@ -151,8 +148,7 @@ static void damage_hello(uint64_t number, void *argument) {
     }
 }
 
-static void test_damaged_hellos(void **state) {
-    (void)state;
+TEST(test_damaged_hellos) {
     fuzz_run("hellos", ROUNDS, damage_hello, NULL);
 }
 
@@ -178,8 +174,7 @@ static void damage_announcement(uint64_t number, void *argument) {
     }
 }
 
-static void test_damaged_announcements(void **state) {
-    (void)state;
+TEST(test_damaged_announcements) {
     static const char *const hosts[] = {"10.0.0.3", "fe80::1%eth0", "a-host.of-a.cluster"};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         ls_announcement right = {.address.port = 4711, .keyed = i == 1}, read, other;
@@ -256,8 +251,7 @@ static void annoy(uint64_t round, void *argument) {
     close(fd);
 }
 
-static void test_live_server(void **state) {
-    (void)state;
+TEST(test_live_server) {
     served there = {.address.host = "127.0.0.1"};
     ls_log_set_sink(ignore_line, NULL);
     assert_int_equal(ls_key_read(&there.key, "key"), LS_OK);
@@ -352,8 +346,7 @@ static void be_misled(uint64_t number, void *argument) {
     close(server.listener);
 }
 
-static void test_foolish_server(void **state) {
-    (void)state;
+TEST(test_foolish_server) {
     tally counts = {0};
     const uint64_t rounds = fuzz_run("a foolish server", CLIENT_ROUNDS, be_misled, &counts);
     assert_true(rounds < CLIENT_ROUNDS || counts.refused > rounds / 4);
@@ -379,8 +372,7 @@ static const char *rude_server(int listener, const void *key) {
     return NULL;
 }
 
-static void test_rude_server(void **state) {
-    (void)state;
+TEST(test_rude_server) {
     int listener;
     char url[64];
     const ls_address any = {.host = "127.0.0.1"};

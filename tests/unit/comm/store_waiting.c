@@ -48,8 +48,7 @@ static void *find_no_folder(void *status) {
 }
 
 /* As behind a firewall: a listener whose queue is full answers nobody. And, at once, rank 0 is not in its folder. */
-static void test_waiting_for_rank_0_is_told(void **state) {
-    (void)state;
+TEST(test_waiting_for_rank_0_is_told) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     char url[64];
@@ -72,7 +71,7 @@ static void test_waiting_for_rank_0_is_told(void **state) {
     assert_int_equal(pthread_join(thread, NULL), 0);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(ls_error_status(), LS_ERR_TIMEOUT);
-    assert_non_null(strstr(ls_error_message(), "within 8 s (cannot connect to 127.0.0.1"));
+    expect_message("within 8 s (cannot connect to 127.0.0.1");
     assert_int_equal(other, LS_ERR_TIMEOUT);
     assert_true(heard.vanished == 1 && heard.nowhere == 1 && heard.otherwise == 0);
     for (int i = 0; i < 4; i++) {
@@ -101,8 +100,7 @@ static void connect_many(int port_from) {
     _exit(store != NULL && ls_store_set(store, "a", "b", 1) == LS_OK ? 0 : 1);
 }
 
-static void test_unauthenticated_connections_leave_room(void **state) {
-    (void)state;
+TEST(test_unauthenticated_connections_leave_room) {
     int ends[2], how = 0;
     struct rlimit before;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
@@ -146,8 +144,7 @@ static void come_once(int port_from) {
 }
 
 /* Rank 0 has no descriptor left for who comes: it says so once, not at each try, and goes on when it has one. */
-static void test_no_descriptor_is_told_once(void **state) {
-    (void)state;
+TEST(test_no_descriptor_is_told_once) {
     int ends[2], how = 0;
     atomic_int told = 0;
     struct rlimit before;

@@ -32,8 +32,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
  */
 
 /* Each size, to a receive that waits and to one that comes late. */
-static void every_size_arrives(void **state) {
-    (void)state;
+TEST(every_size_arrives) {
     tcp_net net;
     tcp_net_start(&net, 2);
     for (uint64_t i = 0; i < 2 * SIZES; i++) {
@@ -63,8 +62,7 @@ static void every_size_arrives(void **state) {
 }
 
 /* A message may be shorter than the room for it; the receive tells how long it was, and from whom. */
-static void a_receive_tells_what_came(void **state) {
-    (void)state;
+TEST(a_receive_tells_what_came) {
     tcp_net net;
     tcp_net_start(&net, 3);
     ls_transfer small = tcp_net_message(0, 1, 7, 1), large = tcp_net_message(0, 2, LS_TCP_EAGER + 7, 2);
@@ -154,8 +152,7 @@ static void end_flow(flow *f) {
 }
 
 /* Two ranks send, receive and look at random, from the first moment, when both may connect. */
-static void any_order_of_calls_gives_the_same(void **state) {
-    (void)state;
+TEST(any_order_of_calls_gives_the_same) {
     static flow flows[2];
     for (seed = 0; seed < ROUNDS; seed++) {
         tcp_net net;
@@ -187,8 +184,7 @@ enum { EARLY = 3000 };
 
 /* What is small ends without any receive, as soon as the other rank has read what there was no room for; larger ones
  * as far as the other rank is not too far behind. */
-static void many_messages_come_before_their_receives(void **state) {
-    (void)state;
+TEST(many_messages_come_before_their_receives) {
     tcp_net net;
     static ls_transfer sends[EARLY], receives[EARLY];
     int ended = 0;
@@ -240,8 +236,7 @@ static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
 }
 
 /* Only rank 1 looks; it gets all that has ended. */
-static void what_has_ended_needs_its_rank_no_more(void **state) {
-    (void)state;
+TEST(what_has_ended_needs_its_rank_no_more) {
     tcp_net net;
     bool moved;
     tcp_net_start(&net, 2);
@@ -268,8 +263,7 @@ static void what_has_ended_needs_its_rank_no_more(void **state) {
 
 /* Rank 0 sends on one communicator, as the first thing it does there, and only looks at the other once that has ended;
  * rank 1 waits on the first, which it has not looked at before, and answers on the second. */
-static void a_rank_may_go_on_to_another_communicator(void **state) {
-    (void)state;
+TEST(a_rank_may_go_on_to_another_communicator) {
     tcp_net first, second;
     bool moved;
     tcp_net_start(&first, 2);
@@ -301,8 +295,7 @@ static void a_rank_may_go_on_to_another_communicator(void **state) {
 }
 
 /* Receives from any rank: each rank's messages in their order. */
-static void any_rank_may_send(void **state) {
-    (void)state;
+TEST(any_rank_may_send) {
     enum { EACH = 38, RANKS = TCP_NET_MOST };
     tcp_net net;
     uint64_t came[RANKS] = {0};
@@ -400,8 +393,7 @@ static const char *exchange_large(tcp_net *net, int rank) {
     return failure;
 }
 
-static void large_messages_cross(void **state) {
-    (void)state;
+TEST(large_messages_cross) {
     tcp_net net;
     tcp_net_start(&net, 2);
     run_actors(&net, exchange_large);
@@ -441,8 +433,7 @@ static int count_connections(const tcp_net *net) {
 }
 
 /* However their attempts cross, two ranks have one connection each way then, and nothing is lost. */
-static void all_connect_at_once(void **state) {
-    (void)state;
+TEST(all_connect_at_once) {
     for (int round = 0; round < 200; round++) {
         tcp_net net;
         tcp_net_start(&net, round % 4 == 0 ? TCP_NET_MOST : 2);
@@ -486,8 +477,7 @@ static const char *leave_or_listen(tcp_net *net, int rank) {
     return failure;
 }
 
-static void what_is_small_still_goes(void **state) {
-    (void)state;
+TEST(what_is_small_still_goes) {
     tcp_net net;
     tcp_net_start(&net, 2);
     run_actors(&net, leave_or_listen);
@@ -501,8 +491,7 @@ static void what_is_small_still_goes(void **state) {
 }
 
 /* Every allocation fails once: an error that says so, and nothing is left behind. */
-static void no_memory_is_an_error(void **state) {
-    (void)state;
+TEST(no_memory_is_an_error) {
     test_allocator allocator;
     int failures = 0;
     for (long fail = 0;; fail++) {
@@ -552,8 +541,7 @@ static void no_memory_is_an_error(void **state) {
 }
 
 /* A process that was stopped has not waited. */
-static void time_stands_still_in_a_stopped_process(void **state) {
-    (void)state;
+TEST(time_stands_still_in_a_stopped_process) {
     tcp_net net;
     tcp_net_start(&net, 1);
     ls_endpoint *end = net.ends[0];

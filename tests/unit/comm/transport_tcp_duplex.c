@@ -47,8 +47,7 @@ static size_t read_to_clear(tcp_net *net, int from) {
     }
 }
 
-static void a_clear_overtakes_a_large_message(void **state) {
-    (void)state;
+TEST(a_clear_overtakes_a_large_message) {
     tcp_net net;
     ls_tcp_hello hello;
     ls_tcp_header header;

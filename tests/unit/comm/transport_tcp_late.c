@@ -48,8 +48,7 @@ static void end_late(tcp_net *net, int socket) {
 }
 
 /* The one who came first makes room for another, but not when it has said who it is. */
-static void a_hello_is_heard_before_room_is_made(void **state) {
-    (void)state;
+TEST(a_hello_is_heard_before_room_is_made) {
     tcp_net net;
     int others[LS_TCP_UNPROVEN];
     const int socket = begin_late(&net, others, LS_TCP_UNPROVEN);
@@ -60,8 +59,7 @@ static void a_hello_is_heard_before_room_is_made(void **state) {
 }
 
 /* A rank that did not look for long finds the hello of one whose time is over. */
-static void a_hello_is_heard_before_its_time_is_over(void **state) {
-    (void)state;
+TEST(a_hello_is_heard_before_its_time_is_over) {
     tcp_net net;
     const int socket = begin_late(&net, NULL, 0);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
@@ -73,8 +71,7 @@ static void a_hello_is_heard_before_its_time_is_over(void **state) {
 
 /* A connection is made while the rank that wants it does not look, and closed by the other, which has waited for a
  * hello in vain. Nothing was sent on it, so the rank comes again. */
-static void who_came_too_late_comes_again(void **state) {
-    (void)state;
+TEST(who_came_too_late_comes_again) {
     tcp_net net;
     ls_tcp_hello hello;
     tcp_net_listen(&net, 2);
@@ -162,8 +159,7 @@ static void cut_frames(uint64_t number, void *argument) {
     tcp_net_end(&net);
 }
 
-static void frames_come_in_any_parts(void **state) {
-    (void)state;
+TEST(frames_come_in_any_parts) {
     uint8_t *stream = malloc(STREAM);
     assert_non_null(stream);
     fuzz_run("parts", 60, cut_frames, stream);
@@ -176,8 +172,7 @@ static void frames_come_in_any_parts(void **state) {
 enum { WAITING = 150 };
 
 /* More waits to be written than is written at once, and more follows while it is. */
-static void what_waits_keeps_its_order(void **state) {
-    (void)state;
+TEST(what_waits_keeps_its_order) {
     static ls_transfer sends[WAITING], receives[WAITING];
     tcp_net net;
     bool moved;
@@ -205,8 +200,7 @@ static void what_waits_keeps_its_order(void **state) {
 }
 
 /* A large send is taken back before its receive is there. */
-static void what_is_cleared_too_late_is_no_lie(void **state) {
-    (void)state;
+TEST(what_is_cleared_too_late_is_no_lie) {
     tcp_net net;
     tcp_net_start(&net, 2);
     const ls_tcp *sender = (const ls_tcp *)net.ends[0], *receiver = (const ls_tcp *)net.ends[1];

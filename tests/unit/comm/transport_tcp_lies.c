@@ -121,8 +121,7 @@ static void end_scene(scene *s) {
     free(s->send.data);
 }
 
-static void every_lie_is_an_error(void **state) {
-    (void)state;
+TEST(every_lie_is_an_error) {
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         scene s;
         begin_scene(&s);
@@ -138,8 +137,7 @@ static void every_lie_is_an_error(void **state) {
 }
 
 /* A message that came before its receive, which has too little room for it. */
-static void a_late_receive_without_room_is_an_error(void **state) {
-    (void)state;
+TEST(a_late_receive_without_room_is_an_error) {
     for (int large = 0; large < 2; large++) {
         tcp_net net;
         const size_t bytes = large ? LARGE : 10;
@@ -228,8 +226,7 @@ static void damage_frames(uint64_t number, void *argument) {
     end_scene(&s);
 }
 
-static void damaged_frames_are_errors(void **state) {
-    (void)state;
+TEST(damaged_frames_are_errors) {
     tally counts = {0};
     const uint64_t rounds = fuzz_run("frames", ROUNDS, damage_frames, &counts);
     assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
@@ -239,8 +236,7 @@ static void damaged_frames_are_errors(void **state) {
  */
 
 /* The next message goes to the next receive. */
-static void a_receive_from_any_rank_is_taken_back(void **state) {
-    (void)state;
+TEST(a_receive_from_any_rank_is_taken_back) {
     tcp_net net;
     tcp_net_start(&net, 3);
     ls_transfer send = tcp_net_message(0, 1, 20, 1), any = tcp_net_room(-1, 1, 100), next = tcp_net_room(-1, 1, 100);
@@ -259,8 +255,7 @@ static void a_receive_from_any_rank_is_taken_back(void **state) {
 
 /* A message that comes in two halves, the second after its receive was taken back; what follows is right. Where the
  * receive was late, the next one gets the message. */
-static void a_message_on_its_way_is_lost(void **state) {
-    (void)state;
+TEST(a_message_on_its_way_is_lost) {
     for (int late = 0; late < 2; late++) {
         tcp_net net;
         unsigned char body[100] = {7, [60] = 8};
@@ -296,8 +291,7 @@ static void a_message_on_its_way_is_lost(void **state) {
 }
 
 /* A rank dies in the middle of a message to any rank: the receive waits for others then. */
-static void a_torn_message_leaves_its_receive_to_others(void **state) {
-    (void)state;
+TEST(a_torn_message_leaves_its_receive_to_others) {
     for (int late = 0; late < 2; late++) {
         tcp_net net;
         const ls_tcp_header header = {.kind = LS_TCP_MESSAGE, .channel = 1, .bytes = 100};
@@ -378,8 +372,7 @@ static bool take_back_large(int side, int looks, moments *met) {
     return under_way;
 }
 
-static void large_messages_are_taken_back(void **state) {
-    (void)state;
+TEST(large_messages_are_taken_back) {
     moments met = {0};
     for (int side = 0; side < 2; side++) {
         for (int looks = 0; take_back_large(side, looks, &met); looks++) {

@@ -35,8 +35,7 @@ static void start_near(tcp_net *net, int size) {
 
 /* ---- between endpoints ------------------------------------------------------------------------------------------- */
 
-static void every_size_is_read(void **state) {
-    (void)state;
+TEST(every_size_is_read) {
     static const size_t sizes[] = {LS_TCP_EAGER + 1, LARGE, LS_TCP_READ, LS_TCP_READ + 1, HUGE};
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         const size_t bytes = sizes[i / 2];
@@ -70,8 +69,7 @@ static void every_size_is_read(void **state) {
 }
 
 /* The end of the connection that a rank sends on may be seen before what the other said last on its own. */
-static void what_was_read_before_the_end_has_ended(void **state) {
-    (void)state;
+TEST(what_was_read_before_the_end_has_ended) {
     tcp_net net;
     start_near(&net, 2);
     ls_transfer send = tcp_net_message(1, 2, LARGE, 1), receive = tcp_net_room(0, 2, LARGE);
@@ -95,8 +93,7 @@ static void what_was_read_before_the_end_has_ended(void **state) {
 }
 
 /* Each sender's message goes on, and no look takes longer than it must, however many there are. */
-static void senders_have_turns(void **state) {
-    (void)state;
+TEST(senders_have_turns) {
     enum { SENDERS = TCP_NET_MOST - 1, BYTES = 5 * LS_TCP_READ };
     tcp_net net;
     ls_transfer sends[SENDERS], receives[SENDERS];
@@ -174,8 +171,7 @@ static bool take_back(int side, int looks) {
     return under_way;
 }
 
-static void what_is_taken_back_is_not_read(void **state) {
-    (void)state;
+TEST(what_is_taken_back_is_not_read) {
     for (int side = 0; side < 2; side++) {
         int looks = 0;
         while (take_back(side, looks)) {
@@ -262,8 +258,7 @@ static const char *wait_to_be_killed(int number, const void *what) {
 }
 
 /* Another process, which has other memory there or none, or the same but for the mark; and addresses that are none. */
-static void who_is_not_meant_is_not_read(void **state) {
-    (void)state;
+TEST(who_is_not_meant_is_not_read) {
     static const uint8_t other[LS_NONCE_SIZE] = {1};
     const pid_t child = process_start(wait_to_be_killed, 1, NULL);
     const struct {
@@ -293,8 +288,7 @@ static void who_is_not_meant_is_not_read(void **state) {
 }
 
 /* In the middle: what was read so far does not count. */
-static void a_mark_that_goes_ends_the_reading(void **state) {
-    (void)state;
+TEST(a_mark_that_goes_ends_the_reading) {
     scene s;
     begin_scene(&s, 1, HUGE, getpid(), NULL);
     offer(&s, s.message.data);
@@ -315,8 +309,7 @@ static void a_mark_that_goes_ends_the_reading(void **state) {
 }
 
 /* However slowly it is read. */
-static void the_owner_hears_now_and_then(void **state) {
-    (void)state;
+TEST(the_owner_hears_now_and_then) {
     scene s;
     begin_scene(&s, 1, HUGE, getpid(), NULL);
     offer(&s, s.message.data);
@@ -335,8 +328,7 @@ static void the_owner_hears_now_and_then(void **state) {
 }
 
 /* What is offered behind a message at an address that is none is read. */
-static void one_wrong_address_ends_no_more(void **state) {
-    (void)state;
+TEST(one_wrong_address_ends_no_more) {
     scene s;
     begin_scene(&s, 1, LARGE, getpid(), NULL);
     offer(&s, (void *)8);
@@ -351,8 +343,7 @@ static void one_wrong_address_ends_no_more(void **state) {
 }
 
 /* Whoever has read a part and may read no more. */
-static void what_was_taken_in_part_is_sent_whole(void **state) {
-    (void)state;
+TEST(what_was_taken_in_part_is_sent_whole) {
     scene s;
     ls_transfer send = tcp_net_message(1, 0, LARGE, 4), heard = tcp_net_room(1, 0, LARGE);
     begin_scene(&s, 1, LARGE, getpid(), NULL);
@@ -371,8 +362,7 @@ static void what_was_taken_in_part_is_sent_whole(void **state) {
 }
 
 /* Rank 0 offers `send` to rank 1, its number 1, and has read of it nothing. */
-static void lies_are_errors(void **state) {
-    (void)state;
+TEST(lies_are_errors) {
     static const struct {
         int machines;
         ls_tcp_header header;
@@ -428,8 +418,7 @@ static const char *offer_and_wait(int number, const void *what) {
 }
 
 /* While its memory is read: of one that was killed no more comes, of one that is stopped all. */
-static void whose_process_ends_is_gone(void **state) {
-    (void)state;
+TEST(whose_process_ends_is_gone) {
     for (int stops = 0; stops < 2; stops++) {
         tcp_net net;
         bool moved;
@@ -509,8 +498,7 @@ static void *send_by_the_socket(void *argument) {
     return NULL;
 }
 
-static void who_may_not_read_hears_it(void **state) {
-    (void)state;
+TEST(who_may_not_read_hears_it) {
     pthread_t thread;
     void *why = NULL;
     assert_int_equal(pthread_create(&thread, NULL, send_by_the_socket, NULL), 0);

@@ -69,8 +69,7 @@ static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
 enum { SILENT = 3 * LS_TCP_UNPROVEN, NOISY = 100 };
 
 /* More than there is room for hold their connections open. */
-static void silent_connections_keep_nobody_out(void **state) {
-    (void)state;
+TEST(silent_connections_keep_nobody_out) {
     tcp_net net;
     int sockets[SILENT];
     tcp_net_start(&net, 2);
@@ -88,8 +87,7 @@ static void silent_connections_keep_nobody_out(void **state) {
 }
 
 /* An unproven connection that says nothing, or half of a hello, is turned away after a while. */
-static void silence_ends(void **state) {
-    (void)state;
+TEST(silence_ends) {
     tcp_net net;
     tcp_net_start(&net, 2);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
@@ -150,8 +148,7 @@ static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     }
 }
 
-static void wrong_hellos_are_turned_away(void **state) {
-    (void)state;
+TEST(wrong_hellos_are_turned_away) {
     tcp_net net;
     bool more = true;
     tcp_net_start(&net, 3);
@@ -165,8 +162,7 @@ static void wrong_hellos_are_turned_away(void **state) {
     tcp_net_end(&net);
 }
 
-static void garbage_is_turned_away(void **state) {
-    (void)state;
+TEST(garbage_is_turned_away) {
     tcp_net net;
     tcp_net_start(&net, 2);
     for (uint64_t i = 0; i < NOISY; i++) {
@@ -186,8 +182,7 @@ static void garbage_is_turned_away(void **state) {
 
 /* Somebody else listens in place of rank 1: what rank 0 sends there is lost, and rank 1 is gone when they end the
  * connection or say anything. The hello that they got serves them nowhere. */
-static void a_listener_without_the_key_is_no_rank(void **state) {
-    (void)state;
+TEST(a_listener_without_the_key_is_no_rank) {
     for (int speaks = 0; speaks < 2; speaks++) {
         tcp_net net;
         entrance e = {.header = {.kind = LS_TCP_MESSAGE}};
@@ -226,8 +221,7 @@ static void a_listener_without_the_key_is_no_rank(void **state) {
  */
 
 /* Rank 1 is played by hand: its message comes with its hello in one packet, or byte after byte. */
-static void a_hello_may_come_in_any_pieces(void **state) {
-    (void)state;
+TEST(a_hello_may_come_in_any_pieces) {
     for (size_t step = 1; step <= sizeof(entrance); step += sizeof(entrance) - 1) {
         tcp_net net;
         tcp_net_listen(&net, 2);
@@ -255,8 +249,7 @@ static void a_hello_may_come_in_any_pieces(void **state) {
 }
 
 /* The same hello again, or another right one, is refused while the rank is there and when it is gone. */
-static void a_rank_gets_in_once(void **state) {
-    (void)state;
+TEST(a_rank_gets_in_once) {
     tcp_net net;
     tcp_net_listen(&net, 3);
     tcp_net_open(&net, 0);
@@ -287,8 +280,7 @@ static void a_rank_gets_in_once(void **state) {
 }
 
 /* Who was given up without having connected does not come back. */
-static void who_is_gone_stays_gone(void **state) {
-    (void)state;
+TEST(who_is_gone_stays_gone) {
     tcp_net net;
     tcp_net_listen(&net, 2);
     tcp_net_open(&net, 0);
@@ -370,8 +362,7 @@ static void send_and_end(bool slow, int waiting) {
     tcp_net_end(&net);
 }
 
-static void what_was_sent_comes_before_the_end(void **state) {
-    (void)state;
+TEST(what_was_sent_comes_before_the_end) {
     for (int kind = 0; kind < 4; kind++) {
         send_and_end(kind % 2 == 1, kind / 2 == 1 ? SILENT : 0);
     }
@@ -398,8 +389,7 @@ static const char *wait_for_ever(int number, const void *what) {
 }
 
 /* Its last message can still be received. */
-static void a_killed_rank_is_gone(void **state) {
-    (void)state;
+TEST(a_killed_rank_is_gone) {
     tcp_net net;
     bool moved = false;
     tcp_net_listen(&net, 2);
@@ -439,8 +429,7 @@ static void a_killed_rank_is_gone(void **state) {
 }
 
 /* Nobody listens any more, or the listener ends before it has accepted. */
-static void a_rank_that_never_connected_is_gone(void **state) {
-    (void)state;
+TEST(a_rank_that_never_connected_is_gone) {
     for (int later = 0; later < 2; later++) {
         tcp_net net;
         bool moved = false;

@@ -72,8 +72,7 @@ static const char *find_at_once(int number, const void *what) {
     return NULL;
 }
 
-static void all_find_one_key(void **state) {
-    (void)state;
+TEST(all_find_one_key) {
     ls_key *keys = mmap(NULL, AT_ONCE * sizeof *keys, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int round = 0; round < 20; round++) {
         pid_t processes[AT_ONCE];
@@ -121,8 +120,7 @@ static const char *find_by_relative_path(int number, const void *what) {
     return NULL;
 }
 
-static void relative_path_is_ignored(void **state) {
-    (void)state;
+TEST(relative_path_is_ignored) {
     assert_int_equal(process_wait(process_start(find_by_relative_path, 0, make_folder("relative", 0700))), 0);
 }
 
@@ -185,8 +183,7 @@ static const char *find_in_home(int number, const void *what) {
     return ls_key_find(&key, NULL) == LS_OK ? NULL : "ls_key_find";
 }
 
-static void unsafe_places_are_left_alone(void **state) {
-    (void)state;
+TEST(unsafe_places_are_left_alone) {
     const int kinds = geteuid() == 0 ? KINDS : KINDS - 1; /* only root can write a file of another user */
     for (int kind = 0; kind < kinds; kind++) {
         char name[24];
@@ -201,8 +198,7 @@ static void unsafe_places_are_left_alone(void **state) {
 }
 
 /* Root may have the HOME of the user whose sudo it is. */
-static void nothing_is_made_in_the_home_of_another_user(void **state) {
-    (void)state;
+TEST(nothing_is_made_in_the_home_of_another_user) {
     if (!has_own_tmp) {
         skip();
     }
@@ -271,8 +267,7 @@ static const char *other_user(int rank, const void *what) {
     return NULL;
 }
 
-static void other_users_cannot_join(void **state) {
-    (void)state;
+TEST(other_users_cannot_join) {
     char session[320], elsewhere[320], absent[320]; /* copies, as test_path keeps only four paths */
     snprintf(session, sizeof session, "%s", make_folder("rightful", 0700));
     snprintf(elsewhere, sizeof elsewhere, "%s", make_folder("theirs", 0700));
@@ -335,8 +330,7 @@ static const char *without_a_place(int rank, const void *what) {
 }
 
 /* Somebody took the last place there is: the job goes on as well as it can, and says so. */
-static void another_user_can_keep_nobody_from_starting(void **state) {
-    (void)state;
+TEST(another_user_can_keep_nobody_from_starting) {
     char taken[64];
     if (!has_own_tmp) {
         skip();
@@ -366,8 +360,7 @@ static const char *count_short(int number, const void *what) {
     return NULL;
 }
 
-static void short_keys_are_told_once(void **state) {
-    (void)state;
+TEST(short_keys_are_told_once) {
     static const char *const fine[] = {"sixteen bytes...", "and a longer one than that", NULL};
     static const char *const few[] = {"k", "q", "fifteen bytes..", NULL, "has 1 byte and can be guessed"};
     static const char *const nearly[] = {"fifteen bytes..", NULL, "has 15 bytes and can be guessed"};

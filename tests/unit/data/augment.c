@@ -82,8 +82,7 @@ static void check_case(const char *name, const double *o, const fixture *wanted)
     check_picture(name, &to, wanted);
 }
 
-static void test_agrees_with_torchvision(void **state) {
-    (void)state;
+TEST(test_agrees_with_torchvision) {
     int checked = 0;
     fixture *all = fixtures_load("pictures.txt");
     for (const fixture *options = all; options != NULL; options = options->next) {
@@ -179,8 +178,7 @@ static void see_epoch(ls_dataset *dataset, ls_loader_options options, int64_t ep
 }
 
 /* Not by batches, nor by what was drawn before; other numbers in another epoch, of another seed, at another place. */
-static void test_follows_from_seed_epoch_and_place(void **state) {
-    (void)state;
+TEST(test_follows_from_seed_epoch_and_place) {
     static seen first, other;
     for (int k = 0; k < 2 * MAKERS; k++) {
         const ls_dtype dtype = k % 2 == 0 ? LS_U8 : LS_F32;
@@ -206,8 +204,7 @@ static void test_follows_from_seed_epoch_and_place(void **state) {
 }
 
 /* Each possible crop is met, and is what stands there; outside is the fill. */
-static void test_crops(void **state) {
-    (void)state;
+TEST(test_crops) {
     static seen now;
     int met[4][5] = {{0}};
     const ls_random_crop_options options = {.height = 4, .width = 3, .padding = 1, .fill = 200};
@@ -244,8 +241,7 @@ static bool is_flipped(const float *pixels, int i, bool sides, bool rows) {
     return true;
 }
 
-static void test_flips(void **state) {
-    (void)state;
+TEST(test_flips) {
     static seen now;
     int often[4] = {0};
     ls_dataset *dataset = ls_dataset_retain(ls_dataset_random_flip(samples(LS_U8, 1), 0.5, 0.25));
@@ -278,8 +274,7 @@ static void test_flips(void **state) {
 }
 
 /* The least and the largest factor that were drawn: pixels without a rounding error are that much brighter. */
-static void test_colours(void **state) {
-    (void)state;
+TEST(test_colours) {
     static seen now, before;
     double least = 9, largest = 0;
     see_epoch(samples(LS_F32, 3), (ls_loader_options){.no_shuffle = true}, 0, &before);
@@ -326,8 +321,7 @@ static int hole(const float *pixels, const float *before, int *height, int *widt
     return count;
 }
 
-static void test_holes(void **state) {
-    (void)state;
+TEST(test_holes) {
     static seen now, before;
     int erased = 0, height, width, edges = 0;
     see_epoch(samples(LS_U8, 1), (ls_loader_options){.no_shuffle = true}, 0, &before);
@@ -349,8 +343,7 @@ static void test_holes(void **state) {
 }
 
 /* Two of a kind draw other numbers, also of a data set of others; one of a sample that is there twice too. */
-static void test_each_draws_its_own(void **state) {
-    (void)state;
+TEST(test_each_draws_its_own) {
     static seen now;
     ls_dataset *twice = ls_dataset_concat(flips(samples(LS_U8, 1)));
     int unlike = 0;
@@ -369,8 +362,7 @@ static void test_each_draws_its_own(void **state) {
 }
 
 /* What mixes samples of a batch gets them as they are in it. */
-static void test_partners_are_changed_alike(void **state) {
-    (void)state;
+TEST(test_partners_are_changed_alike) {
     ls_loader *loader = ls_loader_new(all_of_them(samples(LS_U8, 3)), &(ls_loader_options){.batch_size = 8});
     ls_batch batch;
     bool more;
@@ -407,8 +399,7 @@ static ls_tensor *tell(ls_tensor *batch, const ls_samples *wanted, void *user) {
     return told;
 }
 
-static void test_own_transforms_know_the_samples(void **state) {
-    (void)state;
+TEST(test_own_transforms_know_the_samples) {
     uint64_t seed = 1;
     const int64_t order[] = {3, 9, 1, 7, 0};
     ls_tensor *x = ls_arange(LS_SHAPE(5), LS_F64);
@@ -438,13 +429,10 @@ static void test_own_transforms_know_the_samples(void **state) {
 
 static void refused(ls_dataset *made, const char *words) {
     assert_null(made);
-    if (strstr(ls_error_message(), words) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
-    }
+    expect_message(words);
 }
 
-static void test_what_cannot_be(void **state) {
-    (void)state;
+TEST(test_what_cannot_be) {
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.height = 8, .padding = 1}),
             "ls_dataset_random_crop: 8 x 5 pixels are larger than inputs of 5 x 5 with a padding of 1");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.padding = -1}), "must be 0 or more");

@@ -8,9 +8,9 @@
 
 #include <math.h>
 
-#include <lockstep/loss.h>
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
+#include <lockstep/loss.h>
 
 #include "tests/support/files.h"
 
@@ -48,8 +48,7 @@ static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
     }
 }
 
-static void test_loader_keeps_order_when_asked(void **state) {
-    (void)state;
+TEST(test_loader_keeps_order_when_asked) {
     int64_t seen[10];
     ls_loader *loader = ls_loader_new(counting_set(10), &(ls_loader_options){.batch_size = 4, .no_shuffle = true});
     assert_int_equal(ls_loader_batch_count(loader), 3);
@@ -65,8 +64,7 @@ static void test_loader_keeps_order_when_asked(void **state) {
     ls_loader_free(loader);
 }
 
-static void test_shuffle_is_a_permutation_of_seed_and_epoch(void **state) {
-    (void)state;
+TEST(test_shuffle_is_a_permutation_of_seed_and_epoch) {
     enum { N = 100 };
     int64_t first[N], second[N], again[N];
     bool found[N] = {false};
@@ -121,8 +119,7 @@ static ls_tensor *negate(ls_tensor *batch, const ls_samples *samples, void *user
     return ls_neg(batch);
 }
 
-static void test_a_data_set_of_ones_own(void **state) {
-    (void)state;
+TEST(test_a_data_set_of_ones_own) {
     static const ls_dataset_type type = {"squares", sizeof(squares), fetch_squares, finish_squares};
     const ls_sample_layout layout = {.input_dtype = LS_F64, .target_dtype = LS_F64};
     finished = 0;
@@ -146,8 +143,7 @@ static void test_a_data_set_of_ones_own(void **state) {
     assert_null(ls_dataset_state(NULL));
 }
 
-static void test_transforms_change_batches_and_layout(void **state) {
-    (void)state;
+TEST(test_transforms_change_batches_and_layout) {
     const unsigned char pixels[] = {0, 255, 51, 102, 153, 204, 0, 255};
     const unsigned char labels[] = {1, 0};
     ls_dataset *set = ls_tensor_dataset(ls_from(LS_SHAPE(2, 2, 2), LS_U8, pixels), ls_from(LS_SHAPE(2), LS_U8, labels));
@@ -203,19 +199,17 @@ static ls_tensor *fail_in_words(ls_tensor *batch, const ls_samples *samples, voi
     return NULL;
 }
 
-static void test_transforms_that_fail(void **state) {
-    (void)state;
+TEST(test_transforms_that_fail) {
     ls_dataset *set = ls_dataset_transform_input(counting_set(5), expect_no_user, NULL);
     assert_non_null(set);
     ls_dataset_free(set);
     assert_null(ls_dataset_transform_input(counting_set(5), give_nothing, NULL));
-    assert_non_null(strstr(ls_error_message(), "a transform gave NULL"));
+    expect_message("a transform gave NULL");
     assert_null(ls_dataset_transform_input(counting_set(5), fail_in_words, NULL));
     assert_string_equal(ls_error_message(), "the user's own words");
 }
 
-static void test_one_hot_of_a_class_too_many(void **state) {
-    (void)state;
+TEST(test_one_hot_of_a_class_too_many) {
     const int64_t labels[] = {2, 3}, negative[] = {-1, 1};
     ls_dataset *set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, labels));
     ls_loader *loader =
@@ -223,11 +217,11 @@ static void test_one_hot_of_a_class_too_many(void **state) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), "the target 3 is not one of 3 classes"));
+    expect_message("the target 3 is not one of 3 classes");
     ls_loader_free(loader);
     set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, negative));
     assert_null(ls_dataset_one_hot(set, 3));
-    assert_non_null(strstr(ls_error_message(), "the target -1 is not one of 3 classes"));
+    expect_message("the target -1 is not one of 3 classes");
     set = ls_tensor_dataset(ls_zeros(LS_SHAPE(0, 2), LS_F32), ls_zeros(LS_SHAPE(0), LS_I64));
     loader = ls_loader_new(ls_dataset_one_hot(set, 3), NULL);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
@@ -235,8 +229,7 @@ static void test_one_hot_of_a_class_too_many(void **state) {
     ls_loader_free(loader);
 }
 
-static void test_user_transforms(void **state) {
-    (void)state;
+TEST(test_user_transforms) {
     double number = 100;
     ls_dataset *set = ls_dataset_subset(ls_dataset_transform_input(counting_set(5), add_user_number, &number), 2, 3);
     ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
@@ -247,11 +240,10 @@ static void test_user_transforms(void **state) {
     ls_loader_free(loader);
     assert_null(ls_dataset_transform_input(counting_set(5), lose_a_row, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
-    assert_non_null(strstr(ls_error_message(), "the first axis must stay"));
+    expect_message("the first axis must stay");
 }
 
-static void test_csv_set(void **state) {
-    (void)state;
+TEST(test_csv_set) {
     static const char text[] = "x1,y,x2\n1,10,2\n3,30,4\n";
     const char *path = test_file("set.csv", text, sizeof text - 1);
     const char *const target[] = {"y"};
@@ -271,8 +263,7 @@ static void test_csv_set(void **state) {
 }
 
 /* A table with a column of text as the target, and one with numbers of classes and empty fields. */
-static void test_csv_set_of_classes(void **state) {
-    (void)state;
+TEST(test_csv_set_of_classes) {
     static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
     const char *const species[] = {"species"};
     ls_dataset *set =
@@ -302,15 +293,14 @@ static void test_csv_set_of_classes(void **state) {
     ls_loader_free(loader);
     static const char unknown[] = "Survived,Sex,Age\n,male,22\n";
     assert_null(ls_csv_dataset(test_file("unknown.csv", unknown, sizeof unknown - 1), survived, 1, &options));
-    assert_non_null(strstr(ls_error_message(), "line 2, column \"Survived\" is empty"));
+    expect_message("line 2, column \"Survived\" is empty");
 }
 
-static void test_errors(void **state) {
-    (void)state;
+TEST(test_errors) {
     assert_null(ls_tensor_dataset(ls_zeros(LS_SHAPE(3, 2), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32)));
-    assert_non_null(strstr(ls_error_message(), "[3, 2] and targets [4]"));
+    expect_message("[3, 2] and targets [4]");
     assert_null(ls_mnist_dataset(test_path("absent"), true));
-    assert_non_null(strstr(ls_error_message(), "/absent"));
+    expect_message("/absent");
     ls_loader *whole = ls_loader_new(counting_set(3), &(ls_loader_options){.batch_size = INT64_MAX});
     assert_int_equal(ls_loader_batch_count(whole), 1);
     ls_loader_free(whole);
@@ -325,7 +315,7 @@ static void test_errors(void **state) {
     assert_int_equal(ls_idx_write(image_path, images), LS_OK);
     assert_int_equal(ls_idx_write(label_path, labels), LS_OK);
     assert_null(ls_idx_dataset(image_path, label_path));
-    assert_non_null(strstr(ls_error_message(), "holds 3 samples"));
+    expect_message("holds 3 samples");
     ls_release(images);
     ls_release(labels);
 }

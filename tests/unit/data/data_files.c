@@ -19,9 +19,7 @@
 static void expect_none(ls_dataset *dataset, ls_status status, const char *part) {
     assert_null(dataset);
     assert_int_equal(ls_error_status(), status);
-    if (strstr(ls_error_message(), part) == NULL) {
-        fail_msg("%s, expected: %s", ls_error_message(), part);
-    }
+    expect_message(part);
 }
 
 /* The whole data set as one batch of a loader, in its order. Free the loader. */
@@ -86,8 +84,7 @@ static void check_cifar(ls_dataset *dataset, int count, int factor) {
     ls_loader_free(loader);
 }
 
-static void test_cifar_10(void **state) {
-    (void)state;
+TEST(test_cifar_10) {
     static const char *const names[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
                                         "data_batch_5.bin"};
     for (int i = 0; i < 5; i++) {
@@ -108,8 +105,7 @@ static void test_cifar_10(void **state) {
     expect_none(ls_cifar10_dataset(NULL, false), LS_ERR_ARGUMENT, "name the folder");
 }
 
-static void test_cifar_100(void **state) {
-    (void)state;
+TEST(test_cifar_100) {
     cifar_file("train.bin", 2, 0, 7, 0);
     cifar_file("test.bin", 2, 0, 2, 0);
     check_cifar(ls_cifar100_dataset(folder(), true, false), 7, 1);
@@ -157,8 +153,7 @@ static void check_tokens(const ls_tokens_options *options, int count, int sample
     ls_loader_free(loader);
 }
 
-static void test_tokens(void **state) {
-    (void)state;
+TEST(test_tokens) {
     for (int width = 0; width <= 4; width = width == 0 ? 1 : 2 * width) {
         check_tokens(&(ls_tokens_options){.context = 8, .width = width}, 33, 4);
         check_tokens(&(ls_tokens_options){.context = 8, .width = width}, 32, 3);
@@ -170,8 +165,7 @@ static void test_tokens(void **state) {
     }
 }
 
-static void test_tokens_that_are_not_there(void **state) {
-    (void)state;
+TEST(test_tokens_that_are_not_there) {
     char path[320];
     snprintf(path, sizeof path, "%s", tokens_file(2, 16, 0));
     const struct {
@@ -217,8 +211,7 @@ static const char *gzipped_file(int count, int missing) {
     return path;
 }
 
-static void test_gzipped_tokens(void **state) {
-    (void)state;
+TEST(test_gzipped_tokens) {
     const int descriptors = test_descriptors_count();
     enum { COUNT = (1 << 16) + 1 }; /* as many as there is room for at first, and one more */
     for (int count = COUNT - 2; count <= COUNT; count++) {
@@ -241,8 +234,7 @@ static void test_gzipped_tokens(void **state) {
 }
 
 /* A file that becomes shorter gives a sentence, not a signal; and it may become longer again. */
-static void test_tokens_that_go(void **state) {
-    (void)state;
+TEST(test_tokens_that_go) {
     const char *path = tokens_file(2, 33, 0);
     const int descriptors = test_descriptors_count();
     ls_dataset *dataset = ls_tokens_dataset(path, &(ls_tokens_options){.context = 8, .width = 2});
@@ -252,8 +244,8 @@ static void test_tokens_that_go(void **state) {
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     assert_int_equal(truncate(path, 65), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
-    assert_non_null(strstr(ls_error_message(), path));
-    assert_non_null(strstr(ls_error_message(), "became shorter while it was read"));
+    expect_message(path);
+    expect_message("became shorter while it was read");
     assert_int_equal(truncate(path, 66), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     assert_int_equal(batch.number, 1);
@@ -262,8 +254,7 @@ static void test_tokens_that_go(void **state) {
 }
 
 /* Larger than what is read of it: a hole of a terabyte. */
-static void test_tokens_of_a_large_file(void **state) {
-    (void)state;
+TEST(test_tokens_of_a_large_file) {
     const char *path = tokens_file(2, 9, 0);
     if (truncate(path, (off_t)1 << 40) != 0) {
         skip(); /* no file here is so large */
@@ -360,8 +351,7 @@ static bool run_out(ls_status (*program)(void), long n, bool once) {
 }
 
 /* Wherever it does, it is told so, and all is given back. */
-static void test_memory_runs_out(void **state) {
-    (void)state;
+TEST(test_memory_runs_out) {
     static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_gzipped, read_pictures};
     const bool pictures = ls_libpng_open() != NULL && ls_libjpeg_open() != NULL;
     cifar_file("test_batch.bin", 1, 0, 3, 0);

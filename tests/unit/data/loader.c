@@ -93,8 +93,7 @@ static void epoch_ends(ls_loader *loader, int64_t next) {
 }
 
 /* The loader itself says where an epoch ends, or the number it was made with does. */
-static void test_where_epochs_end(void **state) {
-    (void)state;
+TEST(test_where_epochs_end) {
     for (int counted = 0; counted < 2; counted++) {
         ls_loader *loader = make_counter(counted ? 3 : -1);
         assert_int_equal(ls_loader_batch_count(loader), counted ? 3 : -1);
@@ -115,8 +114,7 @@ static void test_where_epochs_end(void **state) {
 }
 
 /* Batches live until the next one, in a scope and outside of all, and are nobody's to release. */
-static void test_whose_batches_are(void **state) {
-    (void)state;
+TEST(test_whose_batches_are) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
         ls_loader *loader = make_counter(-1);
@@ -139,8 +137,7 @@ static void test_whose_batches_are(void **state) {
     }
 }
 
-static void test_seek(void **state) {
-    (void)state;
+TEST(test_seek) {
     ls_loader *loader = make_counter(-1);
     const counter *c = ls_loader_state(loader);
     assert_int_equal(ls_loader_seek(loader, 0, 0), LS_OK); /* there it stands */
@@ -153,7 +150,7 @@ static void test_seek(void **state) {
     assert_string_equal(ls_error_message(), "ls_loader_seek: the loader counter failed with LS_ERR_UNSUPPORTED");
     next_is(loader, 2, 4);
     assert_int_equal(ls_loader_seek(loader, 0, -1), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), "epoch 0, batch -1"));
+    expect_message("epoch 0, batch -1");
     assert_int_equal(ls_loader_seek(NULL, 0, 0), LS_ERR_ARGUMENT);
     stands_at(NULL, 0, 0);
     ls_loader_free(loader);
@@ -161,7 +158,7 @@ static void test_seek(void **state) {
     assert_int_equal(ls_loader_seek(loader, 1, 3), LS_OK);
     epoch_ends(loader, 2);
     assert_int_equal(ls_loader_seek(loader, 1, 4), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), "an epoch has 3 batches"));
+    expect_message("an epoch has 3 batches");
     ls_loader_free(loader);
 }
 
@@ -196,14 +193,13 @@ static void expect_failure(const ls_loader_type *type, ls_status status, const c
     bool more = true;
     (void)ls_error_set(LS_ERR_PEER, "an older error");
     assert_int_equal(ls_loader_next(loader, &batch, &more), status);
-    assert_non_null(strstr(ls_error_message(), reason));
+    expect_message(reason);
     assert_true(!more && batch.input == NULL);
     stands_at(loader, 0, 0);
     ls_loader_free(loader);
 }
 
-static void test_batches_that_are_none(void **state) {
-    (void)state;
+TEST(test_batches_that_are_none) {
     static const ls_loader_type giving = {.name = "giving", .next = give};
     static const ls_loader_type nonsense = {.name = "nonsense", .next = compute_nonsense};
     expect_failure(&giving, LS_ERR_ARGUMENT, "the loader giving gave batch 0 of epoch 0 an input that is NULL");
@@ -234,8 +230,7 @@ static void test_batches_that_are_none(void **state) {
     ls_release(given[0]);
 }
 
-static void test_a_failure_can_be_repeated(void **state) {
-    (void)state;
+TEST(test_a_failure_can_be_repeated) {
     ls_loader *loader = make_counter(-1);
     counter *c = ls_loader_state(loader);
     next_is(loader, 0, 0);

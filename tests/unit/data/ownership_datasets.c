@@ -50,8 +50,7 @@ static void next_is(ls_loader *loader, double input, double target) {
     assert_true(((const float *)elements(batch.target))[0] == (float)target);
 }
 
-static void test_inputs_that_are_their_own_targets(void **state) {
-    (void)state;
+TEST(test_inputs_that_are_their_own_targets) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
         ls_tensor *x = ls_arange(LS_SHAPE(4, 3), LS_F32);
@@ -72,8 +71,7 @@ static void test_inputs_that_are_their_own_targets(void **state) {
     }
 }
 
-static void test_one_tensor_in_two_data_sets(void **state) {
-    (void)state;
+TEST(test_one_tensor_in_two_data_sets) {
     ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
     ls_dataset *first = ls_tensor_dataset(x, ls_ones(LS_SHAPE(4), LS_F32));
     ls_dataset *second = ls_tensor_dataset(ls_zeros(LS_SHAPE(4), LS_F32), x);
@@ -84,8 +82,7 @@ static void test_one_tensor_in_two_data_sets(void **state) {
     ls_loader_free(loader);
 }
 
-static void test_two_loaders_of_one_data_set(void **state) {
-    (void)state;
+TEST(test_two_loaders_of_one_data_set) {
     for (int order = 0; order < 2; order++) {
         ls_dataset *dataset = counting_set(6);
         ls_loader *loaders[3] = {in_order(dataset), in_order(dataset)};
@@ -102,8 +99,7 @@ static void test_two_loaders_of_one_data_set(void **state) {
     }
 }
 
-static void test_two_subsets_of_one_data_set(void **state) {
-    (void)state;
+TEST(test_two_subsets_of_one_data_set) {
     for (int order = 0; order < 2; order++) {
         ls_dataset *whole = counting_set(10);
         ls_loader *parts[] = {in_order(ls_dataset_subset(whole, 0, 7)), in_order(ls_dataset_subset(whole, 7, 3))};
@@ -118,8 +114,7 @@ static void test_two_subsets_of_one_data_set(void **state) {
     }
 }
 
-static void test_a_retained_data_set(void **state) {
-    (void)state;
+TEST(test_a_retained_data_set) {
     ls_dataset *dataset = ls_dataset_retain(counting_set(4));
     for (int i = 0; i < 3; i++) { /* one loader after the other */
         ls_loader *loader = in_order(dataset);
@@ -139,8 +134,7 @@ static void test_a_retained_data_set(void **state) {
 }
 
 /* The order in which a C program undoes things: what was made last goes first. */
-static void test_data_sets_that_are_gone(void **state) {
-    (void)state;
+TEST(test_data_sets_that_are_gone) {
     ls_dataset *dataset = counting_set(4);
     ls_loader *loaders[] = {in_order(dataset), in_order(dataset)};
     ls_loader_free(loaders[1]);
@@ -151,7 +145,7 @@ static void test_data_sets_that_are_gone(void **state) {
     assert_int_equal(ended, 1);
     assert_null(in_order(dataset));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    assert_non_null(strstr(ls_error_message(), "ls_dataset_retain keeps one"));
+    expect_message("ls_dataset_retain keeps one");
     assert_null(ls_dataset_subset(dataset, 0, 0));
     assert_null(ls_dataset_preload(dataset));
     assert_null(ls_dataset_flatten(dataset));
@@ -159,8 +153,7 @@ static void test_data_sets_that_are_gone(void **state) {
     assert_int_equal(ls_dataset_count(dataset), 0);
 }
 
-static void test_a_data_set_that_another_fails_to_take(void **state) {
-    (void)state;
+TEST(test_a_data_set_that_another_fails_to_take) {
     const ls_loader_options bad = {.batch_size = -1};
     ls_dataset *dataset = counting_set(4);
     ls_loader *loader = in_order(dataset);
@@ -182,8 +175,7 @@ static void test_a_data_set_that_another_fails_to_take(void **state) {
     assert_int_equal(ended, 1);
 }
 
-static void test_tensors_that_a_data_set_fails_to_take(void **state) {
-    (void)state;
+TEST(test_tensors_that_a_data_set_fails_to_take) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
         ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
@@ -206,7 +198,7 @@ static void test_tensors_that_a_data_set_fails_to_take(void **state) {
     assert_null(ls_tensor_dataset(number, number)); /* gone, once */
     assert_null(ls_tensor_dataset(number, number));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    assert_non_null(strstr(ls_error_message(), "or went with what had taken it over"));
+    expect_message("or went with what had taken it over");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     ls_tensor *y = ls_ones(LS_SHAPE(2), LS_F32);
     ls_dataset_free(ls_tensor_dataset(x, x));
@@ -221,8 +213,7 @@ static ls_tensor *plus_ten(ls_tensor *batch, const ls_samples *samples, void *us
     return ls_add(batch, 10.0);
 }
 
-static void test_transforms_leave_what_others_hold(void **state) {
-    (void)state;
+TEST(test_transforms_leave_what_others_hold) {
     ls_dataset *dataset = counting_set(4);
     assert_ptr_equal(ls_dataset_transform_input(dataset, plus_ten, NULL), dataset);
     ls_loader *plain = in_order(dataset);
@@ -249,8 +240,7 @@ static void test_transforms_leave_what_others_hold(void **state) {
     assert_int_equal(ended, 1);
 }
 
-static void test_preloading_a_shared_data_set(void **state) {
-    (void)state;
+TEST(test_preloading_a_shared_data_set) {
     ls_dataset *dataset = counting_set(4);
     ls_loader *read = in_order(dataset);
     ls_loader *kept = in_order(ls_dataset_preload(dataset));
@@ -261,8 +251,7 @@ static void test_preloading_a_shared_data_set(void **state) {
     ls_loader_free(kept);
 }
 
-static void test_a_batch_becomes_a_data_set(void **state) {
-    (void)state;
+TEST(test_a_batch_becomes_a_data_set) {
     ls_loader *loader = in_order(counting_set(4));
     ls_batch batch;
     bool more = false;

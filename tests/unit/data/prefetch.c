@@ -224,8 +224,7 @@ static void walk(uint64_t seed, int threads) {
     ls_loader_free(ahead);
 }
 
-static void test_the_same_batches(void **state) {
-    (void)state;
+TEST(test_the_same_batches) {
     const int before = count_threads();
     ls_seed(77);
     const ls_random_state numbers = ls_random_get_state();
@@ -261,8 +260,7 @@ static void nth_order(int n, int order[AT_ONCE]) {
     }
 }
 
-static void test_any_thread_may_be_first(void **state) {
-    (void)state;
+TEST(test_any_thread_may_be_first) {
     for (int n = 0; n < ORDERS; n++) {
         int order[AT_ONCE];
         nth_order(n, order);
@@ -283,8 +281,7 @@ static void test_any_thread_may_be_first(void **state) {
 /* ---- how far ahead ----------------------------------------------------------------------------------------------- */
 
 /* While one batch is lent exactly so many more are made, which is what is there when the loader has gone. */
-static void test_how_far_ahead(void **state) {
-    (void)state;
+TEST(test_how_far_ahead) {
     for (int threads = 1; threads <= 3; threads++) {
         for (int64_t prefetch = 0; prefetch <= 5; prefetch++) {
             const int64_t ahead = prefetch > 0 ? prefetch : 2 * threads;
@@ -309,8 +306,7 @@ static void test_how_far_ahead(void **state) {
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* Once as it is without threads, then with them; again and again, until it is mended. */
-static void test_errors_come_with_their_batch(void **state) {
-    (void)state;
+TEST(test_errors_come_with_their_batch) {
     char said[2][LS_ERROR_CAPACITY];
     for (int silent = 0; silent < 2; silent++) {
         for (int threads = 0; threads <= 3; threads++) {
@@ -350,8 +346,7 @@ static bool two_are_inside(const gate *g, int64_t batch) {
     return batch > 1 || g->entered[0] + g->entered[1] == 2;
 }
 
-static void test_several_threads_where_that_is_said(void **state) {
-    (void)state;
+TEST(test_several_threads_where_that_is_said) {
     gate_reset();
     the_gate.may_go = two_are_inside;
     ls_loader *loader = in_order(gated(true), 2, 0);
@@ -365,8 +360,7 @@ static ls_tensor *same(ls_tensor *batch, const ls_samples *samples, void *user) 
     return batch;
 }
 
-static void test_one_at_a_time_else(void **state) {
-    (void)state;
+TEST(test_one_at_a_time_else) {
     for (int kind = 0; kind < 3; kind++) {
         gate_reset();
         ls_dataset *dataset = gated(kind > 0);
@@ -389,8 +383,7 @@ static void test_one_at_a_time_else(void **state) {
 }
 
 /* Nor by the threads of two loaders of parts of one data set. */
-static void test_one_at_a_time_of_parts(void **state) {
-    (void)state;
+TEST(test_one_at_a_time_of_parts) {
     gate_reset();
     the_gate.yields = 200;
     ls_dataset *whole = ls_dataset_retain(gated(false));
@@ -425,8 +418,7 @@ static void *open_gate(void *argument) {
 }
 
 /* While a batch is being made the loader is freed, sent elsewhere, or sent to another epoch; no thread is left. */
-static void test_ends_in_the_midst(void **state) {
-    (void)state;
+TEST(test_ends_in_the_midst) {
     const int before = count_threads();
     for (int way = 0; way < 3; way++) {
         pthread_t opener;
@@ -457,8 +449,7 @@ static void test_ends_in_the_midst(void **state) {
 }
 
 /* Batches that somebody keeps stay as they are, and are the business of his thread alone. */
-static void test_batches_that_are_kept(void **state) {
-    (void)state;
+TEST(test_batches_that_are_kept) {
     gate_reset();
     ls_loader *loader = in_order(gated(true), 3, 2);
     ls_dataset *kept[BATCHES], *for_a_while = NULL;
@@ -496,8 +487,7 @@ static int in_fork(ls_loader *loader, bool used) {
     return good ? 0 : 1;
 }
 
-static void test_forks(void **state) {
-    (void)state;
+TEST(test_forks) {
     for (int used = 0; used < 2; used++) {
         gate_reset();
         ls_loader *loader = in_order(gated(true), 2, 2);
@@ -519,15 +509,14 @@ static void test_forks(void **state) {
 
 /* ---- options, and waiting for data ------------------------------------------------------------------------------- */
 
-static void test_options(void **state) {
-    (void)state;
+TEST(test_options) {
     gate_reset();
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = -1}));
-    assert_non_null(strstr(ls_error_message(), "threads is -1, must lie between 0 and 1024"));
+    expect_message("threads is -1, must lie between 0 and 1024");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.prefetch = 3}));
-    assert_non_null(strstr(ls_error_message(), "batches are made ahead by threads only"));
+    expect_message("batches are made ahead by threads only");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = 1, .prefetch = -1}));
-    assert_non_null(strstr(ls_error_message(), "prefetch is -1, must lie between 0 and"));
+    expect_message("prefetch is -1, must lie between 0 and");
     assert_null(ls_dataset_concurrent(NULL));
 }
 
@@ -542,8 +531,7 @@ static ls_tensor *take_long(ls_tensor *batch, const ls_samples *samples, void *u
 }
 
 /* The first batch of an epoch is begun when it is asked for: so long at least a trial waits for it. */
-static void test_waiting_for_data_is_told(void **state) {
-    (void)state;
+TEST(test_waiting_for_data_is_told) {
     enum { EPOCHS = 3 };
     gate_reset();
     ls_callback *timer = ls_timer(&(ls_timer_options){.no_table = true});

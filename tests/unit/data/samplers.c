@@ -68,8 +68,7 @@ static ls_loader *weighted(int64_t batch_size, int64_t epoch_samples) {
     return loader;
 }
 
-static void test_draws_follow_the_formula(void **state) {
-    (void)state;
+TEST(test_draws_follow_the_formula) {
     int64_t seen[DRAWS];
     int64_t often[N] = {0};
     ls_loader *loader = weighted(7, DRAWS);
@@ -89,8 +88,7 @@ static void test_draws_follow_the_formula(void **state) {
 }
 
 /* Whatever was drawn before, and in whatever batches. */
-static void test_draws_depend_on_epoch_and_index_only(void **state) {
-    (void)state;
+TEST(test_draws_depend_on_epoch_and_index_only) {
     int64_t first[N];
     int64_t again[N];
     ls_loader *loader = weighted(2, 0);
@@ -139,8 +137,7 @@ static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *
 }
 
 /* What a sampler makes is of a scope of its own. */
-static void test_own_order_by_tensors(void **state) {
-    (void)state;
+TEST(test_own_order_by_tensors) {
     ls_batch batch;
     bool more;
     ls_loader *loader = ls_loader_new(numbers(4), &(ls_loader_options){.batch_size = 4, .sampler = by_tensors});
@@ -152,8 +149,7 @@ static void test_own_order_by_tensors(void **state) {
     ls_loader_free(loader);
 }
 
-static void test_own_order(void **state) {
-    (void)state;
+TEST(test_own_order) {
     int64_t n = 4;
     int64_t seen[10];
     ls_loader *loader = ls_loader_new(
@@ -169,8 +165,7 @@ static void test_own_order(void **state) {
     ls_loader_free(loader);
 }
 
-static void test_own_order_that_is_wrong(void **state) {
-    (void)state;
+TEST(test_own_order_that_is_wrong) {
     ls_batch batch;
     bool more;
     ls_loader *loader = ls_loader_new(numbers(4), &(ls_loader_options){.sampler = fail_in_epoch_1});
@@ -182,7 +177,7 @@ static void test_own_order_that_is_wrong(void **state) {
     assert_int_equal(ls_loader_seek(loader, 1, 0), LS_OK);
     (void)ls_error_set(LS_ERR_PEER, "an older error");
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
-    assert_non_null(strstr(ls_error_message(), "failed with LS_ERR_IO"));
+    expect_message("failed with LS_ERR_IO");
     assert_int_equal(ls_loader_seek(loader, 2, 0), LS_OK);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     ls_loader_free(loader);
@@ -190,8 +185,7 @@ static void test_own_order_that_is_wrong(void **state) {
 
 /* ---- how many ---------------------------------------------------------------------------------------------------- */
 
-static void test_fewer_samples_than_there_are(void **state) {
-    (void)state;
+TEST(test_fewer_samples_than_there_are) {
     int64_t all[9];
     int64_t some[9];
     for (int in_order = 0; in_order < 2; in_order++) {
@@ -214,11 +208,10 @@ static void expect_no_loader(const ls_loader_options *options, const char *reaso
     (void)ls_error_set(LS_ERR_PEER, "an older error");
     assert_null(ls_loader_new(numbers(3), options));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), reason));
+    expect_message(reason);
 }
 
-static void test_wrong_options(void **state) {
-    (void)state;
+TEST(test_wrong_options) {
     const double bad[][3] = {{1, -0.5, 1}, {1, 1, NAN}, {INFINITY, 1, 1}, {0, 0, 0}, {1e308, 1e308, 1}};
     static const char *const reasons[] = {"weight 1 is -0.5", "weight 2 is nan", "weight 0 is inf", "add up to 0",
                                           "add up to inf"};

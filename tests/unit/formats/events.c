@@ -50,16 +50,9 @@ static void read_into(events_list *list, const char *path) {
     }
 }
 
-static void expect_error(ls_status got, ls_status wanted, const char *part) {
-    if (got != wanted || strstr(ls_error_message(), part) == NULL) {
-        fail_msg("%s: %s, without '%s'", ls_status_name(got), ls_error_message(), part);
-    }
-}
-
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static void test_the_file_has_its_name_and_version(void **state) {
-    (void)state;
+TEST(test_the_file_has_its_name_and_version) {
     static const int version[] = {LS_EVENT_FILE_VERSION, 0};
     char host[256] = "", folder[PATH_ROOM], wanted[2 * PATH_ROOM];
     long long seconds;
@@ -98,8 +91,7 @@ static void *write_one(void *folder) {
 }
 
 /* Several writers in one folder at a time, and one after the other: a file each. */
-static void test_writers_do_not_share_files(void **state) {
-    (void)state;
+TEST(test_writers_do_not_share_files) {
     pthread_t threads[THREADS];
     char folder[PATH_ROOM];
     snprintf(folder, sizeof folder, "%s", test_path("together/here"));
@@ -116,8 +108,7 @@ static void test_writers_do_not_share_files(void **state) {
 }
 
 /* The name can be guessed, so somebody may have put a link there: which is left alone. */
-static void test_links_are_not_followed(void **state) {
-    (void)state;
+TEST(test_links_are_not_followed) {
     enum { SECONDS = 100 };
     char folder[PATH_ROOM], host[256] = "", name[2 * PATH_ROOM];
     struct stat about;
@@ -139,8 +130,7 @@ static void test_links_are_not_followed(void **state) {
     assert_int_equal(about.st_size, 4);
 }
 
-static void test_files_that_cannot_be_made(void **state) {
-    (void)state;
+TEST(test_files_that_cannot_be_made) {
     char inside[PATH_ROOM], longest[5000];
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
@@ -172,8 +162,7 @@ static void test_files_that_cannot_be_made(void **state) {
     expect_error(ls_events_flush(NULL), LS_ERR_IO, "the writer is NULL"); /* with why there is none */
 }
 
-static void test_descriptors_are_not_inherited(void **state) {
-    (void)state;
+TEST(test_descriptors_are_not_inherited) {
     const int descriptors = test_descriptors_count();
     ls_events *events = begin("own", NULL);
     assert_int_equal(test_descriptors_count(), descriptors + 1);
@@ -190,8 +179,7 @@ static size_t size_of(const ls_events *events) {
     return (size_t)about.st_size;
 }
 
-static void test_records_wait_for_a_flush(void **state) {
-    (void)state;
+TEST(test_records_wait_for_a_flush) {
     events_list list;
     ls_events *events = begin("waiting", &(ls_events_options){.flush_seconds = 1e9});
     const size_t before = size_of(events);
@@ -212,8 +200,7 @@ static void test_records_wait_for_a_flush(void **state) {
     (void)end(events);
 }
 
-static void test_records_that_do_not_wait(void **state) {
-    (void)state;
+TEST(test_records_that_do_not_wait) {
     events_list list;
     ls_events *events = begin("at-once", &(ls_events_options){.flush_seconds = LS_ZERO});
     for (int i = 1; i < 4; i++) {
@@ -224,8 +211,7 @@ static void test_records_that_do_not_wait(void **state) {
     (void)end(events);
 }
 
-static void test_scalars_allocate_nothing(void **state) {
-    (void)state;
+TEST(test_scalars_allocate_nothing) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     ls_events *events = begin("steady", NULL);
@@ -250,8 +236,7 @@ static void limit_files(rlim_t bytes) {
 
 /* A limit on the size of files stands in for a full disk, in the middle of a record. What was said before goes to the
  * file when there is room again. */
-static void test_full_disk(void **state) {
-    (void)state;
+TEST(test_full_disk) {
     events_list list;
     ls_events *events = begin("full", &(ls_events_options){.flush_seconds = 1e9});
     const size_t whole = size_of(events);
@@ -272,8 +257,7 @@ static void test_full_disk(void **state) {
     }
 }
 
-static void test_full_disk_at_both_ends(void **state) {
-    (void)state;
+TEST(test_full_disk_at_both_ends) {
     events_list list;
     char path[PATH_ROOM];
     limit_files(20);
@@ -302,8 +286,7 @@ int fsync(int fd) {
     return lost && fd >= 0 ? -1 : 0;
 }
 
-static void test_disks_that_lose_what_they_took(void **state) {
-    (void)state;
+TEST(test_disks_that_lose_what_they_took) {
     const int descriptors = test_descriptors_count();
     ls_events *events = begin("lost", NULL);
     assert_int_equal(ls_events_scalar(events, "a", 1, 1), LS_OK);
@@ -316,8 +299,7 @@ static void test_disks_that_lose_what_they_took(void **state) {
 }
 
 /* What waits for room on the disk takes no more than a megabyte, and a record is there or not. */
-static void test_what_waits_is_bounded(void **state) {
-    (void)state;
+TEST(test_what_waits_is_bounded) {
     enum { TEXT = 50000 };
     static char text[TEXT];
     events_list list;
@@ -385,8 +367,7 @@ static bool write_with_little(long n) {
     return calls > n;
 }
 
-static void test_memory_runs_out(void **state) {
-    (void)state;
+TEST(test_memory_runs_out) {
     long n = 0;
     while (write_with_little(n)) {
         n++;
@@ -396,8 +377,7 @@ static void test_memory_runs_out(void **state) {
 
 /* ---- what is in it ----------------------------------------------------------------------------------------------- */
 
-static void test_scalars_are_read_back(void **state) {
-    (void)state;
+TEST(test_scalars_are_read_back) {
     static const struct {
         const char *tag;
         int64_t step;
@@ -461,8 +441,7 @@ static void expect_fixture(const char *path, const char *fixture, const int *wan
 }
 
 /* tests/fixtures/make_events.py says the same. */
-static void test_bytes_are_those_of_tensorboard(void **state) {
-    (void)state;
+TEST(test_bytes_are_those_of_tensorboard) {
     const ls_events_node nodes[] = {{"input", "Input", NULL},
                                     {"a/weights", "Parameter", (const char *const[]){NULL}},
                                     {"a/product", "Linear", (const char *const[]){"input", "a/weights", NULL}}};
@@ -478,10 +457,8 @@ static void test_bytes_are_those_of_tensorboard(void **state) {
     expect_fixture(end(events), LS_FIXTURES "/tensorboard.events", (const int[]){1, 2, 3, 4, 0});
 }
 
-static void test_bytes_are_those_of_tensorboardx(void **state) {
-    (void)state;
+SCOPED_TEST(test_bytes_are_those_of_tensorboardx) {
     static const double numbers[] = {-3, -0.5, -0.5, 0, 0x1p-10, 0.25, 1, 1, 1000, 0x1p10};
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *values = ls_from(LS_SHAPE(5, 2), LS_F64, numbers);
     ls_events *events = begin("tensorboardx", NULL);
     assert_int_equal(ls_events_scalar(events, "metrics/accuracy", 1, 0.875), LS_OK);
@@ -489,12 +466,10 @@ static void test_bytes_are_those_of_tensorboardx(void **state) {
     assert_int_equal(ls_events_histogram(events, "positive", 3, ls_narrow(values, 0, 3, 2)), LS_OK);
     assert_int_equal(ls_events_histogram(events, "one", 4, ls_narrow(ls_narrow(values, 0, 0, 1), 1, 1, 1)), LS_OK);
     expect_fixture(end(events), LS_FIXTURES "/tensorboardx.events", (const int[]){1, 2, 3, 4, 0});
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* What is refused leaves nothing behind. */
-static void test_mistakes(void **state) {
-    (void)state;
+TEST(test_mistakes) {
     static const char latin[] = "gr\xf6\xdf"
                                 "e";
     events_list list;
@@ -529,8 +504,7 @@ static void test_mistakes(void **state) {
 }
 
 /* A text of 2 GiB: many times the same megabyte. */
-static void test_records_have_a_limit(void **state) {
-    (void)state;
+TEST(test_records_have_a_limit) {
     enum { PART = 1 << 20 };
     const size_t size = (size_t)1 << 31;
     const int fd = memfd_create("text", MFD_CLOEXEC);

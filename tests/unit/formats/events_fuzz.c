@@ -133,8 +133,7 @@ static void round_file(uint64_t number, void *argument) {
     }
 }
 
-static void test_files(void **state) {
-    (void)state;
+TEST(test_files) {
     tally counts = {0};
     fuzz_run("event files", 6000, round_file, &counts);
     assert_both(&counts);
@@ -195,8 +194,7 @@ static void round_event(uint64_t number, void *argument) {
     assert_true(first == second);
 }
 
-static void test_events(void **state) {
-    (void)state;
+TEST(test_events) {
     tally counts = {0};
     fuzz_run("events", 20000, round_event, &counts);
     assert_both(&counts);

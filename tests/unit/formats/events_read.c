@@ -26,16 +26,9 @@ static void expect_item(const events_list *list, int at, ls_events_kind kind, co
     assert_true(item->value == value);
 }
 
-static void expect_error(ls_status got, ls_status wanted, const char *part) {
-    if (got != wanted || strstr(ls_error_message(), part) == NULL) {
-        fail_msg("%s: %s, without '%s'", ls_status_name(got), ls_error_message(), part);
-    }
-}
-
 /* ---- other writers ----------------------------------------------------------------------------------------------- */
 
-static void test_files_of_tensorboard(void **state) {
-    (void)state;
+TEST(test_files_of_tensorboard) {
     static events_list list;
     const int descriptors = test_descriptors_count();
     assert_int_equal(ls_events_read(LS_FIXTURES "/tensorboard.events", events_note, &list), LS_OK);
@@ -58,8 +51,7 @@ static void test_files_of_tensorboard(void **state) {
     assert_int_equal(list.count, 12);
 }
 
-static void test_files_of_tensorboardx(void **state) {
-    (void)state;
+TEST(test_files_of_tensorboardx) {
     static events_list list;
     assert_int_equal(ls_events_read(LS_FIXTURES "/tensorboardx.events", events_note, &list), LS_OK);
     expect_item(&list, 0, LS_EVENTS_SCALAR, "metrics/accuracy", 1, 0.875);
@@ -74,8 +66,7 @@ static void test_files_of_tensorboardx(void **state) {
 /* ---- files that end anywhere ------------------------------------------------------------------------------------- */
 
 /* A prefix of a file has a prefix of its items, and the end of what can be read is that of a record. */
-static void test_files_that_are_being_written(void **state) {
-    (void)state;
+TEST(test_files_that_are_being_written) {
     static events_list whole, part;
     events_record records[16];
     size_t size;
@@ -98,8 +89,7 @@ static void test_files_that_are_being_written(void **state) {
 }
 
 /* A byte that has changed is seen, wherever it is, and said where; what came before is given. */
-static void test_damaged_files(void **state) {
-    (void)state;
+TEST(test_damaged_files) {
     static events_list list;
     events_record records[16];
     char wanted[64];
@@ -137,8 +127,7 @@ static const char *record_of_length(uint64_t length) {
     return test_file("length", bytes, sizeof bytes);
 }
 
-static void test_lengths(void **state) {
-    (void)state;
+TEST(test_lengths) {
     static events_list list;
     expect_error(ls_events_read(record_of_length((uint64_t)1 << 31), events_note, &list), LS_ERR_FORMAT,
                  "length: the record at byte 0 says that it has more than 2 GiB");
@@ -149,8 +138,7 @@ static void test_lengths(void **state) {
     assert_int_equal(list.count, 0);
 }
 
-static void test_files_that_cannot_be_read(void **state) {
-    (void)state;
+TEST(test_files_that_cannot_be_read) {
     static events_list list;
     expect_error(ls_events_read(test_path("absent"), events_note, &list), LS_ERR_IO, "/absent: No such file");
     expect_error(ls_events_read(test_path("."), events_note, &list), LS_ERR_IO, " is a folder");
@@ -168,8 +156,7 @@ static ls_status stop_at(const ls_events_item *item, void *user) {
     return --*left > 0 ? LS_OK : ls_error_set(LS_ERR_STOPPED, "enough with %s", item->tag);
 }
 
-static void test_callbacks_that_stop(void **state) {
-    (void)state;
+TEST(test_callbacks_that_stop) {
     const int descriptors = test_descriptors_count();
     for (int most = 1; most <= 12; most++) {
         int left = most;
@@ -179,8 +166,7 @@ static void test_callbacks_that_stop(void **state) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-static void test_memory_runs_out(void **state) {
-    (void)state;
+TEST(test_memory_runs_out) {
     static events_list list;
     test_allocator allocator;
     test_allocator_start(&allocator);
@@ -224,8 +210,7 @@ static void put_unknown(ls_proto *event) {
 }
 
 /* Fields in any order, of numbers that nobody knows, and several times: then the last counts, and values add up. */
-static void test_events_in_other_orders(void **state) {
-    (void)state;
+TEST(test_events_in_other_orders) {
     static events_list list;
     ls_proto event = {0};
     begin_value(&event);
@@ -258,8 +243,7 @@ static void test_events_in_other_orders(void **state) {
 }
 
 /* A field that is of another kind than it should be is one that nobody knows. */
-static void test_fields_of_other_kinds(void **state) {
-    (void)state;
+TEST(test_fields_of_other_kinds) {
     static events_list list;
     ls_proto event = {0};
     ls_proto_double(&event, LS_EVENT_WALL_TIME, start);
@@ -286,8 +270,7 @@ typedef struct tensor_case {
     bool is_number;
 } tensor_case;
 
-static void test_tensors_that_are_numbers(void **state) {
-    (void)state;
+TEST(test_tensors_that_are_numbers) {
     static const tensor_case cases[] = {
         {LS_TYPE_FLOAT, 0, LS_TENSOR_FLOAT, 4, true},     {LS_TYPE_FLOAT, 0, LS_TENSOR_CONTENT, 4, true},
         {LS_TYPE_DOUBLE, 0, LS_TENSOR_DOUBLE, 8, true},   {LS_TYPE_DOUBLE, 0, LS_TENSOR_CONTENT, 8, true},
@@ -322,8 +305,7 @@ static void test_tensors_that_are_numbers(void **state) {
 }
 
 /* One of several elements of its own, as old writers have them. */
-static void test_numbers_that_are_not_packed(void **state) {
-    (void)state;
+TEST(test_numbers_that_are_not_packed) {
     static events_list list;
     ls_proto event = {0};
     ls_proto_double(&event, LS_EVENT_WALL_TIME, start);
@@ -336,8 +318,7 @@ static void test_numbers_that_are_not_packed(void **state) {
 }
 
 /* What tensors are is what the whole name of their plug-in says. */
-static void test_plugins(void **state) {
-    (void)state;
+TEST(test_plugins) {
     static const struct {
         const char *name;
         ls_events_kind kind;
@@ -359,8 +340,7 @@ static void test_plugins(void **state) {
 }
 
 /* Bytes that are no fields, at every depth that is looked into. */
-static void test_events_that_do_not_fit(void **state) {
-    (void)state;
+TEST(test_events_that_do_not_fit) {
     static const struct {
         size_t size;
         const char *bytes;
@@ -404,8 +384,7 @@ static void test_events_that_do_not_fit(void **state) {
     }
 }
 
-static void test_tags(void **state) {
-    (void)state;
+TEST(test_tags) {
     static const struct {
         const char *tag;
         size_t size;

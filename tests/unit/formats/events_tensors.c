@@ -18,12 +18,6 @@
 
 enum { PATH_ROOM = 400 };
 
-static void expect_error(ls_status got, ls_status wanted, const char *part) {
-    if (got != wanted || strstr(ls_error_message(), part) == NULL) {
-        fail_msg("%s: %s, without '%s'", ls_status_name(got), ls_error_message(), part);
-    }
-}
-
 typedef ls_status writer(ls_events *events, const char *tag, int64_t step, const ls_tensor *tensor);
 
 /* The message of the field `number` of the only value of a file that has this tensor. The caller frees `*bytes`. */
@@ -86,8 +80,7 @@ static double count_at(const histogram *of, double value) {
     return of->buckets[at];
 }
 
-static void test_histograms_of_every_dtype(void **state) {
-    (void)state;
+TEST(test_histograms_of_every_dtype) {
     static const double numbers[] = {0, 1, 1, 0, 1, 1};
     static histogram of;
     for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
@@ -102,21 +95,17 @@ static void test_histograms_of_every_dtype(void **state) {
 }
 
 /* Each element once, whatever the strides say. */
-static void test_histograms_of_views(void **state) {
-    (void)state;
+SCOPED_TEST(test_histograms_of_views) {
     static histogram of;
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *all = ls_arange(LS_SHAPE(4, 5), LS_F32);
     histogram_of(ls_transpose(ls_narrow(all, 1, 1, 2), 0, 1), &of);
     assert_true(of.numbers[MIN] == 1 && of.numbers[MAX] == 17 && of.numbers[SUM] == 72);
     histogram_of(ls_expand(ls_narrow(ls_narrow(all, 0, 0, 1), 1, 2, 1), LS_SHAPE(3, 7)), &of);
     assert_true(of.numbers[NUM] == 21 && of.numbers[SUM] == 42);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* The limits of histogram.cc, to the bit: the powers of 1.1 by multiplication, both ways, 0, and the largest number. */
-static void test_limits_of_histograms(void **state) {
-    (void)state;
+TEST(test_limits_of_histograms) {
     static histogram of;
     static const double ends[] = {-DBL_MAX, 0, DBL_MAX};
     ls_tensor *tensor = ls_from(LS_SHAPE(3), LS_F64, ends);
@@ -134,8 +123,7 @@ static void test_limits_of_histograms(void **state) {
 }
 
 /* A number that is a limit is in the bucket above it. */
-static void test_edges_of_buckets(void **state) {
-    (void)state;
+TEST(test_edges_of_buckets) {
     static histogram of;
     const double numbers[] = {1e-12, nextafter(1e-12, 0), -1e-12, nextafter(-1e-12, -1), -nextafter(1e-12, 0)};
     ls_tensor *tensor = ls_from(LS_SHAPE(5), LS_F64, numbers);
@@ -147,10 +135,8 @@ static void test_edges_of_buckets(void **state) {
     assert_true(of.limits[1] == -1e-12 && of.limits[2] == 0 && of.limits[3] == 1e-12);
 }
 
-static void test_histograms_of_what_has_none(void **state) {
-    (void)state;
+SCOPED_TEST(test_histograms_of_what_has_none) {
     static const float numbers[] = {1, 2, 3, NAN, -INFINITY, 0};
-    ls_scope *scope = ls_scope_begin();
     ls_events *events = ls_events_open(test_path("tensors"), NULL);
     ls_tensor *tensor = ls_from(LS_SHAPE(2, 3), LS_F32, numbers);
     expect_error(ls_events_histogram(events, "w", 1, tensor), LS_ERR_ARGUMENT,
@@ -160,7 +146,6 @@ static void test_histograms_of_what_has_none(void **state) {
     expect_error(ls_events_histogram(events, "w", 1, ls_zeros(LS_SHAPE(0, 3), LS_F32)), LS_ERR_SHAPE,
                  "'w': the tensor [0, 3] has no elements");
     assert_int_equal(ls_events_close(events), LS_OK);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
@@ -223,24 +208,20 @@ static void expect_picture(const ls_tensor *tensor, uint32_t channels, uint32_t 
     assert_memory_equal(of.rows, rows, height * (1 + width * channels));
 }
 
-static void test_pictures_of_bytes(void **state) {
-    (void)state;
+SCOPED_TEST(test_pictures_of_bytes) {
     static const uint8_t gray[] = {0, 0, 1, 2, 0, 3, 4, 5}; /* each row with 0, its filter, first */
     static const uint8_t colors[] = {0, 0, 6, 12, 1, 7, 13, 2, 8, 14, 0, 3, 9, 15, 4, 10, 16, 5, 11, 17};
     static const uint8_t turned[] = {0, 0, 3, 0, 1, 4, 0, 2, 5};
     static const uint8_t opaque[] = {0, 0, 1, 2, 3};
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *all = ls_arange(LS_SHAPE(4, 2, 3), LS_U8);
     expect_picture(ls_reshape(ls_narrow(all, 0, 0, 1), LS_SHAPE(2, 3)), 1, 2, 3, gray);
     expect_picture(ls_narrow(all, 0, 0, 1), 1, 2, 3, gray);
     expect_picture(ls_narrow(all, 0, 0, 3), 3, 2, 3, colors);
     expect_picture(ls_transpose(ls_narrow(all, 0, 0, 1), 1, 2), 1, 3, 2, turned);
     expect_picture(ls_arange(LS_SHAPE(4, 1, 1), LS_U8), 4, 1, 1, opaque);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_pictures_of_numbers(void **state) {
-    (void)state;
+TEST(test_pictures_of_numbers) {
     static const double numbers[] = {0, 1, 0.5, 2, -1, NAN, 1.4 / 255, 1.6 / 255, INFINITY, -INFINITY};
     static const uint8_t pixels[] = {0, 0, 255, 128, 255, 0, 0, 1, 2, 255, 0};
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_F16, LS_BF16};
@@ -252,11 +233,9 @@ static void test_pictures_of_numbers(void **state) {
 }
 
 /* Larger than what a writer begins with, and of noise, which does not get smaller. */
-static void test_large_pictures(void **state) {
-    (void)state;
+SCOPED_TEST(test_large_pictures) {
     events_list list = {0};
     char path[PATH_ROOM];
-    ls_scope *scope = ls_scope_begin();
     ls_events *events = ls_events_open(test_path("tensors"), NULL);
     snprintf(path, sizeof path, "%s", ls_events_path(events));
     assert_int_equal(ls_events_image(events, "noise", 1, ls_rand(LS_SHAPE(3, 500, 701), LS_F32)), LS_OK);
@@ -265,12 +244,9 @@ static void test_large_pictures(void **state) {
     assert_int_equal(ls_events_read(path, events_note, &list), LS_OK);
     assert_int_equal(list.count, 2);
     assert_int_equal(list.items[0].kind, LS_EVENTS_IMAGE);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_what_is_no_picture(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_what_is_no_picture) {
     ls_events *events = ls_events_open(test_path("tensors"), NULL);
     const struct {
         ls_shape shape;
@@ -292,7 +268,6 @@ static void test_what_is_no_picture(void **state) {
     ls_tensor *huge = ls_expand(ls_zeros(LS_SHAPE(1, 1), LS_U8), LS_SHAPE(1 << 16, 1 << 15));
     expect_error(ls_events_image(events, "p", 1, huge), LS_ERR_SHAPE, "more than a record holds");
     assert_int_equal(ls_events_close(events), LS_OK);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 int main(void) {

@@ -46,8 +46,7 @@ static void round_idx(uint64_t number, void *argument) {
     ls_release(tensor);
 }
 
-static void test_idx(void **state) {
-    (void)state;
+TEST(test_idx) {
     tally counts = {0};
     fuzz_run("idx", 3000, round_idx, &counts);
     tally_assert_both(&counts);
@@ -89,8 +88,7 @@ static void round_csv(uint64_t number, void *argument) {
     }
 }
 
-static void test_csv(void **state) {
-    (void)state;
+TEST(test_csv) {
     tally counts = {0};
     fuzz_run("csv", 1000, round_csv, &counts);
     tally_assert_both(&counts);
@@ -177,8 +175,7 @@ static void round_safetensors(uint64_t number, void *argument) {
     ls_safetensors_free(file);
 }
 
-static void test_safetensors(void **state) {
-    (void)state;
+TEST(test_safetensors) {
     tally counts = {0};
     fuzz_run("safetensors", 6000, round_safetensors, &counts);
     tally_assert_both(&counts);
@@ -233,8 +230,7 @@ static void round_module(uint64_t number, void *argument) {
     }
 }
 
-static void test_module(void **state) {
-    (void)state;
+TEST(test_module) {
     loading load = {.model = make_model()};
     assert_int_equal(ls_module_save(load.model, test_path("model"), NULL), LS_OK);
     content_read(&load.good, test_path("model"));

@@ -54,8 +54,7 @@ static void round_npy(uint64_t number, void *argument) {
     ls_release(tensor);
 }
 
-static void test_npy(void **state) {
-    (void)state;
+TEST(test_npy) {
     tally counts = {0};
     fuzz_run("npy", 4000, round_npy, &counts);
     tally_assert_both(&counts);
@@ -145,8 +144,7 @@ static void round_npz(uint64_t number, void *argument) {
     ls_npz_free(file);
 }
 
-static void test_npz(void **state) {
-    (void)state;
+TEST(test_npz) {
     tally counts = {0};
     fuzz_run("npz", 4000, round_npz, &counts);
     tally_assert_both(&counts);
@@ -225,8 +223,7 @@ static void round_image(uint64_t number, void *argument) {
     ls_release(image);
 }
 
-static void test_image(void **state) {
-    (void)state;
+TEST(test_image) {
     files f = {.archive = ls_npz_load(LS_FIXTURES "/image_files.npz")};
     if (ls_libpng_open() == NULL || ls_libjpeg_open() == NULL) {
         printf("SKIPPED pictures: %s\n", ls_error_message());
@@ -275,8 +272,7 @@ static void round_tokens(uint64_t number, void *argument) {
     read_samples(ls_tokens_dataset(content_file(&c), &options), argument);
 }
 
-static void test_tokens(void **state) {
-    (void)state;
+TEST(test_tokens) {
     tally counts = {0};
     fuzz_run("tokens", 2000, round_tokens, &counts);
     tally_assert_both(&counts);
@@ -299,8 +295,7 @@ static void round_cifar(uint64_t number, void *argument) {
                  argument);
 }
 
-static void test_cifar(void **state) {
-    (void)state;
+TEST(test_cifar) {
     tally counts = {0};
     fuzz_run("cifar", 1000, round_cifar, &counts);
     tally_assert_both(&counts);

@@ -203,8 +203,7 @@ static const char *headed(const char *name, const char *open, const char *item, 
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-static void test_idx_promises(void **state) {
-    (void)state;
+TEST(test_idx_promises) {
     static const unsigned char six[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3};
     static const unsigned char many[] = {0, 0, 0x0E, 2, 0, 1, 0, 0, 0, 1, 0, 0}; /* 32 GiB */
     static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0};          /* of a byte each, i32 in memory */
@@ -217,8 +216,7 @@ static void test_idx_promises(void **state) {
 #define NPY(descr, fortran, shape)                                                                                     \
     "\x93NUMPY\1\0\x50\0{'descr': '" descr "', 'fortran_order': " fortran ", 'shape': (" shape ",), }"
 
-static void test_npy_promises(void **state) {
-    (void)state;
+TEST(test_npy_promises) {
     char head[90];
     static const struct {
         const char *text;
@@ -239,8 +237,7 @@ static void test_npy_promises(void **state) {
 }
 
 /* Of 8000 empty arrays; then the first member's bytes for all of them. */
-static void test_npz_of_many(void **state) {
-    (void)state;
+TEST(test_npz_of_many) {
     enum { MANY = 8000 };
     static ls_named tensors[MANY];
     static char names[MANY][12];
@@ -279,8 +276,7 @@ static size_t put_chunk(uint8_t *to, const char *name, const void *bytes, size_t
 }
 
 /* Gray of 8 bits, 2048 x 2048; before it 400 texts that would inflate to 4 MiB each. */
-static void test_pictures(void **state) {
-    (void)state;
+TEST(test_pictures) {
     enum { SIDE = 2048, TEXTS = 400, ROWS = SIDE * (SIDE + 1) };
     static uint8_t file[8 * MIB], text[4 * MIB], rows[ROWS], packed[MIB];
     const uint8_t head[] = {0, 0, SIDE >> 8, 0, 0, 0, SIDE >> 8, 0, 8, 0, 0, 0, 0};
@@ -308,8 +304,7 @@ static void test_pictures(void **state) {
     expect((bomb){test_file("wide.png", file, size), read_image, size / 2, LS_ERR_FORMAT, NULL});
 }
 
-static void test_csv_of_nothing(void **state) {
-    (void)state;
+TEST(test_csv_of_nothing) {
     expect((bomb){gzipped("zeros.csv.gz", "a\n", 2, "\0", 1, 24 * MIB), read_csv, 0, LS_ERR_FORMAT, "zero bytes"});
     expect((bomb){gzipped("newlines.csv.gz", "a\n1\n", 4, "\n", 1, 24 * MIB), read_csv, 4, LS_OK, NULL});
     expect((bomb){gzipped("spaces.csv.gz", "a\n1\n", 4, " ", 1, 24 * MIB), read_csv, 16 * MIB, LS_ERR_FORMAT,
@@ -318,8 +313,7 @@ static void test_csv_of_nothing(void **state) {
                   "a line has more than 16 MiB"});
 }
 
-static void test_csv_tables(void **state) {
-    (void)state;
+TEST(test_csv_tables) {
     enum { ROWS = 3 * MIB / 4 };
     expect((bomb){gzipped("rows.csv.gz", "a,b\n", 4, "1,2\n", 4, 4 * (size_t)ROWS), read_csv, 2 * (size_t)ROWS * 4,
                   LS_OK, NULL});
@@ -329,8 +323,7 @@ static void test_csv_tables(void **state) {
                   LS_OK, NULL});
 }
 
-static void test_safetensors_are_not_inflated(void **state) {
-    (void)state;
+TEST(test_safetensors_are_not_inflated) {
     static const char overlapping[] = "\x80\0\0\0\0\0\0\0"
                                       "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]},"
                                       "\"b\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[1,10]}}";
@@ -339,16 +332,14 @@ static void test_safetensors_are_not_inflated(void **state) {
 }
 
 /* A megabyte that two thousand tensors lay claim to. */
-static void test_safetensors_overlapping(void **state) {
-    (void)state;
+TEST(test_safetensors_overlapping) {
     const char item[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1048576],\"data_offsets\":[0,1048576]}";
     const char *path = headed("overlap.safetensors", "{", item, 2000, "}", MIB);
     expect((bomb){path, read_safetensors, MIB + 2000 * KIB, LS_ERR_FORMAT, "overlap"});
 }
 
 /* Headers of 3 MiB. What a tensor takes beside its data is less than 1 KiB. */
-static void test_safetensors_headers(void **state) {
-    (void)state;
+TEST(test_safetensors_headers) {
     const char entry[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}";
     const size_t entries = 3 * MIB / (sizeof entry + 6);
     const struct {
@@ -374,8 +365,7 @@ static void test_safetensors_headers(void **state) {
 }
 
 /* Its length may be anything, and is of no use where the file ends before. */
-static void test_safetensors_lengths(void **state) {
-    (void)state;
+TEST(test_safetensors_lengths) {
     const unsigned char length[8] = {0, 0, 0, 5};
     expect((bomb){test_file("length.safetensors", length, sizeof length), read_safetensors, 0, LS_ERR_FORMAT,
                   "83886080 bytes and the file has 8"});
@@ -389,8 +379,7 @@ static void put_record(FILE *stream, uint8_t *room, const void *event, size_t si
 }
 
 /* The largest record and no more, however many there are, and nothing for one that the file does not have. */
-static void test_event_files(void **state) {
-    (void)state;
+TEST(test_event_files) {
     static const char scalar[] = "\x2a\x0a\x0a\x08\x0a\x01"
                                  "a\x15\0\0\x80\x3f";                      /* a summary, a value, its tag, its number */
     static uint8_t room[9 * MIB], event[8 * MIB] = "\x22\xfb\xff\xff\x03"; /* a graph to its end */
@@ -469,8 +458,7 @@ static const char *manifest_of(const repeated *r, size_t *size) {
 }
 
 /* Numbers take more memory than their text: four times the file in all. */
-static void test_manifests(void **state) {
-    (void)state;
+TEST(test_manifests) {
     static const char epochs[] = MANIFEST_HEAD ",\"history\":[", end_epochs[] = EPOCH("\"a\":1") "{}]}";
     static const char last_epoch[] =
         "{\"train_steps\":0,\"validate_steps\":0,\"values\":{}}],\"files\":[" MANIFEST_FILE "]}";
@@ -496,8 +484,7 @@ static void test_manifests(void **state) {
 }
 
 /* What was measured, and little more: an epoch with one metric of training and of validation. */
-static void test_history_of_many_epochs(void **state) {
-    (void)state;
+TEST(test_history_of_many_epochs) {
     enum { EPOCHS = 50000, MOST_BYTES = 200 };
     ls_history history = {.count = 0};
     counted count = {0};
@@ -520,8 +507,7 @@ static void test_history_of_many_epochs(void **state) {
 }
 
 /* Epochs whose names differ, and results that ls_trial_evaluate adds to the last one. */
-static void test_history_of_other_names(void **state) {
-    (void)state;
+TEST(test_history_of_other_names) {
     ls_history history = {.count = 0}, copy;
     static const char *const names[] = {"s", "loss", "", "los", "test_loss"};
     for (int i = 0; i < 5; i++) {

@@ -31,8 +31,7 @@ static void check_start(ls_module *layer, ls_shape weight, double fan_in) {
     ls_module_free(layer);
 }
 
-static void test_layers_start_as_pytorchs(void **state) {
-    (void)state;
+TEST(test_layers_start_as_pytorchs) {
     ls_seed(4);
     check_start(ls_nn_conv_2d(4, 6, LS_SHAPE(3), NULL), LS_SHAPE(6, 4, 3, 3), 36);
     check_start(ls_nn_conv_1d(4, 12, LS_SHAPE(5), &(ls_conv_layer_options){.groups = 2}), LS_SHAPE(12, 2, 5), 10);
@@ -50,13 +49,10 @@ static void test_layers_start_as_pytorchs(void **state) {
 static void assert_refused(const ls_module *module, const char *words) {
     assert_null(module);
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    if (strstr(ls_error_message(), words) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
-    }
+    expect_message(words);
 }
 
-static void test_layers_refuse(void **state) {
-    (void)state;
+TEST(test_layers_refuse) {
     assert_refused(ls_nn_conv_2d(0, 6, LS_SHAPE(3), NULL),
                    "ls_nn_conv_2d: 0 channels in and 6 out: both must be positive");
     assert_refused(ls_nn_conv_2d(4, 6, LS_SHAPE(3, 3, 3), NULL),
@@ -76,8 +72,7 @@ static void test_layers_refuse(void **state) {
 }
 
 /* Each takes x of its own axes only; the first that of one axis fewer, too. */
-static void test_batch_norms_refuse(void **state) {
-    (void)state;
+TEST(test_batch_norms_refuse) {
     static ls_module *(*const constructors[])(int64_t, const ls_batch_norm_options *) = {
         ls_nn_batch_norm_1d, ls_nn_batch_norm_2d, ls_nn_batch_norm_3d};
     static const char *const messages[] = {
@@ -135,8 +130,7 @@ static void check_relu_before(ls_module *pool) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_relu_before_a_pool(void **state) {
-    (void)state;
+TEST(test_relu_before_a_pool) {
     check_relu_before(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}));
     check_relu_before(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(3), .stride = LS_SHAPE(1)}));
     check_relu_before(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(3), .padding = LS_SHAPE(1)}));

@@ -51,10 +51,8 @@ static void assert_row(const ls_tensor *is, float a, float b) {
     assert_memory_equal(elements(is), ((const float[]){a, b}), 2 * sizeof(float));
 }
 
-static void test_several_inputs_and_outputs(void **state) {
-    (void)state;
+SCOPED_TEST(test_several_inputs_and_outputs) {
     ls_module *cell = cell_new();
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *outputs[2];
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){row(1, 2), NULL}, 2, outputs, 2), LS_OK);
     assert_row(outputs[0], 3, 6);
@@ -65,14 +63,12 @@ static void test_several_inputs_and_outputs(void **state) {
     /* (1 + 2 h') (1 + x of the step before) */
     assert_memory_equal(elements(ls_grad(ls_module_find(cell, "weight"))), ((const float[]){13 * 2, 19 * 3}),
                         2 * sizeof(float));
-    assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_module_free(cell);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
-static void test_wrong_numbers_are_refused(void **state) {
-    (void)state;
+TEST(test_wrong_numbers_are_refused) {
     ls_module *cell = cell_new();
     ls_module *linear = ls_nn_linear(2, 2);
     ls_module *chain = ls_sequential(ls_nn_linear(2, 2), cell_new());
@@ -107,8 +103,7 @@ static void test_wrong_numbers_are_refused(void **state) {
     ls_module_free(chain);
 }
 
-static void test_missing_and_foreign_inputs_are_refused(void **state) {
-    (void)state;
+TEST(test_missing_and_foreign_inputs_are_refused) {
     ls_module *cell = cell_new();
     ls_tensor *outputs[2];
     ls_tensor *x = row(1, 2);
@@ -156,8 +151,7 @@ static ls_tensor *faulty_one(ls_module *self, ls_tensor *input) {
     return fault == 2 ? NULL : input;
 }
 
-static void test_faults_of_forward_functions_have_sentences(void **state) {
-    (void)state;
+TEST(test_faults_of_forward_functions_have_sentences) {
     static const ls_module_type many = {.name = "Faulty", .forward_many = faulty_many};
     static const ls_module_type one = {.name = "Faulty", .forward = faulty_one};
     static const struct {
@@ -188,8 +182,7 @@ static void test_faults_of_forward_functions_have_sentences(void **state) {
     ls_module_free(module);
 }
 
-static void test_a_type_has_one_forward_function(void **state) {
-    (void)state;
+TEST(test_a_type_has_one_forward_function) {
     assert_null(ls_module_new(&(ls_module_type){.name = "None"}));
     assert_string_equal(ls_error_message(), "ls_module_new: the type None has no forward function");
     assert_null(ls_module_new(&(ls_module_type){.name = "Both", .forward = faulty_one, .forward_many = faulty_many}));
@@ -203,8 +196,7 @@ static void test_a_type_has_one_forward_function(void **state) {
 
 /* ---- children ---------------------------------------------------------------------------------------------------- */
 
-static void test_children(void **state) {
-    (void)state;
+TEST(test_children) {
     ls_module *inner = ls_sequential(ls_nn_linear(3, 2), ls_nn_tanh());
     ls_module *model = ls_sequential(ls_nn_linear(4, 3), ls_nn_relu(), inner);
     assert_string_equal(ls_module_type_name(model), "Sequential");

@@ -64,8 +64,7 @@ static void step(ls_module *model) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_hooks_are_called_in_order(void **state) {
-    (void)state;
+TEST(test_hooks_are_called_in_order) {
     ls_module *model = ls_sequential(ls_nn_linear(3, 3), ls_nn_relu(), ls_nn_linear(3, 1));
     (void)add_noting(ls_module_child(model, 0), "a");
     (void)add_noting(ls_module_child(model, 1), "b");
@@ -92,8 +91,7 @@ static void test_hooks_are_called_in_order(void **state) {
 }
 
 /* A layer that a Sequential would fuse gives the same with hooks. */
-static void test_hooks_change_no_bits(void **state) {
-    (void)state;
+TEST(test_hooks_change_no_bits) {
     ls_seed(3);
     ls_module *model = ls_sequential(ls_nn_linear(7, 5), ls_nn_relu());
     ls_scope *scope = ls_scope_begin();
@@ -136,8 +134,7 @@ static ls_tensor *square(ls_tensor *x, void *user) {
     return ls_square(x);
 }
 
-static void test_inputs_and_outputs_are_replaced(void **state) {
-    (void)state;
+TEST(test_inputs_and_outputs_are_replaced) {
     ls_module *module = ls_nn_function("Square", square, NULL);
     assert_int_equal(ls_module_add_hooks(module, &(ls_module_hooks){.forward_pre = double_inputs}), 1);
     assert_int_equal(ls_module_add_hooks(module, &(ls_module_hooks){.forward = add_input}), 2);
@@ -201,8 +198,7 @@ static ls_tensor *leaf(double value, bool wanted) {
     return x;
 }
 
-static void test_gradients_are_seen(void **state) {
-    (void)state;
+TEST(test_gradients_are_seen) {
     static const struct {
         bool wanted[SEEN]; /* by the inputs */
         bool used[SEEN];   /* of the outputs */
@@ -251,8 +247,7 @@ static ls_status fail_once(ls_tensor *x, void *user) {
 }
 
 /* A pass that fails between the outputs and the hook leaves nothing of it to the next. */
-static void test_gradients_of_a_failed_pass_are_forgotten(void **state) {
-    (void)state;
+TEST(test_gradients_of_a_failed_pass_are_forgotten) {
     seen s = {0};
     ls_module *module = pair_new(&s);
     ls_scope *scope = ls_scope_begin();
@@ -271,8 +266,7 @@ static void test_gradients_of_a_failed_pass_are_forgotten(void **state) {
 }
 
 /* Data wants no gradient, the layer's parameters do: the hook is called all the same, once for each call. */
-static void test_backward_hooks_need_no_input_gradients(void **state) {
-    (void)state;
+TEST(test_backward_hooks_need_no_input_gradients) {
     ls_module *module = ls_nn_linear(3, 3);
     (void)add_noting(module, "a");
     events[0] = '\0';
@@ -287,8 +281,7 @@ static void test_backward_hooks_need_no_input_gradients(void **state) {
 }
 
 /* A hook is removed, or its module freed, while its call is on the tape. */
-static void test_hooks_go_before_the_backward_pass(void **state) {
-    (void)state;
+TEST(test_hooks_go_before_the_backward_pass) {
     for (int freed = 0; freed < 2; freed++) {
         ls_module *module = ls_nn_linear(3, 3);
         ls_module_hooks hooks = noting("a");
@@ -321,8 +314,7 @@ static ls_status remove_both(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-static void test_hooks_remove_themselves(void **state) {
-    (void)state;
+TEST(test_hooks_remove_themselves) {
     ls_module *module = ls_nn_linear(3, 3);
     (void)add_noting(module, "a");
     int numbers[2];
@@ -344,8 +336,7 @@ static ls_status free_module(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-static void test_a_hook_frees_its_module(void **state) {
-    (void)state;
+TEST(test_a_hook_frees_its_module) {
     ls_module *module = ls_nn_linear(3, 3);
     assert_int_equal(
         ls_module_add_hooks(module, &(ls_module_hooks){.forward_pre = free_module, .release = note_release}), 1);
@@ -389,8 +380,7 @@ static ls_status count_inputs(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-static void test_hooks_of_a_call_without_inputs(void **state) {
-    (void)state;
+TEST(test_hooks_of_a_call_without_inputs) {
     int given = -1;
     static const ls_module_type type = {.name = "One", .forward_many = give_one, .outputs = 1};
     ls_module *module = ls_module_new(&type);
@@ -403,8 +393,7 @@ static void test_hooks_of_a_call_without_inputs(void **state) {
     ls_module_free(module);
 }
 
-static void test_failures_have_sentences(void **state) {
-    (void)state;
+TEST(test_failures_have_sentences) {
     static const struct {
         ls_module_hooks hooks;
         bool backward;

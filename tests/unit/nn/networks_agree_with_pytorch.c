@@ -259,19 +259,16 @@ static void check_networks(ls_dtype dtype, double tolerance, int count) {
     assert_int_equal(run, count);
 }
 
-static void test_networks_in_f64(void **state) {
-    (void)state;
+TEST(test_networks_in_f64) {
     check_networks(LS_F64, 1e-9, WITH_F64);
 }
 
-static void test_networks_in_f32(void **state) {
-    (void)state;
+TEST(test_networks_in_f32) {
     check_networks(LS_F32, 1e-4, NETWORKS);
 }
 
 /* Nothing that the test does not know is passed over. */
-static void test_unknown_lines_are_refused(void **state) {
-    (void)state;
+TEST(test_unknown_lines_are_refused) {
     static const char *const unknown[] = {"linear in=2 out=3 sparse",
                                           "linear in=2 out=3 rank=2",
                                           "perceptron in=2 out=3",

@@ -50,8 +50,7 @@ static ls_tensor *all_rows(void) {
     return rows;
 }
 
-static void test_columns_of_a_table(void **state) {
-    (void)state;
+TEST(test_columns_of_a_table) {
     ls_dataset *data = table();
     ls_module *model = model_new(), *standardize = ls_module_find_child(model, "0");
     assert_int_equal(ls_nn_standardize_fit(standardize, data), LS_OK);
@@ -76,8 +75,7 @@ static void test_columns_of_a_table(void **state) {
 }
 
 /* Pixels of u8, per channel, and numbers far from 0, whose squares would lose them. */
-static void test_channels_of_images(void **state) {
-    (void)state;
+SCOPED_TEST(test_channels_of_images) {
     enum { COUNT = 20, PIXELS = 6 };
     uint8_t pixels[COUNT * 2 * PIXELS];
     double sum[2] = {0}, squares[2] = {0};
@@ -87,7 +85,6 @@ static void test_channels_of_images(void **state) {
         sum[channel] += pixels[i] / (double)(COUNT * PIXELS);
         squares[channel] += (double)pixels[i] * pixels[i] / (COUNT * PIXELS);
     }
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *images = ls_from(LS_SHAPE(COUNT, 2, 2, 3), LS_U8, pixels);
     ls_dataset *data = ls_tensor_dataset(images, images);
     ls_module *module = ls_nn_standardize(2);
@@ -110,18 +107,9 @@ static void test_channels_of_images(void **state) {
     assert_true(fabs(ls_item(ls_module_find(module, "deviation")) / 1e-6 / sqrt((1e6 - 1) / 12) - 1) < 1e-3);
     ls_dataset_free(data);
     ls_module_free(module);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void expect_error(ls_status is, ls_status status, const char *words) {
-    assert_int_equal(is, status);
-    if (strstr(ls_error_message(), words) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
-    }
-}
-
-static void test_refusals(void **state) {
-    (void)state;
+SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_standardize(0));
     ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
     ls_dataset *data = table();
@@ -131,14 +119,13 @@ static void test_refusals(void **state) {
     expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
     expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE, "inputs are [3], must be [2, ...]");
     ls_dataset_free(data);
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *rows = ls_from(LS_SHAPE(2, 3), LS_F32, (const float[]){1, 2, 3, 4, NAN, 6});
     data = ls_tensor_dataset(rows, rows);
     expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT,
                  "channel 1 has a number that is NaN or infinite in samples 0 to 1");
     assert_true(ls_equal(ls_module_find(module, "mean"), ls_zeros(LS_SHAPE(3), LS_F32)));
     ls_dataset_free(data);
-    check_refused(scope, ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
+    check_refused(ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
                   "Standardize: x is [2, 4], must be [n, 3, ...]");
     ls_module_free(module);
     ls_module_free(linear);

@@ -12,8 +12,7 @@
 
 #include "tests/support/weights.h"
 
-static void test_it_computes_what_pytorch_does(void **state) {
-    (void)state;
+TEST(test_it_computes_what_pytorch_does) {
     layers = 2;
     heads = 2;
     width = 8;

@@ -12,8 +12,7 @@
 
 #include "tests/support/weights.h"
 
-static void test_it_computes_what_pytorch_does(void **state) {
-    (void)state;
+TEST(test_it_computes_what_pytorch_does) {
     depth = 2;
     width = 3;
     check_weights(build_model(), "resnet", 47, 30);

@@ -52,8 +52,7 @@ static void check_masks(ls_module *block, const ls_safetensors *values, const ch
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_encoder_layers_compute_what_pytorch_does(void **state) {
-    (void)state;
+TEST(test_encoder_layers_compute_what_pytorch_does) {
     ls_safetensors *values = ls_safetensors_load(LS_FIXTURES "/pytorch_encoder_layer_values.safetensors");
     assert_non_null(values);
     for (int i = 0; i < 4; i++) {
@@ -97,8 +96,7 @@ static void load_gpt2(ls_module *block, const ls_safetensors *file) {
     }
 }
 
-static void test_a_block_of_gpt2_computes_what_it_does(void **state) {
-    (void)state;
+TEST(test_a_block_of_gpt2_computes_what_it_does) {
     ls_safetensors *file = ls_safetensors_load(LS_FIXTURES "/pytorch_gpt2_block.safetensors");
     assert_non_null(file);
     ls_module *block = ls_nn_transformer_block(

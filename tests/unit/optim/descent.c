@@ -92,8 +92,7 @@ static void check_conjugate(ls_conjugate_formula formula, ls_dtype dtype, double
     problem_free(self, optimizer);
 }
 
-static void test_conjugate_gradients_find_the_bottom(void **state) {
-    (void)state;
+TEST(test_conjugate_gradients_find_the_bottom) {
     check_conjugate(LS_POLAK_RIBIERE, LS_F64, 1e-4);
     check_conjugate(LS_FLETCHER_REEVES, LS_F64, 1e-4);
     check_conjugate(LS_POLAK_RIBIERE, LS_F32, 1e-3);
@@ -110,8 +109,7 @@ static int evaluations_in_valley(const ls_conjugate_gradient_options *options) {
     return evaluations;
 }
 
-static void test_conjugate_gradients_along_a_valley(void **state) {
-    (void)state;
+TEST(test_conjugate_gradients_along_a_valley) {
     const int ours = evaluations_in_valley(&(ls_conjugate_gradient_options){.tolerance_change = 1e-300});
     const int steepest =
         evaluations_in_valley(&(ls_conjugate_gradient_options){.tolerance_change = 1e-300, .restart_every = 1});
@@ -121,8 +119,7 @@ static void test_conjugate_gradients_along_a_valley(void **state) {
 
 /* ---- losses that are not finite ---------------------------------------------------------------------------------- */
 
-static void test_a_search_steps_back_from_what_is_not_finite(void **state) {
-    (void)state;
+TEST(test_a_search_steps_back_from_what_is_not_finite) {
     for (int method = 0; method < 2; method++) {
         problem *self = problem_new(barrier, LS_F64, 1, (const double[]){3});
         ls_optimizer *optimizer =
@@ -137,8 +134,7 @@ static void test_a_search_steps_back_from_what_is_not_finite(void **state) {
     }
 }
 
-static void test_fixed_steps_into_what_is_not_finite_are_an_error(void **state) {
-    (void)state;
+TEST(test_fixed_steps_into_what_is_not_finite_are_an_error) {
     problem *self = problem_new(barrier, LS_F64, 1, (const double[]){3});
     ls_optimizer *optimizer = over(ls_lbfgs(NULL, &(ls_lbfgs_options){.learning_rate = 20}), self);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_ERR_STATE);
@@ -155,8 +151,7 @@ static ls_tensor *root(ls_tensor *p) {
     return ls_sum(ls_sqrt(p));
 }
 
-static void test_a_gradient_that_is_not_finite_is_an_error(void **state) {
-    (void)state;
+TEST(test_a_gradient_that_is_not_finite_is_an_error) {
     problem *self = problem_new(root, LS_F64, 2, (const double[]){1, 0});
     ls_optimizer *optimizer = over(ls_lbfgs(NULL, &(ls_lbfgs_options){.strong_wolfe = true}), self);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_ERR_STATE);
@@ -167,8 +162,7 @@ static void test_a_gradient_that_is_not_finite_is_an_error(void **state) {
 
 /* ---- closures ---------------------------------------------------------------------------------------------------- */
 
-static void test_a_closure_that_fails_ends_the_step(void **state) {
-    (void)state;
+TEST(test_a_closure_that_fails_ends_the_step) {
     problem *self = problem_new(rosenbrock, LS_F64, 2, (const double[]){-1.2, 1});
     ls_optimizer *optimizer = over(ls_lbfgs(NULL, &(ls_lbfgs_options){.strong_wolfe = true}), self);
     self->fail_at = 2;
@@ -186,8 +180,7 @@ static ls_status make_too_much(void *argument, double *loss) {
     return evaluate(argument, loss);
 }
 
-static void test_what_goes_wrong_in_a_closure_is_told(void **state) {
-    (void)state;
+TEST(test_what_goes_wrong_in_a_closure_is_told) {
     problem *self = problem_new(rosenbrock, LS_F64, 2, (const double[]){-1.2, 1});
     ls_optimizer *optimizer = over(ls_lbfgs(NULL, NULL), self);
     assert_int_equal(ls_optimizer_step_closure(optimizer, make_too_much, self, NULL), LS_ERR_SHAPE);
@@ -199,8 +192,7 @@ static void test_what_goes_wrong_in_a_closure_is_told(void **state) {
     problem_free(self, optimizer);
 }
 
-static void test_other_optimizers_take_closures_too(void **state) {
-    (void)state;
+TEST(test_other_optimizers_take_closures_too) {
     problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
     ls_optimizer *optimizer = over(ls_sgd(NULL, &(ls_sgd_options){.learning_rate = 0.001}), self);
     double loss = 0;
@@ -233,8 +225,7 @@ static void expect_stop(ls_optimizer *optimizer, const double *start, ls_stop_re
     problem_free(self, optimizer);
 }
 
-static void test_the_reason_of_a_stop_is_known(void **state) {
-    (void)state;
+TEST(test_the_reason_of_a_stop_is_known) {
     const double away[] = {-3, 5, 4}, lowest[] = {1, 2, 3};
     expect_stop(ls_lbfgs(NULL, NULL), lowest, LS_STOP_GRADIENT, 0);
     expect_stop(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 2, .max_evaluations = 9}), away,
@@ -253,8 +244,7 @@ static void test_the_reason_of_a_stop_is_known(void **state) {
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
-static void test_a_parameter_without_a_gradient_stays(void **state) {
-    (void)state;
+TEST(test_a_parameter_without_a_gradient_stays) {
     problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
     ls_tensor *idle = ls_ones(LS_SHAPE(5), LS_F64);
     ls_optimizer *optimizer = ls_lbfgs(NULL, &(ls_lbfgs_options){.strong_wolfe = true});
@@ -269,8 +259,7 @@ static void test_a_parameter_without_a_gradient_stays(void **state) {
     ls_release(idle);
 }
 
-static void test_without_parameters_the_loss_is_evaluated_once(void **state) {
-    (void)state;
+TEST(test_without_parameters_the_loss_is_evaluated_once) {
     problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
     ls_optimizer *optimizer = ls_lbfgs(NULL, NULL);
     double loss = 0;
@@ -286,8 +275,7 @@ static void check_refused_group(ls_optimizer *optimizer, ls_tensor *const *param
     assert_string_equal(ls_error_message(), message);
 }
 
-static void test_what_they_cannot_work_on_is_refused(void **state) {
-    (void)state;
+TEST(test_what_they_cannot_work_on_is_refused) {
     ls_tensor *single = ls_ones(LS_SHAPE(2), LS_F32), *twice = ls_ones(LS_SHAPE(2), LS_F64);
     assert_int_equal(ls_set_requires_grad(single, true), LS_OK);
     assert_int_equal(ls_set_requires_grad(twice, true), LS_OK);
@@ -308,8 +296,7 @@ static void test_what_they_cannot_work_on_is_refused(void **state) {
     ls_release(twice);
 }
 
-static void test_options_out_of_range_are_refused(void **state) {
-    (void)state;
+TEST(test_options_out_of_range_are_refused) {
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.history_size = -1}));
     assert_string_equal(ls_error_message(), "ls_lbfgs: history_size is -1, must lie between 1 and 1e+06");
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.learning_rate = -1}));

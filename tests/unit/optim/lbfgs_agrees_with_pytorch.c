@@ -115,8 +115,7 @@ static void run_path(const char *name, problem *self, const ls_lbfgs_options *op
     ls_release(self->p);
 }
 
-static void test_rosenbrock(void **state) {
-    (void)state;
+TEST(test_rosenbrock) {
     const double valley[] = {-1.2, 1, -1.2, 1, -1.2, 1, -1.2, 1, -1.2, 1};
     problem fixed = {.loss = rosenbrock, .p = ls_from(LS_SHAPE(2), LS_F64, valley)};
     run_path("rosenbrock_fixed", &fixed, &(ls_lbfgs_options){.learning_rate = 0.2, .max_iterations = 5}, 1e-7);
@@ -127,8 +126,7 @@ static void test_rosenbrock(void **state) {
              &(ls_lbfgs_options){.strong_wolfe = true, .history_size = 4, .max_iterations = 12}, 1e-5);
 }
 
-static void test_quadratic(void **state) {
-    (void)state;
+TEST(test_quadratic) {
     problem fixed = {.loss = quadratic, .p = ls_zeros(LS_SHAPE(20), LS_F64)};
     run_path("quadratic_fixed", &fixed, &(ls_lbfgs_options){.history_size = 3}, 1e-7);
     problem searched = {.loss = quadratic, .p = ls_zeros(LS_SHAPE(20), LS_F64)};
@@ -149,8 +147,7 @@ static void run_regression(const char *name, ls_dtype dtype, const ls_lbfgs_opti
     ls_release(self.y);
 }
 
-static void test_regression(void **state) {
-    (void)state;
+TEST(test_regression) {
     run_regression("regression_fixed", LS_F64, NULL, 1e-7);
     run_regression("regression_wolfe", LS_F64, &(ls_lbfgs_options){.strong_wolfe = true, .tolerance_change = 1e-20},
                    1e-6);

@@ -153,8 +153,7 @@ static void check_both_dtypes(const kind *tested, const void *options) {
     check_kind(tested, options, LS_F64);
 }
 
-static void test_sgd(void **state) {
-    (void)state;
+TEST(test_sgd) {
     check_both_dtypes(&sgd, &(ls_sgd_options){.learning_rate = 0.1});
     check_both_dtypes(&sgd, &(ls_sgd_options){.learning_rate = 0.1, .weight_decay = 0.3});
     check_both_dtypes(&sgd, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
@@ -165,8 +164,7 @@ static void test_sgd(void **state) {
                       &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.8, .nesterov = true, .weight_decay = 0.2});
 }
 
-static void test_adam(void **state) {
-    (void)state;
+TEST(test_adam) {
     const ls_adam_options plain = {.learning_rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6};
     ls_adam_options options = plain;
     check_both_dtypes(&adam, &options);
@@ -184,8 +182,7 @@ static void test_adam(void **state) {
                     .learning_rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = LS_ZERO});
 }
 
-static void test_rmsprop(void **state) {
-    (void)state;
+TEST(test_rmsprop) {
     ls_rmsprop_options options = {.learning_rate = 0.01, .alpha = 0.9, .epsilon = 1e-3};
     check_both_dtypes(&rmsprop, &options);
     options.weight_decay = 0.1;
@@ -198,8 +195,7 @@ static void test_rmsprop(void **state) {
     check_both_dtypes(&rmsprop, &options);
 }
 
-static void test_adagrad(void **state) {
-    (void)state;
+TEST(test_adagrad) {
     ls_adagrad_options options = {.learning_rate = 0.1, .epsilon = 1e-8};
     check_both_dtypes(&adagrad, &options);
     options.learning_rate_decay = 0.2;
@@ -210,8 +206,7 @@ static void test_adagrad(void **state) {
 }
 
 /* What the headers promise for options left zero. */
-static void test_defaults(void **state) {
-    (void)state;
+TEST(test_defaults) {
     ls_module *model = make_model(LS_F64);
     static const struct {
         ls_optimizer *(*make)(ls_module *model, const void *options);

@@ -198,8 +198,7 @@ static void check_row(const row *tested, ls_dtype dtype) {
     ls_module_free(model);
 }
 
-static void test_steps(void **state) {
-    (void)state;
+TEST(test_steps) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_row(&rows[i], LS_F64);
         check_row(&rows[i], LS_F32);
@@ -210,8 +209,7 @@ static void test_steps(void **state) {
  * Parameters that are stepped together come out as each by itself: also those with as many steps behind them, but with
  * another momentum (NAdam's mu_product).
  */
-static void test_together(void **state) {
-    (void)state;
+TEST(test_together) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_module *together = make_model(LS_F32), *apart = make_model(LS_F32);
         ls_optimizer *whole = rows[i].make(together), *groups = rows[i].make(NULL);
@@ -248,8 +246,7 @@ static bool has_word(const ls_named *tensors, int count, const char *word) {
 }
 
 /* A second optimizer of the same model goes on from the state of the first. */
-static void test_states(void **state) {
-    (void)state;
+TEST(test_states) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_module *model = make_model(LS_F64), *broken_off = make_model(LS_F64);
         ls_optimizer *optimizer = rows[i].make(model), *first = rows[i].make(broken_off);

@@ -32,12 +32,6 @@ static int unmake(void **state) {
     return 0;
 }
 
-static void expect_message(const char *part) {
-    if (strstr(ls_error_message(), part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, ls_error_message());
-    }
-}
-
 static void expect_none(const ls_schedule *schedule, const char *message) {
     assert_null(schedule);
     expect_message(message);
@@ -63,8 +57,7 @@ static ls_optimizer *two_groups(void) {
 }
 
 /* Each group has a base of its own, and a frozen one stays frozen, also where the largest or least rate is given. */
-static void test_groups(void **state) {
-    (void)state;
+TEST(test_groups) {
     ls_optimizer *optimizer = two_groups();
     ls_schedule *schedule = ls_schedule_cosine(optimizer, 4, 0.02);
     assert_int_equal(ls_schedule_advance(schedule), LS_OK);
@@ -99,8 +92,7 @@ static void test_groups(void **state) {
     ls_optimizer_free(optimizer);
 }
 
-static void test_no_groups(void **state) {
-    (void)state;
+TEST(test_no_groups) {
     ls_optimizer *optimizer = ls_adam(NULL, NULL);
     ls_schedule *schedule = ls_schedule_exponential(optimizer, 0.5);
     const ls_named *tensors = NULL;
@@ -114,8 +106,7 @@ static void test_no_groups(void **state) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static void test_one_cycle_ends(void **state) {
-    (void)state;
+TEST(test_one_cycle_ends) {
     ls_optimizer *optimizer = two_groups();
     ls_schedule *schedule = ls_schedule_warm_up(
         ls_schedule_one_cycle(optimizer, &(ls_one_cycle_options){.steps = 5, .linear = true}), 3, 0);
@@ -132,8 +123,7 @@ static void test_one_cycle_ends(void **state) {
     ls_optimizer_free(optimizer);
 }
 
-static void test_momentum_left_alone(void **state) {
-    (void)state;
+TEST(test_momentum_left_alone) {
     ls_schedule *schedule = ls_schedule_one_cycle(plain, &(ls_one_cycle_options){.steps = 5, .no_momentum = true});
     assert_int_equal(ls_schedule_advance(schedule), LS_OK);
     assert_true(ls_optimizer_momentum(plain) == 0);
@@ -142,8 +132,7 @@ static void test_momentum_left_alone(void **state) {
 }
 
 /* The metrics of a warm-up are not looked at. */
-static void test_plateau_after_warm_up(void **state) {
-    (void)state;
+TEST(test_plateau_after_warm_up) {
     ls_optimizer *optimizer = two_groups();
     const ls_plateau_options options = {.no_patience = true, .factor = 0.5};
     ls_schedule *schedule = ls_schedule_warm_up(ls_schedule_plateau(optimizer, &options), 2, 0.5);
@@ -168,8 +157,7 @@ static double worse(int64_t step, void *user) {
     return step < 3 ? 1 : *(const double *)user;
 }
 
-static void test_function_that_goes_wrong(void **state) {
-    (void)state;
+TEST(test_function_that_goes_wrong) {
     static const double wrong[] = {NAN, INFINITY, -1};
     for (int i = 0; i < 3; i++) {
         double factor = wrong[i];
@@ -203,8 +191,7 @@ static const ls_tensor *find(ls_schedule *schedule, const char *name) {
     return NULL;
 }
 
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     ls_optimizer *optimizer = two_groups();
     ls_schedule *schedule = ls_schedule_plateau(optimizer, &(ls_plateau_options){.no_patience = true, .cooldown = 7});
     assert_int_equal(ls_schedule_advance_by(schedule, 3), LS_OK);
@@ -232,8 +219,7 @@ static void expect_refused_state(ls_schedule *from, ls_schedule *into, ls_optimi
     assert_true(ls_item(find(into, "last_epoch")) == step);
 }
 
-static void test_states_that_do_not_fit(void **state) {
-    (void)state;
+TEST(test_states_that_do_not_fit) {
     ls_optimizer *one = ls_sgd(model, &(ls_sgd_options){.momentum = 0.9}), *other = two_groups();
     ls_schedule *cycle = ls_schedule_one_cycle(one, &(ls_one_cycle_options){.steps = 4});
     ls_schedule *plateau = ls_schedule_plateau(one, NULL);
@@ -259,8 +245,7 @@ static void test_states_that_do_not_fit(void **state) {
     ls_optimizer_free(other);
 }
 
-static void test_failing_allocations(void **state) {
-    (void)state;
+TEST(test_failing_allocations) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     ls_optimizer *optimizer = ls_sgd(NULL, NULL);
@@ -296,8 +281,7 @@ static void test_failing_allocations(void **state) {
 
 /* ---- wrong input ------------------------------------------------------------------------------------------------- */
 
-static void test_wrong_numbers(void **state) {
-    (void)state;
+TEST(test_wrong_numbers) {
     expect_none(ls_schedule_step(sgd, 0, 0), "ls_schedule_step: steps is 0, must lie between 1 and 2^53");
     expect_none(ls_schedule_step(sgd, 3, -0.1), "ls_schedule_step: gamma is -0.1");
     expect_none(ls_schedule_exponential(sgd, NAN), "ls_schedule_exponential: gamma is nan");
@@ -318,8 +302,7 @@ static void test_wrong_numbers(void **state) {
     expect_none(ls_schedule_warm_up(ls_schedule_step(sgd, 5, 0), 1, 1.1), "ls_schedule_warm_up: start is 1.1");
 }
 
-static void test_wrong_options(void **state) {
-    (void)state;
+TEST(test_wrong_options) {
     typedef ls_one_cycle_options one;
     expect_none(ls_schedule_one_cycle(sgd, NULL), "ls_schedule_one_cycle: steps is 0");
     expect_none(ls_schedule_one_cycle(sgd, &(one){.steps = 5, .rising = 1.5}), "rising is 1.5");
@@ -347,8 +330,7 @@ static void test_wrong_options(void **state) {
     expect_none(ls_schedule_plateau(sgd, &(plateau){.epsilon = -1}), "epsilon is -1");
 }
 
-static void test_wrong_calls(void **state) {
-    (void)state;
+TEST(test_wrong_calls) {
     expect_none(ls_schedule_cosine(ls_sgd(model, &(ls_sgd_options){.momentum = -2}), 5, 0),
                 "ls_sgd: momentum is -2"); /* why there is no optimizer */
     expect_message("ls_schedule_cosine: the optimizer");
@@ -364,8 +346,7 @@ static void test_wrong_calls(void **state) {
 }
 
 /* Momentum can be cycled where there is some. */
-static void test_momentum(void **state) {
-    (void)state;
+TEST(test_momentum) {
     assert_null(ls_schedule_one_cycle(plain, &(ls_one_cycle_options){.steps = 5}));
     expect_message("ls_sgd was made without momentum");
     assert_true(ls_optimizer_learning_rate(plain, 0) == 0.1);

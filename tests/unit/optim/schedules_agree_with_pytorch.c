@@ -248,8 +248,7 @@ static void compare(const char *name, const char *part, const double *are) {
     }
 }
 
-static void test_paths(void **state) {
-    (void)state;
+TEST(test_paths) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         path p;
         ls_optimizer *optimizer = make_optimizer(&rows[i]);
@@ -264,8 +263,7 @@ static void test_paths(void **state) {
     }
 }
 
-static void test_broken_off(void **state) {
-    (void)state;
+TEST(test_broken_off) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         path whole, parts;
         ls_optimizer *optimizer = make_optimizer(&rows[i]), *other = make_optimizer(&rows[i]);

@@ -60,8 +60,7 @@ static void check_rows(ls_dtype dtype, int64_t outer, int64_t size, int64_t inne
 
 static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
 
-static void test_rows(void **state) {
-    (void)state;
+TEST(test_rows) {
     for (int d = 0; d < 6; d++) {
         check_rows(dtypes[d], 2, 7, 3, 5);
         check_rows(dtypes[d], 1, 900, 12, 700);
@@ -93,8 +92,7 @@ static void check_places(ls_dtype dtype, int axis, const int64_t *size, const in
     array_free(&index);
 }
 
-static void test_places(void **state) {
-    (void)state;
+TEST(test_places) {
     for (int d = 0; d < 6; d++) {
         check_places(dtypes[d], 1, (const int64_t[]){4, 9, 5}, (const int64_t[]){3, 9, 4});
         check_places(dtypes[d], 2, (const int64_t[]){6, 5, 90}, (const int64_t[]){6, 4, 70});
@@ -105,8 +103,7 @@ static void test_places(void **state) {
     check_places(LS_F32, 0, (const int64_t[]){3, 2, 1}, (const int64_t[]){3, 0, 1});
 }
 
-static void test_random(void **state) {
-    (void)state;
+TEST(test_random) {
     const int64_t counts[] = {0, 1, 2, 3, 4, 5, 1000, 1003};
     const ls_random_state from = {.seed = 42, .stream = 7};
     for (int turn = 0; turn < 16; turn++) {
@@ -184,8 +181,7 @@ static void check_flat(ls_dtype dtype, int64_t count) {
     array_free(&z);
 }
 
-static void test_flat(void **state) {
-    (void)state;
+TEST(test_flat) {
     const int64_t counts[] = {0, 1, 3, 4, 6, 1001, 8192, 8193, 100000};
     for (int i = 0; i < 9; i++) {
         check_flat(LS_F32, counts[i]);
@@ -259,8 +255,7 @@ static void check_steps(ls_dtype dtype, int64_t count, int way) {
           .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.01, .correction1 = 0.5, .correction2 = 0.6);
 }
 
-static void test_steps(void **state) {
-    (void)state;
+TEST(test_steps) {
     const int64_t counts[] = {0, 1, 4, 7, 53, 20000, 20003};
     for (int turn = 0; turn < 28; turn++) {
         check_steps(LS_F32, counts[turn / 4], turn % 4);
@@ -277,8 +272,7 @@ static void check_muon(ls_dtype dtype, int64_t rows, int64_t columns, bool neste
     array_free(&work);
 }
 
-static void test_muon(void **state) {
-    (void)state;
+TEST(test_muon) {
     for (int way = 0; way < 4; way++) {
         const ls_dtype dtype = (way & 1) != 0 ? LS_F64 : LS_F32;
         check_muon(dtype, 12, 9, (way & 2) != 0);

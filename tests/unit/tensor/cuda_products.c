@@ -90,8 +90,7 @@ static void check_gemm(ls_gemm gemm, ls_dtype compute) {
     array_free(&bias);
 }
 
-static void test_gemm(void **state) {
-    (void)state;
+TEST(test_gemm) {
     for (int i = 0; i < 3000; i++) {
         check_gemm(random_gemm(LS_F32), i % 4 == 0 ? LS_F64 : LS_F32);
         check_gemm(random_gemm(LS_F64), LS_F64);
@@ -99,8 +98,7 @@ static void test_gemm(void **state) {
 }
 
 /* NaN goes through the activation. */
-static void test_nan_stays(void **state) {
-    (void)state;
+TEST(test_nan_stays) {
     const float a = NAN, b = 1, bias = 1;
     float c = 0;
     const ls_gemm gemm = {.dtype = LS_F32,
@@ -182,8 +180,7 @@ static void check_conv(const conv_case *c) {
     }
 }
 
-static void test_conv(void **state) {
-    (void)state;
+TEST(test_conv) {
     for (int i = 0; i < 600; i++) {
         const conv_case c = random_conv(i % 3 == 0 ? LS_F64 : LS_F32);
         check_conv(&c);
@@ -269,8 +266,7 @@ static void check_attention(const attention_case *c) {
     array_free(&bias);
 }
 
-static void test_attention(void **state) {
-    (void)state;
+TEST(test_attention) {
     for (int i = 0; i < 300; i++) {
         const attention_case c = {.dtype = array_dice(2) == 0 ? LS_F64 : LS_F32,
                                   .rounds_to = array_dice(4) == 0 ? LS_BF16 : LS_F32,
@@ -289,8 +285,7 @@ static void test_attention(void **state) {
 }
 
 /* Several blocks of rows, and of heads. */
-static void test_attention_in_blocks(void **state) {
-    (void)state;
+TEST(test_attention_in_blocks) {
     for (int way = 0; way < 4; way++) {
         check_attention(&(attention_case){.batch = 2,
                                           .heads = 3,

@@ -64,8 +64,7 @@ static void check_reduction(const reduction *r, ls_dtype dtype, int ndim, const 
     array_free(&y);
 }
 
-static void test_reductions(void **state) {
-    (void)state;
+TEST(test_reductions) {
     const reduction reductions[] = {{"sum", ls_cpu_sum, ls_cuda_sum},
                                     {"prod", ls_cpu_prod, ls_cuda_prod},
                                     {"max", ls_cpu_max, ls_cuda_max},
@@ -85,8 +84,7 @@ static void test_reductions(void **state) {
 }
 
 /* In f64, as ranks that add up their sums in a balanced tree rely on. */
-static void test_equal_shares_sum_to_the_bits_of_the_whole(void **state) {
-    (void)state;
+TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     const int64_t counts[] = {10000, 1 << 16, 2 * 10001, 16 * 1001};
     for (size_t c = 0; c < 4; c++) {
         array x = random_array(LS_F64, 1, &counts[c], ARRAY_DENSE);
@@ -136,8 +134,7 @@ static void check_along(ls_dtype dtype, const int64_t *shape, array_layout layou
     array_free(&own);
 }
 
-static void test_extremes_and_running_sums(void **state) {
-    (void)state;
+TEST(test_extremes_and_running_sums) {
     for (size_t s = 0; s < SHAPES; s++) {
         for (size_t d = 0; d < (s < SMALL_SHAPES ? (size_t)DTYPES : 1); d++) {
             check_along(dtypes[d], shapes[s], (array_layout)((s + d) % ARRAY_LAYOUTS), false);
@@ -181,8 +178,7 @@ static void check_softmax(ls_dtype dtype, const int64_t *shape, bool spoilt, boo
     array_free(&own);
 }
 
-static void test_softmax(void **state) {
-    (void)state;
+TEST(test_softmax) {
     for (size_t s = 0; s < SHAPES; s++) {
         for (int turn = 0; turn < (s < SMALL_SHAPES ? 8 : 1); turn++) {
             check_softmax(turn % 2 == 0 ? LS_F32 : LS_F64, shapes[s], turn / 2 % 2 == 1, turn / 4 == 1);
@@ -190,8 +186,7 @@ static void test_softmax(void **state) {
     }
 }
 
-static void test_orders(void **state) {
-    (void)state;
+TEST(test_orders) {
     for (size_t s = 0; s < SMALL_SHAPES; s++) {
         for (size_t turn = 0; turn < 2 * DTYPES + 4; turn++) {
             const bool reverse = turn % 2 == 1, spoilt = turn >= 2 * DTYPES;

@@ -179,21 +179,18 @@ static const char *at_once(int number, const void *what) {
     return NULL;
 }
 
-static void test_a_gpu(void **state) {
-    (void)state;
+TEST(test_a_gpu) {
     run_in(use_gpu, "2", NULL);
     run_in(by_environment, "1", NULL);
     run_in(one_gpu, "1", NULL);
     run_in(at_once, "1", NULL);
 }
 
-static void test_names_that_are_none(void **state) {
-    (void)state;
+TEST(test_names_that_are_none) {
     run_in(wrong_names, "2", NULL);
 }
 
-static void test_none_there(void **state) {
-    (void)state;
+TEST(test_none_there) {
     run_in(no_gpu, "0", NULL);
     run_in(no_driver, "none", NULL);
     run_in(older, "older", NULL);

@@ -89,8 +89,7 @@ static void check_case(const accuracy *c) {
     assert_true(worst < c->units);
 }
 
-static void test_accuracy(void **state) {
-    (void)state;
+TEST(test_accuracy) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check_case(&cases[i]);
     }
@@ -111,8 +110,7 @@ static float one(ls_map_kernel *kernel, float number) {
     return y[0][0];
 }
 
-static void test_edges(void **state) {
-    (void)state;
+TEST(test_edges) {
     ls_map_kernel *const all[] = {ls_cpu_exp, ls_cpu_sigmoid, ls_cpu_tanh, ls_cpu_silu, ls_cpu_gelu};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_true(isnan(one(all[i], NAN)));

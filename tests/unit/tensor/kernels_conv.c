@@ -109,8 +109,7 @@ static ls_status run_cases(ls_comm *comm, void *argument) {
     return LS_OK;
 }
 
-static void test_one_thread(void **state) {
-    (void)state;
+TEST(test_one_thread) {
     if (ls_onednn_open() == NULL) {
         print_message("without oneDNN: %s\n", ls_onednn_failure());
     }
@@ -120,8 +119,7 @@ static void test_one_thread(void **state) {
     }
 }
 
-static void test_ranks_that_are_threads(void **state) {
-    (void)state;
+TEST(test_ranks_that_are_threads) {
     int some = 4;
     if (ls_run_threads(2, run_cases, &some) != LS_OK) {
         fail_msg("%s", ls_error_message());
@@ -129,16 +127,13 @@ static void test_ranks_that_are_threads(void **state) {
 }
 
 /* A gradient that is there already is added to. */
-static void test_gradients_add_up(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_gradients_add_up) {
     ls_tensor *x = ls_randn(LS_SHAPE(9, 16, 14, 14), LS_F32), *weight = ls_randn(LS_SHAPE(32, 16, 3, 3), LS_F32);
     assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_conv(x, weight, NULL, NULL))), LS_OK);
     ls_tensor *once = ls_clone(ls_grad(weight));
     assert_int_equal(ls_backward(ls_sum(ls_conv(x, weight, NULL, NULL))), LS_OK);
     assert_true(ls_item(ls_max(ls_abs(ls_sub(ls_grad(weight), ls_mul(once, 2))))) < 1e-3);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* Calls on the allocator while a convolution and its gradients run so many times. */
@@ -155,8 +150,7 @@ static long calls_in(test_allocator *allocator, int times) {
     return atomic_load(&allocator->calls) - before;
 }
 
-static void test_the_steady_state_allocates_nothing(void **state) {
-    (void)state;
+TEST(test_the_steady_state_allocates_nothing) {
 #ifdef LS_SANITIZED
     skip(); /* nothing is cached there */
 #endif

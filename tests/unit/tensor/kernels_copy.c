@@ -25,8 +25,7 @@ static void expect_equal(const char *what, const ls_tensor *is, const ls_tensor 
     }
 }
 
-static void test_copy_and_cast_keep_small_integers(void **state) {
-    (void)state;
+TEST(test_copy_and_cast_keep_small_integers) {
     for (int turn = 0; turn < 3000; turn++) {
         int64_t size[LS_MAX_DIMS];
         int64_t part[LS_MAX_DIMS];
@@ -47,8 +46,7 @@ static void test_copy_and_cast_keep_small_integers(void **state) {
 }
 
 /* Larger than a strip, and not a multiple of one. */
-static void test_transposed_copies(void **state) {
-    (void)state;
+TEST(test_transposed_copies) {
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_F16, LS_U8};
     const int64_t size[] = {3, 50, 37};
     for (int d = 0; d < 4; d++) {
@@ -83,8 +81,7 @@ static double cast_number(ls_dtype to, ls_dtype from, double value) {
     return is;
 }
 
-static void test_casts_round_cut_and_hold(void **state) {
-    (void)state;
+TEST(test_casts_round_cut_and_hold) {
     static const struct {
         ls_dtype to, from;
         double value, want;
@@ -136,8 +133,7 @@ static void test_casts_round_cut_and_hold(void **state) {
 }
 
 /* Long enough for the vectorised loops, whose values must be those of one at a time. */
-static void test_long_casts_are_those_of_single_numbers(void **state) {
-    (void)state;
+TEST(test_long_casts_are_those_of_single_numbers) {
     const int64_t size[] = {1000};
     for (int turn = 0; turn < LS_DTYPE_COUNT; turn++) {
         const ls_dtype to = (ls_dtype)turn;
@@ -158,8 +154,7 @@ static void test_long_casts_are_those_of_single_numbers(void **state) {
     }
 }
 
-static void test_fill_and_count(void **state) {
-    (void)state;
+TEST(test_fill_and_count) {
     const double values[] = {0, 1, 3, -0.0, 2.75};
     for (int turn = 0; turn < 800; turn++) {
         int64_t size[LS_MAX_DIMS];
@@ -185,8 +180,7 @@ static void test_fill_and_count(void **state) {
 }
 
 /* Elements between those of a stepped tensor are nobody's business. */
-static void test_nothing_is_written_between_elements(void **state) {
-    (void)state;
+TEST(test_nothing_is_written_between_elements) {
     float memory[20];
     memset(memory, 0x7f, sizeof memory);
     ls_tensor y = {.data = memory, .count = 10, .ndim = 1, .size = {10}, .stride = {2}};

@@ -118,8 +118,7 @@ static void check_take_along_and_scatter(ls_dtype dtype) {
     array_free(&index);
 }
 
-static void test_indexed_reads_and_additions(void **state) {
-    (void)state;
+TEST(test_indexed_reads_and_additions) {
     for (int turn = 0; turn < 600; turn++) {
         check_index_select_and_add(dtypes[turn % DTYPES]);
         check_take_along_and_scatter(dtypes[turn % DTYPES]);
@@ -127,8 +126,7 @@ static void test_indexed_reads_and_additions(void **state) {
 }
 
 /* take_along may look at a part of the other axes. */
-static void test_take_along_from_a_larger_tensor(void **state) {
-    (void)state;
+TEST(test_take_along_from_a_larger_tensor) {
     array x = random_dense(LS_F32, 2, (const int64_t[]){5, 7}, 100);
     array index = random_dense(LS_I64, 2, (const int64_t[]){3, 4}, 7);
     array y = random_dense(LS_F32, 2, (const int64_t[]){3, 4}, 1);
@@ -141,8 +139,7 @@ static void test_take_along_from_a_larger_tensor(void **state) {
     array_free(&y);
 }
 
-static void test_an_index_out_of_range_is_named(void **state) {
-    (void)state;
+TEST(test_an_index_out_of_range_is_named) {
     array x = random_dense(LS_F32, 2, (const int64_t[]){4, 3}, 100);
     array y = random_dense(LS_F32, 2, (const int64_t[]){4, 3}, 100);
     array index = random_dense(LS_I64, 1, (const int64_t[]){4}, 1);

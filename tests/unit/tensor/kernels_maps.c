@@ -339,8 +339,7 @@ static void check_case(const map_case *c, ls_dtype dtype, bool in_place) {
     }
 }
 
-static void test_maps_follow_their_formulas(void **state) {
-    (void)state;
+TEST(test_maps_follow_their_formulas) {
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
     static const int counts[] = {[FLOATS] = 2, [NUMBERS] = 5, [ALL] = 6, [COMPARES] = 6};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -352,8 +351,7 @@ static void test_maps_follow_their_formulas(void **state) {
     }
 }
 
-static void test_where_chooses(void **state) {
-    (void)state;
+TEST(test_where_chooses) {
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
     for (int turn = 0; turn < 300; turn++) {
         const ls_dtype dtype = dtypes[turn % 6];
@@ -404,8 +402,7 @@ static void expect_of(const char *what, ls_map_kernel *kernel, double a, double 
     }
 }
 
-static void test_edges_of_one_operand(void **state) {
-    (void)state;
+TEST(test_edges_of_one_operand) {
     expect_of("relu of NaN", ls_cpu_relu, NAN, 0, 0, 0, NAN);
     expect_of("relu of inf", ls_cpu_relu, INFINITY, 0, 0, 0, INFINITY);
     expect_of("relu of -inf", ls_cpu_relu, -INFINITY, 0, 0, 0, 0);
@@ -432,8 +429,7 @@ static void test_edges_of_one_operand(void **state) {
 }
 
 /* The tail of sigmoid keeps its digits as far as f32 goes. */
-static void test_sigmoid_keeps_its_tail(void **state) {
-    (void)state;
+TEST(test_sigmoid_keeps_its_tail) {
     float x = -87;
     float y = 0;
     const ls_tensor from = {.data = &x, .count = 1, .contiguous = true};
@@ -442,8 +438,7 @@ static void test_sigmoid_keeps_its_tail(void **state) {
     assert_true(fabs((double)y / exp(-87.0) - 1) < 1e-5);
 }
 
-static void test_edges_of_more_operands(void **state) {
-    (void)state;
+TEST(test_edges_of_more_operands) {
     expect_of("maximum of NaN and 1", ls_cpu_maximum, NAN, 1, 0, 0, NAN);
     expect_of("maximum of 1 and NaN", ls_cpu_maximum, 1, NAN, 0, 0, NAN);
     expect_of("minimum of NaN and 1", ls_cpu_minimum, NAN, 1, 0, 0, NAN);
@@ -466,8 +461,7 @@ static void test_edges_of_more_operands(void **state) {
     expect_of("kl_div at target 0", ls_cpu_kl_div, -INFINITY, 0, 0, 0, 0);
 }
 
-static void test_integers_wrap_around_and_hold(void **state) {
-    (void)state;
+TEST(test_integers_wrap_around_and_hold) {
     int64_t x = INT64_MAX;
     int64_t y = 0;
     bool answer = false;
@@ -488,8 +482,7 @@ static void test_integers_wrap_around_and_hold(void **state) {
     assert_true(y == INT64_MIN);
 }
 
-static void test_a_dtype_without_kernel_is_named(void **state) {
-    (void)state;
+TEST(test_a_dtype_without_kernel_is_named) {
     array x = array_new(LS_I32, 1, (const int64_t[]){3}, ARRAY_DENSE);
     const ls_tensor *const operands[] = {&x.tensor};
     assert_int_equal(ls_cpu_exp(NULL, &x.tensor, operands, NULL), LS_ERR_UNSUPPORTED);

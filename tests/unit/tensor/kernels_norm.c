@@ -100,8 +100,7 @@ static void check_layer_norm(ls_dtype dtype, int64_t rows, int64_t width, bool a
     free_all(all, sizeof all / sizeof all[0]);
 }
 
-static void test_layer_norm(void **state) {
-    (void)state;
+TEST(test_layer_norm) {
     static const int64_t widths[] = {1, 2, 15, 16, 17, 64, 100};
     for (int i = 0; i < 7 * 4; i++) {
         check_layer_norm(i % 2 == 0 ? LS_F32 : LS_F64, 1 + i % 5, widths[i / 4], i / 2 % 2 == 0);
@@ -167,8 +166,7 @@ static void check_batch_norm(ls_dtype dtype, ls_shape shape, bool affine, bool t
     free_all(all, sizeof all / sizeof all[0]);
 }
 
-static void test_batch_norm(void **state) {
-    (void)state;
+TEST(test_batch_norm) {
     const ls_shape shapes[] = {LS_SHAPE(2, 1),   LS_SHAPE(8, 5),     LS_SHAPE(16, 64),
                                LS_SHAPE(9, 130), LS_SHAPE(4, 3, 20), LS_SHAPE(2, 70, 3, 2)};
     for (int i = 0; i < 6 * 8; i++) {
@@ -177,8 +175,7 @@ static void test_batch_norm(void **state) {
 }
 
 /* Numbers far from zero lose no digits of their spread. */
-static void test_variance_far_from_zero(void **state) {
-    (void)state;
+TEST(test_variance_far_from_zero) {
     ls_tensor x = numbers_random(LS_F32, LS_SHAPE(1000, 2), 1, 1000);
     ls_tensor mean = numbers_new(LS_F32, LS_SHAPE(2));
     ls_tensor variance = numbers_new(LS_F32, LS_SHAPE(2));

@@ -84,8 +84,7 @@ static void check_sgd(ls_dtype dtype, double momentum, double dampening, bool ne
     training_end(&t);
 }
 
-static void test_sgd(void **state) {
-    (void)state;
+TEST(test_sgd) {
     for (int type = 0; type < 2; type++) {
         const ls_dtype dtype = type == 0 ? LS_F32 : LS_F64;
         check_sgd(dtype, 0, 0, false, 0);
@@ -135,16 +134,14 @@ static void check_adam(ls_dtype dtype, bool decoupled, bool amsgrad, double deca
     training_end(&t);
 }
 
-static void test_adam(void **state) {
-    (void)state;
+TEST(test_adam) {
     for (int way = 0; way < 16; way++) {
         check_adam((way & 1) != 0 ? LS_F64 : LS_F32, (way & 2) != 0, (way & 4) != 0, (way & 8) != 0 ? 0.1 : 0);
     }
 }
 
 /* A parameter that never had a gradient stays where it is. */
-static void test_adam_without_gradient(void **state) {
-    (void)state;
+TEST(test_adam_without_gradient) {
     float p[20];
     const float zero[20] = {0};
     float m[20] = {0};
@@ -198,8 +195,7 @@ static void check_rmsprop(ls_dtype dtype, bool centered, double momentum, double
     training_end(&t);
 }
 
-static void test_rmsprop(void **state) {
-    (void)state;
+TEST(test_rmsprop) {
     for (int way = 0; way < 16; way++) {
         check_rmsprop((way & 1) != 0 ? LS_F64 : LS_F32, (way & 2) != 0, (way & 4) != 0 ? 0.9 : 0,
                       (way & 8) != 0 ? 0.1 : 0);
@@ -326,8 +322,7 @@ static void check_muon(ls_dtype dtype, int rows, int columns, bool nesterov) {
 }
 
 /* Every way in which blocks of its products can be whole or not. */
-static void test_muon(void **state) {
-    (void)state;
+TEST(test_muon) {
     static const int shapes[][2] = {{1, 1},  {1, 9},  {9, 1},   {3, 4},   {4, 16},
                                     {8, 32}, {5, 17}, {37, 70}, {70, 37}, {33, 129}};
     for (int i = 0; i < 20; i++) {
@@ -364,8 +359,7 @@ static void check_flat(ls_dtype dtype, int64_t count) {
     numbers_free(&before);
 }
 
-static void test_flat_kernels(void **state) {
-    (void)state;
+TEST(test_flat_kernels) {
     static const int64_t counts[] = {0, 1, 15, 16, 17, 100, 1000};
     for (int i = 0; i < 14; i++) {
         check_flat(i % 2 == 0 ? LS_F32 : LS_F64, counts[i / 2]);
@@ -403,16 +397,14 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
     numbers_free(&before);
 }
 
-static void test_unscale(void **state) {
-    (void)state;
+TEST(test_unscale) {
     static const int64_t counts[] = {0, 1, 15, 16, 17, 100};
     for (int i = 0; i < 12; i++) {
         check_unscale(i % 2 == 0 ? LS_F32 : LS_F64, counts[i / 2]);
     }
 }
 
-static void test_other_types_are_refused(void **state) {
-    (void)state;
+TEST(test_other_types_are_refused) {
     double sum = 0;
     int64_t x = 1;
     assert_int_equal(ls_cpu_axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);

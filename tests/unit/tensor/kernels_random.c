@@ -19,8 +19,7 @@ static double at(const array *a, int64_t i) {
 }
 
 /* Philox 4x32-10 of an all-zero counter and key, as published with Random123. */
-static void test_known_values(void **state) {
-    (void)state;
+TEST(test_known_values) {
     array uniform = vector(LS_F64, 2);
     const ls_random_state zero = {0, 0};
     assert_int_equal(ls_cpu_random_uniform(NULL, &uniform.tensor, zero, 0, 1), LS_OK);
@@ -32,8 +31,7 @@ static void test_known_values(void **state) {
 }
 
 /* Element i is number i, whatever the size: pieces, odd ends and single elements. */
-static void test_elements_are_numbers_of_the_stream(void **state) {
-    (void)state;
+TEST(test_elements_are_numbers_of_the_stream) {
     const int64_t counts[] = {0, 1, 2, 3, 255, 256, 257, 1000};
     const ls_random_state s = state_of_tests;
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
@@ -55,8 +53,7 @@ static void test_elements_are_numbers_of_the_stream(void **state) {
     }
 }
 
-static void test_ranges_and_moments(void **state) {
-    (void)state;
+TEST(test_ranges_and_moments) {
     enum { COUNT = 200000 };
     array uniform = vector(LS_F32, COUNT);
     array normal = vector(LS_F64, COUNT);
@@ -95,8 +92,7 @@ static void test_ranges_and_moments(void **state) {
 }
 
 /* In f32 many numbers near the end round to it; none may. */
-static void test_uniform_never_reaches_its_end(void **state) {
-    (void)state;
+TEST(test_uniform_never_reaches_its_end) {
     array narrow = vector(LS_F32, 5000);
     assert_int_equal(ls_cpu_random_uniform(NULL, &narrow.tensor, state_of_tests, 1, 1 + 0x1p-22), LS_OK);
     for (int64_t i = 0; i < 5000; i++) {
@@ -107,8 +103,7 @@ static void test_uniform_never_reaches_its_end(void **state) {
     array_free(&narrow);
 }
 
-static void test_integers_of_every_range(void **state) {
-    (void)state;
+TEST(test_integers_of_every_range) {
     array wide = vector(LS_I64, 1000);
     assert_int_equal(ls_cpu_random_integer(NULL, &wide.tensor, state_of_tests, INT64_MIN, INT64_MAX), LS_OK);
     int negative = 0;
@@ -144,8 +139,7 @@ static void check_dropout(ls_dtype dtype, int64_t count, double p) {
     array_free(&longer);
 }
 
-static void test_dropout(void **state) {
-    (void)state;
+TEST(test_dropout) {
     const double probabilities[] = {0, 0.1, 0.5, 0.9, 1};
     for (int i = 0; i < 5; i++) {
         check_dropout(LS_F32, 10000, probabilities[i]);
@@ -158,8 +152,7 @@ static void test_dropout(void **state) {
 }
 
 /* What is dropped is 0 even where it was not a number. */
-static void test_dropout_of_nan(void **state) {
-    (void)state;
+TEST(test_dropout_of_nan) {
     array x = vector(LS_F32, 1000);
     assert_int_equal(ls_cpu_fill(NULL, &x.tensor, NAN), LS_OK);
     assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_OK);

@@ -76,8 +76,7 @@ static double held(ls_dtype dtype, double value) {
     return value;
 }
 
-static void test_reductions_over_any_axes(void **state) {
-    (void)state;
+TEST(test_reductions_over_any_axes) {
     for (int turn = 0; turn < 1200; turn++) {
         const reduction *const r = &reductions[turn % 4];
         const ls_dtype dtype = dtypes[turn / 4 % DTYPES];
@@ -108,8 +107,7 @@ static void test_reductions_over_any_axes(void **state) {
     }
 }
 
-static void test_add_sum_over_missing_axes(void **state) {
-    (void)state;
+TEST(test_add_sum_over_missing_axes) {
     for (int turn = 0; turn < 600; turn++) {
         const ls_dtype dtype = dtypes[turn % DTYPES];
         int64_t size[LS_MAX_DIMS];
@@ -135,8 +133,7 @@ static void test_add_sum_over_missing_axes(void **state) {
 }
 
 /* Tiles, blocks of rows and lanes, and what is left over of each. */
-static void test_sums_of_matrices(void **state) {
-    (void)state;
+TEST(test_sums_of_matrices) {
     const int64_t sizes[][2] = {{64, 512}, {9, 129}, {100, 10}, {1000, 3}, {1, 300}, {17, 1}, {8, 128}, {3, 1000}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int d = 0; d < 2; d++) {
@@ -176,8 +173,7 @@ static void test_sums_of_matrices(void **state) {
 }
 
 /* One long chain of f32 would end near 1.6777216e7: there, adding 1 changes nothing. */
-static void test_long_sums_keep_their_digits(void **state) {
-    (void)state;
+TEST(test_long_sums_keep_their_digits) {
     const int64_t size[] = {1 << 21, 10};
     array x = array_new(LS_F32, 2, size, ARRAY_DENSE);
     array total = array_new(LS_F32, 2, (const int64_t[]){1, 1}, ARRAY_DENSE);
@@ -193,8 +189,7 @@ static void test_long_sums_keep_their_digits(void **state) {
 }
 
 /* The same numbers give the same bits wherever they lie. */
-static void test_sums_do_not_depend_on_the_address(void **state) {
-    (void)state;
+TEST(test_sums_do_not_depend_on_the_address) {
     float memory[1100];
     float first = 0;
     for (int64_t shift = 0; shift < 20; shift++) {
@@ -227,8 +222,7 @@ static double sum_of(double *numbers, int64_t count) {
 }
 
 /* As ranks that add up their sums in a balanced tree rely on. */
-static void test_equal_shares_sum_to_the_bits_of_the_whole(void **state) {
-    (void)state;
+TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     enum { COUNT = 10000 };
     double numbers[COUNT], shares[16];
     for (int64_t i = 0; i < COUNT; i++) {
@@ -248,8 +242,7 @@ static void test_equal_shares_sum_to_the_bits_of_the_whole(void **state) {
     }
 }
 
-static void test_extremes_of_nan(void **state) {
-    (void)state;
+TEST(test_extremes_of_nan) {
     for (int64_t place = 0; place < 40; place++) {
         float memory[40] = {0};
         memory[place] = NAN;
@@ -317,8 +310,7 @@ static void check_along(ls_dtype dtype, int ndim, const int64_t *size, int axis)
     array_free(&back);
 }
 
-static void test_along_every_axis(void **state) {
-    (void)state;
+TEST(test_along_every_axis) {
     for (int turn = 0; turn < 300; turn++) {
         int64_t size[LS_MAX_DIMS];
         const int ndim = array_random_shape(size);
@@ -330,8 +322,7 @@ static void test_along_every_axis(void **state) {
     }
 }
 
-static void test_a_dtype_without_kernel_is_named(void **state) {
-    (void)state;
+TEST(test_a_dtype_without_kernel_is_named) {
     array x = array_new(LS_BF16, 1, (const int64_t[]){3}, ARRAY_DENSE);
     array y = array_new(LS_BF16, 1, (const int64_t[]){1}, ARRAY_DENSE);
     assert_int_equal(ls_cpu_sum(NULL, &y.tensor, &x.tensor), LS_ERR_UNSUPPORTED);

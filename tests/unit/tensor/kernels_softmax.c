@@ -84,19 +84,16 @@ static void check_softmax_backward(const ls_tensor *x, int axis, int64_t width, 
     numbers_free(&dl);
 }
 
-static void test_softmax(void **state) {
-    (void)state;
+TEST(test_softmax) {
     for_axes(check_softmax);
 }
 
-static void test_softmax_backward(void **state) {
-    (void)state;
+TEST(test_softmax_backward) {
     for_axes(check_softmax_backward);
 }
 
 /* Large logits neither overflow nor lose the small ones; -inf is probability 0; a NaN is not hidden. */
-static void test_extreme_logits(void **state) {
-    (void)state;
+TEST(test_extreme_logits) {
     for (int type = 0; type < 2; type++) {
         const ls_dtype dtype = type == 0 ? LS_F32 : LS_F64;
         ls_tensor x = numbers_new(dtype, LS_SHAPE(3, 3));
@@ -120,16 +117,14 @@ static void test_extreme_logits(void **state) {
     }
 }
 
-static void test_softmax_refuses_integers(void **state) {
-    (void)state;
+TEST(test_softmax_refuses_integers) {
     ls_tensor x = numbers_new(LS_I64, LS_SHAPE(3));
     assert_int_equal(ls_cpu_softmax(NULL, &x, &x, 0), LS_ERR_UNSUPPORTED);
     assert_string_equal(ls_error_message(), "softmax: the CPU has no kernel for i64");
     numbers_free(&x);
 }
 
-static void test_empty_softmax(void **state) {
-    (void)state;
+TEST(test_empty_softmax) {
     ls_tensor x = numbers_new(LS_F32, LS_SHAPE(0, 3));
     ls_tensor z = numbers_new(LS_F32, LS_SHAPE(3, 0));
     for (int axis = 0; axis < 2; axis++) {
@@ -214,8 +209,7 @@ static void check_loss(const loss_case *c) {
     }
 }
 
-static void test_class_losses(void **state) {
-    (void)state;
+TEST(test_class_losses) {
     for (int way = 0; way < 16; way++) {
         check_loss(&(loss_case){.dtype = (way & 1) != 0 ? LS_F64 : LS_F32,
                                 .weighted = (way & 2) != 0,
@@ -225,8 +219,7 @@ static void test_class_losses(void **state) {
 }
 
 /* One gradient for all rows is the same as that number for each. */
-static void test_one_gradient_for_all_rows(void **state) {
-    (void)state;
+TEST(test_one_gradient_for_all_rows) {
     ls_tensor logits = numbers_random(LS_F64, LS_SHAPE(4, 3), 5, 0);
     ls_tensor l = numbers_new(LS_F64, LS_SHAPE(4, 3));
     ls_tensor one = numbers_new(LS_F64, LS_SHAPE(1));
@@ -249,8 +242,7 @@ static void test_one_gradient_for_all_rows(void **state) {
     }
 }
 
-static void test_wrong_targets_are_named(void **state) {
-    (void)state;
+TEST(test_wrong_targets_are_named) {
     ls_tensor l = numbers_new(LS_F32, LS_SHAPE(3, 10));
     ls_tensor element = numbers_new(LS_F32, LS_SHAPE(3));
     ls_tensor target = numbers_new(LS_I64, LS_SHAPE(3));

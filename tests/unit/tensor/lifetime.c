@@ -72,8 +72,7 @@ static void check_refused(const char *call, const char *expression, ls_scope *sc
     } while (0)
 #define REFUSED(call, ...) REFUSED_AS(call, "a tensor of a scope that has ended", __VA_ARGS__)
 
-static void test_looking(void **state) {
-    (void)state;
+TEST(test_looking) {
     REFUSED(ls_ndim, ls_ndim(f) != 0);
     REFUSED(ls_size, ls_size(f, 0) != 0);
     REFUSED(ls_stride, ls_stride(f, 0) != 0);
@@ -95,8 +94,7 @@ static void test_looking(void **state) {
     REFUSED(ls_safetensors_save, ls_safetensors_save(test_path("x"), (ls_named[]){{"x", x}, {"f", f}}, 2, NULL));
 }
 
-static void test_changing_and_keeping(void **state) {
-    (void)state;
+TEST(test_changing_and_keeping) {
     REFUSED(ls_copy_into, ls_copy_into(f, x));
     REFUSED(ls_copy_into, ls_copy_into(x, f));
     REFUSED(ls_fill, ls_fill(f, 1));
@@ -108,8 +106,7 @@ static void test_changing_and_keeping(void **state) {
     REFUSED(ls_tensor_dataset, ls_tensor_dataset(f, x));
 }
 
-static void test_gradients(void **state) {
-    (void)state;
+TEST(test_gradients) {
     REFUSED(ls_set_requires_grad, ls_set_requires_grad(f, true));
     REFUSED(ls_requires_grad, ls_requires_grad(f));
     REFUSED(ls_grad, ls_grad(f));
@@ -119,8 +116,7 @@ static void test_gradients(void **state) {
     REFUSED(ls_add_grad_hook, ls_add_grad_hook(f, do_nothing, NULL));
 }
 
-static void test_elementwise(void **state) {
-    (void)state;
+TEST(test_elementwise) {
     REFUSED(ls_neg, ls_neg(f));
     REFUSED(ls_exp, ls_exp(i));
     REFUSED(ls_maximum, ls_relu(i));
@@ -141,8 +137,7 @@ static void test_elementwise(void **state) {
     REFUSED(ls_where, ls_where(x, f, x));
 }
 
-static void test_reductions_and_products(void **state) {
-    (void)state;
+TEST(test_reductions_and_products) {
     REFUSED(ls_sum, ls_sum(f));
     REFUSED(ls_sum, ls_sum(b));
     REFUSED(ls_mean, ls_mean_axes(f, LS_AXES(1), false));
@@ -162,8 +157,7 @@ static void test_reductions_and_products(void **state) {
     REFUSED(ls_einsum, ls_einsum("ij,jk", (ls_tensor *[]){x, f}, 2));
 }
 
-static void test_shapes(void **state) {
-    (void)state;
+TEST(test_shapes) {
     REFUSED(ls_reshape, ls_reshape(f, LS_SHAPE(16)));
     REFUSED(ls_permute, ls_transpose(f, 0, 1));
     REFUSED(ls_permute, ls_permute(f, LS_AXES(1, 0)));
@@ -185,8 +179,7 @@ static void test_shapes(void **state) {
     REFUSED(ls_to, ls_to(f, LS_F64));
 }
 
-static void test_layers_and_losses(void **state) {
-    (void)state;
+TEST(test_layers_and_losses) {
     REFUSED(ls_softmax, ls_softmax(f, 1));
     REFUSED(ls_log_softmax, ls_log_softmax(f, 1));
     REFUSED(ls_dropout, ls_dropout(f, 0.5));
@@ -205,8 +198,7 @@ static void test_layers_and_losses(void **state) {
     REFUSED(ls_pixel_shuffle, ls_pixel_shuffle(f, 2));
 }
 
-static void test_communication(void **state) {
-    (void)state;
+TEST(test_communication) {
     REFUSED(ls_allreduce, ls_allreduce(alone, f, LS_SUM));
     REFUSED(ls_broadcast, ls_broadcast(alone, f, 0));
     REFUSED(ls_isend, ls_isend(alone, f, 0, 0));
@@ -215,8 +207,7 @@ static void test_communication(void **state) {
 /* ---- how they come about ----------------------------------------------------------------------------------------- */
 
 /* The natural mistake: a sum over scopes. */
-static void test_a_sum_over_scopes(void **state) {
-    (void)state;
+TEST(test_a_sum_over_scopes) {
     ls_tensor *sum = ls_zeros(LS_SCALAR, LS_F32);
     ls_tensor *first = sum;
     ls_status status = LS_OK;
@@ -238,8 +229,7 @@ static void test_a_sum_over_scopes(void **state) {
 }
 
 /* The last scope at every depth is remembered, whatever the library does in scopes of its own meanwhile. */
-static void test_scopes_in_scopes(void **state) {
-    (void)state;
+TEST(test_scopes_in_scopes) {
     ls_tensor *of_inner = NULL, *of_outer = NULL;
     ls_tensor *leaf = ls_ones(LS_SHAPE(3), LS_F32);
     assert_int_equal(ls_set_requires_grad(leaf, true), LS_OK);
@@ -266,8 +256,7 @@ static void test_scopes_in_scopes(void **state) {
     ls_release(leaf);
 }
 
-static void test_released(void **state) {
-    (void)state;
+TEST(test_released) {
     static const char why[] = "was released (ls_release) before";
     ls_tensor *kept = ls_zeros(LS_SHAPE(2), LS_F32);
     ls_release(kept);
@@ -301,8 +290,7 @@ static void *end_on_this_thread(void *scope) {
     return status == LS_ERR_STATE && strstr(ls_error_message(), "is another thread's") != NULL ? scope : NULL;
 }
 
-static void test_scopes_that_cannot_end(void **state) {
-    (void)state;
+TEST(test_scopes_that_cannot_end) {
     ls_scope *ended = ls_scope_begin();
     assert_int_equal(ls_scope_end(ended), LS_OK);
     assert_int_equal(ls_scope_end(ended), LS_ERR_STATE);
@@ -313,7 +301,7 @@ static void test_scopes_that_cannot_end(void **state) {
     assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* and not the one that was opened since */
     ls_scope *inner = ls_scope_begin();
     assert_int_equal(ls_scope_end(outer), LS_ERR_STATE);
-    assert_non_null(strstr(ls_error_message(), "not the innermost scope of this thread"));
+    expect_message("not the innermost scope of this thread");
     pthread_t thread;
     void *result = NULL;
     assert_int_equal(pthread_create(&thread, NULL, end_on_this_thread, inner), 0);
@@ -344,8 +332,7 @@ static ls_status leave_a_model(ls_comm *world, void *argument) {
 }
 
 /* What threads leave behind lives on ls_run_threads' memory, which stays for as long. */
-static void test_models_outlive_their_threads(void **state) {
-    (void)state;
+TEST(test_models_outlive_their_threads) {
     enum { RANKS = 3 };
     held kept[RANKS] = {{0}};
     assert_int_equal(ls_run_threads(RANKS, leave_a_model, kept), LS_OK);
@@ -361,8 +348,7 @@ static void test_models_outlive_their_threads(void **state) {
 }
 
 /* Many communicators after each other: their records do not gather. */
-static void test_freed_communicators_do_not_gather(void **state) {
-    (void)state;
+TEST(test_freed_communicators_do_not_gather) {
     ls_comm *first = ls_init(NULL);
     ls_comm *part = NULL;
     assert_int_equal(ls_comm_split(first, 0, 0, &part), LS_OK);
@@ -396,8 +382,7 @@ static void run_steps(int steps) {
 }
 
 /* Records that wait are a bounded number, and all go with the thread. */
-static void test_memory_does_not_grow(void **state) {
-    (void)state;
+TEST(test_memory_does_not_grow) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     run_steps(4);

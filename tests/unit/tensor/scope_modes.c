@@ -16,8 +16,7 @@ static int modes(void) {
     return (no_grad ? 100 : 0) + (int)dtype;
 }
 
-static void test_the_end_of_a_scope_restores_the_modes(void **state) {
-    (void)state;
+TEST(test_the_end_of_a_scope_restores_the_modes) {
     const int before = modes();
     ls_scope *outer = ls_scope_begin();
     assert_int_equal(ls_no_grad(true), false);
@@ -36,8 +35,7 @@ static void test_the_end_of_a_scope_restores_the_modes(void **state) {
 }
 
 /* What is recorded after the scope has a gradient again, and a mode that was on outside stays on. */
-static void test_recording_goes_on_after_a_scope(void **state) {
-    (void)state;
+TEST(test_recording_goes_on_after_a_scope) {
     ls_scope *all = ls_scope_begin();
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);

@@ -30,8 +30,7 @@ static int end(void **state) {
 
 static const ls_dtype all_dtypes[] = {LS_F32, LS_F64, LS_BF16, LS_F16, LS_I64, LS_I32, LS_U8, LS_BOOL};
 
-static void test_filled_tensors_of_every_dtype(void **state) {
-    (void)state;
+TEST(test_filled_tensors_of_every_dtype) {
     for (size_t i = 0; i < sizeof all_dtypes / sizeof *all_dtypes; i++) {
         const ls_dtype dtype = all_dtypes[i];
         const ls_tensor *zeros = ls_zeros(LS_SHAPE(2, 3), dtype);
@@ -48,8 +47,7 @@ static void test_filled_tensors_of_every_dtype(void **state) {
     assert_null(ls_ones(LS_SHAPE(1), (ls_dtype)-1));
 }
 
-static void test_arange(void **state) {
-    (void)state;
+TEST(test_arange) {
     for (size_t i = 0; i < sizeof all_dtypes / sizeof *all_dtypes; i++) {
         if (all_dtypes[i] != LS_BOOL) {
             const ls_tensor *tensor = ls_arange(LS_SHAPE(4, 5), all_dtypes[i]);
@@ -61,8 +59,7 @@ static void test_arange(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
 }
 
-static void test_random_numbers_follow_the_generator(void **state) {
-    (void)state;
+TEST(test_random_numbers_follow_the_generator) {
     ls_seed(17);
     const ls_tensor *uniform = ls_rand(LS_SHAPE(1000), LS_F64);
     const ls_tensor *normal = ls_randn(LS_SHAPE(1000), LS_F64);
@@ -79,8 +76,7 @@ static void test_random_numbers_follow_the_generator(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
 }
 
-static void test_random_integers(void **state) {
-    (void)state;
+TEST(test_random_integers) {
     for (size_t i = 0; i < sizeof all_dtypes / sizeof *all_dtypes; i++) {
         const int64_t high = all_dtypes[i] == LS_BOOL ? 2 : 6;
         const ls_tensor *tensor = ls_randint(LS_SHAPE(400), all_dtypes[i], 0, high);
@@ -101,8 +97,7 @@ static void test_random_integers(void **state) {
     assert_null(ls_randint(LS_SHAPE(1), LS_I32, -3000000000, 0));
 }
 
-static void test_permutations(void **state) {
-    (void)state;
+TEST(test_permutations) {
     ls_seed(3);
     const ls_tensor *order = ls_randperm(100);
     assert_int_equal(ls_dtype_of(order), LS_I64);
@@ -129,8 +124,7 @@ static void count_release(void *data, void *user) {
     *(int *)user += 1;
 }
 
-static void test_from_memory(void **state) {
-    (void)state;
+TEST(test_from_memory) {
     double numbers[] = {1, 2, 3, 4};
     ls_tensor *copy = ls_from(LS_SHAPE(2, 2), LS_F64, numbers);
     ls_tensor *lent = ls_from_memory(LS_SHAPE(2, 2), LS_F64, numbers, NULL, NULL);
@@ -152,8 +146,7 @@ static void test_from_memory(void **state) {
     ls_release(lent);
 }
 
-static void test_reading_one_element(void **state) {
-    (void)state;
+TEST(test_reading_one_element) {
     ls_tensor *tensor = ls_arange(LS_SHAPE(3, 4), LS_F32);
     assert_true(AT(tensor, -1, -2) == 10);
     assert_true(isnan(AT(tensor, 3, 0)));
@@ -168,8 +161,7 @@ static void test_reading_one_element(void **state) {
     assert_true(ls_item(ls_full(LS_SHAPE(1, 1), LS_I64, 5)) == 5);
 }
 
-static void test_copy_into_broadcasts_and_converts(void **state) {
-    (void)state;
+TEST(test_copy_into_broadcasts_and_converts) {
     ls_tensor *to = ls_zeros(LS_SHAPE(2, 3), LS_F16);
     assert_int_equal(ls_copy_into(to, ls_arange(LS_SHAPE(3), LS_I32)), LS_OK);
     assert_true(AT(to, 1, 2) == 2);
@@ -183,8 +175,7 @@ static void test_copy_into_broadcasts_and_converts(void **state) {
     assert_int_equal(ls_copy_into(NULL, to), LS_ERR_ARGUMENT);
 }
 
-static void test_copy_into_overlapping_memory(void **state) {
-    (void)state;
+TEST(test_copy_into_overlapping_memory) {
     ls_tensor *tensor = ls_arange(LS_SHAPE(6), LS_F32);
     const int64_t size = 5;
     const int64_t stride = 1;
@@ -200,8 +191,7 @@ static void test_copy_into_overlapping_memory(void **state) {
     assert_true(AT(square, 0, 1) == 2 && AT(square, 1, 0) == 1);
 }
 
-static void test_what_may_not_be_changed(void **state) {
-    (void)state;
+TEST(test_what_may_not_be_changed) {
     ls_tensor *leaf = ls_zeros(LS_SHAPE(2), LS_F32);
     assert_int_equal(ls_set_requires_grad(leaf, true), LS_OK);
     assert_int_equal(ls_fill(leaf, 1), LS_ERR_STATE);
@@ -215,8 +205,7 @@ static void test_what_may_not_be_changed(void **state) {
     assert_int_equal(ls_fill(NULL, 1), LS_ERR_ARGUMENT);
 }
 
-static void test_equal(void **state) {
-    (void)state;
+TEST(test_equal) {
     ls_tensor *a = ls_arange(LS_SHAPE(2, 3), LS_F32);
     ls_tensor *b = ls_arange(LS_SHAPE(2, 3), LS_F32);
     assert_true(ls_equal(a, b));
@@ -232,8 +221,7 @@ static void test_equal(void **state) {
     assert_true(ls_equal(ls_full(LS_SHAPE(1), LS_F64, NAN), ls_full(LS_SHAPE(1), LS_F64, NAN)));
 }
 
-static void test_allclose(void **state) {
-    (void)state;
+TEST(test_allclose) {
     const double one[] = {1, NAN, INFINITY, -1e-9};
     const double other[] = {1.0005, NAN, INFINITY, 0};
     ls_tensor *a = ls_from(LS_SHAPE(4), LS_F64, one);

@@ -33,8 +33,7 @@ static ls_tensor *ramp(ls_shape shape, double first, double step) {
     return tensor;
 }
 
-static void test_plain_numbers(void **state) {
-    (void)state;
+TEST(test_plain_numbers) {
     expect(ls_scalar(3.25, LS_F32), "tensor(3.2500)");
     expect(FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), "tensor([1., 2., 3.])");
     expect(FROM(LS_SHAPE(3), LS_F32, float, 1.5F, -2.25F, 1000), "tensor([   1.5000,   -2.2500, 1000.0000])");
@@ -45,16 +44,14 @@ static void test_plain_numbers(void **state) {
            "tensor([-9223372036854775808,     9007199254740993])");
 }
 
-static void test_scientific_and_not_finite(void **state) {
-    (void)state;
+TEST(test_scientific_and_not_finite) {
     expect(FROM(LS_SHAPE(2), LS_F32, float, 1e-5F, 1), "tensor([1.0000e-05, 1.0000e+00])");
     expect(FROM(LS_SHAPE(2), LS_F32, float, 1e9F, 1), "tensor([1.0000e+09, 1.0000e+00])");
     expect(FROM(LS_SHAPE(3), LS_F32, float, 1, NAN, INFINITY), "tensor([1., nan, inf])");
     expect(FROM(LS_SHAPE(3), LS_F32, float, 1.5F, NAN, -INFINITY), "tensor([1.5000,    nan,   -inf])");
 }
 
-static void test_more_dimensions(void **state) {
-    (void)state;
+TEST(test_more_dimensions) {
     expect(ls_arange(LS_SHAPE(2, 3), LS_F32), "tensor([[0., 1., 2.],\n        [3., 4., 5.]])");
     expect(ls_arange(LS_SHAPE(2, 3, 4), LS_I64), "tensor([[[ 0,  1,  2,  3],\n"
                                                  "         [ 4,  5,  6,  7],\n"
@@ -74,8 +71,7 @@ static void test_more_dimensions(void **state) {
     ls_release(base);
 }
 
-static void test_nothing_to_show(void **state) {
-    (void)state;
+TEST(test_nothing_to_show) {
     char text[8];
     expect(ls_zeros(LS_SHAPE(0), LS_F32), "tensor([])");
     expect(ls_zeros(LS_SHAPE(0, 3), LS_F32), "tensor([], size=(0, 3))");
@@ -85,8 +81,7 @@ static void test_nothing_to_show(void **state) {
     assert_string_equal(text, "NULL");
 }
 
-static void test_long_lines_break(void **state) {
-    (void)state;
+TEST(test_long_lines_break) {
     expect(ls_zeros(LS_SHAPE(25), LS_F32),
            "tensor([0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0.,\n"
            "        0.])");
@@ -103,8 +98,7 @@ static void test_long_lines_break(void **state) {
                                      "       dtype=f64)");
 }
 
-static void test_the_middle_of_large_tensors_is_left_out(void **state) {
-    (void)state;
+TEST(test_the_middle_of_large_tensors_is_left_out) {
     expect(ls_arange(LS_SHAPE(2000), LS_F32),
            "tensor([0.0000e+00, 1.0000e+00, 2.0000e+00,  ..., 1.9970e+03, 1.9980e+03,\n"
            "        1.9990e+03])");
@@ -122,8 +116,7 @@ static void test_the_middle_of_large_tensors_is_left_out(void **state) {
                                                    "         [ 900,  901,  902,  ..., 1197, 1198, 1199]]])");
 }
 
-static void test_text_is_cut_at_the_capacity(void **state) {
-    (void)state;
+TEST(test_text_is_cut_at_the_capacity) {
     ls_tensor *tensor = FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3);
     char text[10];
     memset(text, 'x', sizeof text);
@@ -151,8 +144,7 @@ static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
 }
 
 /* The text of ls_format and a newline, be it longer than what is kept for short ones; NULL is no crash. */
-static void test_printing(void **state) {
-    (void)state;
+TEST(test_printing) {
     static char printed[1 << 16], wanted[1 << 16];
     ls_tensor *tensors[] = {FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), ls_arange(LS_SHAPE(10, 10, 10), LS_I64), NULL};
     for (int i = 0; i < 3; i++) {

@@ -31,8 +31,7 @@ static int start(void **state) {
     return 0;
 }
 
-static void test_a_scope_frees_what_was_made_in_it(void **state) {
-    (void)state;
+TEST(test_a_scope_frees_what_was_made_in_it) {
     ls_scope *scope = ls_scope_begin();
     assert_non_null(make_watched());
     assert_non_null(make_watched());
@@ -41,8 +40,7 @@ static void test_a_scope_frees_what_was_made_in_it(void **state) {
     assert_int_equal(released, 2);
 }
 
-static void test_without_a_scope_the_user_frees(void **state) {
-    (void)state;
+TEST(test_without_a_scope_the_user_frees) {
     ls_tensor *tensor = make_watched();
     assert_ptr_equal(ls_keep(tensor), tensor);
     assert_int_equal(released, 0);
@@ -52,8 +50,7 @@ static void test_without_a_scope_the_user_frees(void **state) {
     assert_null(ls_keep(NULL));
 }
 
-static void test_keep_lifts_one_scope_at_a_time(void **state) {
-    (void)state;
+TEST(test_keep_lifts_one_scope_at_a_time) {
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
     ls_tensor *once = ls_keep(make_watched());
@@ -69,8 +66,7 @@ static void test_keep_lifts_one_scope_at_a_time(void **state) {
     assert_int_equal(released, 3);
 }
 
-static void test_release_inside_a_scope(void **state) {
-    (void)state;
+TEST(test_release_inside_a_scope) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *first = make_watched();
     ls_tensor *second = make_watched();
@@ -84,18 +80,16 @@ static void test_release_inside_a_scope(void **state) {
     assert_int_equal(released, 3);
 }
 
-static void test_a_scope_ends_only_when_innermost(void **state) {
-    (void)state;
+TEST(test_a_scope_ends_only_when_innermost) {
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
     assert_int_equal(ls_scope_end(outer), LS_ERR_STATE);
-    assert_non_null(strstr(ls_error_message(), "innermost"));
+    expect_message("innermost");
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_int_equal(ls_scope_end(outer), LS_OK);
 }
 
-static void test_a_scope_tells_its_first_error(void **state) {
-    (void)state;
+TEST(test_a_scope_tells_its_first_error) {
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
     assert_null(ls_empty(LS_SHAPE(2, -3), LS_F32));
@@ -109,13 +103,11 @@ static void test_a_scope_tells_its_first_error(void **state) {
     assert_int_equal(ls_scope_end(outer), LS_OK); /* what the inner one told is told */
 }
 
-static void test_ending_no_scope(void **state) {
-    (void)state;
+TEST(test_ending_no_scope) {
     assert_int_equal(ls_scope_end(NULL), LS_ERR_ARGUMENT);
 }
 
-static void test_functions_for_macros(void **state) {
-    (void)state;
+TEST(test_functions_for_macros) {
     const int64_t sizes[LS_MAX_DIMS + 1] = {2, 3, 4};
     const int axes[LS_MAX_DIMS + 1] = {1, -1};
     const ls_shape shape = ls_shape_make(3, sizes), same = LS_SHAPE(2, 3, 4);
@@ -132,8 +124,7 @@ static void test_functions_for_macros(void **state) {
     assert_true(ls_option_zero() == LS_ZERO);
 }
 
-static void test_shapes_that_cannot_be(void **state) {
-    (void)state;
+TEST(test_shapes_that_cannot_be) {
     assert_null(ls_empty(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), LS_F32));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
     assert_null(ls_empty(LS_SHAPE(INT64_MAX, INT64_MAX), LS_F32));
@@ -144,8 +135,7 @@ static void test_shapes_that_cannot_be(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_MEMORY);
 }
 
-static void test_empty_tensors(void **state) {
-    (void)state;
+TEST(test_empty_tensors) {
     ls_tensor *tensor = ls_zeros(LS_SHAPE(3, 0, 2), LS_F64);
     assert_non_null(tensor);
     assert_int_equal(ls_numel(tensor), 0);
@@ -154,8 +144,7 @@ static void test_empty_tensors(void **state) {
     ls_release(tensor);
 }
 
-static void test_views_share_memory(void **state) {
-    (void)state;
+TEST(test_views_share_memory) {
     ls_tensor *base = make_watched();
     ls_tensor *other = ls_alias(base);
     ls_tensor *column = ls_tensor_view(base, 1, (const int64_t[]){2}, (const int64_t[]){3}, 1);
@@ -175,8 +164,7 @@ static void test_views_share_memory(void **state) {
     assert_int_equal(released, 1);
 }
 
-static void test_looking(void **state) {
-    (void)state;
+TEST(test_looking) {
     ls_tensor *tensor = ls_empty(LS_SHAPE(2, 3, 4), LS_I32);
     assert_int_equal(ls_size(tensor, -1), 4);
     assert_int_equal(ls_stride(tensor, 0), 12);
@@ -193,8 +181,7 @@ static void test_looking(void **state) {
     ls_release(tensor);
 }
 
-static void test_take_and_give(void **state) {
-    (void)state;
+TEST(test_take_and_give) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *tensor = ls_tensor_take(make_watched());
     assert_int_equal(ls_scope_end(scope), LS_OK);
@@ -208,8 +195,7 @@ static void test_take_and_give(void **state) {
     assert_null(ls_tensor_give(NULL));
 }
 
-static void test_rehome_keeps_handles_good(void **state) {
-    (void)state;
+TEST(test_rehome_keeps_handles_good) {
     ls_tensor *flat = ls_zeros(LS_SHAPE(10), LS_F32);
     ls_tensor *tensor = ls_full(LS_SHAPE(2, 2), LS_F32, 7);
     assert_int_equal(ls_tensor_move_storage(tensor, flat->storage, 3), LS_OK);
@@ -220,8 +206,7 @@ static void test_rehome_keeps_handles_good(void **state) {
     ls_release(tensor);
 }
 
-static void test_size_classes(void **state) {
-    (void)state;
+TEST(test_size_classes) {
     int last = 0;
     for (size_t bytes = 0; bytes < 100000; bytes += bytes < 2100 ? 1 : 97) {
         const int bin = ls_cache_bin(bytes);
@@ -232,8 +217,7 @@ static void test_size_classes(void **state) {
     }
 }
 
-static void test_memory_is_aligned_and_used_again(void **state) {
-    (void)state;
+TEST(test_memory_is_aligned_and_used_again) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     for (int round = 0; round < 5; round++) {
@@ -272,8 +256,7 @@ static void run_thread(void *(*function)(void *), void *argument) {
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void test_threads_give_everything_back(void **state) {
-    (void)state;
+TEST(test_threads_give_everything_back) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     run_thread(free_in_thread, ls_zeros(LS_SHAPE(1000), LS_F32));
@@ -283,8 +266,7 @@ static void test_threads_give_everything_back(void **state) {
 }
 
 /* Whoever only frees what others allocate keeps no more than the limit. */
-static void test_a_cache_has_a_limit(void **state) {
-    (void)state;
+TEST(test_a_cache_has_a_limit) {
     ls_cache cache;
     ls_cache_init(&cache);
     cache.limit = 1000;
@@ -301,8 +283,7 @@ static void test_a_cache_has_a_limit(void **state) {
 }
 
 /* A cache full of other sizes is given up before memory is said to be out. */
-static void test_a_full_cache_is_emptied_when_memory_is_short(void **state) {
-    (void)state;
+TEST(test_a_full_cache_is_emptied_when_memory_is_short) {
     test_allocator allocator;
     test_allocator_start(&allocator);
     ls_release(ls_empty(LS_SHAPE(5000), LS_F32));
@@ -330,8 +311,7 @@ static ls_status make_a_few(void) {
     return status;
 }
 
-static void test_every_failing_allocation_is_an_error(void **state) {
-    (void)state;
+TEST(test_every_failing_allocation_is_an_error) {
     test_allocator allocator;
     bool worked = false;
     for (long fail = 0; fail < 100 && !worked; fail++) {

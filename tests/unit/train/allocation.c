@@ -207,8 +207,7 @@ static void check_steady(ls_rank_function train, int ranks) {
     assert_int_equal(left, 0);
 }
 
-static void test_steady_training_allocates_nothing(void **state) {
-    (void)state;
+TEST(test_steady_training_allocates_nothing) {
 #ifdef LS_SANITIZED
     skip(); /* nothing is cached there */
 #endif
@@ -371,14 +370,12 @@ static void check_every_allocation(int ranks, bool once) {
     assert_true(n > 100);
 }
 
-static void test_memory_runs_out_alone(void **state) {
-    (void)state;
+TEST(test_memory_runs_out_alone) {
     check_every_allocation(0, false);
     check_every_allocation(0, true);
 }
 
-static void test_memory_runs_out_on_two_ranks(void **state) {
-    (void)state;
+TEST(test_memory_runs_out_on_two_ranks) {
     check_every_allocation(RANKS, false);
     check_every_allocation(RANKS, true);
 }
@@ -402,8 +399,7 @@ static ls_status read_two_epochs(void) {
 }
 
 /* Wherever it runs out that is told, and all is given back. */
-static void test_memory_runs_out_on_threads_of_a_loader(void **state) {
-    (void)state;
+TEST(test_memory_runs_out_on_threads_of_a_loader) {
     bool enough = false;
     for (long n = 0; !enough; n++) {
         test_allocator allocator;

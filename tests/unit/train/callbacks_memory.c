@@ -121,13 +121,11 @@ static void check_every_allocation(bool once) {
     assert_true(n > 100);
 }
 
-static void test_all_memory_from_there_on(void **state) {
-    (void)state;
+TEST(test_all_memory_from_there_on) {
     check_every_allocation(false);
 }
 
-static void test_one_block(void **state) {
-    (void)state;
+TEST(test_one_block) {
     check_every_allocation(true);
 }
 

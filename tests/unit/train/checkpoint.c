@@ -83,8 +83,7 @@ static void write_bytes(const char *path, const unsigned char *bytes, size_t siz
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
-static void test_save_and_load(void **state) {
-    (void)state;
+TEST(test_save_and_load) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("saved/deep/one"));
     training t = begin(NULL, NULL), other = begin(NULL, NULL);
@@ -112,8 +111,7 @@ static void test_save_and_load(void **state) {
 }
 
 /* Checksums are of what was to be written, not of what became of it. */
-static void test_spoiled_in_writing(void **state) {
-    (void)state;
+TEST(test_spoiled_in_writing) {
     training t = begin(NULL, NULL);
     spoils = true;
     assert_int_equal(ls_trial_save(t.trial, in_root("spoiled")), LS_OK);
@@ -123,8 +121,7 @@ static void test_spoiled_in_writing(void **state) {
 }
 
 /* As Lockstep wrote it when it was first released. */
-static void test_an_old_manifest(void **state) {
-    (void)state;
+TEST(test_an_old_manifest) {
     ls_manifest manifest;
     assert_int_equal(ls_checkpoint_verify(LS_FIXTURES "/checkpoint"), LS_OK);
     assert_int_equal(ls_manifest_read(LS_FIXTURES "/checkpoint", &manifest), LS_OK);
@@ -142,8 +139,7 @@ static void test_an_old_manifest(void **state) {
 }
 
 /* What JSON has no numbers for, and what must not lose a bit. */
-static void test_history_keeps_its_bits(void **state) {
-    (void)state;
+TEST(test_history_keeps_its_bits) {
     const double values[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, -0.0, 1e308, 3};
     training t = begin(NULL, NULL), other = begin(NULL, NULL);
     ls_history_entry entry = {.train_steps = 7, .validate_steps = 3};
@@ -167,8 +163,7 @@ static void test_history_keeps_its_bits(void **state) {
     end(&other);
 }
 
-static void test_keeps_the_newest_and_the_best(void **state) {
-    (void)state;
+TEST(test_keeps_the_newest_and_the_best) {
     char best[PATH_MAX], target[PATH_MAX] = "";
     const ls_checkpoint_options options = {.folder = in_root("kept"), .keep = 2, .best = "loss", .highest = true};
     training t = begin(&options, NULL);
@@ -200,8 +195,7 @@ static ls_status ask_at_two(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static void test_a_hook_asks(void **state) {
-    (void)state;
+TEST(test_a_hook_asks) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     ls_callback *asking = ls_callback_new(&(ls_callback_hooks){.on_step_training = ask_at_two}, NULL);
@@ -223,8 +217,7 @@ static ls_status stop_after_two(ls_trial_state *state, void *user) {
 }
 
 /* A run that a hook has ended behind an epoch has ended for whoever goes on from there. */
-static void test_a_hook_stops(void **state) {
-    (void)state;
+TEST(test_a_hook_stops) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("stopped"));
     setting s = make_setting();
@@ -324,8 +317,7 @@ static void test_wrong_use(void **state) {
 }
 
 /* Two histories in one folder would be taken for one. */
-static void test_folder_of_another_run(void **state) {
-    (void)state;
+TEST(test_folder_of_another_run) {
     const ls_checkpoint_options options = {.folder = in_root("further")};
     training t = begin(&options, NULL);
     assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
@@ -343,8 +335,7 @@ static void test_folder_of_another_run(void **state) {
 }
 
 /* A second run with .overwrite starts fresh, and leaves what is not a checkpoint. */
-static void test_overwrite(void **state) {
-    (void)state;
+TEST(test_overwrite) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("again"));
     const ls_checkpoint_options first = {.folder = folder, .every_epochs = 1, .keep = 9, .best = "loss"};
@@ -381,8 +372,7 @@ static void test_overwrite(void **state) {
     end(&t);
 }
 
-static void test_folder_of_another_trial(void **state) {
-    (void)state;
+TEST(test_folder_of_another_trial) {
     const ls_checkpoint_options options = {.folder = in_root("shared")};
     assert_int_equal(mkdir(in_root("shared"), 0777), 0);
     const int other = open(in_root("shared"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -399,8 +389,7 @@ static void test_folder_of_another_trial(void **state) {
 
 /* The names of a folder and of those that it lies in are on disk before anything is written there, even if another
  * program has made the folder. */
-static void test_the_parent_is_synced(void **state) {
-    (void)state;
+TEST(test_the_parent_is_synced) {
     char root[PATH_MAX], inner[PATH_MAX];
     assert_non_null(realpath(in_root(""), root));
     assert_int_equal(ls_path_join(inner, root, "outer"), LS_OK);
@@ -428,8 +417,7 @@ static void make_entry(const char *folder, const char *name, bool is_folder) {
 }
 
 /* In a folder that is the user's project, what is not of a run's own form and type stays. */
-static void test_only_own_entries_are_removed(void **state) {
-    (void)state;
+TEST(test_only_own_entries_are_removed) {
     static const struct {
         const char *name;
         bool is_folder;
@@ -466,8 +454,7 @@ static void test_only_own_entries_are_removed(void **state) {
 }
 
 /* Neither a file called "best" nor a folder with somebody else's manifest.json is replaced. */
-static void test_files_of_the_user_are_kept(void **state) {
-    (void)state;
+TEST(test_files_of_the_user_are_kept) {
     const ls_checkpoint_options options = {.folder = in_root("mine"), .best = "loss"};
     assert_int_equal(mkdir(options.folder, 0777), 0);
     make_entry(options.folder, "best", false);
@@ -483,8 +470,7 @@ static void test_files_of_the_user_are_kept(void **state) {
 }
 
 /* A layer that a hook has put into evaluation mode is so after the trial goes on elsewhere. */
-static void test_modes_of_layers(void **state) {
-    (void)state;
+TEST(test_modes_of_layers) {
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
         ls_module *layer = ls_nn_dropout(0.5);
@@ -509,8 +495,7 @@ static void test_modes_of_layers(void **state) {
 }
 
 /* What another trial had. */
-static void test_wrong_trial(void **state) {
-    (void)state;
+TEST(test_wrong_trial) {
     training t = begin(NULL, NULL);
     assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
     assert_int_equal(ls_trial_save(t.trial, in_root("other")), LS_OK);
@@ -578,8 +563,7 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
 }
 
 /* A trial that did not look for the best checkpoint left no best value. */
-static void test_no_best_value(void **state) {
-    (void)state;
+TEST(test_no_best_value) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("no-best"));
     training t = begin(NULL, NULL);
@@ -597,8 +581,7 @@ static void test_no_best_value(void **state) {
     ls_log_set_sink(NULL, NULL);
 }
 
-static void test_damaged_files(void **state) {
-    (void)state;
+TEST(test_damaged_files) {
     unsigned char bytes[16384];
     char folder[PATH_MAX], path[PATH_MAX + 100];
     snprintf(folder, sizeof folder, "%s", in_root("harm"));
@@ -642,8 +625,7 @@ static void test_damaged_files(void **state) {
 }
 
 /* ls_module_load takes the newest whole checkpoint of a folder, one checkpoint, or the link to the best. */
-static void test_weights_from_folders(void **state) {
-    (void)state;
+TEST(test_weights_from_folders) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("weights"));
     const ls_checkpoint_options options = {.folder = folder};
@@ -685,8 +667,7 @@ static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char
 }
 
 /* Damaged twice: what is left is the newer of the two, and nothing that looks like a checkpoint. */
-static void test_damaged_twice(void **state) {
-    (void)state;
+TEST(test_damaged_twice) {
     unsigned char byte = 0;
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("twice"));
@@ -715,8 +696,7 @@ static void change_manifest(const char *path, const char *from, const char *to) 
     write_bytes(path, bytes, strlen((char *)bytes));
 }
 
-static void test_newer_format(void **state) {
-    (void)state;
+TEST(test_newer_format) {
     char path[PATH_MAX];
     training t = begin(NULL, NULL);
     assert_int_equal(ls_trial_save(t.trial, in_root("newer/epoch-000001-step-0000000003")), LS_OK);
@@ -731,8 +711,7 @@ static void test_newer_format(void **state) {
 }
 
 /* Loading refuses a part that it does not know, instead of forgetting it. */
-static void test_unknown_part(void **state) {
-    (void)state;
+TEST(test_unknown_part) {
     training t = begin(NULL, NULL);
     ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
     assert_non_null(snapshot);
@@ -793,8 +772,7 @@ static void round_manifest(uint64_t number, void *argument) {
     }
 }
 
-static void test_fuzzed_manifests(void **state) {
-    (void)state;
+TEST(test_fuzzed_manifests) {
     static fuzzing fuzz;
     training t = begin(NULL, NULL);
     assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);

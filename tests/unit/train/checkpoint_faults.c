@@ -140,8 +140,7 @@ static ls_status write_large(const char *path, const unsigned char *bytes, size_
     return status;
 }
 
-static void test_every_call_fails_of_a_large_file(void **state) {
-    (void)state;
+TEST(test_every_call_fails_of_a_large_file) {
     enum { SIZE = (5 << 19) + 4096 + 77 };
     unsigned char *bytes = malloc(SIZE);
     assert_non_null(bytes);
@@ -174,8 +173,7 @@ static void test_every_call_fails_of_a_large_file(void **state) {
 }
 
 /* From one checkpoint to the third: each call fails once. */
-static void test_every_call_fails(void **state) {
-    (void)state;
+TEST(test_every_call_fails) {
     ls_log_set_level(LS_LOG_OFF);
     int failures = 0;
     for (int call = 0;; call++) {
@@ -220,8 +218,7 @@ static bool killed_at(int call, training_run run) {
 }
 
 /* The same, but for kill -9. Nothing is left behind when training has gone on. */
-static void test_killed_at_every_call(void **state) {
-    (void)state;
+TEST(test_killed_at_every_call) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
         forget_folder(busy()->folder);
@@ -236,8 +233,7 @@ static void test_killed_at_every_call(void **state) {
 }
 
 /* A run that overwrites an earlier one is killed: each checkpoint is whole or not there, and the next run ends it. */
-static void test_killed_while_overwriting(void **state) {
-    (void)state;
+TEST(test_killed_while_overwriting) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
         forget_folder(busy()->folder);
@@ -260,8 +256,7 @@ static const char *train_on_small_disk(int bytes, const void *what) {
     return NULL;
 }
 
-static void test_full_disk(void **state) {
-    (void)state;
+TEST(test_full_disk) {
     for (int bytes = 0; bytes < 400; bytes += 50) {
         forget_folder(busy()->folder);
         assert_int_equal(train_on(1), LS_OK);

@@ -41,8 +41,7 @@ static void multiply(void) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_signals_within_products(void **state) {
-    (void)state;
+TEST(test_signals_within_products) {
     flood self = {.target = pthread_self()};
     uint32_t before;
     void *stack = NULL;

@@ -47,8 +47,7 @@ static double correlation_of(int set, int64_t count) {
     return correlation(s, NULL);
 }
 
-static void test_several_numbers_and_a_formula(void **state) {
-    (void)state;
+TEST(test_several_numbers_and_a_formula) {
     setting s = make_setting();
     int calls = 0;
     ls_trial_options options = options_of(&s);
@@ -83,8 +82,7 @@ static void expect_refused(const ls_metric_functions *functions, const char *rea
     expect_message(reason);
 }
 
-static void test_functions_that_are_none(void **state) {
-    (void)state;
+TEST(test_functions_that_are_none) {
     const char *why = "(width 0) needs mean alone, or update, result and a width of 1 or more";
     expect_refused(&(ls_metric_functions){.name = "x", .update = add_products}, why);
     expect_refused(&(ls_metric_functions){.name = "x", .update = add_products, .result = correlation}, why);
@@ -135,8 +133,7 @@ static void expect_released(ls_trial_options *options, ls_metric *second, int *r
 }
 
 /* Options that are wrong, before and after the metrics are looked at, a hook that refuses, and a constructor's NULL. */
-static void test_failures_free_metrics(void **state) {
-    (void)state;
+TEST(test_failures_free_metrics) {
     setting s = make_setting();
     int released = 0;
     ls_trial_options options = options_of(&s);
@@ -157,8 +154,7 @@ static void test_failures_free_metrics(void **state) {
     free_setting(&s);
 }
 
-static void test_owners(void **state) {
-    (void)state;
+TEST(test_owners) {
     setting s = make_setting();
     int released = 0;
     ls_trial_options options = options_of(&s);
@@ -188,8 +184,7 @@ static void test_owners(void **state) {
 }
 
 /* As languages without compound literals give them. */
-static void test_arrays(void **state) {
-    (void)state;
+TEST(test_arrays) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     ls_metric *const metrics[] = {NULL, ls_metric_named("acc"), ls_metric_named("mae")};
@@ -205,8 +200,7 @@ static void test_arrays(void **state) {
     free_setting(&s);
 }
 
-static void test_metrics_of_constructors(void **state) {
-    (void)state;
+TEST(test_metrics_of_constructors) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.custom_metrics = (ls_metric *const[]){ls_metric_named("acc"), ls_metric_named("loss")};
@@ -265,8 +259,7 @@ static void goes_on_after(int64_t after) {
     free_setting(&s);
 }
 
-static void test_going_on_in_the_midst_of_an_epoch(void **state) {
-    (void)state;
+TEST(test_going_on_in_the_midst_of_an_epoch) {
     goes_on_after(1);
     goes_on_after(2);
     goes_on_after(4);
@@ -278,8 +271,7 @@ static void expect_wrong_state(ls_trial *trial, const ls_named *tensors, int cou
     expect_message(why);
 }
 
-static void test_what_other_metrics_counted(void **state) {
-    (void)state;
+TEST(test_what_other_metrics_counted) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc");

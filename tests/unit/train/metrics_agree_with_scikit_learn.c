@@ -84,13 +84,11 @@ static void check_named(const sample_set *set, const char *metric) {
     CHECK(set, ls_metric_named(metric), metric);
 }
 
-static void test_classes(void **state) {
-    (void)state;
+SCOPED_TEST(test_classes) {
     static const char *const names[] = {"acc",          "top_1_acc",       "top_2_acc",        "top_4_acc",
                                         "confusion",    "precision_macro", "precision_micro",  "precision_per_class",
                                         "recall_macro", "recall_micro",    "recall_per_class", "f1_macro",
                                         "f1_micro",     "f1_per_class",    "acc_var",          "acc_std"};
-    ls_scope *scope = ls_scope_begin();
     const sample_set set = {.outputs = scores(1, LS_SHAPE(SAMPLES, CLASSES)),
                             .targets = score_targets(2, SAMPLES, CLASSES),
                             .criterion = ls_criterion_cross_entropy};
@@ -101,13 +99,10 @@ static void test_classes(void **state) {
     CHECK(&set, ls_metric_recall(NULL), "recall_macro");
     CHECK(&set, ls_metric_f1(&(ls_class_metric_options){.average = LS_AVERAGE_NONE}), "f1_per_class");
     CHECK(&set, ls_metric_var(ls_metric_named("acc"), true), "acc_var_population");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* The same with the classes behind: [n, 1, classes] with [n, 1]; and as one-hot rows. */
-static void test_classes_in_other_shapes(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_classes_in_other_shapes) {
     ls_tensor *outputs = scores(1, LS_SHAPE(SAMPLES, CLASSES));
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
     ls_tensor *rows = ls_eq(ls_unsqueeze(targets, 1), ls_arange(LS_SHAPE(1, CLASSES), LS_I64));
@@ -121,15 +116,12 @@ static void test_classes_in_other_shapes(void **state) {
         check_named(sets[i], "confusion");
         check_named(sets[i], "f1_macro");
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_classes_that_do_not_occur(void **state) {
-    (void)state;
+SCOPED_TEST(test_classes_that_do_not_occur) {
     static const char *const names[] = {"precision_macro", "precision_micro", "precision_per_class",
                                         "recall_macro",    "recall_micro",    "recall_per_class",
                                         "f1_macro",        "f1_micro",        "f1_per_class"};
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *outputs = scores(1, LS_SHAPE(SAMPLES, CLASSES));
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
     ls_tensor *low = ls_ge(ls_arange(LS_SHAPE(1, CLASSES), LS_I64), 3);
@@ -141,13 +133,10 @@ static void test_classes_that_do_not_occur(void **state) {
         snprintf(name, sizeof name, "rare_%s", names[i]);
         CHECK(&set, ls_metric_named(names[i]), name);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* Targets that the criterion leaves out: a class, and a number that is none. */
-static void test_ignored_targets(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_ignored_targets) {
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
     for (int64_t ignored = 2; ignored >= -100; ignored -= 102) {
         ls_class_loss_options loss = {.ignore = true, .ignore_index = ignored};
@@ -166,12 +155,9 @@ static void test_ignored_targets(void **state) {
         CHECK(&set, ls_metric_named("acc"), "acc_kept");
         CHECK(&set, ls_metric_named("acc_var"), "acc_var_kept");
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_yes_or_no(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_yes_or_no) {
     ls_tensor *outputs = scores(3, LS_SHAPE(SAMPLES));
     ls_tensor *targets = ls_to(score_targets(4, SAMPLES, 2), LS_F64);
     ls_tensor *column = ls_unsqueeze(outputs, 1);
@@ -191,12 +177,9 @@ static void test_yes_or_no(void **state) {
     CHECK(&chances, ls_metric_named("precision"), "yes_precision_of_probabilities");
     CHECK(&columns, ls_metric_recall(&as_logits), "yes_recall");
     CHECK(&columns, ls_metric_confusion(&as_logits), "yes_confusion");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_roc_auc(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_roc_auc) {
     ls_tensor *targets = score_targets(4, SAMPLES, 2);
     ls_tensor *outputs = scores(3, LS_SHAPE(SAMPLES, 1));
     ls_tensor *two[] = {ls_neg(outputs), ls_mul(outputs, 3)};
@@ -208,13 +191,10 @@ static void test_roc_auc(void **state) {
     CHECK(&ties, ls_metric_named("roc_auc"), "roc_auc_ties");
     CHECK(&equal, ls_metric_named("roc_auc"), "roc_auc_equal");
     CHECK(&classes, ls_metric_named("roc_auc"), "roc_auc_distinct");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static void test_numbers(void **state) {
-    (void)state;
+SCOPED_TEST(test_numbers) {
     static const char *const names[] = {"mse", "rmse", "mae", "r2", "mse_var", "mae_std"};
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *outputs = scores(5, LS_SHAPE(SAMPLES));
     ls_tensor *targets = scores(6, LS_SHAPE(SAMPLES));
     ls_tensor *same = ls_full(LS_SHAPE(SAMPLES), LS_F64, 0.25);
@@ -233,7 +213,6 @@ static void test_numbers(void **state) {
     CHECK(&columns, ls_metric_named("mse"), "mse_columns");
     CHECK(&alike, ls_metric_named("r2"), "r2_alike");
     CHECK(&met, ls_metric_named("r2"), "r2_alike_and_met");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 int main(void) {

@@ -101,8 +101,7 @@ static void check_batches(int64_t samples, int epochs, const ls_running_options 
 }
 
 /* Epochs shorter than `every`, as long, longer than the window, and with a smaller batch behind. */
-static void test_running_means(void **state) {
-    (void)state;
+TEST(test_running_means) {
     check_batches(3 * BATCH, 7, NULL);
     check_batches(10 * BATCH, 3, NULL);
     check_batches(11 * BATCH, 6, NULL);
@@ -125,8 +124,7 @@ static ls_status evaluate_now(ls_trial_state *state, void *user) {
     return ls_trial_evaluate(state->trial, user, "now");
 }
 
-static void test_means_of_users_own(void **state) {
-    (void)state;
+TEST(test_means_of_users_own) {
     setting s = make_setting();
     const ls_metric_functions number = {.name = "number", .mean = measure_batch_number};
     ls_metric *const metrics[] = {ls_metric_running(ls_metric_new(&number, NULL), &(ls_running_options){.every = 1}),
@@ -158,8 +156,7 @@ static ls_status halve_rate(ls_trial_state *state, void *user) {
     return ls_optimizer_set_learning_rate(state->optimizer, -1, rate / 2);
 }
 
-static void test_rate_and_epoch(void **state) {
-    (void)state;
+TEST(test_rate_and_epoch) {
     setting s = make_setting();
     ls_callback *halving = ls_callback_new(&(ls_callback_hooks){.on_step_training = halve_rate}, NULL);
     ls_trial_options options = options_of(&s);
@@ -179,8 +176,7 @@ static void test_rate_and_epoch(void **state) {
     free_setting(&s);
 }
 
-static void test_rates_of_groups(void **state) {
-    (void)state;
+TEST(test_rates_of_groups) {
     setting s = make_setting();
     ls_optimizer *optimizer = ls_sgd(NULL, NULL);
     ls_tensor *weight = ls_module_find(s.model, "weight");
@@ -221,8 +217,7 @@ static ls_status next_later(ls_loader *loader, int64_t epoch, int64_t number, ls
     return LS_OK;
 }
 
-static void test_time(void **state) {
-    (void)state;
+TEST(test_time) {
     static const ls_loader_type later = {.name = "Later", .next = next_later};
     setting s = make_setting();
     ls_loader *train = ls_loader_custom(&later, 4);
@@ -262,9 +257,7 @@ static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterio
 }
 
 /* All that metrics want of a batch comes from the device at once. */
-static void test_one_fetch_for_all(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_one_fetch_for_all) {
     ls_dataset *classes = ls_dataset_retain(ls_tensor_dataset(scores(1, LS_SHAPE(12, 5)), score_targets(2, 12, 5)));
     ls_tensor *yes_or_no = ls_to(score_targets(4, 12, 2), LS_F64);
     ls_dataset *numbers = ls_dataset_retain(ls_tensor_dataset(scores(3, LS_SHAPE(12)), yes_or_no));
@@ -278,7 +271,6 @@ static void test_one_fetch_for_all(void **state) {
                      loss);
     ls_dataset_free(classes);
     ls_dataset_free(numbers);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 static ls_tensor *loss_on_cpu(ls_tensor *output, ls_tensor *target, void *user) {
@@ -287,9 +279,7 @@ static ls_tensor *loss_on_cpu(ls_tensor *output, ls_tensor *target, void *user) 
 }
 
 /* The loss may be on another device than the output. */
-static void test_two_devices(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_two_devices) {
     ls_dataset *set = ls_tensor_dataset(scores(3, LS_SHAPE(12)), scores(4, LS_SHAPE(12)));
     ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
@@ -301,13 +291,11 @@ static void test_two_devices(void **state) {
     ls_trial_free(trial);
     ls_module_free(model);
     ls_loader_free(loader);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* ---- several values ---------------------------------------------------------------------------------------------- */
 
-static void test_several_values(void **state) {
-    (void)state;
+TEST(test_several_values) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     int64_t count = -1;
@@ -345,8 +333,7 @@ static void expect_unknown(const char *name, const char *nearest) {
     expect_message(words);
 }
 
-static void test_unknown_names(void **state) {
-    (void)state;
+TEST(test_unknown_names) {
     expect_unknown("accuracy", "acc");
     expect_unknown("rocauc", "roc_auc");
     expect_unknown("runing_loss", "running_loss");
@@ -372,8 +359,7 @@ static void count_release(void *user) {
     *(int *)user += 1;
 }
 
-static void test_wrong_options(void **state) {
-    (void)state;
+TEST(test_wrong_options) {
     int released = 0;
     const ls_metric_functions own = {
         .name = "a_name_of_thirty-two_characters_", .mean = measure_batch_number, .release = count_release};
@@ -400,8 +386,7 @@ static void test_wrong_options(void **state) {
 }
 
 /* Who gives up what a constructor took over: the trial, or the one that cannot be made. */
-static void test_release(void **state) {
-    (void)state;
+TEST(test_release) {
     setting s = make_setting();
     int released = 0;
     const ls_metric_functions own = {.name = "own", .mean = measure_batch_number, .release = count_release};
@@ -444,9 +429,7 @@ static ls_tensor *zeros(ls_shape shape) {
     return ls_zeros(shape, LS_F64);
 }
 
-static void test_wrong_samples(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_wrong_samples) {
     ls_tensor *three = zeros(LS_SHAPE(4, 3));
     ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* 3 is none of three classes */
     expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
@@ -470,7 +453,6 @@ static void test_wrong_samples(void **state) {
     expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE,
                    "must be [n] or [n, 1], or [n, 2] with class");
     expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* Outputs of 3 and then of 4 classes. */
@@ -483,8 +465,7 @@ static ls_status next_wider(ls_loader *loader, int64_t epoch, int64_t number, ls
     return LS_OK;
 }
 
-static void test_classes_that_become_more(void **state) {
-    (void)state;
+TEST(test_classes_that_become_more) {
     static const ls_loader_type wider = {.name = "Wider", .next = next_wider};
     ls_loader *loader = ls_loader_custom(&wider, 2);
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
@@ -505,8 +486,7 @@ static ls_status next_without_target(ls_loader *loader, int64_t epoch, int64_t n
     return LS_OK;
 }
 
-static void test_no_targets(void **state) {
-    (void)state;
+TEST(test_no_targets) {
     static const ls_loader_type without = {.name = "WithoutTargets", .next = next_without_target};
     static const char *const names[] = {"acc", "top_2_acc", "binary_acc", "f1", "confusion", "mae", "r2", "roc_auc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -539,9 +519,7 @@ static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metri
     ls_loader_free(loader);
 }
 
-static void test_no_value(void **state) {
-    (void)state;
-    ls_scope *scope = ls_scope_begin();
+SCOPED_TEST(test_no_value) {
     ls_tensor *one = ls_full(LS_SHAPE(1), LS_F64, 0.5);
     ls_tensor *scores_with_nan = ls_from(LS_SHAPE(3), LS_F64, (double[]){0.5, NAN, 0.1});
     ls_tensor *both = ls_from(LS_SHAPE(3), LS_I64, (int64_t[]){0, 1, 1});
@@ -551,7 +529,6 @@ static void test_no_value(void **state) {
     expect_nan(zeros(LS_SHAPE(3)), ls_ones(LS_SHAPE(3), LS_I64), "roc_auc");
     expect_nan(zeros(LS_SHAPE(3)), ls_zeros(LS_SHAPE(3), LS_I64), "roc_auc");
     expect_nan(scores_with_nan, both, "roc_auc");
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 int main(void) {

@@ -104,8 +104,7 @@ static void check_column(const ls_trial *trial, const char *name, int64_t first)
     }
 }
 
-static void test_history(void **state) {
-    (void)state;
+TEST(test_history) {
     participants p = make_trial(NULL, 0);
     assert_int_equal(ls_trial_run(p.trial, EPOCHS), LS_OK);
     assert_int_equal(ls_trial_evaluate(p.trial, p.test, "test"), LS_OK);
@@ -157,8 +156,7 @@ static void check_calls(const char *name, calls *made) {
     made->count = 0;
 }
 
-static void test_hooks(void **state) {
-    (void)state;
+TEST(test_hooks) {
     calls made = {.count = 0};
     ls_callback *callback = ls_callback_new(&(ls_callback_hooks){HOOKS(FIELD)}, &made);
     participants p = make_trial(&callback, 1);
@@ -187,8 +185,7 @@ static ls_status stop_at_sixteen(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static void test_hooks_of_a_run_that_is_stopped(void **state) {
-    (void)state;
+TEST(test_hooks_of_a_run_that_is_stopped) {
     calls made = {.count = 0};
     ls_callback *const callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_at_sixteen}, NULL),
                                       ls_callback_new(&(ls_callback_hooks){HOOKS(FIELD)}, &made)};

@@ -55,8 +55,7 @@ static ls_callback *recording(recorder *r) {
 #define EPOCH_ENDS    "end_epoch checkpoint "
 #define WHOLE_EPOCH   EPOCH_BEGINS TRAIN_STEP TRAIN_STEP TRAIN_STEP "end_training " VALIDATION EPOCH_ENDS
 
-static void test_all_hooks_in_order(void **state) {
-    (void)state;
+TEST(test_all_hooks_in_order) {
     setting s = make_setting();
     recorder r = {.log = ""};
     ls_callback *callback = recording(&r);
@@ -102,8 +101,7 @@ static ls_status prepend_text(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static void test_callbacks_in_their_order(void **state) {
-    (void)state;
+TEST(test_callbacks_in_their_order) {
     setting s = make_setting();
     char text[64] = "";
     ls_callback *const callbacks[] = {
@@ -186,8 +184,7 @@ static ls_status check_end_epoch(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static void test_what_hooks_see(void **state) {
-    (void)state;
+TEST(test_what_hooks_see) {
     setting s = make_setting();
     ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_start = check_start,
                                                                  .on_sample = check_sample,
@@ -225,8 +222,7 @@ static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status
 }
 
 /* In the midst of an epoch, or behind its last step: as in torchbearer that is no epoch then. */
-static void test_stop(void **state) {
-    (void)state;
+TEST(test_stop) {
     recorder r = {.acting = "step_training", .step = 4, .stop = true};
     expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training end ");
     r = (recorder){.acting = "sample", .step = 1, .stop = true}; /* the step is still taken */
@@ -241,8 +237,7 @@ static void test_stop(void **state) {
     expect_run(&r, 0, 5, LS_OK, "init start end ");
 }
 
-static void test_max_steps(void **state) {
-    (void)state;
+TEST(test_max_steps) {
     recorder r = {.log = ""};
     expect_run(&r, 4, 5, LS_OK,
                "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training " VALIDATION EPOCH_ENDS "end ");
@@ -252,8 +247,7 @@ static void test_max_steps(void **state) {
     expect_run(&r, 100, 0, LS_OK, "init start end ");
 }
 
-static void test_failing_hooks_end_the_run(void **state) {
-    (void)state;
+TEST(test_failing_hooks_end_the_run) {
     static const char *const hooks[] = {HOOKS(HOOK_NAME)};
     assert_int_equal(sizeof hooks / sizeof *hooks, 19);
     static const char whole[] = "init start " WHOLE_EPOCH "end ";
@@ -277,8 +271,7 @@ static void test_failing_hooks_end_the_run(void **state) {
     }
 }
 
-static void test_failing_init(void **state) {
-    (void)state;
+TEST(test_failing_init) {
     setting s = make_setting();
     recorder r = {.acting = "init", .status = LS_ERR_IO};
     ls_callback *callback = recording(&r);
@@ -299,8 +292,7 @@ static void expect_no_trial(const ls_trial_options *options, const char *reason)
     expect_message(reason);
 }
 
-static void test_wrong_options(void **state) {
-    (void)state;
+TEST(test_wrong_options) {
     setting s = make_setting();
     const ls_trial_options good = options_of(&s);
     ls_trial_options options = good;
@@ -378,8 +370,7 @@ static void expect_failure(const ls_trial_options *options, ls_status status, co
     ls_trial_free(trial);
 }
 
-static void test_steps_that_fail(void **state) {
-    (void)state;
+TEST(test_steps_that_fail) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     (void)ls_error_set(LS_ERR_PEER, "an older error");
@@ -415,8 +406,7 @@ static ls_tensor *forward_with_cache(ls_module *self, ls_tensor *x) {
     return x;
 }
 
-static void test_caches_and_frozen_parameters(void **state) {
-    (void)state;
+TEST(test_caches_and_frozen_parameters) {
     static const ls_module_type cached = {.name = "Cached", .forward = forward_with_cache};
     setting s = make_setting();
     ls_module *model =

@@ -66,8 +66,7 @@ static uint64_t trained_on(const char *device, const char *named, double results
     return hash;
 }
 
-static void test_training(void **state) {
-    (void)state;
+TEST(test_training) {
     double here[4], away[4];
     const uint64_t hash = trained_on("cpu", NULL, here);
     assert_true(trained_on(there, there, away) == hash);
@@ -75,8 +74,7 @@ static void test_training(void **state) {
 }
 
 /* No optimizer has the model yet: the trial moves it. */
-static void test_a_model_that_moves(void **state) {
-    (void)state;
+TEST(test_a_model_that_moves) {
     setting s = make_apart("cpu");
     ls_optimizer_free(s.optimizer);
     s.optimizer = NULL;
@@ -108,8 +106,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
     return ls_backward(state->loss);
 }
 
-static void test_a_step_of_ones_own(void **state) {
-    (void)state;
+TEST(test_a_step_of_ones_own) {
     setting s = make_apart("cpu");
     ls_optimizer_free(s.optimizer);
     s.optimizer = NULL;
@@ -124,8 +121,7 @@ static void test_a_step_of_ones_own(void **state) {
 }
 
 /* Callbacks that read from the training loader get the batch on the trial's device. */
-static void test_callbacks_that_read_batches(void **state) {
-    (void)state;
+TEST(test_callbacks_that_read_batches) {
     setting s = make_apart(there);
     ls_trial_options options = options_on(&s, there);
     ls_callback *const readers[] = {ls_lsuv(NULL), ls_rate_finder(&(ls_rate_finder_options){.steps = 5})};
@@ -141,13 +137,10 @@ static void test_callbacks_that_read_batches(void **state) {
 static void refused(const ls_trial_options *options, ls_status status, const char *words) {
     assert_null(ls_trial_new(options));
     assert_int_equal(ls_error_status(), status);
-    if (strstr(ls_error_message(), words) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
-    }
+    expect_message(words);
 }
 
-static void test_what_is_refused(void **state) {
-    (void)state;
+TEST(test_what_is_refused) {
     setting s = make_apart("cpu");
     ls_trial_options options = options_on(&s, "nowhere");
     refused(&options, LS_ERR_ARGUMENT, "ls_trial_new: there is no device \"nowhere\"");
@@ -174,13 +167,12 @@ static void test_what_is_refused(void **state) {
 }
 
 /* Without a device of its own the trial leaves batches where they are, and the model says what does not fit. */
-static void test_batches_elsewhere(void **state) {
-    (void)state;
+TEST(test_batches_elsewhere) {
     setting s = make_apart(there);
     const ls_trial_options options = options_on(&s, NULL);
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), there));
+    expect_message(there);
     ls_trial_free(trial);
     free_setting(&s);
 }

@@ -47,8 +47,7 @@ static ls_tensor *any_loss(ls_tensor *output, ls_tensor *target, void *user) {
         __VA_ARGS__                                                                                                    \
     }
 
-static void test_one_number_a_sample(void **state) {
-    (void)state;
+TEST(test_one_number_a_sample) {
     const ls_shape shapes[] = {LS_SHAPE(4), LS_SHAPE(4, 1)};
     for (int o = 0; o < 2; o++) {
         for (int t = 0; t < 2; t++) {
@@ -71,8 +70,7 @@ static void test_one_number_a_sample(void **state) {
 }
 
 /* With another criterion nobody knows what the number means. */
-static void test_one_number_and_another_criterion(void **state) {
-    (void)state;
+TEST(test_one_number_and_another_criterion) {
     ls_tensor *output = ls_from(LS_SHAPE(4, 1), LS_F32, F32(0.9F, 0.4F, 0.2F, 0.6F));
     ls_tensor *target = ls_from(LS_SHAPE(4, 1), LS_F32, F32(1, 1, 0, 1));
     assert_true(isnan(measured("acc", ls_criterion_mse, output, target)));
@@ -84,15 +82,13 @@ static void test_one_number_and_another_criterion(void **state) {
     assert_true(isnan(measured("acc", any_loss, output, ls_zeros(LS_SHAPE(4, 1, 3), LS_F32))));
 }
 
-static void test_several_labels(void **state) {
-    (void)state;
+TEST(test_several_labels) {
     ls_tensor *output = ls_from(LS_SHAPE(2, 3), LS_F32, F32(1, -1, 2, -3, 0.5F, -0.5F));
     ls_tensor *target = ls_from(LS_SHAPE(2, 3), LS_F32, F32(1, 1, 1, 0, 0, 0));
     assert_true(fabs(measured("acc", ls_criterion_bce_with_logits, output, target) - 4.0 / 6) < 1e-15);
 }
 
-static void test_classes_along_axis_1(void **state) {
-    (void)state;
+TEST(test_classes_along_axis_1) {
     ls_tensor *output = ls_from(LS_SHAPE(2, 3), LS_F32, F32(1, 5, 2, 3, 0, -1));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, ls_from(LS_SHAPE(2), LS_I64, NUMBERS(1, 2))) ==
                 0.5);
@@ -107,8 +103,7 @@ static void test_classes_along_axis_1(void **state) {
     assert_true(measured("acc", ls_criterion_cross_entropy, output, target) == 1.0);
 }
 
-static void test_one_hot_and_classes_last(void **state) {
-    (void)state;
+TEST(test_one_hot_and_classes_last) {
     ls_tensor *output = ls_from(LS_SHAPE(2, 3), LS_F32, F32(1, 5, 2, 3, 0, -1));
     ls_tensor *target = ls_from(LS_SHAPE(2, 3), LS_F32, F32(0, 1, 0, 0, 0, 1));
     assert_true(measured("acc", ls_criterion_mse, output, target) == 0.5);
@@ -117,8 +112,7 @@ static void test_one_hot_and_classes_last(void **state) {
     assert_true(measured("acc", any_loss, output, target) == 0.5);
 }
 
-static void test_what_fits_nothing(void **state) {
-    (void)state;
+TEST(test_what_fits_nothing) {
     assert_true(isnan(measured("acc", any_loss, ls_zeros(LS_SHAPE(4, 3), LS_F32), ls_zeros(LS_SHAPE(4, 1), LS_I64))));
     expect_message("output [2, 3] with target [2, 1]: must be [n, classes, ...]");
     assert_true(

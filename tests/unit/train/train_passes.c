@@ -87,8 +87,7 @@ static void expect_predictions(const setting *s, int64_t count, ls_loader *loade
 }
 
 /* The rows are in the data set's order, whatever the loader's is. */
-static void test_prediction(void **state) {
-    (void)state;
+TEST(test_prediction) {
     setting s = make_setting();
     ls_loader *in_order = make_loader_with(0, TRAIN_COUNT, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
     expect_predictions(&s, TRAIN_COUNT, in_order,
@@ -125,8 +124,7 @@ static void expect_no_prediction(ls_tensor *(*function)(ls_tensor *, void *), co
     free_setting(&s);
 }
 
-static void test_what_cannot_be_predicted(void **state) {
-    (void)state;
+TEST(test_what_cannot_be_predicted) {
     expect_no_prediction(sum_of_all, "the model made [] of 4 samples: it must have a row for each");
     expect_no_prediction(halves, "outputs [3, 2] (f32) differ from those of the batches before");
 }
@@ -158,8 +156,7 @@ static ls_status see_validation(ls_trial_state *state, void *user) {
     "start_epoch start_training " TRAIN_STEP "end_training start_validation " VALIDATE_STEP "end_validation "          \
     "end_epoch "
 
-static void test_replay(void **state) {
-    (void)state;
+TEST(test_replay) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     ls_trial *trial = ls_trial_new(&options);
@@ -212,8 +209,7 @@ static ls_status recall_validation(ls_trial_state *state, void *user) {
 }
 
 /* A metric's name may have "val_" in it, and results of evaluations are of neither pass. */
-static void test_replay_knows_passes_by_names(void **state) {
-    (void)state;
+TEST(test_replay_knows_passes_by_names) {
     setting s = make_setting();
     int calls = 0;
     ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "interval_steps", .mean = count_to}, NULL);
@@ -258,8 +254,7 @@ static void expect_batches(const ls_trial_options *options, int64_t epochs, cons
     ls_trial_free(trial);
 }
 
-static void test_steps_of_an_epoch(void **state) {
-    (void)state;
+TEST(test_steps_of_an_epoch) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.validate = NULL;
@@ -291,8 +286,7 @@ static ls_status give_nothing(ls_loader *self, int64_t epoch, int64_t number, ls
     return LS_OK;
 }
 
-static void test_steps_of_a_loader_without_batches(void **state) {
-    (void)state;
+TEST(test_steps_of_a_loader_without_batches) {
     static const ls_loader_type type = {.name = "nothing", .next = give_nothing};
     setting s = make_setting();
     ls_loader *nothing = ls_loader_custom(&type, -1);
@@ -311,8 +305,7 @@ static void test_steps_of_a_loader_without_batches(void **state) {
 }
 
 /* Results of an evaluation stand in the last epoch of the history. */
-static void test_evaluations_in_the_history(void **state) {
-    (void)state;
+TEST(test_evaluations_in_the_history) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.evaluate_steps = 1;
@@ -336,8 +329,7 @@ static ls_status fail_by_name(ls_trial_state *state, void *user) {
     return LS_ERR_IO;
 }
 
-static void test_trial_takes_ownership_of_callbacks(void **state) {
-    (void)state;
+TEST(test_trial_takes_ownership_of_callbacks) {
     setting s = make_setting();
     journal log = {.text = ""}, failing = {.text = ""};
     ls_callback_hooks hooks = noting_hooks();
@@ -365,8 +357,7 @@ static void test_trial_takes_ownership_of_callbacks(void **state) {
     free_setting(&s);
 }
 
-static void test_a_constructor_that_failed(void **state) {
-    (void)state;
+TEST(test_a_constructor_that_failed) {
     setting s = make_setting();
     journal log = {.text = ""};
     ls_trial_options options = options_of(&s);
@@ -382,8 +373,7 @@ static void test_a_constructor_that_failed(void **state) {
 }
 
 /* A callback belongs to one trial, which frees it. The callbacks of a list that is refused are freed, once. */
-static void test_callbacks_of_two_owners(void **state) {
-    (void)state;
+TEST(test_callbacks_of_two_owners) {
     setting s = make_setting();
     journal log = {.text = ""}, other = {.text = ""};
     ls_trial_options options = options_of(&s);
@@ -415,8 +405,7 @@ static void test_callbacks_of_two_owners(void **state) {
 }
 
 /* As LS_CALLBACKS does it in C++: the callbacks own the copies of arrays. */
-static void test_copies_of_arrays(void **state) {
-    (void)state;
+TEST(test_copies_of_arrays) {
     setting s = make_setting();
     journal log = {.text = ""};
     ls_trial_options options = options_of(&s);
@@ -444,8 +433,7 @@ static void test_copies_of_arrays(void **state) {
     free_setting(&s);
 }
 
-static void test_callbacks_of_ones_own(void **state) {
-    (void)state;
+TEST(test_callbacks_of_ones_own) {
     journal log = {.text = ""};
     assert_null(ls_callback_new(NULL, &log));
     expect_message("ls_callback_new: the hooks are NULL");

@@ -48,8 +48,7 @@ static ls_status measure_inputs(const ls_trial_state *state, void *user, double 
     return LS_OK;
 }
 
-static void test_metrics_are_means_over_samples(void **state) {
-    (void)state;
+TEST(test_metrics_are_means_over_samples) {
     setting s = make_setting();
     int calls = 0;
     ls_metric *custom = ls_metric_new(&(ls_metric_functions){.name = "input", .mean = measure_inputs}, &calls);
@@ -83,8 +82,7 @@ static void test_metrics_are_means_over_samples(void **state) {
     free_setting(&s);
 }
 
-static void test_training_learns(void **state) {
-    (void)state;
+TEST(test_training_learns) {
     setting s = make_setting();
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.3), LS_OK);
     ls_trial_options options = options_of(&s);
@@ -108,8 +106,7 @@ static ls_status evaluate_now(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static void test_evaluate(void **state) {
-    (void)state;
+TEST(test_evaluate) {
     setting s = make_setting();
     ls_loader *test = make_loader(2, 6);
     ls_trial_options options = options_of(&s);
@@ -154,8 +151,7 @@ static ls_status evaluate_behind(ls_trial_state *state, void *user) {
 }
 
 /* A hook that evaluates does so in an evaluation, too, once. */
-static void test_evaluate_in_an_evaluation(void **state) {
-    (void)state;
+TEST(test_evaluate_in_an_evaluation) {
     setting s = make_setting();
     ls_loader *test = make_loader(2, 6);
     ls_trial_options options = options_of(&s);
@@ -175,8 +171,7 @@ static void test_evaluate_in_an_evaluation(void **state) {
     free_setting(&s);
 }
 
-static void test_history_as_csv(void **state) {
-    (void)state;
+TEST(test_history_as_csv) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc");
@@ -249,8 +244,7 @@ static void captured(ls_trial *trial, ls_loader *test, char *text, size_t capaci
     test_files_remove();
 }
 
-static void test_progress(void **state) {
-    (void)state;
+TEST(test_progress) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.quiet = false;
@@ -291,8 +285,7 @@ static void test_progress(void **state) {
 }
 
 /* One bar for the whole run, with the last results of every metric. */
-static void test_a_bar_per_run(void **state) {
-    (void)state;
+TEST(test_a_bar_per_run) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.quiet = false;
@@ -319,8 +312,7 @@ static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_ba
 }
 
 /* Nobody knows how many batches there will be. */
-static void test_progress_without_an_end(void **state) {
-    (void)state;
+TEST(test_progress_without_an_end) {
     static const ls_loader_type type = {.name = "ones", .next = give_ones};
     setting s = make_setting();
     ls_loader *endless = ls_loader_custom(&type, -1);
@@ -340,8 +332,7 @@ static void test_progress_without_an_end(void **state) {
 }
 
 /* Names stand in files that are UTF-8. */
-static void test_names_are_utf_8(void **state) {
-    (void)state;
+TEST(test_names_are_utf_8) {
     setting s = make_setting();
     int calls = 0;
     const ls_metric_functions own = {.name = "gr\xf6\xdf"
@@ -377,8 +368,7 @@ static ls_status see_training(const ls_trial_state *state, void *user, double *s
 }
 
 /* What is measured in a rate finder's sweep is measured of training. */
-static void test_a_sweep_is_training(void **state) {
-    (void)state;
+TEST(test_a_sweep_is_training) {
     setting s = make_setting();
     sighting seen = {.loader = s.train};
     ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = see_training}, &seen);

@@ -52,8 +52,7 @@ static ls_status take_step(ls_trial_state *state, void *user) {
     return note(own->log, "step ");
 }
 
-static void test_hooks_around_a_step(void **state) {
-    (void)state;
+TEST(test_hooks_around_a_step) {
     setting s = make_setting();
     char log[1024] = "";
     own_step own = {.log = log};
@@ -87,8 +86,7 @@ static void test_hooks_around_a_step(void **state) {
 }
 
 /* The same training by the trial's step and by one's own: the same bits. */
-static void test_the_same_step(void **state) {
-    (void)state;
+TEST(test_the_same_step) {
     double losses[2];
     uint64_t hashes[2];
     for (int i = 0; i < 2; i++) {
@@ -159,8 +157,7 @@ static void expect_failure(const ls_trial_options *options, ls_status status, co
     ls_trial_free(trial);
 }
 
-static void test_steps_that_fail(void **state) {
-    (void)state;
+TEST(test_steps_that_fail) {
     static const struct {
         ls_callback_function step;
         ls_status status;
@@ -187,8 +184,7 @@ static void test_steps_that_fail(void **state) {
     free_setting(&s);
 }
 
-static void test_what_a_step_replaces(void **state) {
-    (void)state;
+TEST(test_what_a_step_replaces) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
     options.optimizer = NULL;
@@ -239,8 +235,7 @@ static void stands_at(const ls_loader *loader, int64_t epoch, int64_t batch) {
 }
 
 /* Three batches an epoch; what is left of one counts as one. */
-static void test_a_trial_goes_on_where_its_loader_stands(void **state) {
-    (void)state;
+TEST(test_a_trial_goes_on_where_its_loader_stands) {
     setting s = make_setting();
     char log[256] = "";
     ls_trial *trial = logged(&s, s.train, 0, log);
@@ -258,8 +253,7 @@ static void test_a_trial_goes_on_where_its_loader_stands(void **state) {
 }
 
 /* A run that was stopped goes on behind its last batch. */
-static void test_a_stopped_run_goes_on(void **state) {
-    (void)state;
+TEST(test_a_stopped_run_goes_on) {
     for (int64_t steps = 1; steps <= 3; steps++) {
         setting s = make_setting();
         char log[256] = "";
@@ -294,8 +288,7 @@ static ls_status give_two(ls_loader *self, int64_t epoch, int64_t number, ls_bat
 }
 
 /* A loader that does not say how long it is, too, is left where its epoch ends. */
-static void test_a_run_stopped_at_an_end_nobody_knew(void **state) {
-    (void)state;
+TEST(test_a_run_stopped_at_an_end_nobody_knew) {
     static const ls_loader_type type = {.name = "two", .next = give_two};
     setting s = make_setting();
     ls_loader *loader = ls_loader_custom(&type, -1);
@@ -314,8 +307,7 @@ static void test_a_run_stopped_at_an_end_nobody_knew(void **state) {
 }
 
 /* Measuring on the training loader moves no training: it goes on from where it stood. */
-static void test_measuring_on_the_training_data(void **state) {
-    (void)state;
+TEST(test_measuring_on_the_training_data) {
     for (int validates = 0; validates < 2; validates++) {
         setting s = make_setting();
         ls_trial_options options = options_of(&s);
@@ -333,8 +325,7 @@ static void test_measuring_on_the_training_data(void **state) {
 }
 
 /* Its epoch never ends: a limit of steps does it. */
-static void test_an_endless_loader(void **state) {
-    (void)state;
+TEST(test_an_endless_loader) {
     static const ls_loader_type type = {.name = "ones", .next = give_ones};
     setting s = make_setting();
     ls_loader *endless = ls_loader_custom(&type, -1);

@@ -81,14 +81,12 @@ static void check_training(const char *name, ls_module *model, ls_optimizer *opt
     ls_module_free(model);
 }
 
-static void test_sgd_with_momentum(void **state) {
-    (void)state;
+TEST(test_sgd_with_momentum) {
     ls_module *model = make_model();
     check_training("sgd", model, ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9}));
 }
 
-static void test_adam(void **state) {
-    (void)state;
+TEST(test_adam) {
     ls_module *model = make_model();
     check_training("adam", model, ls_adam(model, &(ls_adam_options){.learning_rate = 0.01}));
 }
