@@ -143,12 +143,12 @@ typedef struct ls_data_parallel_options {
     bool no_initial_sync; /**< the ranks' parameters and buffers are equal already */
     /**
      * LS_BF16 or LS_F16: gradients travel in half the bytes, as by PyTorch's bf16_compress_hook; in three quarters
-     * where a large vector goes by halves among many ranks (docs/reference/communication.md), as its sums are f32 on their way.
-     * Each rank's share is rounded, the shares are added up in f32, and their mean is rounded once more. So where g is
-     * the mean and m that of the magnitudes, an element is wrong by at most u (m + |g|), u being 2^-8 for bf16 and
-     * 2^-11 for f16. f16 ends at 65504, beyond which it is Inf, and is by steps of 2^-24 below 2^-14. What the ranks
-     * tell each other besides stays f32, and so do the gradients before and afterwards; all ranks still get the same
-     * bits. LS_ERR_UNSUPPORTED where a parameter is of f64. LS_F32, which is zero: they travel as they are.
+     * where a large vector goes by halves among many ranks (docs/reference/communication.md), as its sums are f32 on
+     * their way. Each rank's share is rounded, the shares are added up in f32, and their mean is rounded once more. So
+     * where g is the mean and m that of the magnitudes, an element is wrong by at most u (m + |g|), u being 2^-8 for
+     * bf16 and 2^-11 for f16. f16 ends at 65504, beyond which it is Inf, and is by steps of 2^-24 below 2^-14. What the
+     * ranks tell each other besides stays f32, and so do the gradients before and afterwards; all ranks still get the
+     * same bits. LS_ERR_UNSUPPORTED where a parameter is of f64. LS_F32, which is zero: they travel as they are.
      */
     ls_dtype reduce_dtype;
 } ls_data_parallel_options;

@@ -153,9 +153,9 @@ LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 /* ---- devices ---------------------------------------------------------------------------------------------------
  *
  * A device holds tensors and computes with them: "cpu", and GPUs as "cuda:0", "cuda:1", ..., by a module that is opened
- * when the first is named ("cuda" is "cuda:0"; docs/reference/gpu.md). The tensors of an operation are on one device, where its
- * result is, too; ls_to_device moves them. A device other than "cpu" works while the program goes on: what fails there
- * is told by the next call that needs a result on the host (ls_item, ls_print, ls_device_wait, ...).
+ * when the first is named ("cuda" is "cuda:0"; docs/reference/gpu.md). The tensors of an operation are on one device,
+ * where its result is, too; ls_to_device moves them. A device other than "cpu" works while the program goes on: what
+ * fails there is told by the next call that needs a result on the host (ls_item, ls_print, ls_device_wait, ...).
  */
 
 /** The name of the device that the tensor is on, lent; NULL for NULL. */

@@ -10,10 +10,10 @@
 /* One row per backend. */
 typedef struct backend_row {
     const char *name;
-    int ranks;                         /* of its self-test */
-    const char *library;               /* a required library; NULL: none */
-    const char *package;               /* the Debian package of that library */
-    bool gpus;                         /* opens only if there are GPUs; its self-test uses host memory */
+    int ranks;                                /* of its self-test */
+    const char *library;                      /* a required library; NULL: none */
+    const char *package;                      /* the Debian package of that library */
+    bool gpus;                                /* opens only if there are GPUs; its self-test uses host memory */
     void (*report)(ls_doctor_report *report); /* NULL: check_backend */
 } backend_row;
 

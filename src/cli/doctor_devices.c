@@ -192,9 +192,10 @@ void ls_doctor_devices(ls_doctor_report *report) {
     ls_gpus files;
     ls_gpus_find(&files, NULL, "/dev");
     if (found.count == 0 && files.count > 0 && getenv("CUDA_VISIBLE_DEVICES") == NULL) {
-        ls_report_note(report,
-                       "this machine has %d NVIDIA GPU%s that Lockstep cannot use: docs/reference/gpu.md tells what that "
-                       "needs",
-                       files.count, files.count == 1 ? "" : "s");
+        ls_report_note(
+            report,
+            "this machine has %d NVIDIA GPU%s that Lockstep cannot use: docs/reference/gpu.md tells what that "
+            "needs",
+            files.count, files.count == 1 ? "" : "s");
     }
 }

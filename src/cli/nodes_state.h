@@ -23,8 +23,9 @@ struct ls_nodes {
     ls_nodes_options options;
     ls_key key;
     ls_address address;
-    int listener;     /* node 0: the listening socket, until rank 0 gets it */
-    ls_remote_node *others;  /* node 0: `options.nodes` entries, the first for itself; other nodes: one entry, for node 0 */
+    int listener; /* node 0: the listening socket, until rank 0 gets it */
+    ls_remote_node
+        *others;      /* node 0: `options.nodes` entries, the first for itself; other nodes: one entry, for node 0 */
     int first, count; /* the entries that are other nodes */
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */

@@ -1,6 +1,6 @@
 /* CSV files as tensors. */
-#include <stdio.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

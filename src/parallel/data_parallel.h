@@ -143,7 +143,8 @@ void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *chang
  * one. Collective. */
 ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
 
-/* gradient_average.c: the model, whose parameters are listed, has no gradients, because a pass has failed on some rank. */
+/* gradient_average.c: the model, whose parameters are listed, has no gradients, because a pass has failed on some rank.
+ */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
 
 /* The module lives on (true), also when it is freed, until false: for what is on a tape. */

@@ -12,8 +12,8 @@
  * A reduce-scatter is half of that, and so on. Where ranks share cores the model does not hold: each message takes a
  * switch between processes, or each step a turn of all of them, and the rounds have 2 (P - 1) in all, for the bytes
  * that halves and shares move, too, so data travels in them up to LS_ENGINE_CARRIED_SHARED (measured:
- * docs/internals/performance.md). What travels before it is reduced to the end are accumulators, which may be wider than
- * elements.
+ * docs/internals/performance.md). What travels before it is reduced to the end are accumulators, which may be wider
+ * than elements.
  */
 #include <math.h>
 

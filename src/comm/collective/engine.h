@@ -35,7 +35,8 @@ int ls_engine_culprit(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
-/* How the latest call was made: "rounds", "halves", "shares", "machines" or "network", as in docs/reference/communication.md. */
+/* How the latest call was made: "rounds", "halves", "shares", "machines" or "network", as in
+ * docs/reference/communication.md. */
 const char *ls_engine_way(const void *state);
 
 /* The endpoint of an engine, lent. */
