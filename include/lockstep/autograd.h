@@ -101,7 +101,7 @@ LS_API bool ls_no_grad(bool on);
  * ```
  *
  * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype. So do the
- * products in their backward rules, also if ls_backward runs without autocast.
+ *   products in their backward rules, also if ls_backward runs without autocast.
  * - Sums and results are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
  * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
  * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).

@@ -33,15 +33,15 @@ extern "C" {
 typedef struct ls_conv_options {
     ls_shape stride;  /**< distance between windows, positive; default 1 */
     ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
-    bool same; /**< padding that keeps the sizes, instead of `padding`, with the odd zero at the end; needs strides of 1
-                */
+    bool same; /**< padding that keeps the sizes, an odd zero at the end; not with `padding`; strides of 1 only */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     int64_t groups;    /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
 } ls_conv_options;
 
 /**
- * Computes the cross-correlation y[n, o, p] = bias[o] + sum over i, t of weight[o, i, t] x[n, i', p stride - padding +
- * t dilation]. i' is channel i of o's group, and x is 0 outside its sizes. `options` may be NULL.
+ * Computes the cross-correlation y[n, o, p] = bias[o] + sum over i, t of weight[o, i, t]
+ * x[n, i', p stride - padding + t dilation]. i' is channel i of o's group, and x is 0 outside its sizes. `options` may
+ * be NULL.
  * - x is [n, in, ...], weight [out, in / groups, kernel...], bias [out] (may be NULL).
  * - y is [n, out, ...] with sizes floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
  * - groups = in gives a depthwise convolution.
@@ -88,7 +88,7 @@ typedef struct ls_average_pool_options {
 /**
  * Returns the largest number in each window of each channel. y is [n, channels, ...] with sizes floor((size + 2 padding
  * - dilation (kernel - 1) - 1) / stride) + 1, or rounded up with `ceil_mode`. NaN is the largest. On a tie, the
- * gradient flows to the first. Fails with LS_ERR_ARGUMENT if a window contains only padding.
+ *   gradient flows to the first. Fails with LS_ERR_ARGUMENT if a window contains only padding.
  */
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
 /** Returns the mean of each window. Padding counts as zeros. Sizes are the same as for ls_max_pool. */
@@ -122,14 +122,14 @@ typedef struct ls_resize_options {
  */
 LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options);
 /**
- * Rearranges x [n, channels factor^2, height, width] to [n, channels, height factor, width factor]: y[n, c, h factor +
- * i, w factor + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). Fails with LS_ERR_SHAPE if
- * factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1.
+ * Rearranges x [n, channels factor^2, height, width] to [n, channels, height factor, width factor]:
+ * y[n, c, h factor + i, w factor + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). Fails
+ * with LS_ERR_SHAPE if factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1.
  */
 LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
 /**
- * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to [n, channels factor^2, height,
- * width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor.
+ * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to
+ * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor.
  */
 LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 
