@@ -31,9 +31,9 @@ extern "C" {
 
 /** Options of ls_conv. Zero fields select the defaults. */
 typedef struct ls_conv_options {
-    ls_shape stride;  /**< distance between windows, positive; default 1 */
-    ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
-    bool same; /**< padding that keeps the sizes, an odd zero at the end; not with `padding`; strides of 1 only */
+    ls_shape stride;   /**< distance between windows, positive; default 1 */
+    ls_shape padding;  /**< number of zeros on each side of an axis, not negative; default 0 */
+    bool same;         /**< padding that keeps the sizes, an odd zero at the end; instead of `padding`; strides of 1 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     int64_t groups;    /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
 } ls_conv_options;

@@ -528,8 +528,8 @@ LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 typedef enum ls_mlp_activation { LS_MLP_RELU = 0, LS_MLP_GELU, LS_MLP_GELU_TANH } ls_mlp_activation;
 
 /**
- * Options of ls_nn_transformer_block. Zero fields select the defaults. The defaults of `norm_first` and `activation`
- * are those of PyTorch's TransformerEncoderLayer.
+ * Options of ls_nn_transformer_block. Zero fields select the defaults, which for `norm_first` and `activation` are
+ * PyTorch's (TransformerEncoderLayer).
  */
 typedef struct ls_transformer_options {
     bool norm_first; /**< normalization of the inputs of attention and MLP, instead of the sums after them */
