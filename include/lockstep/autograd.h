@@ -198,7 +198,7 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
 /*
  * Results have x's shape and dtype. Results of integers and bool are f32, with these exceptions:
  * - ls_neg, ls_abs, ls_square, ls_relu, and ls_clamp with integer limits keep integer dtypes.
- * - For bool, these fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
+ * - For bool, these functions fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
  */
 
 /** Returns -x. */

@@ -189,8 +189,8 @@ LS_API const char *ls_device_of(const ls_tensor *tensor);
  * parameters of layers, batches of loaders) are created there. Initially the default is the value of LOCKSTEP_DEVICE,
  * or "cpu" if it is not set. Fails with
  * - LS_ERR_ARGUMENT if no device has this name,
- * - LS_ERR_UNSUPPORTED if the GPU plug-in is not installed,
- * - LS_ERR_DEVICE if there is no GPU.
+ * - LS_ERR_UNSUPPORTED if the GPU plug-in cannot be loaded,
+ * - LS_ERR_DEVICE if there is no usable GPU.
  *
  * The message lists the available devices, or the reason that they are not available.
  */
