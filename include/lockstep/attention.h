@@ -1,7 +1,17 @@
 /**
  * @file attention.h
- * Attention and rotary positions, with gradients; autograd.h includes it. Tensors are floating; halves are computed by
- * way of f32. LS_ERR_SHAPE where sizes or dtypes do not fit, LS_ERR_ARGUMENT for an option that is out of range.
+ * Attention and rotary position embeddings, with gradients.
+ *
+ * ```c
+ * ls_tensor *q = ls_randn(LS_SHAPE(2, 4, 16, 8), LS_F32);
+ * ls_tensor *k = ls_randn(LS_SHAPE(2, 4, 16, 8), LS_F32);
+ * ls_tensor *v = ls_randn(LS_SHAPE(2, 4, 16, 8), LS_F32);
+ * ls_attention_options causal = {.causal = true};
+ * ls_tensor *y = ls_attention(ls_rotary(q, NULL), ls_rotary(k, NULL), v, &causal);
+ * ```
+ *
+ * Tensors are floating. 16-bit floats are computed in f32. Errors: LS_ERR_SHAPE if sizes or dtypes do not fit,
+ * LS_ERR_ARGUMENT if an option is out of range.
  */
 #ifndef LOCKSTEP_ATTENTION_H
 #define LOCKSTEP_ATTENTION_H
@@ -12,36 +22,41 @@
 extern "C" {
 #endif
 
-/** Options of ls_attention; zero fields mean what their comments say. */
+/** Options of ls_attention. Zero fields select the defaults. */
 typedef struct ls_attention_options {
-    bool causal;          /**< query i attends to keys 0 to i only */
-    ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: keys where it is 0 are not attended to; NULL: all are */
-    ls_tensor *attn_mask; /**< broadcasts to [batch, heads, queries, keys], and is either bool: a query attends to keys
-                               where it is true; or of q's dtype: it is added to scale q k^T. NULL: no mask. Gets no
-                               gradient: LS_ERR_UNSUPPORTED if it wants one */
-    double scale;         /**< 0: 1 / sqrt(width) */
+    bool causal;          /**< attention of query i to keys 0 to i only */
+    ls_tensor *key_mask;  /**< bool or u8 [batch, keys], 0 for keys to ignore; NULL: no mask */
+    ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]; NULL: no mask. bool: true if the
+                             query attends to the key. q's dtype: added to scale q k^T. Must not require a gradient
+                             (LS_ERR_UNSUPPORTED) */
+    double scale;         /**< factor of q k^T; 0 selects 1 / sqrt(width) */
 } ls_attention_options;
 
 /**
- * softmax(scale q k^T + attn_mask) v (Vaswani et al., arXiv 1706.03762): q [batch, heads, queries, width], k [batch,
- * heads, keys, width] and v [batch, heads, keys, value width] give [batch, heads, queries, value width]; without heads,
- * and without a batch, all have an axis less. 0 where a query has no key to attend to. Memory grows with the lengths,
- * not with their product: scores are made in blocks, and made again on the way back (Dao et al., arXiv 2205.14135; Rabe
- * and Staats, arXiv 2112.05682). Where heads lie inside of positions in q's memory they do so in the result's, too
- * (ls_contiguous moves them). `options` may be NULL. PyTorch's scaled_dot_product_attention.
+ * Computes softmax(scale q k^T + attn_mask) v (Vaswani et al., arXiv 1706.03762; PyTorch's
+ * scaled_dot_product_attention). `options` may be NULL.
+ * - q is [batch, heads, queries, width], k [batch, heads, keys, width], v [batch, heads, keys, value width].
+ * - The result is [batch, heads, queries, value width]. All tensors may omit the heads, or the heads and the batch.
+ * - A query without keys gets 0.
+ * - Memory grows with the lengths, not with their product: scores are computed in blocks, and again in the backward
+ *   pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
+ * - If q is a view of [batch, queries, heads, width], the result has the same memory layout. ls_contiguous changes it.
  */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options);
 
-/** Options of ls_rotary; zero fields mean what their comments say. */
+/** Options of ls_rotary. Zero fields select the defaults. */
 typedef struct ls_rotary_options {
-    double base;   /**< 0: 10000 */
-    int64_t first; /**< the place of the first position */
-    bool halves;   /**< pairs are elements i and i + width / 2, as in GPT-NeoX and LLaMA; else 2 i and 2 i + 1 */
+    double base;   /**< base of the angles; 0 selects 10000 */
+    int64_t first; /**< index of the first position */
+    bool halves;   /**< pairs of elements i and i + width / 2, as in GPT-NeoX and LLaMA, instead of 2 i and 2 i + 1 */
 } ls_rotary_options;
 
-/** Rotary positions (Su et al., arXiv 2104.09864): pair i of the last axis of x [..., positions, width], an even width,
- * is turned by the angle (first + position) base^(-2 i / width): x's shape. Products of queries and keys then depend on
- * the distance of their positions. LS_ERR_SHAPE for x of LS_MAX_DIMS axes without `halves`. `options` may be NULL. */
+/**
+ * Rotates pair i of the last axis of x [..., positions, width] by the angle (first + position) base^(-2 i / width), so
+ * that products of queries and keys depend on the distance of their positions (Su et al., arXiv 2104.09864). The width
+ * is even. The result has x's shape. Fails with LS_ERR_SHAPE if x has LS_MAX_DIMS axes, except with `halves`. `options`
+ * may be NULL.
+ */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);
 
 #ifdef __cplusplus

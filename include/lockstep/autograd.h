@@ -1,12 +1,26 @@
 /**
  * @file autograd.h
- * Operations on tensors and their gradients. Every operation takes NULL and returns NULL, so an expression is written
- * without checks and checked once, at ls_scope_end or by its result. Shapes broadcast as in NumPy; results of mixed
- * dtypes follow PyTorch (a number never changes a floating tensor's dtype). Axes may be negative.
+ * Operations on tensors and their gradients.
  *
- * Errors: LS_ERR_SHAPE where shapes or dtypes do not fit the operation or each other, LS_ERR_ARGUMENT for an axis that
- * is not there, a NULL that no earlier failure explains and another value that cannot be, LS_ERR_STATE for a tensor
- * that is gone, LS_ERR_MEMORY. What is said of an operation below is beside that.
+ * ```c
+ * ls_tensor *w = ls_rand(LS_SHAPE(784, 10), LS_F32);
+ * ls_status status = ls_set_requires_grad(w, true);
+ * ls_tensor *loss = ls_cross_entropy(ls_matmul(x, w), target, NULL);
+ * if (ls_backward(loss) == LS_OK) {
+ *     ls_print(ls_grad(w));
+ * }
+ * ```
+ *
+ * - An operation returns a new tensor or a view, in the innermost scope.
+ * - An operation with a NULL argument returns NULL. So an expression needs one check: of its result or of ls_scope_end.
+ * - Shapes broadcast as in NumPy. Negative axes count from the end.
+ * - Mixed dtypes give the result dtype of PyTorch. A number never changes the dtype of a floating tensor.
+ *
+ * All operations have these errors, in addition to the errors in their own comments:
+ * - LS_ERR_SHAPE: shapes or dtypes that do not fit the operation or each other.
+ * - LS_ERR_ARGUMENT: an axis that does not exist, a NULL without an earlier failure, or another invalid value.
+ * - LS_ERR_STATE: a tensor that was freed.
+ * - LS_ERR_MEMORY: out of memory.
  */
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
@@ -19,59 +33,65 @@ extern "C" {
 
 /* ---- gradients ------------------------------------------------------------------------------------------------ */
 
-/** Marks a leaf (a floating tensor that no operation made) as wanting a gradient, or no longer. LS_ERR_ARGUMENT for one
- * that is not floating, LS_ERR_STATE for the result of an operation on what wants one. */
+/**
+ * Sets whether a leaf, a floating tensor that is not the result of a recorded operation, requires a gradient. Fails
+ * with LS_ERR_ARGUMENT if the tensor is not floating, and with LS_ERR_STATE if it is the result of a recorded
+ * operation.
+ */
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
-/** Whether a gradient can flow to the tensor. */
+/** Returns true if a gradient can flow to the tensor. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
 /**
- * The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before
- * there is one. There are no gradients of gradients: ls_backward is LS_ERR_UNSUPPORTED where it comes to an operation
- * on a gradient that depends on leaves' values, or on what was computed from one while operations are recorded.
- * ls_detach makes a constant of either.
+ * Returns a borrowed pointer to the gradient of a leaf, or NULL if it has no gradient yet. The gradient has the leaf's
+ * shape and dtype, and changes with the next backward pass.
+ *
+ * Gradients of gradients are not available. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
+ * operation on a gradient that depends on the values of leaves, or on a tensor computed from such a gradient. ls_detach
+ * makes it a constant.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
-/** Forgets a leaf's gradient: ls_grad gives NULL until the next backward pass. */
+/** Clears the gradient of a leaf. ls_grad returns NULL until the next backward pass. */
 LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
- * Adds the gradient of `loss` (one floating number) to the gradient of every leaf it depends on, walking the tape
- * backwards once; the part of the tape that was walked is then used up. LS_ERR_SHAPE for a loss of more elements,
- * LS_ERR_STATE for one that depends on no leaf, whose tape is used up, or whose operations saved what was changed in
- * place since.
+ * Adds the gradient of `loss` (one floating number) to the gradient of every leaf that it depends on. Consumes the part
+ * of the tape that leads to `loss`. Fails with
+ * - LS_ERR_SHAPE if `loss` has more than one element,
+ * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, or if a tensor that the tape needs was
+ *   changed in place.
  *
  * If a data-parallel module (ls_data_parallel) or a communication of parallel.h is on the tape, the call is collective.
- * Every rank then calls ls_backward, even if its `loss` is NULL because an earlier operation failed: the call gives the
- * other ranks the cause. They get LS_ERR_MISMATCH, which names the failed rank and has its message. After a
- * data-parallel module, LS_ERR_MISMATCH also means that the losses or the frozen parameters of the ranks differ, and
- * LS_ERR_UNSUPPORTED that the loss combines the samples of one rank in a way that is wrong on several ranks.
+ * Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed. The other
+ * ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there are two more
+ * errors:
+ * - LS_ERR_MISMATCH if the losses or the frozen parameters of the ranks differ,
+ * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
+ *   (docs/explanation/data-parallel.md).
  */
 LS_API ls_status ls_backward(ls_tensor *loss) LS_WARN_UNUSED;
 
-/** How to walk backwards; zero fields mean what ls_backward does. */
+/** Options of ls_backward_with. Zero fields select the behavior of ls_backward. */
 typedef struct ls_backward_options {
-    ls_tensor
-        *gradient; /**< the gradient of the output to begin with, of its shape; NULL: 1, for an output of one element */
-    bool keep_tape; /**< leave the tape as it is, so that it can be walked again */
+    ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output; NULL selects 1, for an output of
+                            one element */
+    bool keep_tape;      /**< keeps the tape, so that another backward pass can use it */
 } ls_backward_options;
 
-/** ls_backward with options (may be NULL), of an output of any shape. LS_ERR_SHAPE where the gradient has another shape
- * or dtype. */
+/**
+ * Does the same as ls_backward for an output of any shape. `options` may be NULL. Fails with LS_ERR_SHAPE if the
+ * initial gradient has another shape or dtype than the output.
+ */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 
 /**
- * Switches recording on this thread: while `on` is true, operations record nothing for the backward pass. Returns the
- * state before the call. ls_scope_end restores the state at ls_scope_begin.
+ * Switches recording on this thread off (`on` is true) or on. While it is off, operations record nothing for the
+ * backward pass. Returns the state before the call. ls_scope_end restores the state at ls_scope_begin.
  */
 LS_API bool ls_no_grad(bool on);
 
 /**
- * Mixed precision: from here on, operations of this thread make products of f32 in bf16 (or f16), as PyTorch's
- * torch.autocast("cpu", torch.bfloat16) has them made, until it is given LS_F32. The operands of ls_linear, ls_matmul,
- * ls_conv, ls_conv_transpose and ls_attention count as rounded to bf16, those of their gradients too, wherever the
- * backward pass runs; sums are made in f32, and results are f32, where PyTorch's are rounded to bf16. Nothing else
- * changes: parameters, gradients, losses, softmax, norms and reductions are f32, and f64 stays f64. Returns the dtype
- * before the call. ls_scope_end restores the dtype at ls_scope_begin:
+ * Sets the dtype of products on this thread: LS_BF16 or LS_F16 for mixed precision, LS_F32 to end it. Returns the dtype
+ * before the call. ls_scope_end restores the dtype at ls_scope_begin.
  *
  * ```c
  * ls_dtype before = ls_autocast(LS_BF16);
@@ -80,160 +100,187 @@ LS_API bool ls_no_grad(bool on);
  * ls_status status = ls_backward(loss);
  * ```
  *
- * It is faster where the processor is fast in bf16 (Intel's AMX, AMD's from Zen 4) and oneDNN is here; elsewhere, and
- * in f16, the same values take somewhat longer than f32, which is logged once for each (as a warning). f16 has three
- * bits more than bf16 and a much smaller range, in which small gradients would be lost: scale the loss (ls_grad_scaler,
- * optim.h). Other dtypes are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
+ * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype. So do the
+ *   products in their backward rules, also if ls_backward runs without autocast.
+ * - Sums and results are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
+ * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
+ * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).
+ * - If the processor has no fast bf16, or without oneDNN, or in f16, products are slower than in f32: a warning in the
+ *   log says so once per dtype.
+ *
+ * Fails with LS_ERR_ARGUMENT for other dtypes: the scope keeps the error, and the dtype does not change.
+ * docs/TRAINING.md has more on mixed precision.
  */
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
-/** Called with a leaf whose gradient of the present backward pass is complete; it may change ls_grad(leaf) in place. */
+/**
+ * A function that ls_backward calls with a leaf after its gradient of the pass is complete. It may change ls_grad(leaf)
+ * in place.
+ */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
-/** Calls `hook` in every backward pass that reaches the leaf; a failure ends the pass with its status. LS_ERR_ARGUMENT
- * for a tensor that is no leaf which wants a gradient. */
+/**
+ * Registers `hook` for every backward pass that reaches the leaf. If a hook fails, the pass ends with the hook's
+ * status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a gradient.
+ */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
-/** A function of tensors to be checked; its result may have any shape. */
+/** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Tolerances of ls_gradcheck; zero fields mean the defaults, which are for f64. */
+/** Options of ls_gradcheck. Zero fields select defaults, which are for f64. */
 typedef struct ls_gradcheck_options {
-    double step;     /**< of the central difference; 0: 1e-6 */
-    double absolute; /**< 0: 1e-5 */
-    double relative; /**< 0: 1e-3 */
+    double step;     /**< step of the central difference; 0 selects 1e-6 */
+    double absolute; /**< absolute tolerance; 0 selects 1e-5 */
+    double relative; /**< relative tolerance; 0 selects 1e-3 */
 } ls_gradcheck_options;
 
 /**
- * Compares the gradients of sum(w * function(inputs)), for a fixed random w, with central differences, for every
- * element of every input (f64) that requires one. LS_ERR_MISMATCH names the input, the element and both values.
- * `options` may be NULL.
+ * Compares the gradients of sum(w * function(inputs)), with a fixed random w, with central differences, for every
+ * element of every f64 input that requires a gradient. Fails with LS_ERR_MISMATCH if they differ: the message has the
+ * input, the element and both values. `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
 
-/* ---- operations of your own ------------------------------------------------------------------------------------ */
+/* ---- custom operations ------------------------------------------------------------------------------------------ */
 
-/** What the functions of an operation of your own are given. All of it is lent. */
+/** Arguments of the functions of a custom operation, which borrow all of them. */
 typedef struct ls_custom_call {
-    ls_tensor *const *inputs; /**< those of the call; contiguous: ls_data_const gives their elements */
+    ls_tensor *const *inputs; /**< inputs of the call; contiguous, so ls_data_const returns their elements */
     int input_count;
-    ls_tensor **outputs;                /**< `forward` makes them, in its innermost scope; `backward` reads them */
-    ls_tensor **saved;                  /**< what `forward` makes for `backward` */
-    ls_tensor *const *output_gradients; /**< in `backward`: of the outputs, contiguous; zeros where none came */
-    ls_tensor **input_gradients; /**< `backward` makes those that are wanted, of the inputs' shapes and dtypes; what it
-                                    leaves NULL is zero */
-    const bool *wanted;          /**< of each input: whether a gradient can flow to it */
-    void *user;                  /**< of ls_custom */
+    ls_tensor **outputs;                /**< outputs: set by `forward`, in its innermost scope; read by `backward` */
+    ls_tensor **saved;                  /**< tensors that `forward` saves for `backward` */
+    ls_tensor *const *output_gradients; /**< output gradients in `backward`: contiguous, zeros if none arrived */
+    ls_tensor **input_gradients; /**< gradients of the inputs, with their shapes and dtypes: `backward` sets the wanted
+                                    ones; NULL means zero */
+    const bool *wanted;          /**< true for each input that a gradient can flow to */
+    void *user;                  /**< the `user` of ls_custom */
 } ls_custom_call;
 
-/** An operation of your own; zero fields mean what their comments say. It is copied, but for the name. */
+/** A custom operation. ls_custom copies it, except the name. */
 typedef struct ls_custom_op {
-    const char *name; /**< for messages and time lines; not copied */
-    /** Makes the outputs and saved tensors. Nothing is recorded in it; other operations may be used. */
+    const char *name; /**< name in messages and traces; not copied */
+    /** Creates the outputs and the saved tensors. May use other operations, which are not recorded. */
     ls_status (*forward)(ls_custom_call *call);
-    /** Makes the gradients of the inputs from those of the outputs; NULL: there are none. May run more than once
-     * (keep_tape), and not at all. */
+    /**
+     * Computes the gradients of the inputs from the gradients of the outputs. NULL: no gradient. May run more than once
+     * (keep_tape), or never.
+     */
     ls_status (*backward)(ls_custom_call *call);
-    void (*release)(void *user); /**< NULL, or called with `user` when the call and its nodes are done with it */
-    int outputs;                 /**< how many; 0: 1 */
-    int saved;                   /**< how many tensors `forward` leaves in `saved` */
-    bool by_sample; /**< the first axis of the outputs, and of each input that has samples, counts them, and one
-                       sample's result is made of that sample and of inputs without any; else a data-parallel loss
-                       refuses the operation on samples */
-    bool on_host; /**< the functions read and write elements (ls_data_const, ls_data): they get copies on "cpu" of what
-                     is on another device, what they make is there, and results and gradients go back to the device */
+    void (*release)(void *user); /**< NULL, or called with `user` when the call and the tape no longer use it */
+    int outputs;                 /**< number of outputs; 0 selects 1 */
+    int saved;                   /**< number of tensors in `saved` */
+    bool by_sample; /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
+                       samples, counts samples, and each result depends only on its sample and on inputs without
+                       samples. Without it, such a loss refuses the operation on samples */
+    bool on_host;   /**< access to elements on the host (ls_data_const, ls_data): the functions get copies on "cpu" of
+                       tensors on other devices and create tensors on "cpu"; results and gradients are copied to the
+                       device */
 } ls_custom_op;
 
 /**
- * Applies it: a result like that of any operation, in the innermost scope, which gradients flow through. Returns the
- * first output; `outputs` has room for all of them, and may be NULL where there is one. Lends `op` and the inputs, and
- * takes `user` over where the operation has `release`, on failure too. A failure of either function ends the call
- * (NULL), or the backward pass, with its status and message. LS_ERR_STATE where `forward` leaves an output or a saved
- * tensor NULL, LS_ERR_SHAPE where a gradient has another shape or dtype than its input,
- * LS_ERR_ARGUMENT where it is on another device, and LS_ERR_STATE from a
- * backward pass that finds an input, an output or a saved tensor changed in place since.
+ * Applies a custom operation. Returns its first output, in the innermost scope. Gradients flow through it.
+ *
+ * `outputs` has room for all outputs, and may be NULL if there is only one. Borrows the inputs. Takes ownership of
+ * `user` if the operation has `release`, also on failure. If `forward` fails, returns NULL with its status and message;
+ * if `backward` fails, the backward pass does the same. Further errors:
+ * - LS_ERR_STATE if `forward` leaves an output or a saved tensor NULL,
+ * - LS_ERR_SHAPE if a gradient has another shape or dtype than its input,
+ * - LS_ERR_ARGUMENT if a gradient is on another device than its input,
+ * - LS_ERR_STATE from a backward pass, if an input, an output or a saved tensor was changed in place since the call.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                             ls_tensor **outputs);
 
-/* ---- of one tensor, element by element ------------------------------------------------------------------------- */
+/* ---- functions of one tensor, element by element ---------------------------------------------------------------- */
 
 /*
- * Results have x's shape and dtype; of integers and bool they are f32, but for ls_neg, ls_abs, ls_square, ls_relu and
- * ls_clamp (with whole numbers), which integers keep; of those all but ls_relu are LS_ERR_SHAPE for bool.
+ * Results have x's shape and dtype. Results of integers and bool are f32, with these exceptions:
+ * - ls_neg, ls_abs, ls_square, ls_relu, and ls_clamp with integer limits keep integer dtypes.
+ * - For bool, these functions fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
  */
 
-/** -x. */
+/** Returns -x. */
 LS_API ls_tensor *ls_neg(ls_tensor *x);
-/** |x|; the gradient at 0 is 0. */
+/** Returns |x|. The gradient at 0 is 0. */
 LS_API ls_tensor *ls_abs(ls_tensor *x);
-/** The square root; NaN below 0. */
+/** Returns the square root, or NaN below 0. */
 LS_API ls_tensor *ls_sqrt(ls_tensor *x);
-/** x * x. */
+/** Returns x * x. */
 LS_API ls_tensor *ls_square(ls_tensor *x);
-/** e to the x. */
+/** Returns e to the power of x. */
 LS_API ls_tensor *ls_exp(ls_tensor *x);
-/** The natural logarithm. */
+/** Returns the natural logarithm. */
 LS_API ls_tensor *ls_log(ls_tensor *x);
-/** log(1 + x), exact near 0. */
+/** Returns log(1 + x), accurate near 0. */
 LS_API ls_tensor *ls_log1p(ls_tensor *x);
-/** The sine of x in radians. */
+/** Returns the sine of x in radians. */
 LS_API ls_tensor *ls_sin(ls_tensor *x);
-/** The cosine of x in radians. */
+/** Returns the cosine of x in radians. */
 LS_API ls_tensor *ls_cos(ls_tensor *x);
-/** The hyperbolic tangent. */
+/** Returns the hyperbolic tangent. */
 LS_API ls_tensor *ls_tanh(ls_tensor *x);
-/** The error function. */
+/** Returns the error function. */
 LS_API ls_tensor *ls_erf(ls_tensor *x);
-/** 1 / (1 + exp(-x)). */
+/** Returns 1 / (1 + exp(-x)). */
 LS_API ls_tensor *ls_sigmoid(ls_tensor *x);
-/** max(x, 0); the gradient at 0 is 0. */
+/** Returns max(x, 0). The gradient at 0 is 0. */
 LS_API ls_tensor *ls_relu(ls_tensor *x);
-/** x where x > 0, else slope * x (Maas et al., ICML 2013 workshop). */
+/** Returns x if x > 0, otherwise slope * x (Maas et al., ICML 2013 workshop). */
 LS_API ls_tensor *ls_leaky_relu(ls_tensor *x, double slope);
-/** x where x > 0, else alpha * (exp(x) - 1) (Clevert et al., arXiv 1511.07289). */
+/** Returns x if x > 0, otherwise alpha * (exp(x) - 1) (Clevert et al., arXiv 1511.07289). */
 LS_API ls_tensor *ls_elu(ls_tensor *x, double alpha);
-/** x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415; PyTorch's GELU with
- * approximate="none"). */
+/**
+ * Returns x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415; PyTorch's
+ * GELU with approximate="none").
+ */
 LS_API ls_tensor *ls_gelu(ls_tensor *x);
-/** x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), the approximation of ls_gelu in GPT-2 and BERT (PyTorch's
- * GELU with approximate="tanh"; gelu_new of Hugging Face). */
+/**
+ * Returns x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), the approximation of ls_gelu in GPT-2 and BERT
+ * (PyTorch's GELU with approximate="tanh"; gelu_new of Hugging Face).
+ */
 LS_API ls_tensor *ls_gelu_tanh(ls_tensor *x);
-/** x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). */
+/** Returns x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). */
 LS_API ls_tensor *ls_silu(ls_tensor *x);
-/** log(1 + exp(x)). */
+/** Returns log(1 + exp(x)). */
 LS_API ls_tensor *ls_softplus(ls_tensor *x);
-/** min(max(x, low), high). The gradient is 0 at the limits and outside, as in PyTorch. */
+/** Returns min(max(x, low), high). The gradient is 0 at the limits and outside them, as in PyTorch. */
 LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 
-/** The largest whole number that is not above x; integers stay. The gradient of this and the next three is 0. */
+/**
+ * Rounds down to an integer value. Integers keep their value and dtype. The gradient of ls_floor, ls_ceil, ls_round and
+ * ls_sign is 0.
+ */
 LS_API ls_tensor *ls_floor(ls_tensor *x);
-/** The smallest whole number that is not below x; integers stay. */
+/** Rounds up to an integer value. Integers keep their value and dtype. */
 LS_API ls_tensor *ls_ceil(ls_tensor *x);
-/** The nearest whole number, of two equally near the even one; integers stay. */
+/** Rounds to the nearest integer value, and to the even value on a tie. Integers keep their value and dtype. */
 LS_API ls_tensor *ls_round(ls_tensor *x);
-/** -1, 0 or 1, in x's dtype; of NaN 0. LS_ERR_SHAPE for bool, as the three above. */
+/**
+ * Returns -1, 0 or 1 in x's dtype, and 0 for NaN. ls_floor, ls_ceil, ls_round and ls_sign fail with LS_ERR_SHAPE for
+ * bool.
+ */
 LS_API ls_tensor *ls_sign(ls_tensor *x);
-/** Whether x is NaN: bool, without gradient. */
+/** Returns a bool tensor without gradient: true if x is NaN. */
 LS_API ls_tensor *ls_is_nan(ls_tensor *x);
-/** Whether x is neither NaN nor infinite: bool, without gradient. */
+/** Returns a bool tensor without gradient: true if x is neither NaN nor infinite. */
 LS_API ls_tensor *ls_is_finite(ls_tensor *x);
-/** Whether x is 0: bool, without gradient. */
+/** Returns a bool tensor without gradient: true if x is 0. */
 LS_API ls_tensor *ls_logical_not(ls_tensor *x);
 
-/* ---- of two tensors, or a tensor and a number ------------------------------------------------------------------ */
+/* ---- functions of two tensors, or of a tensor and a number ------------------------------------------------------ */
 
 /*
- * Shapes broadcast: axes are matched from the last on, and where sizes differ one of them is 1 or missing. ls_sub of
- * two bool tensors is LS_ERR_SHAPE.
+ * Shapes broadcast: axes are matched from the last one. If sizes differ, one of them must be 1 or missing. ls_sub of
+ * two bool tensors fails with LS_ERR_SHAPE.
  *
- * The dtype of a result with a number on the right goes by the number's type, as in PyTorch:
- *   - floating tensors keep theirs;
- *   - an integer keeps that of an integer tensor, exactly, and makes i64 of bool. One that the dtype does not hold is
- *     LS_ERR_ARGUMENT (u8 takes -255 to -1 too, and wraps around);
- *   - a floating number makes f32 of integers and bool;
- *   - ls_div of integers is f32, and comparisons, which are exact, are bool.
+ * The type of a number on the right determines the dtype of the result, as in PyTorch:
+ * - Floating tensors keep their dtype.
+ * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
+ *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around.)
+ * - With a floating number, integers and bool become f32.
+ * - ls_div of integers is f32. Comparisons are exact, and their result is bool.
  */
 #define LS_DECLARE_BINARY(name)                                                                                        \
     LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \
@@ -255,7 +302,10 @@ LS_DECLARE_BINARY(gt)
 LS_DECLARE_BINARY(ge)
 #undef LS_DECLARE_BINARY
 
-/* With the number on the left, ls_sub(1, x), for ls_add, ls_sub, ls_mul, ls_div and ls_pow; the same rules. */
+/*
+ * Forms with the number on the left, as in ls_sub(1, x), for ls_add, ls_sub, ls_mul, ls_div and ls_pow. The rules are
+ * the same.
+ */
 #define LS_DECLARE_LEFT(name)                                                                                          \
     LS_API ls_tensor *ls_r##name##_number(double a, ls_tensor *b);                                                     \
     LS_API ls_tensor *ls_r##name##_integer(int64_t a, ls_tensor *b);                                                   \
@@ -268,7 +318,7 @@ LS_DECLARE_LEFT(pow)
 #undef LS_DECLARE_LEFT
 
 #ifndef __cplusplus
-/* The form for a number of that type, or a tensor. Pointers to anything else do not compile. */
+/* Selects the function for a tensor or for the type of a number. Other pointers do not compile. */
 #define LS_FORM(name, of_tensor, number)                                                                               \
     _Generic((number),                                                                                                 \
         ls_tensor *: of_tensor,                                                                                        \
@@ -295,7 +345,7 @@ LS_DECLARE_LEFT(pow)
 #define ls_pow(a, b)              LS_ARITHMETIC(pow, a, b)
 #define ls_maximum(a, b)          LS_BINARY(maximum, a, b)
 #define ls_minimum(a, b)          LS_BINARY(minimum, a, b)
-/** Comparisons give a tensor of dtype bool, without gradient. */
+/** Comparisons return a bool tensor without gradient. */
 #define ls_eq(a, b) LS_BINARY(eq, a, b)
 #define ls_ne(a, b) LS_BINARY(ne, a, b)
 #define ls_lt(a, b) LS_BINARY(lt, a, b)
@@ -304,212 +354,268 @@ LS_DECLARE_LEFT(pow)
 #define ls_ge(a, b) LS_BINARY(ge, a, b)
 #endif
 
-/** Whether both are not 0, of tensors of any dtypes that broadcast: bool, without gradient. */
+/** Returns a bool tensor without gradient: true if both elements are not 0. Tensors of any dtypes broadcast. */
 LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
-/** Whether one of them is not 0, or both. */
+/** Returns true if one or both elements are not 0, like ls_logical_and. */
 LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
-/** Whether one of them is not 0, and the other is. */
+/** Returns true if exactly one element is not 0, like ls_logical_and. */
 LS_API ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b);
-/** a where condition (bool or u8) is not zero, else b. The three broadcast to one shape. */
+/** Returns a if condition (bool or u8) is not 0, otherwise b. The three tensors broadcast to one shape. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
-/** `value` where mask (bool or u8) is not zero, else x; the mask broadcasts to x, whose shape and dtype the result has.
- * LS_ERR_ARGUMENT for a value that x's dtype does not hold. */
+/**
+ * Returns `value` if mask (bool or u8) is not 0, otherwise x. The mask broadcasts to x. The result has x's shape and
+ * dtype. Fails with LS_ERR_ARGUMENT if x's dtype cannot hold the value.
+ */
 LS_API ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value);
-/** The lower triangles of x [..., n, m]: 0 where column > row + diagonal. */
+/** Returns the lower triangles of x [..., n, m], with 0 where column > row + diagonal. */
 LS_API ls_tensor *ls_tril(ls_tensor *x, int64_t diagonal);
-/** The upper triangles of x [..., n, m]: 0 where column < row + diagonal. */
+/** Returns the upper triangles of x [..., n, m], with 0 where column < row + diagonal. */
 LS_API ls_tensor *ls_triu(ls_tensor *x, int64_t diagonal);
 
-/* ---- reductions: of everything, or over axes ------------------------------------------------------------------- */
+/* ---- reductions of all elements, or over axes ------------------------------------------------------------------- */
 
 /*
- * Without axes the result has no dimensions; over axes (LS_ALL_AXES: all) those go away, or keep size 1 with `keepdim`.
- * LS_ERR_ARGUMENT for an axis that is named twice. Sums and products of integers and bool are i64; means, variances and
- * norms of them are LS_ERR_SHAPE.
+ * Without axes, the result has no dimensions. Reductions over axes (LS_ALL_AXES: all) remove these axes, or keep them
+ * with size 1 if `keepdim` is true. They fail with LS_ERR_ARGUMENT if an axis appears twice. Sums and products of
+ * integers and bool are i64. Means, variances and norms of integers and bool fail with LS_ERR_SHAPE.
  */
 
-/** The sum of all elements. */
+/** Returns the sum of all elements. */
 LS_API ls_tensor *ls_sum(ls_tensor *x);
-/** Sums over axes. */
+/** Returns sums over axes. */
 LS_API ls_tensor *ls_sum_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The mean of all elements. */
+/** Returns the mean of all elements. */
 LS_API ls_tensor *ls_mean(ls_tensor *x);
-/** Means over axes. */
+/** Returns means over axes. */
 LS_API ls_tensor *ls_mean_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The product of all elements. */
+/** Returns the product of all elements. */
 LS_API ls_tensor *ls_prod(ls_tensor *x);
-/** Products over axes. */
+/** Returns products over axes. */
 LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The largest element; its gradient goes to the first of equals. LS_ERR_SHAPE of none, also below. */
+/**
+ * Returns the largest element. On a tie, the gradient flows to the first. ls_max, ls_min, ls_argmax and ls_argmin of no
+ * elements fail with LS_ERR_SHAPE.
+ */
 LS_API ls_tensor *ls_max(ls_tensor *x);
-/** The largest over axes. */
+/** Returns the largest elements over axes. */
 LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The smallest element; its gradient goes to the first of equals. */
+/** Returns the smallest element. On a tie, the gradient flows to the first. */
 LS_API ls_tensor *ls_min(ls_tensor *x);
-/** The smallest over axes. */
+/** Returns the smallest elements over axes. */
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The variance: the sum of squared deviations over (n - 1), as PyTorch's var. */
+/** Returns the variance: the sum of squared deviations over (n - 1), as PyTorch's var. */
 LS_API ls_tensor *ls_var(ls_tensor *x);
-/** The same over axes, divided by (n - correction). */
+/** Returns variances over axes, divided by (n - correction). */
 LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
-/** The Euclidean norm. */
+/** Returns the Euclidean norm. */
 LS_API ls_tensor *ls_norm(ls_tensor *x);
-/** The p-norm over axes: (sum |x|^p)^(1/p), for p > 0 (else LS_ERR_ARGUMENT); INFINITY is the largest |x|. */
+/**
+ * Returns p-norms over axes: (sum |x|^p)^(1/p). INFINITY selects the largest |x|. Fails with LS_ERR_ARGUMENT if p is
+ * not positive.
+ */
 LS_API ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim);
-/** The index (i64) of the largest element along `axis`, the first of equals. */
+/** Returns the index (i64) of the largest element along `axis`, the first on a tie. */
 LS_API ls_tensor *ls_argmax(ls_tensor *x, int axis, bool keepdim);
-/** The index (i64) of the smallest element along `axis`, the first of equals. */
+/** Returns the index (i64) of the smallest element along `axis`, the first on a tie. */
 LS_API ls_tensor *ls_argmin(ls_tensor *x, int axis, bool keepdim);
-/** Running sums along `axis`: x's shape; i64 of integers and bool. */
+/** Returns cumulative sums along `axis`, with x's shape. Sums of integers and bool are i64. */
 LS_API ls_tensor *ls_cumsum(ls_tensor *x, int axis);
-/** log(sum(exp(x))) along `axis`, which goes away unless `keepdim`, without overflow. */
+/** Returns log(sum(exp(x))) along `axis`, without overflow. Removes the axis unless `keepdim` is true. */
 LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
-/** Matrix product as NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]; 1-d operands are vectors, whose axis
- * goes away; leading dimensions are batches and broadcast; transposed views are used without a copy. Both are of one
- * floating dtype. */
+/**
+ * Returns the matrix product as NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have one
+ * floating dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector, and its axis is removed.
+ * Transposed views are not copied.
+ */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
-/** x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. All of one floating
- * dtype. */
+/**
+ * Returns x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. All have one
+ * floating dtype.
+ */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 
 /**
- * Sums over products by letters, as PyTorch's and NumPy's einsum: "ij,jk->ik" is the matrix product. Each axis of each
- * of the `count` operands (1 to 16, of one floating dtype) has a letter; those that the result does not name are summed
- * over; one that an operand has twice is its diagonal. Without "->" the result has the letters that are there once, in
- * alphabetical order, capitals first. Operands are taken in from left to right, by matrix products. LS_ERR_ARGUMENT for
- * an equation that is none, also one with an ellipsis; LS_ERR_SHAPE where a letter has two sizes (1 does not
- * broadcast).
+ * Sums products of `count` operands (1 to 16, of one floating dtype), as PyTorch's and NumPy's einsum do: "ij,jk->ik"
+ * is the matrix product.
+ *
+ * Each axis of each operand has a letter. Letters that are not in the result are summed over. A repeated letter in an
+ * operand selects its diagonal. Without "->", the result has the letters that appear once, in alphabetical order,
+ * capitals first. Operands are combined from left to right, by matrix products. Fails with LS_ERR_ARGUMENT if the
+ * equation is invalid or has an ellipsis, and with LS_ERR_SHAPE if a letter has two sizes (1 does not broadcast).
  */
 LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, int count);
 
-/* ---- shape: views where they can be ---------------------------------------------------------------------------- */
+/* ---- shapes: views if possible ---------------------------------------------------------------------------------- */
 
-/** The same elements in another shape of as many; one size may be -1, what is left. A view when the strides allow, else
- * a copy. */
+/**
+ * Returns the same elements in another shape with the same number of elements. One size may be -1, which is computed
+ * from the others. Returns a view if the strides allow it, otherwise a copy.
+ */
 LS_API ls_tensor *ls_reshape(ls_tensor *x, ls_shape shape);
-/** Axes `a` and `b` swapped; a view. */
+/** Swaps axes `a` and `b`. Returns a view. */
 LS_API ls_tensor *ls_transpose(ls_tensor *x, int a, int b);
-/** Axis i of the result is axis axes.axis[i] of x; each is named once; a view. */
+/** Permutes the axes: axis i of the result is axis axes.axis[i] of x. Each axis appears once. Returns a view. */
 LS_API ls_tensor *ls_permute(ls_tensor *x, ls_axes axes);
-/** Repeats axes of size 1 (and new ones in front) to `shape`, where -1 leaves a size as it is; a view. LS_ERR_SHAPE
- * where another size would change. */
+/**
+ * Repeats axes of size 1, and new axes in front, to `shape`. A size of -1 stays unchanged. Returns a view. Fails with
+ * LS_ERR_SHAPE if another size would change.
+ */
 LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
-/** `length` positions along `axis` from `start` (negative: from its end), all of them there (else LS_ERR_ARGUMENT); a
- * view. */
+/**
+ * Selects `length` positions along `axis` from `start` (negative: from its end). Returns a view. Fails with
+ * LS_ERR_ARGUMENT if a position does not exist.
+ */
 LS_API ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length);
-/** Positions start, start + step, ... below stop along `axis`, with Python's meaning of negative and overlong ends;
- * step > 0; a view. */
+/**
+ * Selects positions start, start + step, ... below stop along `axis`. Negative and overlong ends mean the same as in
+ * Python. step > 0. Returns a view.
+ */
 LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t step);
-/** Position `index` (negative: from the end) along `axis`, which goes away; a view. LS_ERR_ARGUMENT when it is not
- * there. */
+/**
+ * Selects position `index` (negative: from the end) along `axis`, and removes the axis. Returns a view. Fails with
+ * LS_ERR_ARGUMENT if the position does not exist.
+ */
 LS_API ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index);
-/** Axes first to last made one, of as many positions; of no axes, [1]; a view where it can be. */
+/** Merges axes first to last into one axis. Without axes, the result is [1]. Returns a view if possible. */
 LS_API ls_tensor *ls_flatten(ls_tensor *x, int first, int last);
-/** Removes `axis`, which must have size 1; a view. */
+/** Removes `axis`, which must have size 1. Returns a view. */
 LS_API ls_tensor *ls_squeeze(ls_tensor *x, int axis);
-/** A new axis of size 1 before `axis` (-1: behind the last); a view. LS_ERR_SHAPE when x has LS_MAX_DIMS already. */
+/**
+ * Inserts an axis of size 1 before `axis` (-1: after the last). Returns a view. Fails with LS_ERR_SHAPE if x has
+ * LS_MAX_DIMS axes.
+ */
 LS_API ls_tensor *ls_unsqueeze(ls_tensor *x, int axis);
 /** Adds `before` and `after` positions (not negative) of `value` along `axis`. */
 LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value);
-/** The tensors one after the other along `axis`; their other sizes are equal, and there is one or more. */
+/** Concatenates one or more tensors along `axis`. Their other sizes are equal. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
-/** The tensors, one or more of one shape, along a new axis before `axis`. */
+/** Stacks one or more tensors of one shape along a new axis before `axis`. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
-/** Cuts x along `axis` into parts of `size` (the last may be smaller) and stores them, views, in `parts`, which has
- * room for `capacity` (else LS_ERR_ARGUMENT). Returns how many there are, -1 on failure. */
+/**
+ * Splits x along `axis` into parts of `size` (the last may be smaller). Stores views of them in `parts`. Returns their
+ * number, or -1 on failure. Fails with LS_ERR_ARGUMENT if there are more than `capacity`.
+ */
 LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
-/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. The result has
- * the shape of `index` (i64 or i32), which has as many axes as x and is no larger but along `axis`. LS_ERR_ARGUMENT for
- * an index that is not there, here and below. */
+/**
+ * Returns result[i][j] = x[index[i][j]][j] for axis 0, and so on (PyTorch's gather, NumPy's take_along_axis). `index`
+ * (i64 or i32) has as many axes as x. Only its size along `axis` may be larger than x's. The result has the shape of
+ * `index`. This and the next two fail with LS_ERR_ARGUMENT if an index is out of range.
+ */
 LS_API ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index);
-/** The positions `index` (1-d, i64 or i32) along `axis`, which gets its size. */
+/** Selects the positions `index` (1-d, i64 or i32) along `axis`, which gets the size of `index`. */
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
-/** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */
+/** Selects rows of weight [n, width] by index (any shape, i64 or i32). Returns [..., width]. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 
-/** The positions along these axes (LS_ALL_AXES: all) in reverse. Where the first axis counts the samples of
- * ls_data_parallel these are places in this rank's share; in ls_roll, ls_tril and ls_triu, too. */
+/**
+ * Reverses the positions along these axes (LS_ALL_AXES: all). If the first axis counts the samples of ls_data_parallel,
+ * positions in ls_flip, ls_roll, ls_tril and ls_triu are positions in this rank's share.
+ */
 LS_API ls_tensor *ls_flip(ls_tensor *x, ls_axes axes);
-/** Position i along `axis` comes to (i + shift) modulo the size. */
+/** Rolls x along `axis`: position i moves to (i + shift) modulo the size. */
 LS_API ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis);
-/** x times.size[i] times one after the other along axis i: a number for each axis, and before them for new ones in
- * front (PyTorch's Tensor.repeat, NumPy's tile). */
+/**
+ * Repeats x times.size[i] times along axis i. `times` has a number for each axis, after the numbers for new axes in
+ * front (PyTorch's Tensor.repeat, NumPy's tile).
+ */
 LS_API ls_tensor *ls_repeat(ls_tensor *x, ls_shape times);
 
 /* ---- order along an axis --------------------------------------------------------------------------------------- */
 
 /*
- * Equal elements stay in their order, and NaN counts as the largest, as PyTorch's stable sort has it. The gradient of a
- * value goes to the place that it came from. `indices`, where it is not NULL, gets their positions along the axis
- * (i64).
+ * Sorting is stable, and NaN counts as the largest, as in PyTorch's stable sort. The gradient of a value flows to its
+ * original position. If `indices` is not NULL, it receives the original positions along the axis (i64).
  */
 
-/** x's elements in order along `axis`, the smallest first, or the largest. */
+/** Returns the elements of x in ascending or descending order along `axis`. */
 LS_API ls_tensor *ls_sort(ls_tensor *x, int axis, bool descending, ls_tensor **indices);
-/** The positions (i64) that ls_sort takes them from. */
+/** Returns the original positions (i64) of the elements that ls_sort returns. */
 LS_API ls_tensor *ls_argsort(ls_tensor *x, int axis, bool descending);
-/** The k largest along `axis`, the largest first; or the k smallest, the smallest first. The axis gets size k.
- * LS_ERR_ARGUMENT for a k that is negative or larger than its size. */
+/**
+ * Returns the k largest elements along `axis` in descending order, or the k smallest in ascending order. The axis gets
+ * size k. Fails with LS_ERR_ARGUMENT if k is negative or larger than its size.
+ */
 LS_API ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor **indices);
 
 /* ---- copies and types ------------------------------------------------------------------------------------------ */
 
-/** A view of all of x when it is contiguous, else a dense copy. */
+/** Returns a view of x if x is contiguous, otherwise a dense copy. */
 LS_API ls_tensor *ls_contiguous(ls_tensor *x);
-/** A dense copy. */
+/** Returns a dense copy. */
 LS_API ls_tensor *ls_clone(ls_tensor *x);
-/** The same memory cut off from the tape: no gradient flows through it. */
+/** Returns a tensor with the same memory, but without history: no gradient flows through it. */
 LS_API ls_tensor *ls_detach(ls_tensor *x);
 /**
- * Converts x to another dtype. The gradient is converted back; integers have none. Returns a view of all of x if x has
- * the dtype already. To an integer dtype, floats are cut towards zero, floats out of range become the nearest limit of
- * the range, and NaN becomes 0; integers out of range wrap around. Fails with LS_ERR_ARGUMENT if `dtype` is not a
- * dtype.
+ * Converts x to another dtype, and its gradient back. Integers have no gradient. Returns a view if x has the dtype
+ * already. Fails with LS_ERR_ARGUMENT if `dtype` is not a dtype.
+ *
+ * Conversion of floats to integers truncates towards zero. Values out of range become the nearest limit, and NaN
+ * becomes 0. Conversion between integer dtypes wraps around.
  */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
-/** The tensor on the device of that name (see ls_use_device); x itself, as a view, when it is there. Its gradient goes
- * back to the device of x. ls_to_device (nn.h) is this and ls_module_to_device. Errors: those of ls_use_device. */
+/**
+ * Copies x to the device with this name (ls_use_device), and its gradient back. Returns a view of x if it is already
+ * there. ls_to_device (nn.h) selects this function or ls_module_to_device. Has the errors of ls_use_device.
+ */
 LS_API ls_tensor *ls_tensor_to_device(ls_tensor *x, const char *device);
 
-/* ---- softmax and friends --------------------------------------------------------------------------------------- */
+/* ---- softmax, dropout and normalization ------------------------------------------------------------------------- */
 
-/** exp(x) / sum(exp(x)) along `axis`, without overflow: x's shape. x is floating, here and below. */
+/**
+ * Returns exp(x) / sum(exp(x)) along `axis`, without overflow, with x's shape. x is floating in all functions of this
+ * section.
+ */
 LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
-/** x - log(sum(exp(x))) along `axis`, without overflow: x's shape. */
+/** Returns x - log(sum(exp(x))) along `axis`, without overflow, with x's shape. */
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
-/** Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15,
- * 2014); takes the next stream of ls_seed's generator. In ls_data_parallel x's first axis counts samples
- * (LS_ERR_UNSUPPORTED where it does not), so that each has the numbers of its place in the whole batch. */
+/**
+ * Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15, 2014).
+ * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample follow from its
+ * index in the global batch, so x's first axis must count samples (otherwise LS_ERR_UNSUPPORTED).
+ */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
-/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes (Ba et al., arXiv 1607.06450): x's shape.
- * Weight and bias have the sizes of those, and x's dtype; either may be NULL. `epsilon` is not negative. */
+/**
+ * Returns (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes, with x's shape (Ba et al., arXiv
+ * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. `epsilon` is not
+ * negative.
+ */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
-/** x / sqrt(mean(x^2) + epsilon) * weight over the last `axes` axes (Zhang and Sennrich, arXiv 1910.07467): x's shape;
- * weight as in ls_layer_norm. */
+/**
+ * Returns x / sqrt(mean(x^2) + epsilon) * weight over the last `axes` axes, with x's shape (Zhang and Sennrich, arXiv
+ * 1910.07467). See ls_layer_norm for `weight` and `epsilon`.
+ */
 LS_API ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon);
-/** (x - mean) / sqrt(var + epsilon) * weight + bias, for each sample and each of `groups` groups of neighbouring
- * channels of x [n, channels, ...] (Wu and He, arXiv 1803.08494; with as many groups as channels the instance norm of
- * Ulyanov et al., arXiv 1607.08022): x's shape. Weight and bias are [channels], of x's dtype; either may be NULL.
- * LS_ERR_SHAPE where the channels do not make equal groups. */
+/**
+ * Returns (x - mean) / sqrt(var + epsilon) * weight + bias for each sample and each of `groups` groups of neighboring
+ * channels of x [n, channels, ...], with x's shape (Wu and He, arXiv 1803.08494). With one channel per group, this is
+ * instance normalization (Ulyanov et al., arXiv 1607.08022). Weight and bias are [channels], of x's dtype. Either may
+ * be NULL. Fails with LS_ERR_SHAPE if `groups` does not divide the channels.
+ */
 LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
- * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and
- * running_mean and running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with
- * the running ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm). The result has x's shape; all others are
- * [channels]; weight and bias may be NULL. For x of bf16 or f16 the running ones are f32, weight and bias either f32 or
- * of x's dtype. LS_ERR_SHAPE for training with one value a channel, LS_ERR_ARGUMENT without running ones when not
- * training, or with one of the two. `epsilon` is not negative.
+ * Normalizes each channel of x [n, channels, ...] (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm). The
+ * result has x's shape. All other tensors are [channels].
+ * - In training, it uses the mean and the (biased) variance of the batch. running_mean and running_var (may be NULL)
+ *   move towards the batch's mean and unbiased variance by `momentum`.
+ * - Otherwise it uses running_mean and running_var.
+ * - weight and bias may be NULL. `epsilon` is not negative.
+ * - For x of bf16 or f16, the running statistics are f32, and weight and bias are f32 or of x's dtype.
+ *
+ * Fails with LS_ERR_SHAPE in training with one value per channel. Fails with LS_ERR_ARGUMENT without running statistics
+ * if not in training, or with only one of them.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
 
-/** length direction / |direction|, for each position of the first axis by itself (Salimans and Kingma, arXiv
- * 1602.07868; PyTorch's weight_norm with dim=0): the shape of `direction` [n, ...], of which |direction| is the
- * Euclidean norm over all other axes, and `length` is [n, 1, ...]. */
+/**
+ * Returns length direction / |direction| for each position of the first axis (Salimans and Kingma, arXiv 1602.07868;
+ * PyTorch's weight_norm with dim=0). The result has the shape of `direction` [n, ...]. |direction| is the Euclidean
+ * norm over all other axes. `length` is [n, 1, ...].
+ */
 LS_API ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
 
 #ifdef __cplusplus

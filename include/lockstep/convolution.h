@@ -1,14 +1,24 @@
 /**
  * @file convolution.h
- * Convolution, pooling and resizing over one, two or three spatial axes, with gradients; autograd.h includes it. Images
- * are x [n, channels, ...] with 1 to 3 axes behind the channels, and that many spatial axes an operation has. Formulas
- * and defaults are PyTorch's (conv1d, conv2d, conv3d and so on). x is floating; halves are computed by way of f32.
+ * Convolution, pooling and resizing over one to three spatial axes, with gradients.
  *
- * A number for each spatial axis is given as a shape: LS_SHAPE(2) is 2 for all of them, LS_SHAPE(2, 1) has one for
- * each, and nothing is the default.
+ * ```c
+ * ls_tensor *images = ls_randn(LS_SHAPE(8, 3, 32, 32), LS_F32);
+ * ls_tensor *weight = ls_randn(LS_SHAPE(16, 3, 3, 3), LS_F32);
+ * ls_conv_options padded = {.same = true};
+ * ls_tensor *y = ls_relu(ls_conv(images, weight, NULL, &padded));
+ * ls_max_pool_options pairs = {.kernel = LS_SHAPE(2)};
+ * y = ls_max_pool(y, &pairs);
+ * ```
  *
- * Errors: LS_ERR_SHAPE where sizes or dtypes do not fit, or would leave no output; LS_ERR_ARGUMENT for an option that
- * is out of range.
+ * - x is [n, channels, ...] with 1 to 3 spatial axes after the channels, and floating. 16-bit floats are computed in
+ *   f32.
+ * - Formulas and defaults are PyTorch's (conv1d, conv2d, conv3d and so on).
+ * - Options with a number per spatial axis are shapes: LS_SHAPE(2) selects 2 for all axes, LS_SHAPE(2, 1) selects a
+ *   number for each axis, and an empty shape selects the default.
+ *
+ * Errors: LS_ERR_SHAPE if sizes or dtypes do not fit, or if the output would be empty. LS_ERR_ARGUMENT if an option is
+ * out of range.
  */
 #ifndef LOCKSTEP_CONVOLUTION_H
 #define LOCKSTEP_CONVOLUTION_H
@@ -19,99 +29,108 @@
 extern "C" {
 #endif
 
-/** Options of ls_conv; zero fields are their defaults. */
+/** Options of ls_conv. Zero fields select the defaults. */
 typedef struct ls_conv_options {
-    ls_shape stride;   /**< from one window to the next, each positive; 1 */
-    ls_shape padding;  /**< zeros on both sides of an axis, not negative; 0 */
-    bool same;         /**< instead of `padding`, as many as keep the sizes (an odd one behind); strides of 1 only */
-    ls_shape dilation; /**< from one position of a window to the next, each positive; 1 */
-    int64_t groups;    /**< the channels in so many equal parts that do not see each other; 1 */
+    ls_shape stride;   /**< distance between windows, positive; default 1 */
+    ls_shape padding;  /**< number of zeros on each side of an axis, not negative; default 0 */
+    bool same;         /**< padding that keeps the sizes, an odd zero at the end; instead of `padding`; strides of 1 */
+    ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
+    int64_t groups;    /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
 } ls_conv_options;
 
 /**
- * Cross-correlation: y[n, o, p] = bias[o] + sum over i, t of weight[o, i, t] x[n, i', p stride - padding + t dilation],
- * where i' is channel i of o's group and x is 0 outside. x [n, in, ...], weight [out, in / groups, kernel...], bias
- * [out] (may be NULL), y [n, out, ...] with sizes floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
- * With groups = in it is a depthwise convolution. `options` may be NULL.
+ * Computes the cross-correlation y[n, o, p] = bias[o] + sum over i, t of weight[o, i, t]
+ * x[n, i', p stride - padding + t dilation]. i' is channel i of o's group, and x is 0 outside its sizes. `options` may
+ * be NULL.
+ * - x is [n, in, ...], weight [out, in / groups, kernel...], bias [out] (may be NULL).
+ * - y is [n, out, ...] with sizes floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
+ * - groups = in gives a depthwise convolution.
  */
 LS_API ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
 
-/** Options of ls_conv_transpose; zero fields are their defaults. */
+/** Options of ls_conv_transpose. Zero fields select the defaults. */
 typedef struct ls_conv_transpose_options {
-    ls_shape stride;         /**< from one window to the next, each positive; 1 */
-    ls_shape padding;        /**< positions that are removed on both sides of the output, not negative; 0 */
-    ls_shape dilation;       /**< from one position of a window to the next, each positive; 1 */
-    int64_t groups;          /**< the channels in so many equal parts that do not see each other; 1 */
-    ls_shape output_padding; /**< positions that are added at the end of the output, less than stride or dilation; 0 */
+    ls_shape stride;         /**< distance between windows, positive; default 1 */
+    ls_shape padding;        /**< number of positions removed on each side of the output, not negative; default 0 */
+    ls_shape dilation;       /**< distance between positions of a window, positive; default 1 */
+    int64_t groups;          /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
+    ls_shape output_padding; /**< number of positions added at the end of the output, less than stride or dilation;
+                                default 0 */
 } ls_conv_transpose_options;
 
 /**
- * Transposed convolution: what ls_conv's gradient of x is to its y, plus bias (Zeiler et al., CVPR 2010). x [n, in,
- * ...], weight [in, out / groups, kernel...], bias [out] (may be NULL), y [n, out, ...] with sizes (size - 1) stride -
- * 2 padding + dilation (kernel - 1) + output_padding + 1. `options` may be NULL.
+ * Computes a transposed convolution: the gradient of ls_conv with respect to x, as a function of the gradient of y,
+ * plus bias (Zeiler et al., CVPR 2010). `options` may be NULL.
+ * - x is [n, in, ...], weight [in, out / groups, kernel...], bias [out] (may be NULL).
+ * - y is [n, out, ...] with sizes (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
  */
 LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                     const ls_conv_transpose_options *options);
 
-/** Options of ls_max_pool; zero fields but `kernel` are their defaults. */
+/** Options of ls_max_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_max_pool_options {
-    ls_shape kernel;   /**< the window's sizes, each positive; must be given */
-    ls_shape stride;   /**< each positive; the kernel */
-    ls_shape padding;  /**< on both sides, at most half of the kernel; 0 */
-    ls_shape dilation; /**< each positive; 1 */
-    bool ceil_mode;    /**< a last window may reach beyond the padding: sizes are rounded up */
+    ls_shape kernel;   /**< sizes of the window, each positive; required */
+    ls_shape stride;   /**< distance between windows, positive; default: the kernel */
+    ls_shape padding;  /**< padding on each side, at most half of the kernel; default 0 */
+    ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
+    bool ceil_mode;    /**< rounds sizes up: the last window may extend beyond the padding */
 } ls_max_pool_options;
 
-/** Options of ls_average_pool; zero fields but `kernel` are their defaults. */
+/** Options of ls_average_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_average_pool_options {
-    ls_shape kernel;      /**< the window's sizes, each positive; must be given */
-    ls_shape stride;      /**< each positive; the kernel */
-    ls_shape padding;     /**< on both sides, at most half of the kernel; 0 */
-    bool ceil_mode;       /**< a last window may reach beyond the padding: sizes are rounded up */
-    bool exclude_padding; /**< padding does not count (count_include_pad=False) */
+    ls_shape kernel;      /**< sizes of the window, each positive; required */
+    ls_shape stride;      /**< distance between windows, positive; default: the kernel */
+    ls_shape padding;     /**< zeros on each side, at most half of the kernel; default 0 */
+    bool ceil_mode;       /**< rounds sizes up: the last window may extend beyond the padding */
+    bool exclude_padding; /**< excludes padding from the mean (PyTorch: count_include_pad=False) */
 } ls_average_pool_options;
 
 /**
- * The largest number in each window, in each channel: y [n, channels, ...] with sizes floor((size + 2 padding -
- * dilation (kernel - 1) - 1) / stride) + 1, or ceil. NaN is the largest. The gradient goes to the first of the largest.
- * LS_ERR_ARGUMENT where a window would see padding alone.
+ * Returns the largest number in each window of each channel. y is [n, channels, ...] with sizes floor((size + 2 padding
+ * - dilation (kernel - 1) - 1) / stride) + 1, or rounded up with `ceil_mode`. NaN is the largest. On a tie, the
+ *   gradient flows to the first. Fails with LS_ERR_ARGUMENT if a window contains only padding.
  */
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
-/** The mean of each window, whose padding counts as zeros: sizes as of ls_max_pool. */
+/** Returns the mean of each window. Padding counts as zeros. Sizes are the same as for ls_max_pool. */
 LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options);
 /**
- * The mean over windows that make an output of `size`, of one number for all spatial axes or one for each, from x of
- * any: output o of an axis is of positions floor(o in / out) up to ceil((o + 1) in / out). LS_SHAPE(1) is the mean over
- * all of a channel (global average pooling).
+ * Returns the means of windows that produce an output of `size`, for x of any sizes. Output o of an axis covers the
+ * positions from floor(o in / out) to before ceil((o + 1) in / out). `size` has one number for all spatial axes, or one
+ * for each. LS_SHAPE(1) is global average pooling.
  */
 LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
-/** The largest number of the same windows; gradients as of ls_max_pool. */
+/** Returns the largest number of the windows of ls_adaptive_average_pool. Gradients are the same as for ls_max_pool. */
 LS_API ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size);
 
-/** How ls_resize makes new positions of the old. */
+/** The interpolation of ls_resize. */
 typedef enum ls_resize_mode { LS_RESIZE_NEAREST = 0, LS_RESIZE_LINEAR } ls_resize_mode;
 
-/** Options of ls_resize; zero fields are their defaults. */
+/** Options of ls_resize. Zero fields select the defaults. */
 typedef struct ls_resize_options {
-    ls_resize_mode mode; /**< nearest */
-    bool align_corners;  /**< linear: the first and the last position of both lie on each other; else their edges do */
+    ls_resize_mode mode; /**< interpolation; default nearest */
+    bool align_corners;  /**< with linear interpolation: aligns the centers of the corner positions, instead of their
+                            outer edges */
 } ls_resize_options;
 
 /**
- * x [n, channels, ...] with other spatial sizes: one number for all axes or one for each, each positive (PyTorch's
- * interpolate with `size`, of its modes nearest, linear, bilinear and trilinear). Output o of an axis is position
- * floor(o in / out); or, linear, at s = max((o + 0.5) in / out - 0.5, 0), or o (in - 1) / (out - 1) with align_corners,
- * (1 - f) x[floor(s)] + f x[floor(s) + 1] where f = s - floor(s), one axis after the other. `options` may be NULL.
- * LS_ERR_SHAPE for x without positions.
+ * Resizes the spatial axes of x [n, channels, ...] to `size`: one positive number for all axes, or one for each
+ * (PyTorch's interpolate with `size`, in the modes nearest, linear, bilinear and trilinear). `options` may be NULL.
+ * Fails with LS_ERR_SHAPE if x has no positions.
+ * - Nearest: output o of an axis is x[floor(o in / out)].
+ * - Linear: output o is (1 - f) x[floor(s)] + f x[floor(s) + 1] with f = s - floor(s) and s = max((o + 0.5) in / out -
+ *   0.5, 0), or s = o (in - 1) / (out - 1) with align_corners, one axis after the other.
  */
 LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options);
-/** x [n, channels factor^2, height, width] as [n, channels, height factor, width factor]: y[n, c, h factor + i, w
- * factor
- * + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). LS_ERR_SHAPE where the channels do not
- * divide so, LS_ERR_ARGUMENT for a factor below 1. */
+/**
+ * Rearranges x [n, channels factor^2, height, width] to [n, channels, height factor, width factor]:
+ * y[n, c, h factor + i, w factor + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). Fails
+ * with LS_ERR_SHAPE if factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1.
+ */
 LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
-/** What takes ls_pixel_shuffle back: [n, channels, height factor, width factor] as [n, channels factor^2, height,
- * width]. LS_ERR_SHAPE where height or width is no multiple of the factor. */
+/**
+ * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to
+ * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor.
+ */
 LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 
 #ifdef __cplusplus

@@ -1,8 +1,17 @@
 /**
  * @file loss.h
- * Losses and criteria, with gradients; autograd.h includes it. A loss is one number, a mean over all elements or their
- * sum; with LS_LOSS_NONE x's shape, or that of class numbers. x and target have one shape but for class numbers
- * (LS_ERR_SHAPE; they do not broadcast), and gradients flow to both.
+ * Losses and criteria, with gradients.
+ *
+ * ```c
+ * ls_class_loss_options options = {.label_smoothing = 0.1};
+ * ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, &options);
+ * ls_status status = ls_backward(loss);
+ * ```
+ *
+ * - A loss is one number, a mean over all elements or their sum. With LS_LOSS_NONE it has x's shape, or the shape of
+ *   the class numbers.
+ * - x and target have the same shape, except for class numbers. They do not broadcast (LS_ERR_SHAPE).
+ * - Gradients flow to both.
  */
 #ifndef LOCKSTEP_LOSS_H
 #define LOCKSTEP_LOSS_H
@@ -13,90 +22,113 @@
 extern "C" {
 #endif
 
-/** What a loss does with the values of its elements. */
+/** The reduction of the losses of the elements: mean, sum or none. */
 typedef enum ls_loss_reduction { LS_LOSS_MEAN = 0, LS_LOSS_SUM, LS_LOSS_NONE } ls_loss_reduction;
 
-/** (x - target)^2. */
+/** Computes (x - target)^2. */
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
-/** |x - target|. */
+/** Computes |x - target|. */
 LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
-/** d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), for d = x - target (Huber, Ann. Math. Stat. 35, 1964).
- * delta is positive. */
+/**
+ * Computes d^2 / 2 if |d| <= delta, otherwise delta * (|d| - delta / 2), with d = x - target (Huber, Ann. Math. Stat.
+ * 35, 1964). delta is positive.
+ */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
 
-/** Options of ls_cross_entropy. Zero fields are the defaults. */
+/** Options of ls_cross_entropy. Zero fields select the defaults. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight;      /**< [classes], or NULL; the mean then divides by the sum of the targets' weights; wants
-                                 no gradient (LS_ERR_UNSUPPORTED) */
-    double label_smoothing; /**< this much of the target, 0 to 1, is spread over all classes (Szegedy et al., arXiv
-                                 1512.00567) */
-    bool ignore;            /**< leave out targets equal to ignore_index */
+    ls_tensor *weight; /**< class weights [classes], or NULL; the mean then divides by the sum of the targets' weights;
+                          must not require a gradient (LS_ERR_UNSUPPORTED) */
+    double label_smoothing; /**< part of the target, 0 to 1, that is spread over all classes (Szegedy et al., arXiv
+                               1512.00567) */
+    bool ignore;            /**< skips targets equal to ignore_index */
     int64_t ignore_index;
 } ls_class_loss_options;
 
 /**
- * -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or
- * u8. `options` may be NULL. A target out of range is LS_ERR_ARGUMENT and named. A floating target of the logits' shape
- * holds probabilities: -sum over classes of target log softmax(logits), whose mean divides by n, also with weights;
- * there is nothing to ignore then (LS_ERR_UNSUPPORTED). As PyTorch's.
+ * Computes -log softmax(logits)[target], as PyTorch's cross_entropy. `options` may be NULL.
+ * - logits are [n, classes] or [n, classes, ...].
+ * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
+ *   message has its value.
+ * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of target log
+ *   softmax(logits). Its mean divides by n, also with weights. `ignore` fails with LS_ERR_UNSUPPORTED.
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 
-/** Options of ls_nll_loss: those of ls_cross_entropy, without label smoothing. Zero fields are the defaults. */
+/** Options of ls_nll_loss: the options of ls_cross_entropy without label smoothing. Zero fields select the defaults. */
 typedef struct ls_nll_loss_options {
     ls_loss_reduction reduction;
     ls_tensor *weight; /**< see ls_class_loss_options */
-    bool ignore;       /**< leave out targets equal to ignore_index */
+    bool ignore;       /**< skips targets equal to ignore_index */
     int64_t ignore_index;
 } ls_nll_loss_options;
 
-/** -log_probabilities[target], of class numbers, as ls_cross_entropy. `options` may be NULL. */
+/** Computes -log_probabilities[target] for class numbers, like ls_cross_entropy. `options` may be NULL. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options);
-/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is
- * LS_ERR_ARGUMENT. */
+/**
+ * Computes -(target * log p + (1 - target) * log(1 - p)). Each log is at least -100, as in PyTorch. Fails with
+ * LS_ERR_ARGUMENT if a p is outside 0 to 1.
+ */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
-/** Options of ls_bce_with_logits_loss. Zero fields are the defaults. */
+/** Options of ls_bce_with_logits_loss. Zero fields select the defaults. */
 typedef struct ls_bce_with_logits_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight;     /**< broadcasts to the logits' shape, or NULL: multiplies the loss of each element. The mean
-                                divides by the number of elements, as in PyTorch */
-    ls_tensor *pos_weight; /**< broadcasts to the logits' shape, or NULL: multiplies the loss of positive targets. A
-                                weight above 1 raises recall, for example negatives / positives of each column */
+    ls_tensor *weight;     /**< factor of the loss of each element, or NULL; broadcasts to the logits' shape; the mean
+                              divides by the number of elements, as in PyTorch */
+    ls_tensor *pos_weight; /**< factor of the loss of positive targets, or NULL; broadcasts to the logits' shape. Above
+                              1 it raises recall, for example negatives / positives of each column */
 } ls_bce_with_logits_options;
 
-/** -weight * (pos_weight * target * log p + (1 - target) * log(1 - p)) with p = sigmoid(logits), without overflow
- * (PyTorch's BCEWithLogitsLoss). Gradients flow to the weights, too. `options` may be NULL. */
+/**
+ * Computes -weight * (pos_weight * target * log p + (1 - target) * log(1 - p)) with p = sigmoid(logits), without
+ * overflow (PyTorch's BCEWithLogitsLoss). Gradients flow to the weights, too. `options` may be NULL.
+ */
 LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
                                           const ls_bce_with_logits_options *options);
-/** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
+/**
+ * Computes target * (log target - log_probabilities), and 0 if target is 0. LS_LOSS_MEAN divides by the number of
+ * elements.
+ */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
-/** a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, which goes away (PyTorch's cosine_similarity, whose
- * epsilon is 1e-8). a and b have as many axes and broadcast. `epsilon` is not negative. */
+/**
+ * Computes a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, and removes the axis (PyTorch's
+ * cosine_similarity, with epsilon 1e-8 by default). a and b have the same number of axes and broadcast. `epsilon` is
+ * not negative.
+ */
 LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
-/** 1 - cos where target is above 0, else max(cos - margin, 0), where cos = a . b / sqrt((a . a + 1e-12) (b . b +
- * 1e-12)) for each row of a and b [n, width]; target [n] (1 and -1, of any dtype). PyTorch's cosine_embedding_loss. */
+/**
+ * Computes 1 - cos if target is above 0, otherwise max(cos - margin, 0), with cos = a . b / sqrt((a . a + 1e-12) (b . b
+ * + 1e-12)) for each row of a and b [n, width]. target is [n] with 1 and -1, of any dtype (PyTorch's
+ * cosine_embedding_loss).
+ */
 LS_API ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
                                            ls_loss_reduction reduction);
-/** max(d(anchor, positive) - d(anchor, negative) + margin, 0), d(x, y) = |x - y + 1e-6| along the last axis (Schroff et
- * al., arXiv 1503.03832; PyTorch's triplet_margin_loss, whose margin is 1, without `swap`). All three are [n, ...,
- * width] of one shape. */
+/**
+ * Computes max(d(anchor, positive) - d(anchor, negative) + margin, 0) with d(x, y) = |x - y + 1e-6| along the last axis
+ * (Schroff et al., arXiv 1503.03832; PyTorch's triplet_margin_loss with margin 1 by default, without `swap`). All three
+ * tensors are [n, ..., width], with the same shape.
+ */
 LS_API ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_tensor *negative, double margin,
                                          ls_loss_reduction reduction);
 
-/** What a trial and a pipeline train by: the loss of a batch from the model's output and its target, one number, a mean
- * over the samples. `user` is the pointer that was given with it. */
+/**
+ * The loss function of a trial or a pipeline. Returns the loss of a batch from the model's output and its target: one
+ * number, a mean over the samples. `user` is the pointer that was registered with the function.
+ */
 typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *user);
 
-/** ls_cross_entropy; `user` is NULL or points to ls_class_loss_options, whose reduction is a mean. */
+/** Returns ls_cross_entropy. `user` is NULL or points to ls_class_loss_options with LS_LOSS_MEAN. */
 LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_mse_loss. This and ls_criterion_bce do not use `user`. */
+/** Returns the mean of ls_mse_loss. This function and ls_criterion_bce do not use `user`. */
 LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target, void *user);
-/** The mean of ls_bce_loss: outputs are probabilities. */
+/** Returns the mean of ls_bce_loss. Outputs are probabilities. */
 LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target, void *user);
-/** ls_bce_with_logits_loss: outputs are logits. `user` is NULL or points to ls_bce_with_logits_options, whose reduction
- * is a mean. */
+/**
+ * Returns ls_bce_with_logits_loss. Outputs are logits. `user` is NULL or points to ls_bce_with_logits_options with
+ * LS_LOSS_MEAN.
+ */
 LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target, void *user);
 
 #ifdef __cplusplus

@@ -1,14 +1,26 @@
 /**
  * @file nn.h
- * Modules: layers with named parameters, put together to models. Constructors return NULL and set an error on failure,
- * and take over the modules and tensors they are given even then, so that they nest without checks: one that is given
- * NULL says for what, and quotes the latest error before it.
+ * Modules: layers and models with named parameters.
  *
- * Who makes a module holds a reference to it, which the first constructor that takes the module over gets; each later
- * one takes a new one, so that a module may be a part of several, or several times of one. The module goes with its
- * last reference. A parameter that is reached on several ways, through a shared module or a shared tensor, is one
- * parameter: counted, hashed, trained, averaged over ranks and saved once, its gradient the sum of what flows back on
- * all of them.
+ * ```c
+ * ls_module *mlp = ls_sequential(ls_nn_linear(784, 128), ls_nn_relu(), ls_nn_linear(128, 10));
+ * ls_scope *scope = ls_scope_begin();
+ * ls_tensor *loss = ls_cross_entropy(ls_forward(mlp, x), target, NULL);
+ * ls_status status = ls_backward(loss);
+ * ls_scope_end(scope);
+ * ls_module_free(mlp);
+ * ```
+ *
+ * - Constructors return NULL and set an error on failure.
+ * - Constructors take ownership of their modules and tensors, also if they fail, so nested constructors need no checks.
+ *   A constructor with a NULL argument names the argument and quotes the previous error.
+ * - The creator of a module holds one reference. The first constructor that takes ownership of the module gets this
+ *   reference, and each later one gets a new reference. So several modules may share a module. The last reference frees
+ *   it.
+ * - A parameter that several modules share, directly or through a shared module, is one parameter. It is counted,
+ *   hashed, trained, averaged over ranks and saved once. Its gradient is the sum over all uses.
+ *
+ * docs/MODELS.md compares the layers with PyTorch's.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
@@ -21,232 +33,285 @@
 extern "C" {
 #endif
 
-/** A layer or a whole model: parameters, buffers, children and a forward function. Opaque. */
+/** A layer or a model: parameters, buffers, children and a forward function. Opaque. */
 typedef struct ls_module ls_module;
 
-/** What a kind of module does. Keep one static const of it per kind. It has `forward` or `forward_many`. */
+/** The type of a module: a static const object. It has either `forward` or `forward_many`. */
 typedef struct ls_module_type {
-    const char *name;  /**< for messages and printing: "Linear" */
-    size_t state_size; /**< bytes of ls_module_state, cleared when made */
-    /** One input, one output, as most layers have. Lends `input`; the result belongs to the scope. NULL: it failed. */
+    const char *name;  /**< name in messages and printed models, for example "Linear" */
+    size_t state_size; /**< size of ls_module_state in bytes; initially zero */
+    /**
+     * Computes one output from one input. Borrows `input`. The result belongs to the scope. Returns NULL on failure.
+     */
     ls_tensor *(*forward)(ls_module *self, ls_tensor *input);
-    /** Several inputs or outputs: masks, hidden states. Lends the inputs, of which those of `optional` may be NULL, and
-     * puts a tensor of the scope, or one of the inputs, into each of `outputs`. */
+    /**
+     * Computes several outputs, or uses several inputs, such as masks and hidden states. Borrows the inputs; inputs in
+     * `optional` may be NULL. Sets each element of `outputs` to a tensor of the scope or to an input.
+     */
     ls_status (*forward_many)(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count);
-    int inputs;        /**< of forward_many: how many it takes; 0: any number, any of which may be NULL */
-    int outputs;       /**< and how many it gives; 0: any number */
-    uint64_t optional; /**< where `inputs` says how many: bit i: input i may be NULL (none from 64 on) */
-    void (*free_state)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
-    bool whole_batch; /**< in training mode its forward calls ls_batch_norm or ls_dropout itself: in ls_data_parallel
-                           ranks without samples then take part */
+    int inputs;        /**< number of inputs of forward_many; 0: any number, and each may be NULL */
+    int outputs;       /**< number of outputs of forward_many; 0: any number */
+    uint64_t optional; /**< inputs that may be NULL, if `inputs` is not 0: bit i for input i, below 64 */
+    void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
+    bool whole_batch; /**< promise that `forward` in training mode calls ls_batch_norm or ls_dropout directly; in
+                         ls_data_parallel, ranks without samples then take part */
 } ls_module_type;
 
-/* ---- modules of your own --------------------------------------------------------------------------------------- */
+/* ---- custom modules --------------------------------------------------------------------------------------------- */
 
 /**
- * A module of this kind, in training mode, without parameters. Add them, then return ls_module_finish(module), which is
- * NULL when anything went wrong on the way; all calls here accept a NULL module.
+ * Returns a new module of this type, in training mode, without parameters. Add parameters, buffers and children, then
+ * return ls_module_finish(module), which is NULL if any of these calls failed. All functions of this section accept a
+ * NULL module.
  */
 LS_API ls_module *ls_module_new(const ls_module_type *type);
-/** Adds a parameter (taken over, also from another module: it is then shared; marked as wanting a gradient when
- * floating). Returns it, lent. */
+/**
+ * Adds a parameter, and takes ownership of the tensor. Another module may own it too: it is then shared. A floating
+ * parameter requires a gradient from then on. Returns a borrowed pointer to it.
+ */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
-/** Adds a tensor that is saved and synchronised but not trained (taken over, likewise). Returns it, lent. One that is a
- * parameter elsewhere in the model is that. */
+/**
+ * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it, like
+ * ls_module_add_parameter. A tensor that is also a parameter of the model counts as a parameter. Returns a borrowed
+ * pointer to it.
+ */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
-/** Adds a child (taken over, also from another module: it is then shared). Its names get "name." in front, nothing when
- * `name` is empty. Returns it, lent. A module cannot be below itself. */
+/**
+ * Adds a child, and takes ownership of it. Another module may own it too: it is then shared. Full names in the child
+ * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to it. A module cannot contain
+ * itself.
+ */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
-/** `module` if everything that was added to it went well, else NULL with the first error, and the module freed. */
+/** Returns `module` if all its additions succeeded. Otherwise frees it, restores the first error and returns NULL. */
 LS_API ls_module *ls_module_finish(ls_module *module);
-/** The state of type->state_size bytes; NULL for a NULL module. */
+/** Returns the state of type->state_size bytes, or NULL for NULL. */
 LS_API void *ls_module_state(const ls_module *module);
-/** Whether the module is in training mode. */
+/** Returns true if the module is in training mode. */
 LS_API bool ls_module_is_training(const ls_module *module);
 
 /* ---- using modules --------------------------------------------------------------------------------------------- */
 
 /**
- * Applies a module of one input and one output, whose shapes its constructor says. NULL when something failed. It is
- * ls_forward_many with one and one: all calls of modules, also those that modules make of their children, go this way,
- * so that hooks see each.
+ * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
+ * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
  */
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**
- * Applies a module to `input_count` tensors (lent) and stores `output_count` results, which belong to the innermost
- * scope, in `outputs`, an array of its own. LS_ERR_ARGUMENT names the module where it takes or gives another number, or
- * where it says how many inputs it takes and one that is not optional is NULL (ls_module_type). On failure all outputs
- * are NULL.
+ * Applies a module to `input_count` tensors, which it borrows. Stores `output_count` results in `outputs`, which must
+ * not be the array of the inputs. The results belong to the innermost scope. On failure all outputs are NULL. Fails
+ * with LS_ERR_ARGUMENT if the module has another number of inputs or outputs, or if an input is NULL that is not
+ * optional (ls_module_type).
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);
-/** Puts the module and all below it in training mode, or out of it. */
+/** Sets the training mode of the module and of all modules in it. */
 LS_API void ls_module_train(ls_module *module, bool training);
-/** Gives back its maker's reference, or one of ls_module_retain; with the last the module is freed, and what only it
- * holds below it. One that has been taken over stays with who did so, and one that has gone with it just before does no
- * harm. NULL is allowed. */
+/**
+ * Drops a reference from ls_module_retain, or else the creator's reference. The last reference frees the module, and
+ * its children that nothing else holds. Does nothing if a constructor has taken ownership of the module, even if that
+ * owner was just freed. NULL is allowed.
+ */
 LS_API void ls_module_free(ls_module *module);
-/** One more reference for the caller, which no constructor takes over: give it back with ls_module_free. Returns the
- * module. NULL is allowed. */
+/**
+ * Adds a reference for the caller, which no constructor takes. Drop it with ls_module_free. Returns the module. NULL is
+ * allowed.
+ */
 LS_API ls_module *ls_module_retain(ls_module *module);
 
-/** What kind of module it is: the name of its type, lent; NULL for NULL. */
+/** Returns a borrowed pointer to the name of the module's type, or NULL for NULL. */
 LS_API const char *ls_module_type_name(const ls_module *module);
-/** The number of its children, not of those below them; 0 for NULL. */
+/** Returns the number of direct children, or 0 for NULL. */
 LS_API int ls_module_child_count(const ls_module *module);
-/** Child `index`, in the order they were added; lent. NULL out of range. */
+/**
+ * Returns a borrowed pointer to child `index`, in the order of their addition, or NULL if the index is out of range.
+ */
 LS_API ls_module *ls_module_child(const ls_module *module, int index);
-/** The name that child was added by, lent; NULL out of range. */
+/** Returns a borrowed pointer to the name of child `index`, or NULL if the index is out of range. */
 LS_API const char *ls_module_child_name(const ls_module *module, int index);
-/** The module below it, or itself, of that full name, lent: "2.attention" is child "attention" of child "2", "" the
- * module itself. NULL when there is none. */
+/**
+ * Returns a borrowed pointer to the module with this full name, or NULL if it does not exist. "2.attention" is child
+ * "attention" of child "2". "" is the module itself.
+ */
 LS_API ls_module *ls_module_find_child(const ls_module *module, const char *name);
 
-/** The number of parameters in the module and all below it, shared ones once. */
+/** Returns the number of parameters of the module and all modules in it. Shared parameters count once. */
 LS_API int ls_module_parameter_count(const ls_module *module);
-/** Parameter `index`, in the order they were added, children after a module's own; lent. NULL out of range. */
+/**
+ * Returns a borrowed pointer to parameter `index`, or NULL if the index is out of range. A module's own parameters come
+ * before the parameters of its children, in the order of their addition.
+ */
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
-/** Its full name, "0.weight", lent until the module changes; a shared one's first. NULL out of range. */
+/**
+ * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
+ * of range. The name of a shared parameter is its first one. The pointer is valid until the module changes.
+ */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
-/** The number of buffers in the module and all below it, shared ones once. */
+/** Returns the number of buffers of the module and all modules in it. Shared buffers count once. */
 LS_API int ls_module_buffer_count(const ls_module *module);
-/** Buffer `index`, lent; NULL out of range. */
+/** Returns a borrowed pointer to buffer `index`, or NULL if the index is out of range. */
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
-/** Its full name, lent until the module changes; NULL out of range. */
+/**
+ * Returns a borrowed pointer to the full name of buffer `index`, or NULL if the index is out of range. The pointer is
+ * valid until the module changes.
+ */
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
-/** The parameter or buffer of that full name, or one of them if it is shared; lent. NULL when there is none. */
+/**
+ * Returns a borrowed pointer to the parameter or buffer with this full name, or NULL if it does not exist. A shared
+ * tensor has several names.
+ */
 LS_API ls_tensor *ls_module_find(const ls_module *module, const char *name);
 /**
- * Moves all parameters, their gradients, and buffers to the device of that name (see ls_use_device), in place: before
- * an optimizer or ls_data_parallel takes the model. Returns the module; NULL with the error set, and what was moved so
- * far left there, on failure.
+ * Moves all parameters, their gradients and the buffers in place to the device with this name (ls_use_device). Call it
+ * before an optimizer or ls_data_parallel uses the model. Returns the module. On failure, sets an error and returns
+ * NULL, and some tensors may have moved.
  */
 LS_API ls_module *ls_module_to_device(ls_module *module, const char *device);
 #ifndef __cplusplus
-/** ls_tensor_to_device or ls_module_to_device. */
+/** Selects ls_tensor_to_device or ls_module_to_device. */
 #define ls_to_device(object, device)                                                                                   \
     _Generic((object), ls_module * : ls_module_to_device, ls_tensor * : ls_tensor_to_device)(object, device)
 #endif
-/** All numbers in all parameters. */
+/** Returns the number of elements of all parameters. */
 LS_API int64_t ls_module_size(const ls_module *module);
-/** Forgets the gradients of all parameters. */
+/** Clears the gradients of all parameters. */
 LS_API void ls_module_zero_grad(ls_module *module);
 /**
- * Freezes all parameters of the module and of the modules below it (`requires_grad` is false), or unfreezes them. A
- * frozen parameter forgets its gradient and gets no gradient, so optimizers leave it as it is, weight decay included. A
- * shared parameter is frozen everywhere. In a data-parallel model, call it on all ranks alike, between two backward
- * passes: gradients of frozen parameters do not travel. Optimizers may be made before or after.
+ * Freezes all parameters of the module and of all modules in it (`requires_grad` is false), or unfreezes them.
+ * - A frozen parameter loses its gradient and gets none. Optimizers do not change it, not even by weight decay. They
+ *   may be created before or after.
+ * - A shared parameter is frozen everywhere.
+ * - In a data-parallel model, call it equally on all ranks, between two backward passes: gradients of frozen parameters
+ *   are not sent.
  */
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
-/** A 64-bit FNV-1a hash of the bits of all parameters in order: equal models have equal hashes. */
+/** Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. */
 LS_API uint64_t ls_module_hash(const ls_module *module);
-/** A line per module with its kind, sizes and parameters, like PyTorch's; written as snprintf does. */
+/**
+ * Writes the module as PyTorch prints one: a line for each module, parameter and buffer, then the number of elements.
+ * Writes at most `capacity` bytes, and returns the length of the whole text, as snprintf does.
+ */
 LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capacity);
 
 /**
- * Writes parameters and buffers under their full names as a safetensors file, as ls_safetensors_save does; `metadata`
- * (may be NULL) goes along. A shared tensor is saved once, under its first name; a pair of the metadata maps each
- * further name to that one, as PyTorch's safetensors.torch.save_model does.
+ * Saves parameters and buffers under their full names to a safetensors file with `metadata` (may be NULL), as
+ * ls_safetensors_save does. A shared tensor is saved once, under its first name. The metadata maps its other names to
+ * this name, as PyTorch's safetensors.torch.save_model does.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
- * Reads them back. The file must hold exactly the module's names (LS_ERR_FORMAT), each with its shape (LS_ERR_SHAPE;
- * dtypes are converted); otherwise nothing is changed and the error names the first difference. Numbers are taken as
- * they are, NaN too, as in PyTorch. Names that the metadata maps to another count as there. A shared tensor needs one
- * of its names; if the file has several, they must be equal. PyTorch's counters of batches ("num_batches_tracked"
- * beside the "running_mean" of a BatchNorm) are passed over.
- *
- * If `path` is a folder, it is a checkpoint, or a folder of checkpoints of ls_checkpoint, of which the newest whole one
- * is loaded. LS_ERR_IO if there is none, LS_ERR_UNSUPPORTED if its model is sharded over ranks.
+ * Loads parameters and buffers. On failure nothing changes, and the error names the first difference.
+ * - The file must have exactly the module's names (LS_ERR_FORMAT) with the module's shapes (LS_ERR_SHAPE).
+ * - Dtypes are converted. Values are not checked: NaN is loaded, as in PyTorch.
+ * - A shared tensor needs one of its names. If the file has several, their values must be equal. A name that the
+ *   metadata maps to another name counts as present.
+ * - PyTorch's batch counters ("num_batches_tracked" next to a BatchNorm's "running_mean") are ignored.
+ * - If `path` is a folder, it is a checkpoint, or a folder of checkpoints from ls_checkpoint: the newest complete one
+ *   is loaded. Fails with LS_ERR_IO if there is no checkpoint, and with LS_ERR_UNSUPPORTED if its model is sharded over
+ *   ranks.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 
-/** Options of ls_module_load_with. Zero fields mean what ls_module_load does. */
+/** Options of ls_module_load_with. Zero fields select the behavior of ls_module_load. */
 typedef struct ls_module_load_options {
-    bool allow_missing;   /**< a tensor that only the model has keeps its values */
-    bool allow_extra;     /**< a tensor that only the file has is ignored */
-    bool skip_mismatched; /**< a tensor that has another shape in the file keeps its values, and a warning in the log
-                               names it with both shapes: a new last layer on the weights of an old model */
-    /** NULL, or called with each such name (borrowed for the call), also if the option does not allow it, in the
-     * model's order. */
+    bool allow_missing;   /**< leaves a tensor unchanged if the file does not have it */
+    bool allow_extra;     /**< ignores a tensor that only the file has */
+    bool skip_mismatched; /**< leaves a tensor unchanged if it has another shape in the file, and logs a warning with
+                             both shapes: for a new last layer on the weights of an old model */
+    /**
+     * NULL, or a function that is called with each such name (borrowed during the call), also if the option does not
+     * allow it, in the model's order.
+     */
     void (*on_missing)(const char *name, void *user);
     void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
     void (*on_mismatched)(const char *name, void *user); /**< the same, in the model's order */
-    void *user;                                          /**< given to each of the three */
+    void *user;                                          /**< argument of the three functions */
 } ls_module_load_options;
 
-/** ls_module_load with options (may be NULL): part of a model's weights, or those of a larger one. */
+/**
+ * Does the same as ls_module_load with options, for a part of a model's weights or for weights of a larger model.
+ * `options` may be NULL.
+ */
 LS_API ls_status ls_module_load_with(ls_module *module, const char *path,
                                      const ls_module_load_options *options) LS_WARN_UNUSED;
 
 /* ---- hooks ----------------------------------------------------------------------------------------------------- */
 
-/** What the hooks of a module are given. All of it is lent. */
+/** Arguments of the hooks of a module, which borrow all of them. */
 typedef struct ls_module_call {
     ls_module *module;
-    ls_tensor **inputs; /**< NULL in `backward`; one is NULL where an optional input is absent */
+    ls_tensor **inputs; /**< NULL in `backward`; an element is NULL if an optional input is absent */
     int input_count;
-    ls_tensor **outputs; /**< there in `forward` */
+    ls_tensor **outputs; /**< outputs of the module, in `forward` */
     int output_count;
-    /** There in `backward`, as are those of the outputs: the gradients of the inputs, contiguous; NULL for one that
-     * wants none or that none has reached. */
+    /**
+     * Gradients of the inputs and of the outputs, in `backward`, contiguous. An element is NULL if its tensor needs no
+     * gradient or if no gradient reached it.
+     */
     ls_tensor *const *input_gradients;
     ls_tensor *const *output_gradients;
 } ls_module_call;
 
-/** A hook. A status other than LS_OK ends the call of the module (NULL), or the backward pass, with it and with the
- * sentence of ls_error_set. */
+/**
+ * A hook. If it fails, the call of the module or the backward pass fails with its status and its message
+ * (ls_error_set).
+ */
 typedef ls_status (*ls_module_hook)(ls_module_call *call, void *user);
 
 /** Hooks of a module, all optional. */
 typedef struct ls_module_hooks {
-    void *user;                 /**< given to each of them */
-    ls_module_hook forward_pre; /**< before the module runs: may put other tensors in place of inputs */
-    ls_module_hook forward;     /**< after it has run: may put other tensors in place of outputs */
-    /** When ls_backward has come back through the call as far as it will: sees gradients, and changes none of them.
-     * Not called for a call whose outputs nothing flowed back to, nor under ls_no_grad. */
+    void *user;                 /**< argument of each hook */
+    ls_module_hook forward_pre; /**< called before the module runs; may replace inputs */
+    ls_module_hook forward;     /**< called after the module ran; may replace outputs */
+    /**
+     * Called when ls_backward has finished with the call. May read gradients, but not change them. Not called if no
+     * gradient reached the outputs, or under ls_no_grad.
+     */
     ls_module_hook backward;
-    void (*release)(void *user); /**< NULL, or called with `user` when the hooks are done with it */
+    void (*release)(void *user); /**< NULL, or called with `user` when the hooks are no longer used */
 } ls_module_hooks;
 
 /**
- * Has the hooks called in each call of this module, behind those that it has. Returns their number, from 1 up, for
- * ls_module_remove_hooks; 0 with an error on failure, after `release`. They are copied. A module with hooks is called
- * as it stands: an ls_sequential then does not fuse it with its neighbour. Calls are those of this rank: in
- * ls_data_parallel of its samples (of none where it skips), whose gradients are not averaged yet; in ls_pipeline of
- * each micro-batch, and those that time the layers.
+ * Adds hooks, which it copies, after the module's other hooks. They run in each call of this module. Returns their
+ * number, from 1, for ls_module_remove_hooks. On failure calls `release`, sets an error and returns 0.
+ * - ls_sequential does not fuse a module that has hooks with its neighbor.
+ * - Hooks see the calls of this rank. In ls_data_parallel, these calls have this rank's samples (none if it skips), and
+ *   gradients before averaging. In ls_pipeline, there is a call per micro-batch, and the calls that time the layers.
  */
 LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
-/** Removes the hooks of that number, also while they run; backward passes call them no more. LS_ERR_ARGUMENT when the
- * module has none of it. */
+/**
+ * Removes the hooks with this number. A hook may do this. Backward passes no longer call them. Fails with
+ * LS_ERR_ARGUMENT if the module has no hooks with this number.
+ */
 LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Layers of one input and one output. Names, formulas, defaults and starting values are those of PyTorch's layer of the
- * name. A constructor is NULL with LS_ERR_ARGUMENT where a size is not positive or an option out of range; what
- * ls_forward is given must fit the operation that the layer applies, whose errors it has (autograd.h).
+ * Layers with one input and one output. Names, formulas, defaults and initial values are the same as in PyTorch's
+ * layer. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an option is out of range. ls_forward
+ * has the errors of the layer's operation (autograd.h).
  */
 
-/** Options of ls_nn_linear_with. Zero fields are the defaults. */
+/** Options of ls_nn_linear_with. Zero fields select the defaults. */
 typedef struct ls_linear_options {
-    ls_dtype dtype;   /**< of the parameters; zero is LS_F32 */
-    bool no_bias;     /**< no bias */
-    bool weight_norm; /**< stores length and direction of the weight's rows (ls_weight_norm): parameters weight_g and
-                           weight_v instead of weight, as PyTorch's weight_norm does */
+    ls_dtype dtype;   /**< dtype of the parameters; default LS_F32 */
+    bool no_bias;     /**< a layer without bias */
+    bool weight_norm; /**< weight normalization: parameters weight_g (length of the weight's rows) and weight_v
+                         (direction) instead of weight, as in PyTorch's weight_norm; see ls_weight_norm */
 } ls_linear_options;
 
 /**
- * y = x weight^T + bias: x [..., in], y [..., out]; weight [out, in] and bias [out] start uniform in +-1/sqrt(in)
- * (PyTorch's Linear; ls_linear).
+ * Returns a layer y = x weight^T + bias (PyTorch's Linear; ls_linear). x is [..., in] and y is [..., out]. weight
+ * [out, in] and bias [out] start uniform in +-1/sqrt(in).
  */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
-/** ls_nn_linear with options, which may be NULL. */
+/** Returns ls_nn_linear with options, which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *options);
-/** The activations apply the operation of their name to every element of x, of any shape, which y has too: ls_relu and
- * so on say the formulas. */
+/**
+ * Returns an activation: the operation of its name on every element (ls_relu). x has any shape, and y has x's shape.
+ * The next eight functions also return activations.
+ */
 LS_API ls_module *ls_nn_relu(void);
 /** See ls_leaky_relu. */
 LS_API ls_module *ls_nn_leaky_relu(double slope);
@@ -264,256 +329,292 @@ LS_API ls_module *ls_nn_softplus(void);
 LS_API ls_module *ls_nn_sigmoid(void);
 /** See ls_tanh. */
 LS_API ls_module *ls_nn_tanh(void);
-/** Along `axis`, which x must have; y has x's shape. See ls_softmax. */
+/** Applies ls_softmax along `axis`, which x must have. y has x's shape. */
 LS_API ls_module *ls_nn_softmax(int axis);
-/** Likewise. See ls_log_softmax. */
+/** Applies ls_log_softmax along `axis`, which x must have. y has x's shape. */
 LS_API ls_module *ls_nn_log_softmax(int axis);
-/** Zeroes elements of x, of any shape, with probability p, 0 to 1, while training and divides the others by (1 - p);
- * gives x itself otherwise (PyTorch's Dropout; ls_dropout). */
+/**
+ * In training mode, zeroes elements of x with probability p (0 to 1) and divides the others by (1 - p). Otherwise
+ * returns x. x has any shape (PyTorch's Dropout; ls_dropout).
+ */
 LS_API ls_module *ls_nn_dropout(double p);
-/** [n, a, b, ...] to [n, a * b * ...] (PyTorch's Flatten). LS_ERR_ARGUMENT, from ls_forward, for x without a second
- * axis. */
+/**
+ * Reshapes [n, a, b, ...] to [n, a * b * ...] (PyTorch's Flatten). ls_forward fails with LS_ERR_ARGUMENT if x has no
+ * second axis.
+ */
 LS_API ls_module *ls_nn_flatten(void);
-/** Rows of a table, weight [count, width] of f32, which starts standard normal, by index: x [...] of i64 or i32, y
- * [..., width] (PyTorch's Embedding; ls_embedding). LS_ERR_ARGUMENT, from ls_forward, for an index that is not below
- * count. */
+/**
+ * Selects rows of weight [count, width], of f32, by index (PyTorch's Embedding; ls_embedding). x is [...] of i64 or
+ * i32, and y is [..., width]. The weight starts standard normal. ls_forward fails with LS_ERR_ARGUMENT if an index is
+ * out of range.
+ */
 LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
 
 /**
- * (x - mean) / deviation for each of `channels`: x and y [n, channels, ...], y of x's dtype, or f32 for integers. The
- * buffers mean and deviation [channels], f32, start as zeros and ones. ls_nn_standardize_fit computes them from a data
- * set. They are saved with the model, so a program that loads it standardizes its inputs alike. LS_ERR_SHAPE, from
- * ls_forward, for x with another number of channels.
+ * Computes (x - mean) / deviation for each channel. x and y are [n, channels, ...]. y has x's dtype, or f32 for
+ * integers. The f32 buffers mean and deviation [channels] start as zeros and ones, and ls_nn_standardize_fit computes
+ * them from a data set. They are saved with the model, so a program that loads it standardizes its inputs in the same
+ * way. ls_forward fails with LS_ERR_SHAPE if x has another number of channels.
  */
 LS_API ls_module *ls_nn_standardize(int64_t channels);
 
-/** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields are the defaults. */
+/** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields select the defaults. */
 typedef struct ls_norm_options {
-    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
-    bool no_affine; /**< neither weight nor bias */
-    bool no_bias;   /**< a weight without a bias */
-    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
+    bool no_affine; /**< a layer without weight and bias */
+    bool no_bias;   /**< a layer without bias */
+    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
 } ls_norm_options;
 
-/** Options of ls_nn_rms_norm. Zero fields are the defaults. */
+/** Options of ls_nn_rms_norm. Zero fields select the defaults. */
 typedef struct ls_rms_norm_options {
-    ls_dtype dtype; /**< of the weight; zero is LS_F32 */
-    bool no_affine; /**< no weight */
-    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    ls_dtype dtype; /**< dtype of the weight; default LS_F32 */
+    bool no_affine; /**< a layer without weight */
+    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
 } ls_rms_norm_options;
 
-/** Options of ls_nn_instance_norm. Zero fields are the defaults. */
+/** Options of ls_nn_instance_norm. Zero fields select the defaults. */
 typedef struct ls_instance_norm_options {
-    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
-    bool affine;    /**< weight and bias */
-    double epsilon; /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
+    bool affine;    /**< a layer with weight and bias */
+    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
 } ls_instance_norm_options;
 
-/** Options of ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields are the defaults. */
+/** Options of ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields select the defaults. */
 typedef struct ls_batch_norm_options {
-    ls_dtype dtype;  /**< of the parameters; zero is LS_F32 */
-    bool no_affine;  /**< neither weight nor bias */
-    bool no_bias;    /**< a weight without a bias */
-    double epsilon;  /**< not negative; 0 selects 1e-5, LS_ZERO selects 0 */
-    double momentum; /**< 0 to 1; 0 selects 0.1, LS_ZERO keeps the running statistics as they are */
+    ls_dtype dtype;  /**< dtype of the parameters; default LS_F32 */
+    bool no_affine;  /**< a layer without weight and bias */
+    bool no_bias;    /**< a layer without bias */
+    double epsilon;  /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    double momentum; /**< momentum of the running statistics, 0 to 1; 0 selects 0.1, LS_ZERO leaves them unchanged */
 } ls_batch_norm_options;
 
 /**
- * (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, whose sizes are `shape` (one axis or more): x
- * and y
- * [..., shape], weight and bias of `shape`, which start as ones and zeros (Ba et al., arXiv 1607.06450; PyTorch's
- * LayerNorm; ls_layer_norm). `options` may be NULL.
+ * Normalizes over the last axes, whose sizes are `shape` (at least one): (x - mean) / sqrt(var + epsilon) * weight +
+ * bias (Ba et al., arXiv 1607.06450; PyTorch's LayerNorm; ls_layer_norm). x and y are [..., shape]. weight and bias
+ * have the sizes of `shape` and start as ones and zeros. `options` may be NULL.
  */
 LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options);
-/** x / sqrt(mean(x^2) + epsilon) * weight over the last axes, whose sizes are `shape`: x and y [..., shape], weight of
- * `shape`, which starts as ones; there is no bias (Zhang and Sennrich, arXiv 1910.07467; ls_rms_norm). `options` may be
- * NULL. PyTorch's RMSNorm has the dtype's epsilon where none is given. */
+/**
+ * Normalizes over the last axes, whose sizes are `shape`: x / sqrt(mean(x^2) + epsilon) * weight (Zhang and Sennrich,
+ * arXiv 1910.07467; ls_rms_norm). x and y are [..., shape]. weight has the sizes of `shape` and starts as ones. There
+ * is no bias. `options` may be NULL. The default epsilon of PyTorch's RMSNorm is the dtype's epsilon instead.
+ */
 LS_API ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options);
-/** ls_group_norm of x [n, channels, ...], which y is like; weight and bias [channels] start as ones and zeros
- * (PyTorch's GroupNorm). LS_ERR_ARGUMENT where `channels` is no multiple of `groups`. `options` may be NULL. */
+/**
+ * Applies ls_group_norm to x [n, channels, ...] (PyTorch's GroupNorm). y has x's shape. weight and bias [channels]
+ * start as ones and zeros. Fails with LS_ERR_ARGUMENT if `groups` does not divide `channels`. `options` may be NULL.
+ */
 LS_API ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_options *options);
-/** Each channel of each sample by itself: ls_group_norm of as many groups as channels, x [n, channels, length, ...]
- * (PyTorch's InstanceNorm1d and so on, also in having weight and bias only with `affine`). `options` may be NULL. */
+/**
+ * Normalizes each channel of each sample: ls_group_norm with one channel per group, for x [n, channels, length, ...]
+ * (PyTorch's InstanceNorm1d and so on, which also have weight and bias only with `affine`). `options` may be NULL.
+ */
 LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options);
 /**
- * (x - mean) / sqrt(var + epsilon) * weight + bias for each of `channels` over all other axes: x and y [n, channels] or
- * [n, channels, length]. While training with the batch's mean and variance, towards which the buffers running_mean and
- * running_var move by `momentum`; otherwise with those. Weight, bias and buffers are [channels] and start as ones,
- * zeros, zeros and ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm1d; ls_batch_norm). `options` may be
- * NULL. LS_ERR_SHAPE, from ls_forward, for x of other axes, and for training with one value a channel.
+ * Normalizes each channel over all other axes: (x - mean) / sqrt(var + epsilon) * weight + bias (Ioffe and Szegedy,
+ * arXiv 1502.03167; PyTorch's BatchNorm1d; ls_batch_norm). x and y are [n, channels] or [n, channels, length].
+ * `options` may be NULL.
+ * - In training mode it uses the mean and the variance of the batch, and the buffers running_mean and running_var move
+ *   towards them by `momentum`. Otherwise it uses these buffers.
+ * - weight, bias and the two buffers are [channels] and start as ones, zeros, zeros and ones.
+ * - ls_forward fails with LS_ERR_SHAPE if x has other axes, or in training with one value per channel.
  */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_batch_norm_options *options);
-/** The same of x [n, channels, height, width] (PyTorch's BatchNorm2d). */
+/** Does the same for x [n, channels, height, width] (PyTorch's BatchNorm2d). */
 LS_API ls_module *ls_nn_batch_norm_2d(int64_t channels, const ls_batch_norm_options *options);
-/** The same of x [n, channels, depth, height, width] (PyTorch's BatchNorm3d). */
+/** Does the same for x [n, channels, depth, height, width] (PyTorch's BatchNorm3d). */
 LS_API ls_module *ls_nn_batch_norm_3d(int64_t channels, const ls_batch_norm_options *options);
-/** Options of ls_nn_conv_1d to ls_nn_conv_3d: those of ls_conv_options, and of the parameters. Zero fields are the
- * defaults. */
+/**
+ * Options of ls_nn_conv_1d to ls_nn_conv_3d: ls_conv_options and options of the parameters. Zero fields select the
+ * defaults.
+ */
 typedef struct ls_conv_layer_options {
     ls_shape stride, padding, dilation; /**< see ls_conv_options */
     bool same;                          /**< see ls_conv_options */
     int64_t groups;                     /**< see ls_conv_options */
-    bool no_bias;                       /**< no bias */
+    bool no_bias;                       /**< a layer without bias */
     bool weight_norm;                   /**< see ls_linear_options; over the first axis of the weight */
-    ls_dtype dtype;                     /**< of the parameters; zero is LS_F32 */
+    ls_dtype dtype;                     /**< dtype of the parameters; default LS_F32 */
 } ls_conv_layer_options;
 
-/** Options of ls_nn_conv_transpose_1d to ls_nn_conv_transpose_3d: those of ls_conv_transpose_options, and of the
- * parameters. Zero fields are the defaults. */
+/**
+ * Options of ls_nn_conv_transpose_1d to ls_nn_conv_transpose_3d: ls_conv_transpose_options and options of the
+ * parameters. Zero fields select the defaults.
+ */
 typedef struct ls_conv_transpose_layer_options {
     ls_shape stride, padding, dilation, output_padding; /**< see ls_conv_transpose_options */
     int64_t groups;                                     /**< see ls_conv_transpose_options */
-    bool no_bias;                                       /**< no bias */
+    bool no_bias;                                       /**< a layer without bias */
     bool weight_norm;                                   /**< see ls_linear_options; over the first axis of the weight */
-    ls_dtype dtype;                                     /**< of the parameters; zero is LS_F32 */
+    ls_dtype dtype;                                     /**< dtype of the parameters; default LS_F32 */
 } ls_conv_transpose_layer_options;
 
 /**
- * Convolution over one axis: x [n, in, length], y [n, out, ...]; weight [out, in / groups, kernel], bias [out], which
- * start uniform in +-1/sqrt(in / groups * kernel) (PyTorch's Conv1d; ls_conv has formula and options). `kernel` is the
- * window's size, one number for all axes or one for each, in and out multiples of `groups`. `options` may be NULL.
+ * Returns a convolution over one axis (PyTorch's Conv1d; ls_conv has formula and options). x is [n, in, length], y is
+ * [n, out, ...]. weight [out, in / groups, kernel] and bias [out] start uniform in +-1/sqrt(in / groups * kernel).
+ * `kernel` has the sizes of the window, one for all axes or one for each. `groups` divides in and out. `options` may be
+ * NULL.
  */
 LS_API ls_module *ls_nn_conv_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
-/** Over two: x [n, in, height, width], weight [out, in / groups, kernel...] (PyTorch's Conv2d). */
+/** Does the same over two axes: x [n, in, height, width], weight [out, in / groups, kernel...] (PyTorch's Conv2d). */
 LS_API ls_module *ls_nn_conv_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
-/** Over three: x [n, in, depth, height, width] (PyTorch's Conv3d). */
+/** Does the same over three axes: x [n, in, depth, height, width] (PyTorch's Conv3d). */
 LS_API ls_module *ls_nn_conv_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /**
- * Transposed convolution over one axis: x [n, in, length], y [n, out, ...]; weight [in, out / groups, kernel], bias
- * [out], which start uniform in +-1/sqrt(out / groups * kernel) (PyTorch's ConvTranspose1d; ls_conv_transpose).
+ * Returns a transposed convolution over one axis (PyTorch's ConvTranspose1d; ls_conv_transpose). x is [n, in, length],
+ * y is [n, out, ...]. weight [in, out / groups, kernel] and bias [out] start uniform in +-1/sqrt(out / groups *
+ * kernel).
  */
 LS_API ls_module *ls_nn_conv_transpose_1d(int64_t in, int64_t out, ls_shape kernel,
                                           const ls_conv_transpose_layer_options *options);
-/** Over two (PyTorch's ConvTranspose2d). */
+/** Does the same over two axes (PyTorch's ConvTranspose2d). */
 LS_API ls_module *ls_nn_conv_transpose_2d(int64_t in, int64_t out, ls_shape kernel,
                                           const ls_conv_transpose_layer_options *options);
-/** Over three (PyTorch's ConvTranspose3d). */
+/** Does the same over three axes (PyTorch's ConvTranspose3d). */
 LS_API ls_module *ls_nn_conv_transpose_3d(int64_t in, int64_t out, ls_shape kernel,
                                           const ls_conv_transpose_layer_options *options);
-/** Pooling over the spatial axes of x [n, channels, ...], of which there may be one to three: see ls_max_pool. */
+/** Applies ls_max_pool to the one to three spatial axes of x [n, channels, ...]. */
 LS_API ls_module *ls_nn_max_pool(const ls_max_pool_options *options);
-/** See ls_average_pool. */
+/** Applies ls_average_pool, like ls_nn_max_pool. */
 LS_API ls_module *ls_nn_average_pool(const ls_average_pool_options *options);
-/** To an output of `size`, whatever x has: see ls_adaptive_average_pool. LS_SHAPE(1) is global average pooling. */
+/**
+ * Applies ls_adaptive_average_pool: the output has `size`, for x of any sizes. LS_SHAPE(1) is global average pooling.
+ */
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
-/** See ls_adaptive_max_pool. */
+/** Applies ls_adaptive_max_pool, like ls_nn_adaptive_average_pool. */
 LS_API ls_module *ls_nn_adaptive_max_pool(ls_shape size);
 
-/** Spatial sizes times whole numbers, one for all axes or one for each: see ls_resize (PyTorch's Upsample with a
- * scale_factor). `options` may be NULL. */
+/**
+ * Multiplies spatial sizes by integers, one for all axes or one for each, with ls_resize (PyTorch's Upsample with a
+ * scale_factor). `options` may be NULL.
+ */
 LS_API ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options);
-/** See ls_pixel_shuffle. */
+/** Applies ls_pixel_shuffle. */
 LS_API ls_module *ls_nn_pixel_shuffle(int64_t factor);
-/** See ls_pixel_unshuffle. */
+/** Applies ls_pixel_unshuffle. */
 LS_API ls_module *ls_nn_pixel_unshuffle(int64_t factor);
 
-/** Options of ls_nn_multi_head_attention; zero fields mean what their comments say. */
+/** Options of ls_nn_multi_head_attention. Zero fields select the defaults. */
 typedef struct ls_attention_layer_options {
-    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
     bool no_bias;
-    bool causal;                 /**< position i attends to positions 0 to i only */
-    bool rotary;                 /**< queries and keys are turned by their positions (ls_rotary) */
-    ls_rotary_options positions; /**< how, with `rotary` */
+    bool causal;                 /**< attention of position i to positions 0 to i only */
+    bool rotary;                 /**< rotation of queries and keys by their positions (ls_rotary) */
+    ls_rotary_options positions; /**< options of `rotary` */
 } ls_attention_layer_options;
 
 /**
- * Attention with several heads (Vaswani et al., arXiv 1706.03762): queries, keys and values are linear maps of the
- * inputs, each of `heads` equal parts of them attends by itself (ls_attention), and a linear map puts the results
- * together. One input x [n, length, width]: self-attention; up to five with ls_forward_many: query, key (NULL: the
- * query), value (NULL: the key), key_mask [n, keys] and attn_mask of ls_attention_options (NULL: none). One
- * output, like the query. Parameters are those of PyTorch's MultiheadAttention (batch_first, no dropout of weights):
- * in_proj_weight [3 width, width], which starts Xavier uniform, in_proj_bias [3 width] and out_proj.bias, zeros, and
- * out_proj.weight as in ls_nn_linear. PyTorch's key_padding_mask and a bool attn_mask are true where ours are 0; an
- * attn_mask of floats is added in both. `options` may be NULL.
- * LS_ERR_ARGUMENT where width is no multiple of heads.
+ * Returns attention with several heads (Vaswani et al., arXiv 1706.03762). Queries, keys and values are linear maps of
+ * the inputs. Each of `heads` equal parts attends separately (ls_attention), and a linear map combines the results.
+ * Fails with LS_ERR_ARGUMENT if `heads` does not divide `width`. `options` may be NULL.
+ * - One input x [n, length, width] gives self-attention.
+ * - ls_forward_many accepts up to five inputs: query, key (NULL: the query), value (NULL: the key), and key_mask
+ *   [n, keys] and attn_mask of ls_attention_options (NULL: no mask). The output is like the query.
+ * - Parameters are the same as in PyTorch's MultiheadAttention (batch_first, without dropout of weights).
+ *   in_proj_weight [3 width, width] starts Xavier uniform, in_proj_bias [3 width] and out_proj.bias start as zeros, and
+ *   out_proj.weight starts as in ls_nn_linear.
+ * - PyTorch's key_padding_mask and bool attn_mask are the inverse: true for keys to ignore. A floating attn_mask is the
+ *   same.
  */
 LS_API ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options);
-/** Learned positions: x [..., positions, width], of at most `count` positions, plus the first rows of weight [count,
- * width], which is of `dtype` and starts normal with deviation 0.02 (as in GPT-2; Radford et al., 2019). */
+/**
+ * Adds learned positions (as in GPT-2; Radford et al., 2019): x [..., positions, width] plus the first rows of weight
+ * [count, width]. There are at most `count` positions. The weight has `dtype` and starts normal with deviation 0.02.
+ */
 LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 
-/** The function inside of the MLP of ls_nn_transformer_block: ls_relu, ls_gelu or ls_gelu_tanh. */
+/** The activation of the MLP in ls_nn_transformer_block: ls_relu, ls_gelu or ls_gelu_tanh. */
 typedef enum ls_mlp_activation { LS_MLP_RELU = 0, LS_MLP_GELU, LS_MLP_GELU_TANH } ls_mlp_activation;
 
-/** Options of ls_nn_transformer_block. Zero fields are the defaults, of which `norm_first` and `activation` have those
- * of PyTorch's TransformerEncoderLayer. */
+/**
+ * Options of ls_nn_transformer_block. Zero fields select the defaults, which for `norm_first` and `activation` are
+ * PyTorch's (TransformerEncoderLayer).
+ */
 typedef struct ls_transformer_options {
-    bool norm_first;                      /**< normalizes the inputs of attention and MLP, not the sums after them */
-    ls_mlp_activation activation;         /**< inside of the MLP */
-    int64_t hidden;                       /**< width inside of the MLP; 0 selects 4 * width */
-    double dropout;                       /**< after attention, inside of the MLP and after it */
-    double epsilon;                       /**< of the layer norms: see ls_norm_options */
-    ls_attention_layer_options attention; /**< dtype and no_bias are those of all layers */
+    bool norm_first; /**< normalization of the inputs of attention and MLP, instead of the sums after them */
+    ls_mlp_activation activation;         /**< activation in the MLP */
+    int64_t hidden;                       /**< width in the MLP; 0 selects 4 * width */
+    double dropout;                       /**< probability of dropout, after attention, in the MLP and after it */
+    double epsilon;                       /**< epsilon of the layer norms; see ls_norm_options */
+    ls_attention_layer_options attention; /**< options of attention; dtype and no_bias apply to all layers */
 } ls_transformer_options;
 
 /**
- * A block of a Transformer (Vaswani et al., arXiv 1706.03762): x becomes norm1(x + attention(x)), and this becomes
- * norm2(x + mlp(x)), where mlp(x) is linear2(activation(linear1(x))). With `.norm_first`, x becomes
- * x + attention(norm1(x)), and this becomes x + mlp(norm2(x)). Input and output are [n, length, width]. With
- * ls_forward_many, a second input is the key_mask [n, length], and a third input the attn_mask of ls_attention_options.
- *
- * Parameters are those of PyTorch's TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2. Their names and
- * shapes do not depend on `.norm_first` and `.activation`, so loading cannot check these two: set them as PyTorch's
- * model does. A block of GPT-2 has `.norm_first`, LS_MLP_GELU_TANH and `.attention.causal`. `options` may be
- * NULL.
+ * Returns a block of a Transformer (Vaswani et al., arXiv 1706.03762). Input and output are [n, length, width]. mlp(x)
+ * is linear2(activation(linear1(x))). `options` may be NULL.
+ * - By default, x becomes norm1(x + attention(x)), and this becomes norm2(x + mlp(x)).
+ * - With `.norm_first`, x becomes x + attention(norm1(x)), and this becomes x + mlp(norm2(x)).
+ * - With ls_forward_many, a second input is the key_mask [n, length], and a third input is the attn_mask of
+ *   ls_attention_options.
+ * - Parameters are the same as in PyTorch's TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2. Their
+ *   names and shapes do not depend on `.norm_first` and `.activation`, so loading cannot check these two: set them as
+ *   in the PyTorch model.
+ * - A block of GPT-2 has `.norm_first`, LS_MLP_GELU_TANH and `.attention.causal`.
  */
 LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options);
-/** Options of recurrent layers; zero fields mean what their comments say. */
+/** Options of recurrent layers. Zero fields select the defaults. */
 typedef struct ls_recurrent_options {
-    ls_dtype dtype;     /**< of the parameters; zero is LS_F32 */
-    int layers;         /**< each takes the y of the one before, at most 64; 0: 1 */
-    bool bidirectional; /**< each layer also goes from the end to the start, with parameters of its own: y is twice as
-                             wide, first forwards, then backwards */
-    double dropout;     /**< between layers, of their y, in training mode */
+    ls_dtype dtype;     /**< dtype of the parameters; default LS_F32 */
+    int layers;         /**< number of layers, at most 64; 0 selects 1. Each uses the y of the previous layer */
+    bool bidirectional; /**< layers that also run from the end to the start, with separate parameters: y is twice as
+                           wide, first forward, then backward */
+    double dropout;     /**< probability of dropout of y between layers, in training mode */
     bool no_bias;
-    bool time_first; /**< the steps come before the samples: x and y [length, n, ...], states [layers, n, hidden]; not
-                          for ls_data_parallel, whose samples come first */
+    bool time_first; /**< steps before samples: x and y are [length, n, ...], states [layers, n, hidden]; not for
+                        ls_data_parallel, which needs samples first */
 } ls_recurrent_options;
 
 /**
- * A recurrent layer: h_t = tanh(x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T + bias_hh) (Elman, Cognitive Science
- * 14, 1990; PyTorch's RNN with batch_first). x [n, length, in] gives y [n, length, hidden], the h of the last layer.
+ * Returns a recurrent layer (Elman, Cognitive Science 14, 1990; PyTorch's RNN with batch_first): h_t = tanh(x_t
+ * weight_ih^T + bias_ih + h_{t-1} weight_hh^T + bias_hh). x [n, length, in] gives y [n, length, hidden], the h of the
+ * last layer. `options` may be NULL.
  *
- * ls_forward_many also takes and gives states: inputs x, h, lengths, and outputs y, h, of which all but x and y may be
- * left out (NULL). h [n, layers, hidden] is where the layers begin (NULL: zeros) and end, those of both directions one
- * after the other; PyTorch has its first two axes the other way round. lengths [n] (i64 or i32, 0 to length) says how
- * many steps each sequence has: y behind them is zero, a sequence's last h is that of its own end, and backwards begins
- * there, as of PyTorch's packed sequences; what x has behind them must be finite. LS_ERR_ARGUMENT for lengths that are
- * out of range.
+ * ls_forward_many has inputs x, h, lengths and outputs y, h. All except x and y are optional.
+ * - h [n, layers, hidden] is the initial state (NULL: zeros) and the final state. With two directions, each layer has
+ *   two, forward and backward. PyTorch swaps the first two axes.
+ * - lengths [n] (i64 or i32, 0 to length) has the number of steps of each sequence, as PyTorch's packed sequences have.
+ *   After these steps, y is zero and x must be finite. The final state is the state after the sequence's last step, and
+ *   the backward direction starts at this step. Fails with LS_ERR_ARGUMENT if a length is out of range.
  *
  * Parameters are weight_ih_l0 [hidden, in], weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], and so
- * on for l1, where `in` is the width of the y before, and with "_reverse" behind them backwards, as PyTorch's. All
- * start uniform in +-1/sqrt(hidden). `options` may be NULL.
+ * on for l1 (where `in` is the width of the previous y), as in PyTorch. Names of the backward direction end with
+ * "_reverse". All start uniform in +-1/sqrt(hidden).
  */
 LS_API ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options);
-/** ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
+/** Returns ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
 LS_API ls_module *ls_nn_rnn_relu(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
- * LSTM (Hochreiter and Schmidhuber, Neural Computation 9, 1997; PyTorch's): c_t = f c_{t-1} + i g and h_t = o
- * tanh(c_t), where the gates i, f, g, o are a quarter each of x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T +
- * bias_hh, behind tanh for g and the sigmoid for the others. As ls_nn_rnn, but that there are two states, h and c
- * (given together): inputs x, h, c, lengths; outputs y, h, c; and four times as many rows of parameters. There are no
- * projections (proj_size).
+ * Returns an LSTM (Hochreiter and Schmidhuber, Neural Computation 9, 1997; PyTorch's LSTM): c_t = f c_{t-1} + i g and
+ * h_t = o tanh(c_t). The gates i, f, g, o are the quarters of x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T +
+ * bias_hh, after tanh for g and the sigmoid for the others.
+ *
+ * The layer is like ls_nn_rnn, with two states, h and c, which must be given together: inputs are x, h, c, lengths, and
+ * outputs y, h, c. Parameters have four times as many rows. PyTorch's projections (proj_size) are not available.
  */
 LS_API ls_module *ls_nn_lstm(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
- * GRU (Cho et al., arXiv 1406.1078; PyTorch's): h_t = (1 - z) n + z h_{t-1}, where of a = x_t weight_ih^T + bias_ih and
- * b = h_{t-1} weight_hh^T + bias_hh, in three parts r, z, n: r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z) and n =
- * tanh(a_n + r b_n). As ls_nn_rnn, with three times as many rows of parameters.
+ * Returns a GRU (Cho et al., arXiv 1406.1078; PyTorch's GRU): h_t = (1 - z) n + z h_{t-1}. With a = x_t weight_ih^T +
+ * bias_ih and b = h_{t-1} weight_hh^T + bias_hh, in three parts r, z, n: r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z)
+ * and n = tanh(a_n + r b_n). The layer is like ls_nn_rnn, with three times as many rows of parameters.
  */
 LS_API ls_module *ls_nn_gru(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
- * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
- * copied: both must outlive the module. What the function returns belongs to the scope; NULL when it failed.
+ * Returns a layer without parameters that calls `function` with `user`. Borrows `name` and `user`, which must outlive
+ * the module. The result of `function` belongs to the scope. NULL means failure.
  */
 LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user);
 
-/** x + f(x), where `f` (one input and one output of one shape) is child "0" (He et al., arXiv 1512.03385). */
+/**
+ * Returns x + f(x). `f` has one input and one output of the same shape, and is child "0" (He et al., arXiv 1512.03385).
+ */
 LS_API ls_module *ls_nn_residual(ls_module *f);
 
-/** The modules, each of one input and one output, one after the other; their names are "0", "1", ... Of none, what it
- * is given. A ReLU before a MaxPool without padding is called behind it, where there is less to do, unless one of them
- * has hooks: values and gradients are the same. */
+/**
+ * Applies modules with one input and one output, one after the other. Their names are "0", "1", ... Without modules,
+ * the output is the input. A ReLU before a MaxPool without padding runs after the MaxPool, on fewer elements, unless
+ * one of them has hooks. Values and gradients are the same.
+ */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 #ifndef __cplusplus
 #define ls_sequential(...)                                                                                             \
@@ -521,20 +622,19 @@ LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
                      (int)(sizeof((ls_module *[]){__VA_ARGS__}) / sizeof(ls_module *)))
 #endif
 
-/** A module of ls_sequential_named, and what it is called there. */
+/** A module of ls_sequential_named and its name. */
 typedef struct ls_named_module {
-    const char *name; /**< copied */
+    const char *name; /**< name; copied */
     ls_module *module;
 } ls_named_module;
 
 /**
- * ls_sequential_of with names of your own, as PyTorch's Sequential(OrderedDict(...)):
+ * Does the same as ls_sequential_of with other names, as PyTorch's Sequential(OrderedDict(...)). Names have no dots, as
+ * in ls_module_add_child.
  *
  * ```c
  * ls_module *layers = ls_sequential_named({"hidden", ls_nn_linear(4, 3)}, {"act", ls_nn_relu()});
  * ```
- *
- * Names are ls_module_add_child's: without dots.
  */
 LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int count);
 #ifndef __cplusplus
@@ -543,31 +643,34 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
                            (int)(sizeof((ls_named_module[]){__VA_ARGS__}) / sizeof(ls_named_module)))
 #endif
 
-/* ---- initialisers: fill a floating tensor; each takes the next stream of ls_seed's generator ------------------------
+/* ---- initialization of floating tensors -------------------------------------------------------------------------
+ * All except ls_nn_init_constant use the next stream of the generator (ls_seed).
  */
 
-/** Every element is `value`. */
+/** Sets every element to `value`. */
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
-/** Uniform in [low, high). */
+/** Draws elements uniformly from [low, high). */
 LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
-/** Normal with the mean and deviation. */
+/** Draws elements from a normal distribution. */
 LS_API ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
-/** Normal, drawn again until within [low, high]. */
+/** Draws elements from a normal distribution until they are in [low, high]. */
 LS_API ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
                                              double high) LS_WARN_UNUSED;
 /**
- * Uniform in +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852); fan_in is the product of all sizes but
- * the first, and `slope` that of the leaky ReLU that follows (0: ReLU).
+ * Draws elements uniformly from +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852). fan_in is the product
+ * of all sizes except the first. `slope` is the slope of the following leaky ReLU (0: ReLU).
  */
 LS_API ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
-/** Normal with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
+/** Draws elements from a normal distribution with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
 LS_API ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
-/** Uniform in +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). */
+/** Draws elements uniformly from +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). */
 LS_API ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
-/** Normal with deviation gain sqrt(2 / (fan_in + fan_out)). */
+/** Draws elements from a normal distribution with deviation gain sqrt(2 / (fan_in + fan_out)). */
 LS_API ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
-/** Rows (or columns, whichever are fewer) orthogonal and of length `gain` (Saxe et al., arXiv 1312.6120); axes after
- * the first count as one. */
+/**
+ * Sets the rows (or the columns, if they are fewer) to orthogonal vectors of length `gain` (Saxe et al., arXiv
+ * 1312.6120). Axes after the first count as one.
+ */
 LS_API ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 
 #ifdef __cplusplus

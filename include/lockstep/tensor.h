@@ -1,18 +1,28 @@
 /**
  * @file tensor.h
- * Tensors and scopes: making, inspecting, copying and printing arrays, and who frees them. Operations on tensors are in
- * autograd.h.
+ * Creates, inspects, copies and prints tensors, and opens and ends scopes. Operations on tensors are in autograd.h.
  *
- * Ownership: a tensor that a call returns belongs to the innermost scope of its thread and is freed by ls_scope_end;
- * ls_keep lifts it out of that scope. With no scope open it belongs to the caller, who gives it back with ls_release.
+ * ```c
+ * ls_scope *scope = ls_scope_begin();
+ * ls_tensor *a = ls_randn(LS_SHAPE(2, 3), LS_F32);
+ * ls_tensor *sum = ls_keep(ls_add(a, ls_ones(LS_SHAPE(2, 3), LS_F32)));
+ * ls_status status = ls_scope_end(scope);
+ * if (status == LS_OK) {
+ *     ls_print(sum);
+ * }
+ * ls_release(sum);
+ * ```
  *
- * Constructors (of data.h, nn.h and parallel.h) take over the tensors, data sets and modules they are given, even when
- * they fail. Taking over is taking one reference: the object goes with its last. A tensor of a scope stays in it as
- * well until the scope ends; one that belongs to the caller, who made it with no scope open, is his no longer. What has
- * been taken over can be taken over again, so that one tensor may be a parameter of two modules, one data set feed two
- * loaders.
+ * Ownership (docs/explanation/scopes-and-ownership.md):
+ * - A tensor that a call returns belongs to the innermost scope of its thread. ls_scope_end frees it.
+ * - A tensor that is created outside any scope belongs to the caller, who frees it with ls_release.
+ * - Constructors (of data.h, nn.h and parallel.h) take ownership of their tensors, data sets and modules, also if they
+ *   fail. Each of them holds one reference, and the last reference frees the object. So one tensor may be a parameter
+ *   of two modules, and one data set may feed two loaders.
+ * - A tensor in a scope also stays in the scope until the scope ends. A tensor created outside any scope no longer
+ *   belongs to the caller after a constructor took ownership of it.
  *
- * A tensor, a data set, a module is used by one thread at a time.
+ * Only one thread may use a tensor, a data set or a module at a time.
  */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H
@@ -30,7 +40,7 @@ enum { LS_MAX_DIMS = 8 };
 /** An n-dimensional array of numbers. Opaque. */
 typedef struct ls_tensor ls_tensor;
 
-/** Frees together what was made together. Opaque. */
+/** A group of tensors that are freed together. Opaque. */
 typedef struct ls_scope ls_scope;
 
 /** A tensor and its name: an entry of a file or of a saved state. */
@@ -41,23 +51,31 @@ typedef struct ls_named {
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
-/** The sizes of a tensor, outermost first; ndim 0 is a single number. Write LS_SHAPE(64, 784). */
+/** The sizes of a tensor, outermost first. ndim 0 is the shape of a single number. Write LS_SHAPE(64, 784). */
 typedef struct ls_shape {
     int ndim;
     int64_t size[LS_MAX_DIMS];
 } ls_shape;
 
-/** Axes to work over, negative ones counted from the end; count 0 means all. Write LS_AXES(0, -1) or LS_ALL_AXES. */
+/**
+ * Axes of an operation. Negative axes count from the end. count 0 selects all axes. Write LS_AXES(0, -1) or
+ * LS_ALL_AXES.
+ */
 typedef struct ls_axes {
     int count;
     int axis[LS_MAX_DIMS];
 } ls_axes;
 
-/** Returns a shape of `ndim` sizes (copied). If there are more than LS_MAX_DIMS, ndim is -1, which every call refuses.
+/**
+ * Returns a shape with `ndim` sizes, which it copies. If ndim is above LS_MAX_DIMS, the ndim of the result is -1, and
+ * every call refuses it.
  */
 LS_API ls_shape ls_shape_make(int ndim, const int64_t *size);
 
-/** Returns `count` axes (copied). If there are more than LS_MAX_DIMS, count is -1, which every call refuses. */
+/**
+ * Returns `count` axes, which it copies. If count is above LS_MAX_DIMS, the count of the result is -1, and every call
+ * refuses it.
+ */
 LS_API ls_axes ls_axes_make(int count, const int *axis);
 
 #ifndef __cplusplus
@@ -72,9 +90,9 @@ LS_API ls_axes ls_axes_make(int count, const int *axis);
          type value;                                                                                                   \
      }){.list = {(int)(sizeof((const item[]){__VA_ARGS__}) / sizeof(item)), {__VA_ARGS__}}})                           \
          .value)
-/** LS_SHAPE(64, 784) is an ls_shape of two dimensions. */
+/** An ls_shape: LS_SHAPE(64, 784) has two dimensions. */
 #define LS_SHAPE(...) LS_LIST(ls_shape, int64_t, __VA_ARGS__)
-/** LS_AXES(0, -1) is an ls_axes of two axes. */
+/** An ls_axes: LS_AXES(0, -1) has two axes. */
 #define LS_AXES(...) LS_LIST(ls_axes, int, __VA_ARGS__)
 /** The shape of a single number. */
 #define LS_SCALAR ((ls_shape){0, {0}})
@@ -84,7 +102,7 @@ LS_API ls_axes ls_axes_make(int count, const int *axis);
 
 /* ---- scopes --------------------------------------------------------------------------------------------------- */
 
-/** Opens a scope on this thread, inside the one that is open. NULL when there is no memory. */
+/** Opens a scope on this thread, inside its innermost scope. Returns NULL if out of memory. */
 LS_API ls_scope *ls_scope_begin(void);
 
 /**
@@ -101,93 +119,105 @@ LS_API ls_scope *ls_scope_begin(void);
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
 /**
- * Lifts the tensor out of its scope, into the scope around that one, or, where there is none, to the caller. The part
- * of the tape that its gradient needs goes with it. Returns the tensor. NULL is allowed.
+ * Moves the tensor to the enclosing scope, with the part of the tape that its gradient needs. Without an enclosing
+ * scope, returns ownership to the caller, who frees it with ls_release. Returns the tensor. NULL is allowed.
  */
 LS_API ls_tensor *ls_keep(ls_tensor *tensor);
 
-/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on,
- * and one that was taken over stays with who did so. NULL is allowed. */
+/**
+ * Frees a tensor immediately, inside or outside a scope. Other tensors and the tape keep the memory and the record that
+ * they still need. A constructor that took ownership of the tensor keeps it. NULL is allowed.
+ */
 LS_API void ls_release(ls_tensor *tensor);
 
 /**
- * Returns one more tensor over the same memory, without history: a change to one is seen through the other.
+ * Returns another tensor with the same memory and without history. A change of one tensor is visible in the other.
  *
- * Optimizers, ls_data_parallel and ls_sync_parameters move a model's parameters into memory of their own, once: an
- * alias made before that keeps the old memory. To tie two layers, add the same tensor to both; two parameters that
- * share memory are refused there with LS_ERR_UNSUPPORTED.
+ * Optimizers, ls_data_parallel and ls_sync_parameters move the parameters of a model into new memory once. An alias
+ * from before this move keeps the old memory. These calls fail with LS_ERR_UNSUPPORTED if two parameters share memory.
+ * To tie two layers, add the same tensor to both.
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 
-/* ---- making --------------------------------------------------------------------------------------------------- */
+/* ---- creation --------------------------------------------------------------------------------------------------- */
 
-/** A tensor whose elements are not set. All calls that make tensors return NULL and set an error on failure. */
+/** Returns a tensor with undefined elements. All calls that create tensors return NULL and set an error on failure. */
 LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
-/** Every element is 0. */
+/** Returns a tensor of zeros. */
 LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
-/** Every element is 1. */
+/** Returns a tensor of ones. */
 LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
-/** Every element is `value`. Fails with LS_ERR_ARGUMENT if an integer dtype or bool cannot hold it exactly. */
+/**
+ * Returns a tensor of elements `value`. Fails with LS_ERR_ARGUMENT if an integer dtype or bool cannot hold it exactly.
+ */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
-/** 0, 1, 2, ... in row-major order; any dtype but bool. */
+/** Returns a tensor of 0, 1, 2, ... in row-major order, in any dtype except bool. */
 LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);
-/** Uniform in [0, 1); a floating dtype. Takes the next stream of ls_seed's generator. */
+/** Returns uniform numbers in [0, 1), in a floating dtype. Uses the next stream of the generator (ls_seed). */
 LS_API ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype);
-/** Normal with mean 0 and deviation 1; a floating dtype. Takes the next stream of ls_seed's generator. */
+/** Returns normal numbers with mean 0 and deviation 1, in a floating dtype. Uses the next stream of the generator. */
 LS_API ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype);
-/** Integers in [low, high); takes the next stream. */
+/** Returns random integers in [low, high). Uses the next stream of the generator. */
 LS_API ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high);
-/** The numbers 0 to n - 1 shuffled, as i64; takes the next stream. */
+/** Returns the numbers 0 to n - 1 in random order, as i64. Uses the next stream of the generator. */
 LS_API ls_tensor *ls_randperm(int64_t n);
-/** Copies shape-many elements of the dtype, row-major and dense, from `data`. */
+/** Copies the elements of a tensor from `data`, which is dense and in row-major order. */
 LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
 /**
- * A tensor over memory of the caller's: dense, row-major, aligned for the dtype. When nothing refers to it any longer,
- * `release(data, user)` is called, at once when the call fails (it may be NULL: the memory then outlives the tensor).
+ * Returns a tensor that uses `data` as its memory: dense, in row-major order, aligned for the dtype. Calls
+ * `release(data, user)` when nothing refers to the memory any longer, or immediately if the call fails. If `release` is
+ * NULL, the memory must outlive the tensor.
  */
 LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
                                  void *user);
-/** The number as a tensor of no dimensions. */
+/** Returns `value` as a tensor without dimensions. */
 LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 
-/* ---- devices ---------------------------------------------------------------------------------------------------
+/* ---- devices ----------------------------------------------------------------------------------------------------
+ * A device holds tensors and computes on them: "cpu", or a GPU as "cuda:0", "cuda:1" and so on ("cuda" is "cuda:0").
+ * The first use of a GPU's name loads the GPU plug-in (docs/reference/gpu.md).
  *
- * A device holds tensors and computes with them: "cpu", and GPUs as "cuda:0", "cuda:1", ..., by a module that is opened
- * when the first is named ("cuda" is "cuda:0"; docs/reference/gpu.md). The tensors of an operation are on one device,
- * where its result is, too; ls_to_device moves them. A device other than "cpu" works while the program goes on: what
- * fails there is told by the next call that needs a result on the host (ls_item, ls_print, ls_device_wait, ...).
+ * The tensors of an operation are on one device, and its result is there too. ls_to_device moves tensors. A GPU works
+ * asynchronously: the next call that needs a result on the host (ls_item, ls_print, ls_device_wait, ...) returns the
+ * error of an operation that failed there.
  */
 
-/** The name of the device that the tensor is on, lent; NULL for NULL. */
+/** Returns a borrowed pointer to the name of the tensor's device, or NULL for NULL. */
 LS_API const char *ls_device_of(const ls_tensor *tensor);
 /**
- * Tensors that this thread makes from now on of nothing but a shape (ls_zeros, ls_from, parameters of layers, batches
- * of loaders) are on that device. At first it is what LOCKSTEP_DEVICE says, else "cpu". LS_ERR_ARGUMENT for the name of
- * none, LS_ERR_UNSUPPORTED without the module of GPUs, LS_ERR_DEVICE where there is no GPU; the message says which
- * devices there are, or why not.
+ * Sets the default device of this thread. New tensors that no other tensor determines (of ls_zeros and ls_from,
+ * parameters of layers, batches of loaders) are created there. Initially the default is the value of LOCKSTEP_DEVICE,
+ * or "cpu" if it is not set. Fails with
+ * - LS_ERR_ARGUMENT if no device has this name,
+ * - LS_ERR_UNSUPPORTED if the GPU plug-in cannot be loaded,
+ * - LS_ERR_DEVICE if there is no usable GPU.
+ *
+ * The message lists the available devices, or the reason that they are not available.
  */
 LS_API ls_status ls_use_device(const char *name) LS_WARN_UNUSED;
-/** The name of that device, lent; NULL and an error when LOCKSTEP_DEVICE names none. */
+/**
+ * Returns a borrowed pointer to the name of the default device. Returns NULL and sets an error if no device has the
+ * name in LOCKSTEP_DEVICE.
+ */
 LS_API const char *ls_default_device(void);
-/** Waits until the device has done all that this thread asked of it, and returns the first failure since the last
- * wait. */
+/** Waits until the device has finished the work of this thread. Returns the first error since the previous wait. */
 LS_API ls_status ls_device_wait(const char *name) LS_WARN_UNUSED;
 
-/* ---- looking -------------------------------------------------------------------------------------------------- */
+/* ---- inspection ------------------------------------------------------------------------------------------------- */
 
-/** The number of dimensions; 0 for NULL. */
+/** Returns the number of dimensions, or 0 for NULL. */
 LS_API int ls_ndim(const ls_tensor *tensor);
-/** The size along `axis` (negative: from the end); 0 when there is no such axis. */
+/** Returns the size along `axis` (negative: from the end), or 0 if this axis does not exist. */
 LS_API int64_t ls_size(const ls_tensor *tensor, int axis);
-/** The step along `axis` in elements; 0 when there is no such axis. */
+/** Returns the stride along `axis` in elements, or 0 if this axis does not exist. */
 LS_API int64_t ls_stride(const ls_tensor *tensor, int axis);
-/** All sizes. */
+/** Returns all sizes. */
 LS_API ls_shape ls_shape_of(const ls_tensor *tensor);
-/** The number of elements; 0 for NULL. */
+/** Returns the number of elements, or 0 for NULL. */
 LS_API int64_t ls_numel(const ls_tensor *tensor);
-/** The dtype; LS_F32 for NULL. */
+/** Returns the dtype, or LS_F32 for NULL. */
 LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
-/** Whether the elements are dense in row-major order. */
+/** Returns true if the elements are dense in row-major order. */
 LS_API bool ls_is_contiguous(const ls_tensor *tensor);
 /**
  * Returns a borrowed pointer for reading the elements of a tensor. The pointer is valid until the tensor is freed.
@@ -204,42 +234,52 @@ LS_API const void *ls_data_const(const ls_tensor *tensor);
  * ls_data_const. The library does not see writes through this pointer: call ls_mark_changed after them.
  */
 LS_API void *ls_data(ls_tensor *tensor);
-/** The single element of a tensor as a double; NAN and an error when it does not have exactly one. */
+/**
+ * Returns the single element of a tensor as a double. Returns NAN and sets an error if the tensor does not have exactly
+ * one element.
+ */
 LS_API double ls_item(const ls_tensor *tensor);
-/** The element at `index` (as many numbers as dimensions, negative ones from the end); NAN and an error out of range.
+/**
+ * Returns the element at `index`, which has one number per dimension (negative: from the end). Returns NAN and sets an
+ * error if the index is out of range.
  */
 LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
-/** Whether two tensors have the same shape and dtype and the same bits in every element. */
+/** Returns true if both tensors have the same shape, the same dtype and the same bits in every element. */
 LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
-/** Whether |a - b| <= absolute + relative * |b| everywhere (shapes equal, NaN equal to NaN). */
+/** Returns true if the shapes are equal and |a - b| <= absolute + relative * |b| for all elements. NaN equals NaN. */
 LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
 
 /**
- * Writes the tensor as PyTorch prints one: aligned columns, 4 digits, the middle of large tensors left out. Like
- * snprintf: at most `capacity` bytes with the final zero; returns the length the whole text has.
+ * Writes the tensor as PyTorch prints it: aligned columns, 4 digits, without the middle of large tensors. Writes at
+ * most `capacity` bytes with the final zero, as snprintf does. Returns the length of the whole text.
  */
 LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
-/** The same to standard output, with a newline. */
+/** Prints the tensor like ls_format to standard output, with a newline. */
 LS_API void ls_print(const ls_tensor *tensor);
 
-/*
- * ---- changing in place ------------------------------------------------------------------------------------------
- * Never recorded. LS_ERR_STATE for what a recorded operation made, for leaves that require a gradient unless ls_no_grad
- * is on, and for views that repeat their elements. A recorded operation keeps its inputs, not copies of them. When the
- * library changes one of them in place (by these calls, an optimizer's step, ls_batch_norm's running statistics,
- * ls_sync_parameters and the like), through whatever view of it, ls_backward fails with LS_ERR_STATE if it comes to
- * need the value as it was: change what was used after the backward pass, or use ls_clone of it. The library does not
- * see writes through ls_data, by the program or by ls_comm_recv and similar calls: call ls_mark_changed after them.
+/* ---- in-place changes -------------------------------------------------------------------------------------------
+ * These calls are never recorded. They fail with LS_ERR_STATE for
+ * - the result of a recorded operation,
+ * - a leaf that requires a gradient, unless ls_no_grad is on,
+ * - a view that repeats its elements.
+ *
+ * A recorded operation keeps its inputs, not copies of them. If the library changes an input in place, through any view
+ * of it, and the backward pass needs the old value, ls_backward fails with LS_ERR_STATE. These calls, optimizer steps,
+ * ls_batch_norm (running statistics) and ls_sync_parameters are such changes. Change an input after the backward pass,
+ * or use ls_clone of it.
+ *
+ * The library does not see writes through ls_data, by the program or by ls_comm_recv and similar calls: call
+ * ls_mark_changed after them.
  */
 
-/** Copies `source`, broadcast and converted, into `dest`. */
+/** Copies `source`, with broadcasting and conversion, into `dest`. */
 LS_API ls_status ls_copy_into(ls_tensor *dest, const ls_tensor *source) LS_WARN_UNUSED;
-/** Sets every element. */
+/** Sets every element to `value`. */
 LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /**
- * Tells the library that the program has written elements through ls_data. A backward pass that needs the values before
- * the write then fails with LS_ERR_STATE instead of computing a wrong gradient. The calls above do this themselves.
- * NULL is allowed.
+ * Tells the library that the program has written elements through ls_data. A backward pass that needs the old values
+ * then fails with LS_ERR_STATE instead of computing a wrong gradient. ls_copy_into and ls_fill do this themselves. NULL
+ * is allowed.
  */
 LS_API void ls_mark_changed(ls_tensor *tensor);
 
