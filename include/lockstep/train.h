@@ -264,8 +264,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - The ranks compare the parameters of a data-parallel model after on_start, after each epoch and before each
  *   checkpoint (ls_data_parallel_check). They skip the comparison while ls_data_parallel_no_sync is on, and while
  *   gradients of passes under it wait for their averaging: replicas may differ then, as in local SGD.
- * - If the model is not in training mode, the whole model is set to training mode before on_start. Otherwise each layer keeps
- *   its mode. Modes that hooks set (ls_module_train) are kept.
+ * - If the model is not in training mode, the whole model is set to training mode before on_start. Otherwise each layer
+ * keeps its mode. Modes that hooks set (ls_module_train) are kept.
  * - Validation and its hooks run in evaluation mode. Afterwards all modes are restored.
  * - Rank 0 logs one warning if the ranks train separate models that do not communicate, or if each rank trains on all
  *   samples. To train separate models on purpose, give each trial a `.comm` of one rank.
