@@ -292,7 +292,7 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
  * - Fails with LS_ERR_STATE if the loss is not finite.
  * - After a failure in a line search, the parameters have their values from the start of the search. With fixed steps,
- * they have their values from the last evaluation.
+ *   they have their values from the last evaluation.
  */
 LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user,
                                            double *loss) LS_WARN_UNUSED;
@@ -336,7 +336,7 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
  * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg, exp_avg_sq, max_exp_avg_sq (Adam's
  *   variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta (ls_adadelta), sum (ls_adagrad)
  * - For ls_lbfgs and ls_conjugate_gradient, vectors of all parameters: d, prev_flat_grad, and, oldest first,
- * old_stps.0, old_dirs.0. Each parameter begins at a multiple of 64 bytes.
+ *   old_stps.0, old_dirs.0. Each parameter begins at a multiple of 64 bytes.
  */
 LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**

@@ -189,8 +189,8 @@ typedef struct ls_trial_options {
      * optimizer step). NULL selects the default step.
      *
      * - The function gets the batch in `state`. It may make any number of passes and optimizer steps.
-     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set
-     *   `state->loss = ls_scalar(loss, LS_F64)`.
+     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set `state->loss =
+     *   ls_scalar(loss, LS_F64)`.
      * - The trial calls it in a scope of its own, and does not clear gradients before.
      * - Every rank calls it. If the share of a rank is empty (state->count is 0), the function still takes part in the
      *   communication of the other ranks (ls_data_parallel_skip).
@@ -265,7 +265,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  *   checkpoint (ls_data_parallel_check). They skip the comparison while ls_data_parallel_no_sync is on, and while
  *   gradients of passes under it wait for their averaging: replicas may differ then, as in local SGD.
  * - If the model is not in training mode, the whole model is set to training mode before on_start. Otherwise each layer
- * keeps its mode. Modes that hooks set (ls_module_train) are kept.
+ *   keeps its mode. Modes that hooks set (ls_module_train) are kept.
  * - Validation and its hooks run in evaluation mode. Afterwards all modes are restored.
  * - Rank 0 logs one warning if the ranks train separate models that do not communicate, or if each rank trains on all
  *   samples. To train separate models on purpose, give each trial a `.comm` of one rank.
