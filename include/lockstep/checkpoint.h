@@ -46,9 +46,10 @@ extern "C" {
  *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120".
  * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
  * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second.
- * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints with more steps than the trial, because
- *   the folder would contain two histories. With `overwrite`, ls_trial_run removes these checkpoints before its first
- *   step: all if the trial starts fresh, and none if `.resume` found the newest. It removes no other files.
+ * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
+ *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
+ *   these checkpoints before its first step: all if the trial starts fresh, and none if `.resume` found the newest. It
+ *   removes no other files.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */
@@ -63,7 +64,7 @@ struct ls_checkpoint_options {
     const char *best;
     bool highest;    /**< highest value is best, not the lowest */
     bool no_signals; /**< no handling of SIGTERM and SIGUSR1 */
-    bool overwrite;  /**< removal of checkpoints of an earlier run that have more steps than this trial */
+    bool overwrite;  /**< removal of checkpoints of an earlier run at later positions than this trial */
 };
 
 /**
@@ -89,7 +90,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * Fails with:
  *
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file
- * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint
+ * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
+ * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded over another number of ranks
  * - LS_ERR_ARGUMENT on another number of ranks, if no global batch begins at the sample of the checkpoint
  * - LS_ERR_STATE in a hook
  * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match

@@ -189,8 +189,8 @@ typedef struct ls_trial_options {
      * optimizer step). NULL selects the default step.
      *
      * - The function gets the batch in `state`. It may make any number of passes and optimizer steps.
-     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set `state->loss =
-     *   ls_scalar(loss, LS_F64)`.
+     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set
+     *   state->loss to `ls_scalar(loss, LS_F64)`.
      * - The trial calls it in a scope of its own, and does not clear gradients before.
      * - Every rank calls it. If the share of a rank is empty (state->count is 0), the function still takes part in the
      *   communication of the other ranks (ls_data_parallel_skip).
