@@ -1,9 +1,9 @@
 /*
  * train: trials, callbacks, metrics, history and progress. This header has the fields of a trial, its hooks and its
  * metrics. The other files have their own headers. Each file calls only files before it in this list:
- *     history.h, (hooks.c, metrics/), agree.h, progress.h, checkpoint/checkpoint.h, alike.h and setup.h, step.h,
- *     pass.h,
- *     evaluate.h, (run.c, predict.c, replay.c)
+ *
+ *   history.h, (hooks.c, metrics/), agree.h, progress.h, checkpoint/checkpoint.h, alike.h and setup.h, step.h, pass.h,
+ *   evaluate.h, (run.c, predict.c, replay.c)
  */
 #ifndef LS_TRAIN_TRIAL_H
 #define LS_TRAIN_TRIAL_H
