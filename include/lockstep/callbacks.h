@@ -66,7 +66,7 @@ typedef enum ls_monitor_mode {
 typedef struct ls_early_stopping_options {
     const char *monitor;  /**< name of the metric for ls_trial_metric (copied); NULL selects "val_loss" */
     ls_monitor_mode mode; /**< which values are better */
-    double min_delta;     /**< smallest change that counts as an improvement; not negative */
+    double min_delta;     /**< change that an improvement must exceed; not negative */
     int64_t patience;     /**< consecutive epochs without improvement that end the run; 0 selects the default, 1 */
     bool restore_best;    /**< return to the parameters and buffers of the best epoch at the end of the run */
 } ls_early_stopping_options;

@@ -1,12 +1,12 @@
 /*
  * The ranks of a trial end together. A callback or a user step may fail, or stop the run, on one rank alone. The other
  * ranks would then wait for this rank in their next collective call.
- *   - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
- *     collective call of the step, which fails with LS_ERR_MISMATCH. So their step fails, and they join the agreement.
- *   - In the agreement, all ranks get the status and the message of the rank that failed first-hand, not by
- *     LS_ERR_MISMATCH.
- *   - If any rank has callbacks or a user step, all ranks also agree at the end of every batch and epoch, so that a run
- *     stops on all ranks after the same batch. At the end of a run, they always agree.
+ * - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
+ *   collective call of the step, which fails with LS_ERR_MISMATCH. So their step fails, and they join the agreement.
+ * - In the agreement, all ranks get the status and the message of the rank that failed first-hand, not by
+ *   LS_ERR_MISMATCH.
+ * - If any rank has callbacks or a user step, all ranks also agree at the end of every batch and epoch, so that a run
+ *   stops on all ranks after the same batch. At the end of a run, they always agree.
  */
 #include "train/agree.h"
 

@@ -3,7 +3,7 @@
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* ---- where the data goes on -------------------------------------------------------------------------------------- */
+/* ---- the position in the data ------------------------------------------------------------------------------------ */
 
 /*
  * Converts a number of batches of the checkpoint to batches of `now` samples. Returns -1 if the result is not an

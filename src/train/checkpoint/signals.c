@@ -1,8 +1,8 @@
 /*
  * SIGTERM and SIGUSR1, which clusters send before they end a job. Signals belong to the process, and so do these
  * handlers: they are installed while any trial of the process needs them, and only count signals.
- *   The handlers run on a stack of their own. During products of f32, oneDNN (2.6, seen with AVX2 and AVX-512) uses the
- *   stack pointer as a pointer into the heap: the kernel would overwrite the heap with the frame of a handler.
+ * The handlers run on a stack of their own. During products of f32, oneDNN (2.6, seen with AVX2 and AVX-512) uses the
+ * stack pointer as a pointer into the heap: the kernel would overwrite the heap with the frame of a handler.
  */
 #include <pthread.h>
 #include <signal.h>
