@@ -109,9 +109,10 @@ typedef enum ls_outputs {
  * next evaluation of this LS_METRICS overwrites it.)
  *
  * Metrics over the samples of a pass:
- *   - "loss": the loss of the criterion, a mean over samples: each batch of a rank is weighted by its number of
- *     samples. If a class loss ignores targets or has weights for classes, the batch is weighted by the divisor of the
- *     loss, so the result equals the loss of one process. A batch in which all targets are ignored does not count.
+ *   - "loss": the loss of the criterion, a mean over samples: each global batch is weighted by its number of samples.
+ *     Within a global batch, the losses of the ranks are weighted by their numbers of samples, or by the divisors of a
+ *     class loss that ignores targets or has weights for classes. So the result equals the loss of one process. A batch
+ *     in which all targets are ignored does not count.
  *   - "acc": the share of targets that are predicted. Outputs [n, classes, ...] predict the class with the largest
  *     number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may also be
  *     the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with

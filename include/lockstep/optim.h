@@ -180,8 +180,8 @@ typedef struct ls_muon_options {
  * - If a rank has no parameters, or if the closure fails on a rank, the step fails on all ranks. This rank gets its own
  *   error, and the other ranks get LS_ERR_MISMATCH with the number of this rank.
  *
- * LS_ERR_UNSUPPORTED if tensor parallelism shards a parameter, because such a model also has replicated parameters, and
- * if a model is a stage of a pipeline and `comm` is NULL.
+ * Fails with LS_ERR_UNSUPPORTED if tensor parallelism shards a parameter, because such a model also has replicated
+ * parameters. Also fails with LS_ERR_UNSUPPORTED if the model is a stage of a pipeline and `comm` is NULL.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate;      /**< fixed step, or first step of a line search; 0 selects the default, 1 */
@@ -284,9 +284,9 @@ LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
 typedef ls_status (*ls_closure)(void *user, double *loss);
 
 /**
- * Takes one step with an optimizer that evaluates the loss by `closure(user, ...)`. ls_lbfgs and ls_conjugate_gradient
- * follow up to max_iterations directions, with any number of evaluations. Other optimizers evaluate once and call
- * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step.
+ * Takes one step, and evaluates the loss by `closure(user, ...)`. ls_lbfgs and ls_conjugate_gradient follow up to
+ * max_iterations directions, with any number of evaluations. Other optimizers evaluate once and call ls_optimizer_step.
+ * Sets `*loss` (may be NULL) to the loss before the step.
  *
  * - On several ranks, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients unless
  *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
@@ -304,7 +304,7 @@ typedef enum ls_stop_reason {
     LS_STOP_ONE_STEP, /**< one step per call, as all optimizers take except ls_lbfgs and ls_conjugate_gradient */
     LS_STOP_GRADIENT, /**< converged: no element of the gradient is larger than tolerance_gradient */
     LS_STOP_CHANGE,   /**< converged: the last move changed the loss, or every parameter, by tolerance_change at most */
-    LS_STOP_DIRECTION,   /**< no descent: the slope of the loss along the direction is at most tolerance_change */
+    LS_STOP_DIRECTION,   /**< the loss falls along the direction with a slope of at most tolerance_change */
     LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
     LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
 } ls_stop_reason;
@@ -454,8 +454,8 @@ typedef struct ls_cyclic_options {
 LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options);
 
 /**
- * Multiplies the rates by `factor` if the metric of ls_schedule_advance_by is not better more than `patience` times in
- * a row. A metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
+ * Multiplies the rates by `factor` if more than `patience` metrics of ls_schedule_advance_by in a row are not better. A
+ * metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
  */
 typedef struct ls_plateau_options {
     double factor;         /**< factor of the rates at a reduction, below 1; 0 selects the default, 0.1 */
@@ -580,19 +580,20 @@ typedef struct ls_ema ls_ema;
  * NULL if `decay` is out of range.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
-/** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE between two
- * calls of ls_ema_swap. */
+/** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while
+ * ls_ema_swap has put the averages into the model. */
 LS_API ls_status ls_ema_update(ls_ema *ema) LS_WARN_UNUSED;
-/** Exchanges the averages and the parameters, to evaluate or save the averages. The next call restores both. */
+/** Exchanges the averages and the parameters, to evaluate or save the averages. The next call exchanges them again. */
 LS_API ls_status ls_ema_swap(ls_ema *ema) LS_WARN_UNUSED;
-/** Copies the averages into the model. Fails with LS_ERR_STATE between two calls of ls_ema_swap. */
+/** Copies the averages into the model. Fails with LS_ERR_STATE while ls_ema_swap has put the averages into the model.
+ */
 LS_API ls_status ls_ema_put(ls_ema *ema) LS_WARN_UNUSED;
 /** Returns the number of updates. */
 LS_API int64_t ls_ema_count(const ls_ema *ema);
 /**
  * Lists the averages as named tensors, with the names of parameters and buffers in the model, and "n_averaged" (i64,
- * ls_ema_count). Returns borrowed pointers, valid until the next call on `ema`. Fails with LS_ERR_STATE between two
- * calls of ls_ema_swap.
+ * ls_ema_count). Returns borrowed pointers, valid until the next call on `ema`. Fails with LS_ERR_STATE while
+ * ls_ema_swap has put the averages into the model.
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like
@@ -608,7 +609,7 @@ LS_API void ls_ema_free(ls_ema *ema);
  * `max_norm` is not positive.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
-/** Clips every gradient element to [-limit, limit]. */
+/** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive. */
 LS_API ls_status ls_clip_grad_value(ls_module *model, double limit) LS_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -189,8 +189,8 @@ typedef struct ls_trial_options {
      * optimizer step). NULL selects the default step.
      *
      * - The function gets the batch in `state`. It may make any number of passes and optimizer steps.
-     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set
-     *   state->loss to `ls_scalar(loss, LS_F64)`.
+     * - It must set state->output and state->loss, which metrics read. If the loss is a number, set state->loss to
+     *   `ls_scalar(loss, LS_F64)`.
      * - The trial calls it in a scope of its own, and does not clear gradients before.
      * - Every rank calls it. If the share of a rank is empty (state->count is 0), the function still takes part in the
      *   communication of the other ranks (ls_data_parallel_skip).
@@ -244,7 +244,7 @@ typedef struct ls_trial_options {
      * - the errors of ls_use_device
      */
     const char *device;
-    bool quiet;       /**< no progress on standard output, where otherwise rank 0 prints it */
+    bool quiet;       /**< no progress on standard output; otherwise rank 0 prints it */
     bool bar_per_run; /**< one progress bar for all epochs of a run, instead of one for each pass */
 } ls_trial_options;
 
@@ -276,9 +276,9 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  *
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
- * - LS_ERR_ARGUMENT if `epochs` is negative, the training loader has no batches, or the optimizer has no parameter of
- *   the model
- * - LS_ERR_STATE if layers were added to the model after the optimizer was made
+ * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader or an optimizer, the training loader has
+ *   no batches, or the optimizer has no parameter of the model
+ * - LS_ERR_STATE if layers were added to the model after ls_data_parallel or the optimizer was made
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

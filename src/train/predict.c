@@ -23,7 +23,7 @@ typedef struct outline {
 struct ls_prediction {
     char *rows;
     int64_t *places;
-    int64_t room;    /* for rows */
+    int64_t room;    /* capacity in rows */
     size_t row_size; /* bytes */
     outline own;
 };

@@ -72,7 +72,7 @@ struct ls_trial {
     struct ls_metrics *metrics;
     ls_trial_state state;
     const ls_device *device; /* device to which batches are moved; NULL: none */
-    ls_comm *comm;           /* held */
+    ls_comm *comm;           /* state.comm, with a reference */
     ls_loss_divisor divisor; /* divisor of the loss in the state */
     ls_history_entry latest; /* last value of every metric */
     ls_history history;

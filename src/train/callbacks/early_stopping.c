@@ -10,7 +10,7 @@ typedef struct early_stopping {
     ls_early_stopping_options options;
     char monitor[LS_METRIC_NAME_LIMIT];
     bool larger_is_better;
-    int64_t seen; /* epochs */
+    int64_t seen; /* number of epochs */
     int64_t wait; /* number of last epochs without improvement */
     int64_t stopped;
     double best;

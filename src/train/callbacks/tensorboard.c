@@ -12,7 +12,7 @@ typedef struct board {
     ls_tensorboard_options options;
     char *folder;
     ls_events *events; /* on rank 0, from the first run on */
-    bool shown;        /* inputs were */
+    bool shown;        /* the inputs were written */
 } board;
 
 /* Ignores values that TensorBoard cannot show: a parameter that is not finite, an input that is not a picture. */

@@ -19,7 +19,7 @@ typedef struct watch {
     int found;
     char message[MESSAGE];
     ls_module **modules; /* with hooks */
-    int *hooks;          /* of each */
+    int *hooks;          /* number of hooks of each module */
     int count;
     ls_module *model;
 } watch;

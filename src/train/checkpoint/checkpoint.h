@@ -243,9 +243,9 @@ struct ls_checkpointer {
     ls_checkpoint_options options; /* options with copied strings */
     double best[2];                /* best value so far; [1] is 1 if there is one */
     bool begun;                    /* a run has begun */
-    bool signals;                  /* are counted */
+    bool signals;                  /* signals are counted */
     void *signal_stack;            /* for ls_signals_end */
-    uint32_t heard;                /* signals before */
+    uint32_t heard;                /* count of signals at the beginning */
     int lock;                      /* descriptor of the locked folder on rank 0; -1: none */
     uint64_t nonce;                /* number of the next writing */
     bool divided;

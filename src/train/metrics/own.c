@@ -95,7 +95,7 @@ ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user) {
     }
     metric->width += (size_t)functions->width;
     metric->own = *functions;
-    metric->own.name = NULL; /* the caller's */
+    metric->own.name = NULL; /* borrowed from the caller; metric->name is a copy */
     metric->user = user;
     return metric;
 }
