@@ -261,8 +261,7 @@ typedef struct ls_cutout_options {
     int64_t length; /**< side of a square, in pixels */
     int holes;      /**< number of squares per picture; 0 selects the default, 1 */
     double fill;    /**< value of the pixels in a square */
-    bool noise; /**< uniform noise from 0 to 1 for each pixel and channel, instead of `fill` (torchbearer's RandomErase)
-                 */
+    bool noise;     /**< uniform noise from 0 to 1 per pixel and channel, not `fill` (torchbearer's RandomErase) */
     uint64_t seed;
 } ls_cutout_options;
 
@@ -299,9 +298,9 @@ LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
 /** Options of ls_weight_averaging. */
 typedef struct ls_weight_averaging_options {
-    double decay; /**< above 0 and below 1, average = decay average + (1 - decay) weights after each step (exponential
-                       moving average); 0 selects the mean of all epochs, updated after each epoch (stochastic weight
-                       averaging: Izmailov et al., arXiv 1803.05407) */
+    double decay; /**< decay factor, above 0 and below 1: average = decay average + (1 - decay) weights after each step
+                     (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
+                     (stochastic weight averaging: Izmailov et al., arXiv 1803.05407) */
     int64_t first_epoch; /**< first epoch of averaging, which starts with the weights at this time */
     bool no_swap;        /**< validation of the weights, not of the averages */
     bool keep;           /**< replacement of the model's weights by the averages at the end of a run */

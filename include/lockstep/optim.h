@@ -44,8 +44,7 @@ typedef struct ls_adam_options {
     double beta1;         /**< 0 selects the default, 0.9 */
     double beta2;         /**< 0 selects the default, 0.999 */
     double epsilon;       /**< 0 selects the default, 1e-8 */
-    double weight_decay;  /**< ls_adam: added to the gradient; ls_adamw: decoupled; 0 selects 0 in ls_adam, 0.01 in
-                             ls_adamw */
+    double weight_decay;  /**< ls_adam: added to the gradient. ls_adamw: decoupled; 0 selects 0.01, LS_ZERO no decay */
     bool amsgrad;
 } ls_adam_options;
 
