@@ -171,7 +171,8 @@ typedef struct ls_muon_options {
  * Set `comm` if the parameters are sharded over ranks, for example a field that is distributed over the ranks of a
  * solver. Inner products and norms are then sums over all shards, and every rank takes the same step. Without `comm`,
  * each rank uses the inner products of its own shard: the ranks take different steps, and the fit is wrong without an
- * error. Leave `comm` NULL if every rank has all parameters (replicas). With `comm`:
+ * error. Leave `comm` NULL if every rank has all parameters (replicas). docs/howto/lbfgs-in-an-mpi-simulation.md has an
+ * example. With `comm`:
  *
  * - Steps are collective over `comm`.
  * - The closure must return the same loss on every rank (ls_allreduce), otherwise LS_ERR_MISMATCH.
