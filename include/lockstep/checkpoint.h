@@ -1,20 +1,6 @@
 /**
  * @file checkpoint.h
- * Checkpoints of trials. A trial that resumes from a checkpoint, also within an epoch, gives the same bits as a run
- * without interruption. docs/TRAINING.md describes the content of a checkpoint and what a program should do.
- */
-#ifndef LOCKSTEP_CHECKPOINT_H
-#define LOCKSTEP_CHECKPOINT_H
-
-#include <lockstep/train.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/**
- * When and where a trial writes checkpoints: `.checkpoint` of ls_trial_options. If none of the intervals is given, the
- * trial writes a checkpoint after every epoch. Every rank gives the same options.
+ * Checkpoints of trials:
  *
  * ```c
  * ls_trial *trial = ls_trial_new(&(ls_trial_options){
@@ -27,49 +13,63 @@ extern "C" {
  * });
  * ```
  *
- * - A checkpoint is copied after a step or an epoch, when all hooks have run, and written by a thread. One checkpoint
- * is written at a time: if the next one is due before that, it waits for the next step. ls_trial_run returns when all
- *   checkpoints are complete. A failure to write ends the run on all ranks.
+ * A trial that resumes from a checkpoint, also within an epoch, finishes with results that are bit-identical to an
+ * uninterrupted run. docs/TRAINING.md describes the content of a checkpoint and the duties of the program.
+ */
+#ifndef LOCKSTEP_CHECKPOINT_H
+#define LOCKSTEP_CHECKPOINT_H
+
+#include <lockstep/train.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * When and where a trial writes checkpoints: `.checkpoint` of ls_trial_options. If all intervals are 0, the trial
+ * writes a checkpoint after every epoch. Every rank gives the same options. docs/TRAINING.md describes folders and
+ * signals.
+ *
+ * - Checkpoints are copied after a step or an epoch, when all hooks have run, and then written by a thread. One
+ *   checkpoint is written at a time: if the next one is due earlier, it waits for a later step. ls_trial_run returns
+ *   when all checkpoints are complete. If a checkpoint cannot be written, the run ends on all ranks.
  * - During the run, SIGTERM or SIGUSR1 on any rank causes a checkpoint after the current step (in validation: after the
- *   epoch). ls_trial_run then returns LS_ERR_STOPPED on all ranks, without calling on_end. Exit with LS_EXIT_STOPPED
- *   then. After the run the signals have their previous handlers.
- * - If a hook has stopped the run, the checkpoint records this. The first ls_trial_run of a trial that resumes from it
+ *   epoch). ls_trial_run then returns LS_ERR_STOPPED on all ranks, without on_end. The program should exit with
+ *   LS_EXIT_STOPPED. After the run, the signals have their previous handlers.
+ * - If a hook stops the run, the checkpoint records the stop. The first ls_trial_run of a trial that resumes from it
  *   ends immediately, and the next ls_trial_run continues.
- * - Checkpoints include the modes of layers (ls_module_train).
- * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If they differ,
- * nothing is written and the run fails with LS_ERR_MISMATCH.
- * - All ranks need the same folder. ls_trial_run fails with LS_ERR_IO before the first step if a rank does not see what
- *   rank 0 creates there.
+ * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
+ *   differ, nothing is written and the run fails with LS_ERR_MISMATCH.
+ * - All ranks need the same folder. ls_trial_run fails with LS_ERR_IO before the first step if a rank does not see a
+ *   file that rank 0 creates there.
  * - The folder may contain other files. The trial removes only its own files, by names such as
- *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". With `best`, a file "best"
- *   that is not a link is LS_ERR_STATE.
- * - One trial at a time uses a folder: another trial fails with LS_ERR_STATE after half a second. A trial also refuses
- * a folder with complete checkpoints that are further than the beginning of its run (LS_ERR_STATE): the folder would
- *   contain two histories. With `overwrite`, ls_trial_run removes these checkpoints before its first step: all if the
- *   trial starts fresh, and none if `.resume` of ls_trial_options found the newest. It removes no other files, and no
- *   checkpoints of a trial that still runs.
+ *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120".
+ * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
+ * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second.
+ * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
+ *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
+ *   these checkpoints before its first step: all if the trial starts fresh, and none if `.resume` found the newest. It
+ *   removes no other files.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */
-    int64_t every_steps;  /**< interval in training steps */
-    double every_seconds; /**< interval in seconds, by rank 0's clock */
-    int64_t every_epochs; /**< interval in epochs, including their validation */
-    int keep;             /**< number of newest checkpoints to keep; older ones are removed when a new one is complete;
-                               0: 3 */
-    /** A metric, by its name for ls_trial_metric (copied), such as "val_loss". Every epoch in which the metric reaches
-     * its best value so far is followed by a checkpoint, in addition to `every_epochs`. This checkpoint is kept until
-     * there is a better one. The link `best` in the folder points to it. NULL: no best checkpoint. */
+    int64_t every_steps;  /**< interval in training steps; 0: none */
+    double every_seconds; /**< interval in seconds, by rank 0's clock; 0: none */
+    int64_t every_epochs; /**< interval in epochs, with their validation; 0: none */
+    int keep;             /**< number of newest checkpoints to keep; 0 selects the default, 3. Older checkpoints are
+                             removed when a new one is complete. */
+    /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
+     * trial writes a checkpoint after it, in addition to `every_epochs`. The link `best` in the folder points to this
+     * checkpoint, which is kept until a better one is complete. NULL: no best checkpoint. */
     const char *best;
-    bool highest;    /**< the highest value of the metric is best, not the lowest */
-    bool no_signals; /**< leaves SIGTERM and SIGUSR1 alone */
-    bool overwrite;  /**< ls_trial_run removes checkpoints of an earlier run that are further than this trial */
+    bool highest;    /**< highest value is best, not the lowest */
+    bool no_signals; /**< no handling of SIGTERM and SIGUSR1 */
+    bool overwrite;  /**< removal of checkpoints of an earlier run at later positions than this trial */
 };
 
 /**
- * Writes a checkpoint to `folder`, and returns when it is complete. Replaces the folder if it is a checkpoint.
- * Collective if the trial has a communicator.
- *
- * Fails with:
+ * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint. Collective
+ * if the trial has a communicator. Fails with:
  *
  * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a manifest of Lockstep
  * - LS_ERR_STATE in a hook: set `state->save` there
@@ -79,18 +79,22 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
 
 /**
  * Restores the trial from a checkpoint. `folder` is a checkpoint, or contains checkpoints: then the newest complete one
- * is used. Collective if the trial has a communicator.
+ * is used. Collective if the trial has a communicator. After a failure, the trial may have a part of the checkpoint.
  *
- * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. A callback whose state is not in the
- *   checkpoint starts from its initial state, with a warning in the log.
- * - On another number of ranks, training continues at the same sample. A global batch must begin there
- *   (LS_ERR_ARGUMENT). New ranks get the random numbers and the states of callbacks of rank 0.
- * - Fails with LS_ERR_FORMAT, and names the file, if a file is damaged.
- * - Fails with LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint.
- * - Fails with the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match.
- * - Fails with LS_ERR_STATE in a hook.
+ * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
+ *   state of a callback, the callback starts from its initial state, with a warning in the log.
+ * - Modes of layers (ls_module_train) are restored, too.
+ * - On another number of ranks, training continues at the same sample. New ranks get the random numbers and the states
+ *   of callbacks of rank 0.
  *
- * After a failure the trial may have a part of the checkpoint.
+ * Fails with:
+ *
+ * - LS_ERR_FORMAT if a file is damaged, with the name of the file
+ * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
+ * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded over another number of ranks
+ * - LS_ERR_ARGUMENT on another number of ranks, if no global batch begins at the sample of the checkpoint
+ * - LS_ERR_STATE in a hook
+ * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match
  */
 LS_API ls_status ls_trial_load(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 

@@ -1,4 +1,15 @@
-/** @file lockstep.h The whole of Lockstep. */
+/**
+ * @file lockstep.h
+ * Includes every public header except mpi.h and sys/module.h:
+ *
+ * ```c
+ * #include <lockstep/lockstep.h>
+ * int main(void) {
+ *     ls_comm *world = ls_init(NULL);
+ *     return world != NULL && ls_finalize() == LS_OK ? 0 : 1;
+ * }
+ * ```
+ */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 

@@ -1,9 +1,19 @@
 /**
  * @file metrics.h
- * Metrics of a trial. A metric is a number that a trial computes in each pass over a loader: "loss" of training,
- * "val_loss" of validation, "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges
- * the sums of all ranks and divides once. So the value equals the value of one process with all samples, for every
- * distribution of the samples over ranks.
+ * Metrics of a trial:
+ *
+ * ```c
+ * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+ *                                                    .criterion = ls_criterion_cross_entropy,
+ *                                                    .metrics = LS_METRICS("loss", "acc", "top_5_acc")});
+ * ls_status status = trial != NULL ? ls_trial_evaluate(trial, validation, "test") : ls_error_status();
+ * printf("accuracy %.3f\n", ls_trial_metric(trial, "test_acc"));
+ * ```
+ *
+ * A metric is a number that a trial computes in each pass over a loader: "loss" of training, "val_loss" of validation,
+ * "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges the sums of all ranks and
+ * divides once. So the value equals the value of one process with all samples, for every distribution of the samples
+ * over ranks. docs/TRAINING.md compares the metrics with other libraries.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H
@@ -17,56 +27,55 @@ extern "C" {
 /** The state of a trial: see train.h. */
 typedef struct ls_trial_state ls_trial_state;
 
-/** A metric. Opaque; ls_metric_new or another constructor below makes it. */
+/** A metric. Opaque. ls_metric_new and the other constructors below return it. */
 typedef struct ls_metric ls_metric;
 
 /**
- * The functions of a metric of your own, for ls_metric_new. Give either `mean` alone, or `width`, `update` and
- * `result`, and optionally `merge` and `init`. The trial calls `mean` or `update` after each step, on the ranks whose
- * share of the batch is not empty. A status other than LS_OK ends the run, like the status of a hook.
+ * The functions of a metric of your own, for ls_metric_new. Set either `mean` alone, or `width`, `update` and `result`,
+ * and optionally `merge` and `init`. The trial calls `mean` or `update` after each step, if this rank's share of the
+ * batch is not empty. A status other than LS_OK ends the run, like the status of a hook.
  */
 typedef struct ls_metric_functions {
-    const char *name; /**< up to 32 bytes of UTF-8 (copied) */
+    const char *name; /**< name in results (copied), at most 32 bytes of UTF-8 */
     /** For a mean: sets the sum and the weight of the batch. The metric is the sum of `sum` over all batches and ranks
      * of the pass, divided by the sum of `weight`. */
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
-    /** For any other metric: how many numbers each rank accumulates. */
+    /** For any other metric: the number of numbers that each rank accumulates. */
     int width;
-    /** Sets the `width` numbers at the beginning of a pass, when they are 0. NULL: they stay 0. Needs `merge`. */
+    /** Sets the `width` numbers at the beginning of a pass; they are 0 before. NULL: they stay 0. Needs `merge`. */
     void (*init)(double *numbers, void *user);
     /** Adds the batch to the numbers of this rank. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
-    /** Merges the numbers of another rank into `numbers`, at the end of a pass. Ranks are merged in their order,
-     * starting with the numbers of `init`; merging into these must give the numbers of the other rank. NULL: the
-     * numbers of all ranks are added. */
+    /** Merges the numbers of another rank into `numbers`, at the end of a pass. The trial starts with the numbers of
+     * `init` and merges the ranks in ascending order. So a merge into the numbers of `init` must return the numbers of
+     * the other rank. NULL: the numbers of all ranks are added. */
     void (*merge)(double *numbers, const double *other, void *user);
-    /** Returns the value that follows from the numbers of all ranks, or from the numbers of this rank so far. */
+    /** Returns the value of the metric from the numbers of all ranks, or from this rank's numbers so far. */
     double (*result)(const double *numbers, void *user);
-    void (*release)(void *user); /**< frees `user` when the metric is freed; NULL: the caller keeps `user` */
+    void (*release)(void *user); /**< function that frees `user` with the metric; NULL: the metric borrows `user` */
 } ls_metric_functions;
 
 /**
  * Makes a metric from functions of your own. Copies `functions` and passes `user` to each of them. Takes ownership of
- * `user` if `release` is set. Returns ownership of the metric to the caller, or NULL on failure.
+ * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure.
  */
 LS_API ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user);
 
-/** Frees a metric that the caller owns. Does nothing if a trial owns the metric. NULL is allowed. */
+/** Frees a metric. Does nothing if a trial owns the metric. NULL is allowed. */
 LS_API void ls_metric_free(ls_metric *metric);
 
-/** Returns the name of the metric, a borrowed pointer. The results of a trial have this name after their prefix. */
+/** Returns the name of the metric, a borrowed pointer. Results of a trial have a prefix and this name. */
 LS_API const char *ls_metric_name(const ls_metric *metric);
 
 /**
- * Copies an array of metrics, for languages in which an array in an expression does not live long enough. Returns a
- * borrowed pointer: the first metric that is not NULL owns the copy. Returns NULL, and frees the metrics, if there is
- * no memory.
+ * Copies an array of metrics, for languages in which a temporary array does not live long enough. Returns a borrowed
+ * pointer: the first metric that is not NULL owns the copy. If out of memory, frees the metrics and returns NULL.
  */
 LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
 
 /**
- * Sets .custom_metrics and .custom_metric_count of ls_trial_options, in C and in C++20. An array and its length are the
- * equivalent without a macro.
+ * Sets .custom_metrics and .custom_metric_count of ls_trial_options, in C and in C++20. Without the macro, set
+ * .custom_metrics to an array and .custom_metric_count to its length.
  *
  * ```c
  * ls_metric *own = ls_metric_new(&(ls_metric_functions){.name = "own", .mean = measure}, NULL);
@@ -84,56 +93,55 @@ LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
 #endif
 
 /**
- * How a metric reads outputs [n] or [n, 1], with one number per target. Outputs [n, classes, ...] always predict the
- * class with the largest number.
+ * How a metric interprets outputs [n] or [n, 1], which have one number per target. Outputs [n, classes, ...] always
+ * predict the class with the largest number.
  */
 typedef enum ls_outputs {
-    LS_OUTPUTS_BY_CRITERION = 0, /**< as probabilities with ls_criterion_bce, as logits with
-                                      ls_criterion_bce_with_logits, else as classes */
-    LS_OUTPUTS_PROBABILITIES,    /**< a number above 0.5 predicts the positive class */
-    LS_OUTPUTS_LOGITS            /**< a number above 0 predicts the positive class */
+    LS_OUTPUTS_BY_CRITERION = 0, /**< probabilities with ls_criterion_bce, logits with ls_criterion_bce_with_logits,
+                                      otherwise classes */
+    LS_OUTPUTS_PROBABILITIES,    /**< positive class if the number is above 0.5 */
+    LS_OUTPUTS_LOGITS            /**< positive class if the number is above 0 */
 } ls_outputs;
 
 /**
- * A list of names for .metrics of ls_trial_options, in C and in C++20: LS_METRICS("loss", "acc"). An array of names
- * that ends with NULL is the equivalent without a macro. (In C++, each LS_METRICS in the source has one list per
- * thread, which the next evaluation overwrites.)
+ * Returns a list of names for .metrics of ls_trial_options, in C and in C++20: LS_METRICS("loss", "acc"). Without the
+ * macro, use an array of names with a final NULL. (In C++, each LS_METRICS in the source has one list per thread. The
+ * next evaluation of this LS_METRICS overwrites it.)
  *
  * Metrics over the samples of a pass:
- *   - "loss": the loss of the criterion, a mean over samples. If a class loss ignores targets or has weights for
- *     classes, the losses of the ranks are weighted by the divisor of the class loss. The result equals the loss of one
- *     process. Otherwise the losses are weighted by the number of samples. A batch in which every target is ignored is
- *     left out.
+ *   - "loss": the loss of the criterion, a mean over samples: each global batch is weighted by its number of samples.
+ *     Within a global batch, the losses of the ranks are weighted by their numbers of samples, or by the divisors of a
+ *     class loss that ignores targets or has weights for classes. So the result equals the loss of one process. A batch
+ *     in which all targets are ignored does not count.
  *   - "acc": the share of targets that are predicted. Outputs [n, classes, ...] predict the class with the largest
  *     number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may also be
- *     the last axis, [n, ..., classes], if only this fits. "acc" equals "binary_acc" with ls_criterion_bce, and
- *     "binary_acc_logits" with ls_criterion_bce_with_logits. With any other criterion, outputs [n] or [n, 1] are
- *     LS_ERR_SHAPE, like shapes that do not fit. Targets that ls_criterion_cross_entropy ignores do not count, here and
- *     in all metrics of classes.
- *   - "binary_acc": the share of outputs that are above 0.5 if and only if the target is. Outputs are probabilities.
- *     Output and target have the same shape; [n] and [n, 1] are equivalent.
- *   - "binary_acc_logits": the same for logits and 0.
+ *     the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with
+ *     ls_criterion_bce_with_logits, "binary_acc_logits". Otherwise outputs [n] or [n, 1] are LS_ERR_SHAPE, and so are
+ *     shapes that do not fit. Targets that ls_criterion_cross_entropy ignores do not count in "acc" and in all other
+ *     metrics of classes.
+ *   - "binary_acc": the share of outputs (probabilities) for which output > 0.5 equals target > 0.5. Output and target
+ *     have the same shape; [n] and [n, 1] are equivalent.
+ *   - "binary_acc_logits": the same for outputs that are logits, which are compared with 0.
  *   - "top_5_acc", with any number: see ls_metric_top_k_acc.
  *   - "mse": the mean of (output - target)^2; "rmse": its square root; "mae": the mean of |output - target|. Output and
  *     target have the same shape; [n] and [n, 1] are equivalent.
  *   - "r2": 1 - sum (output - target)^2 / sum (target - mean of targets)^2 for each column of a sample, and the mean
- *     over columns, like scikit-learn's r2_score. If all targets are equal: 1 if all outputs are right, else 0. NAN for
- *     fewer than two samples.
+ *     over columns, like scikit-learn's r2_score. If all targets are equal: 1 if all outputs are exact, otherwise 0.
+ *     NAN for fewer than two samples.
  *   - "precision", "recall", "f1", and these with "_macro", "_micro" and "_per_class": see ls_metric_precision.
  *   - "confusion": see ls_metric_confusion.
  *   - "roc_auc": the area under the curve of true positives over false positives (Hanley and McNeil, Radiology 143,
- *     1982; scikit-learn's roc_auc_score). Outputs are scores [n] or [n, 1], or [n, 2] for two classes; targets are 0
- * or 1, else LS_ERR_ARGUMENT. NAN if only one class occurs, or if a score is NaN. Keeps two numbers for each sample of
- *     the pass; at the end of the pass, each rank has the numbers of all ranks.
+ *     1982; scikit-learn's roc_auc_score). Outputs are scores [n] or [n, 1], or [n, 2] for two classes. Targets other
+ *     than 0 and 1 are LS_ERR_ARGUMENT. NAN if only one class occurs, or if a score is NaN. Keeps two numbers per
+ *     sample of the pass; at the end of the pass, each rank has the numbers of all ranks.
  *
  * Metrics of the run:
  *   - "lr": the learning rate of group 0 at the end of training (see ls_metric_lr); only in training.
  *   - "epoch": the number of the epoch, from 0.
- *   - "samples_per_second": of all ranks in the pass, including hooks and the time between batches.
+ *   - "samples_per_second": the samples of all ranks in the pass, divided by its time with hooks and pauses.
  *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
- *   - "comm_wait": the seconds of the pass that the trial's thread spent in calls of communicators, including the wait
- *     for slower ranks; the mean over ranks. Of a call that runs in the background (ls_work), the start and the wait
- *     count.
+ *   - "comm_wait": the seconds of the pass that the trial's thread spent in calls of communicators, with the wait for
+ *     slower ranks; the mean over ranks. For asynchronous work (ls_work), only its start and ls_work_wait count.
  *
  * Combinations, for each NAME above that is a mean ("loss", the accuracies, "mse", "mae"):
  *   - "running_NAME": see ls_metric_running;
@@ -154,23 +162,23 @@ typedef enum ls_outputs {
 
 /*
  * ---- constructors -----------------------------------------------------------------------------------------------
- * Each returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the metrics in
- * its list, also if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the constructor. A
- * metric belongs to one trial: a second trial is LS_ERR_STATE.
+ * Each constructor returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the
+ * metrics in its list, also if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the
+ * constructor. A metric belongs to one trial: a second trial fails with LS_ERR_STATE.
  */
 
-/** Returns the metric with this name. */
+/** Returns the metric with a name that LS_METRICS lists. */
 LS_API ls_metric *ls_metric_named(const char *name);
 
-/** "top_K_acc": the share of targets whose class is among the k largest outputs. Of equal outputs, the first classes
- * count. Shapes are like those of "acc". Outputs with fewer than k classes are LS_ERR_SHAPE. */
+/** Returns "top_K_acc": the share of targets whose class is among the k largest outputs. If outputs are equal, lower
+ * classes come first. Shapes are as for "acc". Outputs with fewer than k classes are LS_ERR_SHAPE. */
 LS_API ls_metric *ls_metric_top_k_acc(int k);
 
 /** How a metric averages over classes. */
 typedef enum ls_average {
-    LS_AVERAGE_USUAL = 0, /**< macro for classes; for binary outputs (ls_outputs) the positive class alone */
-    LS_AVERAGE_MACRO,     /**< the mean over all classes that are predicted, or are a target, in the pass */
-    LS_AVERAGE_MICRO,     /**< counts all classes together */
+    LS_AVERAGE_USUAL = 0, /**< macro for classes; the positive class alone for binary outputs (ls_outputs) */
+    LS_AVERAGE_MACRO,     /**< mean over all classes that are predicted, or are a target, in the pass */
+    LS_AVERAGE_MICRO,     /**< value from the sums of the counts of all classes */
     LS_AVERAGE_NONE       /**< one value for each class: ls_trial_metric_values */
 } ls_average;
 
@@ -181,45 +189,46 @@ typedef struct ls_class_metric_options {
 } ls_class_metric_options;
 
 /**
- * "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of predictions of a class that
- * are right; 0 if there are none (like scikit-learn's precision_score). Shapes are like those of "acc", or of
- * "binary_acc" for binary outputs. During the run, a target that is not a class is LS_ERR_ARGUMENT, and a change of the
- * number of classes is LS_ERR_SHAPE. `options` may be NULL.
+ * Returns "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of predictions of a
+ * class that are correct; 0 if no prediction is this class (like scikit-learn's precision_score). Shapes are as for
+ * "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a class is LS_ERR_ARGUMENT,
+ * and a change of the number of classes is LS_ERR_SHAPE. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
-/** "recall", ...: the share of targets of a class that are predicted. */
+/** Returns "recall", ...: the share of targets of a class that are predicted as this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
-/** "f1", ...: 2 precision recall / (precision + recall) of a class; for several classes, the mean of these. */
+/** Returns "f1", ...: 2 precision recall / (precision + recall) of a class. The macro average is the mean of these. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
-/** "confusion": the number of targets of class i for which class j was predicted, at index i * classes + j of
+/** Returns "confusion": the number of targets of class i with prediction j, at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. */
 LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
 
-/** "lr" of group 0, "lr_1" of group 1, ...: the learning rate of the group at the end of training, after the hooks of
- * the last step. ls_trial_new fails if the optimizer does not have this group. */
+/** Returns "lr" for group 0, "lr_1" for group 1, ...: the learning rate of the group at the end of training, after the
+ * hooks of the last step. ls_trial_new fails if the optimizer does not have this group. */
 LS_API ls_metric *ls_metric_lr(int group);
 
 /** Options of ls_metric_running. */
 typedef struct ls_running_options {
-    int window; /**< the number of batches in the mean, up to 10000; 0: 50 */
-    int every;  /**< the mean is updated at the first batch of an epoch and after each `every` batches; 0: 10 */
+    int window; /**< number of batches in the mean, at most 10000; 0 selects the default, 50 */
+    int every;  /**< interval of updates in batches, from the first batch of an epoch; 0 selects the default, 10 */
 } ls_running_options;
 
 /**
- * "running_NAME" of a metric that is a mean: the mean of the values of the last batches of training, which may belong
- * to earlier epochs (torchbearer 0.5's RunningMean). Takes ownership of the metric `of`. The value of a batch is the
- * value of all ranks; all ranks have the same number of batches. Only in training. The result of an epoch is the mean
- * of the last update. `options` may be NULL.
+ * Returns "running_NAME" for a metric that is a mean: the mean of the values of the last batches, which may belong to
+ * earlier epochs (torchbearer 0.5's RunningMean). Takes ownership of the metric `of`. The value of a batch is the value
+ * over all ranks; all ranks have the same number of batches. The metric exists in training only. The result of an epoch
+ * is the mean at its last update. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options);
 
 /**
- * "NAME_var" of a metric that is a mean: the variance in a pass, sum (x - mean)^2 / (n - 1), or / n with `population`.
- * Takes ownership of the metric `of`. Accuracies, "mse" and "mae" have a value x for each sample or element; "loss" and
- * your own metrics have a value for each batch, and all batches have the same weight. NAN if there are too few values.
+ * Returns "NAME_var" for a metric that is a mean: the variance in a pass, sum (x - mean)^2 / (n - 1), or / n with
+ * `population`. Takes ownership of the metric `of`. Accuracies, "mse" and "mae" have a value x for each sample or
+ * element. "loss" and metrics of your own have a value for each batch, and all batches have the same weight. NAN if n
+ * is too small.
  */
 LS_API ls_metric *ls_metric_var(ls_metric *of, bool population);
-/** "NAME_std": the square root of "NAME_var". */
+/** Returns "NAME_std": the square root of "NAME_var". Takes ownership of the metric `of`. */
 LS_API ls_metric *ls_metric_std(ls_metric *of, bool population);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /*
- * Ranks of a trial end together. A callback may fail, or stop the run, on one rank alone, and so may a rank's own step;
- * the others would wait for it in their next collective. So a rank that fails calls for an agreement, one all-reduce,
- * before it returns. The others are in a collective of the step then, which is another call: all ranks learn that by
- * LS_ERR_MISMATCH, which fails the others' step, and so they come to the agreement too. There all take the status and
- * the sentence of the rank that failed by itself. Where any rank has callbacks or a step of its own, all also agree at
- * the end of every batch and epoch, so that a run is stopped on all ranks after the same batch; where a run ends they
- * always do.
+ * The ranks of a trial end together. A callback or a user step may fail, or stop the run, on one rank alone. The other
+ * ranks would then wait for this rank in their next collective call.
+ * - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
+ *   collective call of the step, which fails with LS_ERR_MISMATCH. So their step fails, and they join the agreement.
+ * - In the agreement, all ranks get the status and the message of the rank that failed first-hand, not by
+ *   LS_ERR_MISMATCH.
+ * - If any rank has callbacks or a user step, all ranks also agree at the end of every batch and epoch, so that a run
+ *   stops on all ranks after the same batch. At the end of a run, they always agree.
  */
 #include "train/agree.h"
 
@@ -15,11 +16,11 @@
 
 #include "comm/give_up.h"
 
-#define TIMEOUT_SECONDS 10   /* for ranks that wait where an agreement does not reach them */
-#define TRIES           1000 /* calls of the others that are under way, and meet it instead */
+#define TIMEOUT_SECONDS 10   /* limit for an agreement that other ranks do not join */
+#define TRIES           1000 /* attempts that may meet other calls of the other ranks */
 #define NAP_NS          100000
 
-/* What became of a rank: of all, the largest counts. */
+/* The outcome of a step on a rank. The largest outcome of all ranks counts. */
 enum { GOES_ON = 0, STOPS, FAILS_WITH_OTHERS, FAILS };
 
 typedef struct report {
@@ -31,7 +32,7 @@ static bool is_alone(const ls_trial *trial) {
     return ls_comm_size(trial->state.comm) <= 1;
 }
 
-/* What travels in an agreement: what became of a rank, and what it asks for. */
+/* The content of an agreement: the outcome of a rank, its request, and the progress of its checkpoint. */
 enum { OUTCOME, ASKS, WRITING, PARTS };
 typedef struct vote {
     ls_loc_i64 parts[PARTS];
@@ -46,12 +47,18 @@ static vote vote_of(const ls_trial *trial, ls_status status) {
                    [WRITING] = {.value = trial->ballot.writing, .location = rank}}};
 }
 
-/* The call that all make, and that nothing else here makes: of several ranks that end alike, the lowest counts. */
+/*
+ * The all-reduce of an agreement. No other call here has this form. If several ranks have the same outcome, the lowest
+ * rank counts.
+ */
 static ls_status meet(ls_comm *comm, const vote *mine, vote *worst, ls_work **work) {
     return ls_comm_allreduce(comm, mine, worst, PARTS, LS_I64, LS_MAXLOC, work);
 }
 
-/* The all-reduce of a rank that failed. Others may wait for it elsewhere, and are told by other means after a while. */
+/*
+ * The all-reduce of a rank that failed. If the other ranks wait in other calls, the communicator is revoked after
+ * TIMEOUT_SECONDS.
+ */
 static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own) {
     ls_status status = LS_ERR_MISMATCH;
     const uint64_t start = ls_clock_ns();
@@ -59,7 +66,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
         vote worst = *outcome;
         ls_work *work = NULL;
         status = meet(comm, outcome, &worst, &work);
-        if (status == LS_ERR_MEMORY) { /* the call that returns at once takes memory, the one that waits does not */
+        if (status == LS_ERR_MEMORY) { /* the asynchronous call allocates memory, the blocking call does not */
             status = meet(comm, outcome, &worst, NULL);
         }
         while (status == LS_OK && !ls_work_done(work)) {
@@ -74,7 +81,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
     return status;
 }
 
-/* What befell this rank, as the others are told. */
+/* Returns the failure of this rank, for the other ranks. */
 static report report_of(const ls_trial *trial, ls_status status, const char *reason) {
     static const char prefix[] = "ls_trial: ";
     const size_t known = strncmp(reason, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
@@ -85,7 +92,10 @@ static report report_of(const ls_trial *trial, ls_status status, const char *rea
     return own;
 }
 
-/* Every rank takes over what befell the one that counts; but where all have failed alike, each keeps its own words. */
+/*
+ * Gives every rank the failure of the rank that counts. If all ranks have failed with the same status, each rank keeps
+ * its own message.
+ */
 static ls_status take_over(ls_comm *comm, int culprit, ls_status status, const char *reason, const report *own) {
     report theirs = *own;
     int64_t ends[2] = {status, -(int64_t)status};
@@ -107,7 +117,7 @@ static ls_status agree_in_failure(ls_trial *trial, vote outcome, ls_status statu
     if (status != LS_OK) {
         memcpy(reason, ls_error_message(), sizeof reason);
         own = report_of(trial, status, reason);
-        if (meet_in_failure(comm, &outcome, &own) != LS_OK) { /* the communicator is of no use any more */
+        if (meet_in_failure(comm, &outcome, &own) != LS_OK) { /* the communicator is revoked */
             ls_error_restore(status, reason);
             return status;
         }
@@ -141,7 +151,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
     return status;
 }
 
-/* Callbacks of the program's own. */
+/* Returns whether the program has made a callback itself. */
 static bool has_own_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
@@ -150,7 +160,7 @@ static bool has_own_hooks(const ls_trial *trial) {
     return has;
 }
 
-/* What the ranks tell each other of their setups. */
+/* What the ranks exchange about their setups. */
 enum { CALLED, OWN_HOOKS, OWN_STEP, SETUPS };
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {

@@ -1,6 +1,6 @@
 /*
- * What must be alike on all ranks of a trial. Each rank writes what it has as text, one line for each thing, and the
- * ranks compare the hash. Only where hashes differ do they exchange the texts, to name the first line that differs.
+ * Compares the setups of the ranks of a trial. Each rank describes its setup as text, one line for each object, and the
+ * ranks compare a hash. If hashes differ, the ranks exchange the texts and name the first line that differs.
  */
 #include "train/alike.h"
 
@@ -19,7 +19,7 @@
 
 enum { LINE_LIMIT = 512 };
 
-/* What a line is about: its first character. */
+/* The subject of a line: its first character. */
 enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OPTIMIZER, METRIC, CALLBACK, NOTHING };
 
 static const char *const differ[] = {
@@ -33,7 +33,7 @@ static const char *const differ[] = {
 };
 
 typedef struct text {
-    char *bytes; /* lines, ended by NUL */
+    char *bytes; /* lines with a final NUL */
     size_t length;
 } text;
 
@@ -59,7 +59,7 @@ static ls_status add_loaders(const ls_trial *trial, text *own) {
     return add_line(own, VALIDATION, line);
 }
 
-/* The stages of a pipeline may have different optimizers, and so may ranks with a step of the program's own. */
+/* The stages of a pipeline may have different optimizers, and so may ranks with a user step. */
 static ls_status add_optimizer(const ls_trial *trial, text *own) {
     const bool alike = trial->state.model->type != &ls_pipeline_type && !trial->watch.own_step;
     for (int g = 0; alike && g < ls_optimizer_group_count(trial->options.optimizer); g++) {
@@ -119,7 +119,7 @@ static ls_status find_rank(ls_comm *comm, int64_t hash, int *rank) {
     return status;
 }
 
-/* A copy of that rank's text, the caller's to free. */
+/* Returns a copy of that rank's text. Returns ownership to the caller. */
 static ls_status fetch(ls_comm *comm, const text *own, int rank, char **copy) {
     int64_t size = (int64_t)own->length + 1;
     LS_TRY(ls_comm_broadcast(comm, &size, 1, LS_I64, rank, NULL));
@@ -133,7 +133,7 @@ static ls_status fetch(ls_comm *comm, const text *own, int rank, char **copy) {
     return ls_comm_broadcast(comm, *copy, (size_t)size, LS_U8, rank, NULL);
 }
 
-/* Takes the next line out of the text, without its end; "" after the last. */
+/* Removes the next line from the text and returns it without its end; "" after the last line. */
 static char *next_line(char **rest) {
     char *line = *rest;
     const size_t length = strcspn(line, "\n");

@@ -4,8 +4,10 @@
 
 #include "train/trial.h"
 
-/* Returns LS_ERR_MISMATCH if ranks have different loaders, checkpoint options, optimizers, metrics or callbacks.
- * Collective. */
+/*
+ * Fails with LS_ERR_MISMATCH if ranks have different loaders, checkpoint options, optimizers, metrics or callbacks.
+ * Collective.
+ */
 ls_status ls_trial_check_alike(const ls_trial *trial);
 
 #endif

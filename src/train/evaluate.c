@@ -1,4 +1,4 @@
-/* Evaluation and prediction: one pass over a loader outside of any run, or in the midst of one, where a hook asks. */
+/* Evaluation and prediction: one pass over a loader between runs, or within a run if a hook asks for it. */
 #include "train/evaluate.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "nn/module.h"
 #include "train/agree.h"
 
-/* Whether a hook is being called, of a run or of an evaluation. */
+/* Returns whether a hook is running, of a run or of an evaluation. */
 static bool is_within(const ls_trial *trial) {
     return trial->running || trial->measuring;
 }
@@ -17,7 +17,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
     ls_trial_enter(trial, pass->phase, pass->loader);
-    ls_module_train(trial->state.model, false); /* hooks that freeze layers may have put it into training mode */
+    ls_module_train(trial->state.model, false); /* hooks that freeze layers may have set training mode */
     LS_TRY(LS_CALL(trial, on_start_validation));
     LS_TRY(ls_trial_measure_pass(trial, pass));
     LS_TRY(LS_CALL(trial, on_end_validation));
@@ -26,7 +26,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_CALL(trial, on_end);
 }
 
-/* A pass that a hook asked for, in the midst of a run or of another evaluation, which goes on afterwards. */
+/* Runs a pass for a hook, within a run or another evaluation, which continues afterwards. */
 static ls_status pass_within_another(ls_trial *trial, const ls_trial_pass *pass) {
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;
@@ -36,7 +36,7 @@ static ls_status pass_within_another(ls_trial *trial, const ls_trial_pass *pass)
     return status;
 }
 
-/* Between runs; the trial may be one that goes on in the midst of an epoch, too. */
+/* Runs a pass between runs. The next run of the trial may start within an epoch. */
 static ls_status pass_between_runs(ls_trial *trial, const ls_trial_pass *pass) {
     trial->state.epoch = 0;
     trial->state.epochs = 1;
@@ -62,7 +62,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     ls_module_train(state.model, false);
     trial->continues = false;
     trial->divisor.least = NULL;
-    /* What a pass within another fails with goes to the hook that asked for it. */
+    /* If a pass within another pass fails, the hook that started it gets the error. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_modes_put(&modes, state.model);
@@ -80,7 +80,7 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
     if (trial->options.criterion == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial was made without a criterion");
     }
-    if (!ls_text_is_utf8(label)) { /* as files have names */
+    if (!ls_text_is_utf8(label)) { /* as in files */
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the label \"%s\" is not UTF-8", label);
     }
     if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
@@ -105,6 +105,6 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                                 .prefix = prefix,
                                 .entry = &results};
     LS_TRY(ls_trial_evaluation_pass(trial, &pass));
-    /* They stand in the last epoch of the history, as torchbearer has it. */
+    /* The results belong to the last epoch of the history, as in torchbearer. */
     return is_within(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
 }

@@ -76,12 +76,12 @@ ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values) 
     return numbers != NULL || values == 0 ? LS_OK : fail_memory(values, sizeof *numbers);
 }
 
-/* The names of an epoch, one after the other. */
+/* Returns the names of an epoch, one after the other. */
 static const char *names_of(const ls_history *history, const ls_history_epoch *epoch) {
     return epoch->count > 0 ? history->names + epoch->names : "";
 }
 
-/* Where these names stand already, one after the other: looked for among the latest, which are mostly the same. */
+/* Finds existing copies of these names among the latest, which are usually the same. */
 static bool find_names(const ls_history *history, const char *names, size_t size, size_t *offset) {
     enum { LATEST = 2 * LS_RESULT_LIMIT * LS_METRIC_NAME_LIMIT };
     size_t at = history->names_size > LATEST ? history->names_size - LATEST : 0;
@@ -91,7 +91,7 @@ static bool find_names(const ls_history *history, const char *names, size_t size
             return false;
         }
         *offset = (size_t)(found - history->names);
-        if (*offset == 0 || found[-1] == '\0') { /* not within a longer name */
+        if (*offset == 0 || found[-1] == '\0') { /* not a part of a longer name */
             return true;
         }
         at = *offset + 1;
@@ -156,7 +156,7 @@ ls_status ls_history_extend(ls_history *history, const ls_history_entry *results
     LS_TRY(ls_history_reserve(history, 0, history->value_count + (size_t)results->count));
     LS_TRY(reserve_names(history, history->names_size + sizeof last.values));
     history->value_count = history->epochs[--history->count].first;
-    return ls_history_append(history, &last); /* there is room for it */
+    return ls_history_append(history, &last); /* ls_history_reserve has made room for it */
 }
 
 ls_status ls_history_copy(ls_history *to, const ls_history *from) {

@@ -1,4 +1,4 @@
-/* Passes over a loader: of training, of measuring, of prediction. */
+/* Passes over a loader: training, validation, evaluation and prediction. */
 #include "train/pass.h"
 
 #include "data/loader.h"
@@ -16,7 +16,7 @@ static bool is_done(const ls_trial *trial, const ls_trial_pass *pass) {
            (pass->steps > 0 && trial->state.batch >= pass->steps);
 }
 
-/* The step after the warm-up makes what was measured until then void: only shorter training is judged by it. */
+/* The step after the warm-up resets the throughput. Shorter training is measured with its warm-up. */
 static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples) {
     if (trial->state.step == WARM_UP_STEPS + 1) {
         trial->training_ns = 0;
@@ -47,7 +47,7 @@ static ls_status no_batches(const ls_trial_pass *pass) {
 }
 
 static ls_status run_batches(ls_trial *trial, const ls_trial_pass *pass) {
-    /* A run that was stopped behind the last batch of an epoch has left the loader there. */
+    /* If a run stopped after the last batch of an epoch, the loader is still at the end of this epoch. */
     bool at_an_end = pass->steps == 0 && trial->state.batch > 0 && !trial->continues;
     int ends = 0;
     trial->continues = false;
@@ -99,7 +99,7 @@ static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_OK;
 }
 
-/* The rest of the loader's epoch is left out, unless the run has ended in the midst of it. */
+/* Skips the rest of the loader's epoch, unless the run has ended within the epoch. */
 static ls_status skip_rest(const ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
     ls_loader_position(pass->loader, &epoch, &batch);

@@ -7,17 +7,17 @@
 typedef struct ls_trial_pass {
     ls_loader *loader;
     ls_trial_phase phase;
-    int64_t steps; /* batches; 0: the rest of the loader's epoch */
+    int64_t steps; /* number of batches; 0: the rest of the loader's epoch */
     ls_trial_step_function *step;
-    const char *label;       /* on the progress line */
-    const char *prefix;      /* of the results' names; NULL: the pass has no results */
-    ls_history_entry *entry; /* receives the results, too */
+    const char *label;       /* label on the progress line */
+    const char *prefix;      /* prefix of the results' names; NULL: no results */
+    ls_history_entry *entry; /* entry that also receives the results */
 } ls_trial_pass;
 
-/* Trains from where the loader stands. */
+/* Trains from the position of the loader. */
 ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass);
 
-/* Measures epoch 0 of the loader. If it is the training loader, restores its position. */
+/* Computes metrics on epoch 0 of the loader. If it is the training loader, restores its position. */
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);

@@ -1,7 +1,7 @@
 /*
- * The outputs of all ranks, in the data set's order. Each rank keeps the rows that it computed, with a place for each:
- * the sample's number, or, where the loader knows none, the batch's. At the end rows and places go to those who want
- * them, who put the rows in order.
+ * The outputs of all ranks in the order of the data set. Each rank keeps its rows with a key for each row: the sample's
+ * number or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and keys,
+ * and sort the rows.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +12,18 @@
 #include "tensor/tensor.h"
 #include "train/evaluate.h"
 
-/* What a rank has. */
+/* The format of a rank's rows. */
 typedef struct outline {
-    int64_t count; /* of rows; 0: the rest says nothing */
+    int64_t count; /* number of rows; 0: the other fields are not set */
     int64_t dtype;
     int64_t ndim;
-    int64_t size[LS_MAX_DIMS]; /* of a batch, but for the first */
+    int64_t size[LS_MAX_DIMS]; /* sizes of a batch, without the first */
 } outline;
 
 struct ls_prediction {
     char *rows;
     int64_t *places;
-    int64_t room;    /* for rows */
+    int64_t room;    /* capacity in rows */
     size_t row_size; /* bytes */
     outline own;
 };
@@ -87,7 +87,7 @@ static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_
                          LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
 }
 
-/* Keeps the outputs of the batch. */
+/* Appends the outputs of the batch. */
 static ls_status add_rows(ls_trial *trial) {
     ls_prediction *self = trial->prediction;
     const ls_trial_state *state = &trial->state;
@@ -116,7 +116,10 @@ static ls_status prediction_step(ls_trial *trial) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
-/* Every rank checks what all have, and so all say the same. `whole`: what is there in all. */
+/*
+ * Combines the formats of all ranks. Every rank checks all of them, so all ranks have the same error. `whole` is the
+ * result.
+ */
 static ls_status join_outlines(const outline *outlines, int ranks, outline *whole) {
     *whole = (outline){.count = 0};
     for (int i = 0; i < ranks; i++) {
@@ -157,7 +160,7 @@ static int compare_places(const void *a, const void *b) {
     return same ? (x->row > y->row) - (x->row < y->row) : (x->place > y->place) - (x->place < y->place);
 }
 
-/* The tensor of all rows, in the order of their places; of equal ones the first comes first. */
+/* Returns a tensor of all rows, sorted by their keys. If keys are equal, the earlier row comes first. */
 static ls_status put_in_order(const outline *whole, const char *rows, const int64_t *places, size_t row_size,
                               ls_tensor **outputs) {
     ls_shape shape = {.ndim = whole->ndim > 0 ? (int)whole->ndim : 1, .size = {whole->count}};

@@ -4,7 +4,7 @@
  *     0/3(t):  42%|####      | 197/469 [00:01<00:02, 161.20it/s, loss=0.4521, acc=0.8412,
  *                                                 20634 samples/s]
  *
- * On a terminal it is redrawn in place; elsewhere one line stands for each pass.
+ * On a terminal, the line is redrawn in place. Otherwise each pass prints one line.
  */
 #include "train/progress.h"
 
@@ -39,7 +39,10 @@ static void append_metric(char *line, const char *name, double value) {
     append(line, text);
 }
 
-/* Results over all ranks when `prefix` says under which names they are, else this rank's so far. */
+/*
+ * Appends the results of all ranks whose names begin with `prefix`. If `prefix` is NULL, appends this rank's metrics so
+ * far.
+ */
 static void append_metrics(const ls_trial *trial, char *line, const char *prefix) {
     const char *metric;
     for (int i = 0; (metric = ls_metrics_name(trial, i)) != NULL; i++) {
@@ -52,7 +55,7 @@ static void append_metrics(const ls_trial *trial, char *line, const char *prefix
     }
 }
 
-/* `done` of `total` batches, or epochs; -1: nobody knows how many. */
+/* Formats `done` of `total` batches or epochs; `total` -1: unknown. */
 static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], int64_t done, int64_t total,
                        double elapsed) {
     const double share = total > 0 ? (double)done / (double)total : 1;
@@ -80,7 +83,7 @@ static double elapsed_of(const ls_progress *progress) {
 
 static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const char *prefix) {
     const double elapsed = elapsed_of(&trial->progress);
-    char samples[48]; /* of all ranks */
+    char samples[48]; /* samples of all ranks */
     format_bar(&trial->progress, line, trial->state.batch, trial->state.batches, elapsed);
     append_metrics(trial, line, prefix);
     snprintf(samples, sizeof samples, ", %.0f samples/s]", elapsed > 0 ? (double)trial->progress.samples / elapsed : 0);
@@ -100,11 +103,11 @@ static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *
 void ls_progress_begin(ls_trial *trial, const char *label) {
     begin_bar(trial, &trial->progress, label, trial->state.batch);
     if (trial->options.bar_per_run && trial->running) {
-        trial->progress.shown = trial->progress.terminal = false; /* the run's stands there */
+        trial->progress.shown = trial->progress.terminal = false; /* the bar of the run occupies the line */
     }
 }
 
-/* How much of a line fits a row: one that goes on in the next could not be redrawn in place. */
+/* The length of a terminal row. A line that wraps could not be redrawn in place. */
 static int row_length(void) {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : LINE_CAPACITY;

@@ -1,4 +1,4 @@
-/* The progress lines: of a run, if one bar is shown for all epochs, and of a pass over a loader. */
+/* The progress lines: one for each pass over a loader, or one for all epochs of a run. */
 #ifndef LS_TRAIN_PROGRESS_H
 #define LS_TRAIN_PROGRESS_H
 

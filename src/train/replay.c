@@ -1,10 +1,12 @@
-/* The history once more, through callbacks. */
+/* Replays the history through callbacks. */
 #include <string.h>
 
 #include "train/pass.h"
 
-/* What was known in a pass whose results begin so: behind that stands the name of a metric. An epoch may hold those of
- * evaluations, too. */
+/*
+ * Restores the results of a pass: those names in the epoch that consist of `prefix` and the name of a metric. An epoch
+ * may also have results of evaluations.
+ */
 static void recall(ls_trial *trial, const ls_history_entry *entry, const char *prefix) {
     const size_t length = strlen(prefix);
     trial->latest.count = 0;

@@ -1,4 +1,4 @@
-/* The results of a trial, as users read them: the last values, the history and its file. */
+/* The results of a trial for users: the last values, the history and its file. */
 #include <math.h>
 #include <stdio.h>
 

@@ -12,7 +12,7 @@
 #include "train/progress.h"
 #include "train/setup.h"
 
-/* An epoch that a checkpoint was made in the midst of has begun already. */
+/* An epoch of a checkpoint taken within this epoch has already begun. */
 static ls_status begin_epoch(ls_trial *trial) {
     if (trial->continues) {
         ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
@@ -24,7 +24,7 @@ static ls_status begin_epoch(ls_trial *trial) {
     return ls_trial_agree(trial, LS_OK);
 }
 
-/* Of an epoch of the run, called "0/3(t)" or "0/3(v)". */
+/* Returns a pass of an epoch of the run, with the label "0/3(t)" or "0/3(v)". */
 static ls_trial_pass make_pass(const ls_trial *trial, bool training, char label[LS_LABEL_LIMIT],
                                ls_history_entry *entry) {
     const ls_trial_options *options = &trial->options;
@@ -62,7 +62,7 @@ static ls_status validate_model(ls_trial *trial, ls_history_entry *entry) {
     return LS_CALL(trial, on_end_validation);
 }
 
-/* In evaluation mode; then the modes are as before. */
+/* Validates in evaluation mode, and restores the modes. */
 static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
     ls_modes modes;
     LS_TRY(ls_modes_take(&modes, trial->state.model));
@@ -72,7 +72,7 @@ static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
     return status;
 }
 
-/* What follows an epoch's training. */
+/* Runs the validation and the hooks after the training of an epoch. */
 static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     if (trial->options.validate != NULL) {
         LS_TRY(validate(trial, entry));
@@ -85,12 +85,12 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     return LS_CALL(trial, on_checkpoint);
 }
 
-/* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */
+/* If the training of an epoch is stopped, the epoch has no validation and is not in the history, as in torchbearer. */
 static ls_status run_epoch(ls_trial *trial) {
     ls_history_entry entry = {.count = 0};
     LS_TRY(begin_epoch(trial));
     LS_TRY(train(trial, &entry));
-    LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook of one rank may have stopped it behind the last step */
+    LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook of one rank may have stopped the run after the last step */
     const bool whole = !trial->state.stop;
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
@@ -98,12 +98,12 @@ static ls_status run_epoch(ls_trial *trial) {
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
-/* One that goes on behind its last step, in the midst of an epoch, has still the end of that before it. */
+/* A trial that resumes after its last step, within an epoch, still has to end this epoch. */
 static bool has_more(const ls_trial *trial) {
     return trial->continues || !ls_trial_has_ended(trial);
 }
 
-/* What the trial borrows must not have been freed. */
+/* The borrowed objects must not have been freed. */
 static ls_status check_borrowed(const ls_trial *trial) {
     const char *const call = "ls_trial_run";
     const ls_trial_options *options = &trial->options;
@@ -119,7 +119,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(ls_trial_check_alike(trial));
     LS_TRY(ls_trial_check_setup(trial));
     LS_TRY(ls_checkpoints_begin(trial));
-    if (!ls_module_is_training(trial->state.model)) { /* else layers that are not keep their mode */
+    if (!ls_module_is_training(trial->state.model)) { /* otherwise layers in evaluation mode keep their mode */
         ls_module_train(trial->state.model, true);
     }
     LS_TRY(LS_CALL(trial, on_start));

@@ -1,6 +1,6 @@
 /*
- * Setups that a program cannot intend. A trial that would train nothing is refused. If ranks train apart, rank 0 logs
- * one warning: after the first step, or after the first epoch if a step or hooks of the program's own may still
+ * Setups that a program cannot intend. A trial that would train nothing fails. If the ranks train separate models, rank
+ * 0 logs one warning: after the first step, or after the first epoch if a user step or hooks of the program may still
  * synchronize the ranks.
  */
 #include "train/setup.h"
@@ -24,7 +24,7 @@ static ls_status check_grown(const ls_module *model) {
                : LS_OK;
 }
 
-/* The optimizer has every parameter that its own model has. */
+/* Checks that the optimizer has every parameter of its own model. */
 static ls_status check_complete(const ls_optimizer *optimizer) {
     const ls_module *model = optimizer->model;
     LS_TRY(check_grown(model));
@@ -84,7 +84,7 @@ static bool speaks(const ls_comm *comm) {
     return ls_comm_rank(comm) == 0;
 }
 
-/* For a trial without a communicator in a job of several ranks: without any communication, each rank trains alone. */
+/* For a trial without a communicator in a job of several ranks. If nothing communicates, each rank trains alone. */
 static void look_alone(const ls_trial *trial) {
     const ls_comm *world = ls_world();
     const ls_module *model = trial->state.model;
@@ -100,8 +100,10 @@ static void look_alone(const ls_trial *trial) {
     }
 }
 
-/* For a trial of several ranks without ls_data_parallel. Hooks may synchronize the ranks. A model that communicates may
- * have other parameters on each rank, as parts of one domain have. */
+/*
+ * For a trial of several ranks without ls_data_parallel. Hooks may synchronize the ranks. If a model communicates, its
+ * parameters may differ between ranks, as the parts of a domain do.
+ */
 static ls_status look_at_models(ls_trial *trial) {
     ls_comm *comm = trial->state.comm;
     uint8_t divided = trial->watch.model_communicates || trial->state.model->type == &ls_pipeline_type ||
@@ -131,7 +133,7 @@ static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
     return LS_OK;
 }
 
-/* A hash of inputs and targets if each rank's loader gives whole batches; 0 if the ranks share batches. */
+/* Sets a hash of inputs and targets if each rank's loader returns global batches; 0 if the ranks share batches. */
 static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int64_t *hash) {
     uint64_t all = LS_HASH_START;
     *hash = 0;
@@ -144,7 +146,7 @@ static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int6
     return LS_OK;
 }
 
-/* For a data-parallel model: a loader may give whole batches if each rank has a data set of its own. */
+/* For a data-parallel model. Global batches on each rank are correct if each rank has a data set of its own. */
 static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_batch *batch) {
     int64_t hash;
     LS_TRY(hash_samples(trial, batch, &hash));
@@ -174,7 +176,7 @@ void ls_trial_watch_end(ls_trial *trial) {
     trial->watch.begun = false;
 }
 
-/* Whether the program's own step or hooks may synchronize the ranks later. */
+/* Returns whether the user step or hooks of the program may synchronize the ranks later. */
 static bool may_follow(const ls_trial *trial) {
     return trial->watch.own_hooks || trial->watch.own_step;
 }

@@ -7,9 +7,11 @@
 /* Returns an error if the trial would train nothing. */
 ls_status ls_trial_check_setup(const ls_trial *trial);
 
-/* Watches a trial from its first step on, at most to the end of its first epoch. ls_trial_watch_step (after a training
- * step) and ls_trial_watch_epoch (after an epoch) log a warning, once in a trial, if the ranks train apart; both are
- * collective. ls_trial_watch_end ends the watch with the run. */
+/*
+ * ls_trial_watch_begin watches a trial from its first step, at most to the end of its first epoch. ls_trial_watch_step
+ * (after a training step) and ls_trial_watch_epoch (after an epoch) log one warning per trial if the ranks train
+ * separate models; both are collective. ls_trial_watch_end ends the watch with the run.
+ */
 void ls_trial_watch_begin(ls_trial *trial);
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
 ls_status ls_trial_watch_epoch(ls_trial *trial);

@@ -11,22 +11,24 @@
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* Calls the hook of training, or the hook of validation that corresponds to it. */
+/* Calls the hook of training, or the corresponding hook of validation. */
 #define CALL(trial, hook)                                                                                              \
     ((trial)->state.phase == LS_PHASE_TRAINING ? LS_CALL(trial, hook) : LS_CALL(trial, hook##_validation))
 
 /* ---- modes ------------------------------------------------------------------------------------------------------- */
 
-/* The modes of the thread before the program's code runs: the model, the criterion or the user's step. */
+/* The modes of the thread before the program's code runs: the model, the criterion or the user step. */
 typedef struct thread_modes {
     ls_dtype autocast;
     ls_loss_divisor *divisor;
-    uint64_t communication; /* of the thread's meter, in nanoseconds */
-    uint32_t errors;        /* counted so far */
+    uint64_t communication; /* communication time of the thread, in nanoseconds */
+    uint32_t errors;        /* number of errors so far */
 } thread_modes;
 
-/* Sets the modes that the trial's options ask for. Losses note their divisors in `divisor`. A trial without the option
- * autocast leaves autocast as it is. */
+/*
+ * Sets the modes of the trial's options. Losses store their divisors in `divisor`. Without the option autocast,
+ * autocast does not change.
+ */
 static thread_modes begin_modes(const ls_trial *trial, ls_loss_divisor *divisor) {
     ls_thread_state *thread = ls_thread_present;
     const thread_modes before = {.autocast = thread->autocast,
@@ -48,7 +50,10 @@ static void end_modes(ls_trial *trial, thread_modes before) {
     trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before.communication;
 }
 
-/* Returns the error of the program's code if it returned NULL. It may have set no error since `errors` were counted. */
+/*
+ * Returns the error of the program's code if `made` is NULL. If the code set no error since `errors` were counted, sets
+ * one.
+ */
 static ls_status check_made(const char *what, const ls_tensor *made, uint32_t errors) {
     if (made != NULL) {
         return LS_OK;
@@ -94,7 +99,7 @@ static ls_status backward_from_loss(ls_trial *trial) {
     return status;
 }
 
-/* A rank whose share of the batch is empty takes part in the averaging of the other ranks. */
+/* On a rank whose share is empty: takes part in the averaging of gradients. */
 static ls_status backward_without_samples(const ls_trial *trial) {
     ls_module *model = trial->state.model;
     return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_skip(model) : LS_OK;
@@ -107,7 +112,10 @@ static ls_status backward(ls_trial *trial) {
     return LS_CALL(trial, on_backward);
 }
 
-/* Each rank has looked for overflows before a hook averaged the gradients: if one rank skips the step, all do. */
+/*
+ * Each rank has checked for overflows before a hook averaged the gradients. If one rank skips the step, all ranks skip
+ * it.
+ */
 static ls_status agree_on_skipping(const ls_trial *trial) {
     const ls_trial_state *state = &trial->state;
     bool *skips = ls_grad_scaler_skips(trial->options.grad_scaler, state->optimizer);
@@ -141,12 +149,12 @@ static ls_status default_step(ls_trial *trial) {
 
 /* ---- the user's step --------------------------------------------------------------------------------------------- */
 
-/* Fails if the tensor, which the metrics need, was freed with a scope of the user's step. */
+/* Fails if a scope of the user step has freed the tensor, which the metrics need. */
 static ls_status check_not_freed(const char *what, const ls_tensor *tensor) {
     return tensor == NULL || ls_tensor_is_here(what, tensor) ? LS_OK : ls_error_status();
 }
 
-/* Runs on a rank whose share is empty, too: only the step knows what the ranks do together. */
+/* Also runs on a rank whose share is empty, because only the user step knows its communication. */
 static ls_status user_step(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
@@ -186,7 +194,7 @@ static void take_batch(ls_trial_state *state, const ls_batch *batch) {
     state->global_count = batch->global_count;
 }
 
-/* Forgets the tensors of the step, which the end of its scope frees. */
+/* Removes the tensors of the step from the state. The end of the scope frees them. */
 static void forget_batch(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     state->input = state->target = state->output = state->loss = NULL;

@@ -1,4 +1,4 @@
-/* Steps: what a pass does with one batch. */
+/* A step: the work of a pass on one batch. */
 #ifndef LS_TRAIN_STEP_H
 #define LS_TRAIN_STEP_H
 
@@ -6,7 +6,7 @@
 
 typedef ls_status ls_trial_step_function(ls_trial *trial);
 
-/* Runs a step on the batch, in a scope of its own, with the batch in trial->state. */
+/* Sets the batch in trial->state and runs a step on it, in a scope of its own. */
 ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step);
 
 ls_status ls_trial_training_step(ls_trial *trial);
@@ -16,8 +16,10 @@ ls_status ls_trial_validation_step(ls_trial *trial);
  * batch is empty. */
 ls_status ls_trial_forward(ls_trial *trial);
 
-/* Ends a training step, or an epoch after all its hooks: the ranks agree on going on, and write a checkpoint if one is
- * due. Returns LS_ERR_STOPPED if a signal ended the run; a checkpoint was written then. Collective. */
+/*
+ * Ends a training step, or an epoch after all its hooks: the ranks agree whether to continue, and write a checkpoint if
+ * one is due. Returns LS_ERR_STOPPED if a signal ended the run after a checkpoint. Collective.
+ */
 ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch);
 
 #endif

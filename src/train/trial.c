@@ -1,4 +1,4 @@
-/* What a trial is made of. */
+/* Makes and frees trials. */
 #include "train/trial.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* The model goes where batches will be. */
+/* Moves the model to the device of the batches. */
 static ls_status choose_device(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     const ls_device *home = NULL;
@@ -94,7 +94,7 @@ static ls_status check(const ls_trial_options *options) {
     return LS_OK;
 }
 
-/* Takes ownership of the callbacks, and leaves the metrics to the caller on failure. */
+/* Takes ownership of the callbacks. On failure, the caller still owns the metrics. */
 static ls_trial *make(const ls_trial_options *options, ls_callback **callbacks) {
     ls_trial *trial = ls_allocate_zeroed(1, sizeof *trial);
     if (trial == NULL) {
@@ -140,7 +140,7 @@ double ls_trial_throughput(ls_trial *trial) {
     if (trial == NULL) {
         return 0;
     }
-    /* The slowest rank's time is the time the step took. */
+    /* the slowest rank determines the duration of a step */
     int64_t time = (int64_t)trial->training_ns;
     if (trial->state.comm != NULL &&
         ls_comm_allreduce(trial->state.comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK) {

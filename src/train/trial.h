@@ -1,6 +1,6 @@
 /*
- * train: trials, callbacks, metrics, history and progress. This header: the fields of a trial, its hooks and its
- * metrics. The other files have headers of their own; each calls only files before it in this list:
+ * train: trials, callbacks, metrics, history and progress. This header has the fields of a trial, its hooks and its
+ * metrics. The other files have their own headers. Each file calls only files before it in this list:
  *
  *   history.h, (hooks.c, metrics/), agree.h, progress.h, checkpoint/checkpoint.h, alike.h and setup.h, step.h, pass.h,
  *   evaluate.h, (run.c, predict.c, replay.c)
@@ -19,22 +19,24 @@
 #define LS_FAILED_IN_LIMIT 96
 #define LS_LABEL_LIMIT     64
 
-/* What stands on the progress line. */
+/* The state of a progress line. */
 typedef struct ls_progress {
-    bool shown;    /* by this rank at all */
-    bool terminal; /* redrawn in place, else one line at the end */
+    bool shown;    /* this rank shows progress */
+    bool terminal; /* redrawn in place; otherwise one line at the end */
     char label[LS_LABEL_LIMIT];
     uint64_t began;
-    int64_t first;   /* batch that was to be done then */
-    int64_t samples; /* since then, all ranks' */
+    int64_t first;   /* first batch since then */
+    int64_t samples; /* samples of all ranks since then */
     uint64_t drawn;
 } ls_progress;
 
-/* What predict.c collects. */
+/* predict.c: the collected outputs. */
 typedef struct ls_prediction ls_prediction;
 
-/* What a rank asks for between two steps, and how far it is with writing a checkpoint; behind an agreement the largest
- * of all ranks. */
+/*
+ * The request of a rank between two steps, and its progress with writing a checkpoint. After an agreement, the largest
+ * values of all ranks.
+ */
 enum { LS_ASKS_NOTHING = 0, LS_ASKS_TO_SAVE, LS_ASKS_TO_PAUSE /* plus the signal */ };
 typedef struct ls_ballot {
     int64_t asks;
@@ -44,83 +46,91 @@ typedef struct ls_ballot {
 /* checkpoint/: writes the checkpoints of a trial with `.checkpoint`. */
 typedef struct ls_checkpointer ls_checkpointer;
 
-/* setup.c: whether ranks train apart. */
+/* setup.c: the watch for ranks that train separate models. */
 typedef struct ls_watch {
-    bool own_hooks; /* some rank has callbacks of the program's own */
-    bool own_step;  /* some rank has a step of the program's own */
+    bool own_hooks; /* some rank has callbacks of the program */
+    bool own_step;  /* some rank has a user step */
     bool begun;
-    bool model_communicates; /* this rank's forward or backward pass, criterion or own step does */
+    bool model_communicates; /* this rank's forward or backward pass, criterion or user step communicates */
     bool ended;              /* the checks are done */
-    uint64_t communication;  /* what the thread's meter showed at the beginning */
+    uint64_t communication;  /* communication time of the thread at the beginning */
 } ls_watch;
 
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
-    bool built_in;                   /* the library made it */
-    bool owned;                      /* by a trial or another callback */
-    struct ls_callback_copy *copies; /* of arrays: ls_callback_array */
+    bool built_in;                   /* made by the library */
+    bool owned;                      /* owned by a trial or another callback */
+    struct ls_callback_copy *copies; /* arrays of ls_callback_array that this callback owns */
     char name[];
 };
 
 struct ls_trial {
     ls_trial_options options;
-    ls_callback *const *callbacks; /* the callbacks to call: the trial's own, or a replay's */
+    ls_callback *const *callbacks; /* the callbacks to call: of the trial, or of a replay */
     ls_callback **own_callbacks;
     struct ls_metrics *metrics;
     ls_trial_state state;
-    const ls_device *device; /* where batches are brought to; NULL: nowhere */
-    ls_comm *comm;           /* held */
-    ls_loss_divisor divisor; /* of the loss in the state */
-    ls_history_entry latest; /* every metric's last value */
+    const ls_device *device; /* device to which batches are moved; NULL: none */
+    ls_comm *comm;           /* state.comm, with a reference */
+    ls_loss_divisor divisor; /* divisor of the loss in the state */
+    ls_history_entry latest; /* last value of every metric */
     ls_history history;
     int64_t epochs_run;
     bool running;   /* in ls_trial_run */
-    bool continues; /* the next training pass goes on in the midst of an epoch, from state.batch and the sums as they
-                       are */
-    bool stopped;   /* a hook had stopped the run before the checkpoint that the trial goes on from: the next one ends
-                       as that did */
+    bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
+    bool stopped;   /* the checkpoint records that a hook stopped the run: the next run ends at once */
     bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
-    bool agrees; /* some rank has callbacks or a step of its own, so that all agree on going on */
-    bool agreed; /* on a failure */
+    bool agrees; /* some rank has callbacks or a user step, so that all ranks agree after each step */
+    bool agreed; /* the ranks have agreed on a failure */
     ls_ballot ballot;
-    ls_checkpointer *checkpointer;      /* NULL: there is none */
-    char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
+    ls_checkpointer *checkpointer;      /* NULL without `.checkpoint` */
+    char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", the part that failed, for messages on
+                                           other ranks */
     ls_progress progress;
-    ls_progress run_progress; /* of all epochs of a run, where options.bar_per_run */
-    /* Throughput: time and samples of the training steps after the warm-up (pass.c); of all steps while there are no
-     * more. */
+    ls_progress run_progress; /* progress of all epochs of a run, with options.bar_per_run */
+    /*
+     * Throughput: time and samples of the training steps after the warm-up (pass.c), or of all steps during the
+     * warm-up.
+     */
     uint64_t training_ns;
     int64_t training_samples;
 };
 
-/* callbacks/make.c: makes a callback of the library, as ls_callback_new. */
+/* callbacks/make.c: makes a callback of the library, like ls_callback_new. */
 ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user);
-/* Fails if there are fewer than 0 callbacks, or no array of them. */
+/* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
-/* Takes ownership of the callbacks. Returns a copy of the array, for ls_callbacks_free. Returns NULL if an element is
- * NULL, has an owner, or is in the array twice; the callbacks without an owner are freed then. */
+/*
+ * Takes ownership of the callbacks. Returns a copy of the array, for ls_callbacks_free. Returns NULL if an element is
+ * NULL, has an owner, or is in the array twice; frees the callbacks without an owner then.
+ */
 ls_callback **ls_callbacks_take(const char *call, ls_callback *const *callbacks, int count);
 void ls_callbacks_free(ls_callback **callbacks, int count);
 
-/* hooks.c: a callback's name, or "callback N". */
+/* hooks.c: returns a callback's name, or "callback N". */
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
 
-/* Returns the hook at this offset in ls_callback_hooks; NULL if the callback does not have it. */
+/* Returns the hook at this offset in ls_callback_hooks. Returns NULL if the callback does not have the hook. */
 static inline ls_callback_function ls_callback_hook(const ls_callback *callback, size_t offset) {
     return *(const ls_callback_function *)(const void *)((const char *)&callback->hooks + offset);
 }
 
-/* Calls one hook, given by its offset in ls_callback_hooks and its name, of every callback that has it. */
+/* Calls one hook of every callback that has it. `hook` is the offset in ls_callback_hooks, `name` the name. */
 ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name);
 #define LS_CALL(trial, hook) ls_trial_call_hooks((trial), offsetof(ls_callback_hooks, hook), #hook)
-/* What was the user's, a hook, say, and says nothing, must not be heard with the words of an older error. */
+/*
+ * Sets the error of code of the program, such as a hook. If the code did not set a message (`says_why` is false), an
+ * older message must not appear as its reason.
+ */
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what);
 
-/* Returns what the present loss divides by on this rank, if that is not the number of samples (loss_divisor.h); else
- * NULL. 0: no target counts, and the loss is NaN. Borrowed until the step ends. */
+/*
+ * Returns the divisor of the present loss on this rank (loss_divisor.h), or NULL if the loss is a mean over samples.
+ * Value 0: no target counts, and the loss is NaN. Borrowed until the step ends.
+ */
 static inline ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
     return trial->divisor.least;
 }
@@ -128,45 +138,60 @@ static inline ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
 /* metrics/: makes trial->metrics from the options. The trial borrows custom metrics until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
 void ls_metrics_take(ls_trial *trial);
-/* Frees the metrics that no trial has taken. `metrics` and its elements may be NULL. */
+/* Frees the metrics that have no owner. `metrics` and its elements may be NULL. */
 void ls_metrics_drop(ls_metric *const *metrics, int count);
 void ls_metrics_free(ls_trial *trial);
-/* Begins a pass whose results have the prefix, or NULL if there are none. A pass that continues has its numbers from
- * ls_metrics_set_state. */
+/*
+ * Begins a pass whose results have the prefix; NULL: no results. If the pass continues, its numbers come from
+ * ls_metrics_set_state.
+ */
 void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues);
 /* Adds the batch in trial->state, on every rank, also if its share is empty. */
 ls_status ls_metrics_add(ls_trial *trial);
 /* Adds the time that the loader took for the next batch. */
 void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds);
-/* Ends the pass: merges the numbers of all ranks, and stores the results in trial->latest and, unless it is NULL, in
- * `entry`. Collective. */
+/*
+ * Ends the pass: merges the numbers of all ranks, and stores the results in trial->latest and in `entry`, which may be
+ * NULL. Collective.
+ */
 ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry);
-/* Puts the numbers of an interrupted pass aside; and restores them. */
+/* ls_metrics_push saves the numbers of an interrupted pass. ls_metrics_pop restores them. */
 ls_status ls_metrics_push(ls_trial *trial);
 void ls_metrics_pop(ls_trial *trial);
-/* Writes metric number `index` with its options into `text`; false when there are no more. */
+/* Writes metric number `index` with its options into `text`. Returns false if there is no such metric. */
 bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size);
-/* Whether a metric has this name. */
+/* Returns whether a metric has this name. */
 bool ls_metrics_has(const ls_trial *trial, const char *name);
-/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss".
- * With `several`, also those of several numbers. */
+/*
+ * Fails with LS_ERR_ARGUMENT and the names of the available results: "CALL: there is no metric "NAME"; available:
+ * loss". With `several`, also lists results that have several numbers.
+ */
 ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name, bool several);
-/* The same before the first epoch, where a run will have no result of that name, unless hooks or a step of the
- * program's own may add it (ls_trial_evaluate). */
+/*
+ * Does the same before the first epoch, if a run will not have a result of that name. Succeeds if hooks or the user
+ * step may add it (ls_trial_evaluate).
+ */
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
-/* The length of the longest metric's name. */
+/* Returns the length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
-/* Of the metrics with one value in this pass: the name of number `index`, NULL if there are no more, and its value so
- * far, of this rank's samples, for the progress line. NAN before the first batch. */
+/*
+ * ls_metrics_name returns the name of metric number `index`, counted over the metrics with one value in this pass; NULL
+ * after the last. ls_metrics_so_far returns its value over this rank's samples so far, for the progress line; NAN
+ * before the first batch.
+ */
 const char *ls_metrics_name(const ls_trial *trial, int index);
 double ls_metrics_so_far(const ls_trial *trial, int index);
-/* Lists the numbers of this rank in the pass that is under way, one tensor of f64 for each metric, for checkpoints. The
- * tensors are borrowed until the metrics are used again. The second call restores the numbers in a trial that resumes;
- * it fails with LS_ERR_FORMAT, and changes nothing, if names or sizes do not fit these metrics. */
+/*
+ * ls_metrics_state lists the numbers of this rank in the current pass, one f64 tensor for each metric, for checkpoints.
+ * Returns borrowed pointers, valid until the metrics are used again. ls_metrics_set_state restores the numbers in a
+ * trial that resumes. If names or sizes do not fit, it fails with LS_ERR_FORMAT and changes nothing.
+ */
 ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count);
 ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int count);
-/* Adds the numbers of another rank to those of this rank, if there are fewer ranks now. With `nothing`, begins like a
- * rank whose shares of all batches were empty, if this rank is new. */
+/*
+ * Adds the numbers of another rank to the numbers of this rank, if there are fewer ranks now. With `nothing`, begins
+ * like a rank whose shares of all batches were empty, for a new rank.
+ */
 ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing);
 
 #endif

@@ -1,4 +1,4 @@
-/* What callbacks share. */
+/* Functions that callbacks share. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>

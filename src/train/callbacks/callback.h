@@ -1,7 +1,7 @@
 /*
- * callbacks: one file each. A constructor allocates the struct of a callback, and `release` frees it. The state of a
- * callback is a list of named tensors over this struct (ls_state_list, as in optimizers). This header: functions that
- * callbacks share.
+ * callbacks: one file for each callback. A constructor allocates the struct of a callback, and `release` frees it. The
+ * state of a callback is a list of named tensors over this struct (ls_state_list, as in optimizers). This header
+ * declares the functions that callbacks share.
  */
 #ifndef LS_TRAIN_CALLBACKS_CALLBACK_H
 #define LS_TRAIN_CALLBACKS_CALLBACK_H
@@ -34,17 +34,20 @@ static inline bool ls_callback_in_replay(const ls_trial_state *state) {
     return state->phase == LS_PHASE_REPLAY;
 }
 
-/* For on_init: fails with LS_ERR_ARGUMENT if the trial has a step of its own, which must call `instead`. */
+/*
+ * For on_init: fails with LS_ERR_ARGUMENT if the trial has a user step. The message says to call `instead` in the user
+ * step.
+ */
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead);
 
 /* Fails with LS_ERR_ARGUMENT if the name of a metric is too long. NULL is allowed. */
 ls_status ls_callback_check_name(const char *call, const char *name);
 void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);
 
-/* Gets the last value of a metric. Fails with LS_ERR_ARGUMENT if there is no metric of this name. */
+/* Gets the last value of a metric. Fails with LS_ERR_ARGUMENT if the trial does not have the metric. */
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value);
 
-/* Computes the mean of the step's loss over the samples of all ranks; NAN if there is no loss. Collective. */
+/* Computes the mean of the step's loss over the samples of all ranks; NAN without a loss. Collective. */
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 
 /* Returns the rank of this process; 0 without a communicator. */
@@ -52,7 +55,7 @@ static inline int ls_callback_rank(const ls_trial_state *state) {
     return state->comm != NULL ? ls_comm_rank(state->comm) : 0;
 }
 
-/* Returns whether this is rank 0, which alone prints and writes files. */
+/* Returns whether this is rank 0, the only rank that prints and writes files. */
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
     return ls_callback_rank(state) == 0;
 }

@@ -1,11 +1,11 @@
-/* Gradients held within limits, and decay of weights, behind and before the backward pass. */
+/* Clips gradients after the backward pass. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
 
 typedef struct limit {
     const char *maker;
-    const char *instead; /* of which it is a callback */
+    const char *instead; /* function to call in a user step */
     ls_status (*clip)(ls_module *model, double limit);
     double limit;
 } limit;

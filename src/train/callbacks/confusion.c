@@ -1,4 +1,4 @@
-/* How often which class was taken for which, as a table. */
+/* Prints a confusion matrix. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ typedef struct confusion {
     bool shares;
 } confusion;
 
-/* Rows are targets, columns answers. */
+/* Rows are targets, columns are predictions. */
 static void print_row(const confusion *self, const double *row, int classes, int target) {
     double sum = 0;
     for (int i = 0; i < classes; i++) {

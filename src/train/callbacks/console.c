@@ -1,4 +1,4 @@
-/* Plain lines on standard output. */
+/* Prints plain lines on standard output. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ static ls_status print_batch(const console *self, const ls_trial_state *state, b
     return end_line();
 }
 
-/* The results of the pass: the metrics by the prefix that it gives their names. */
+/* Prints the results of the pass: the metrics whose names have the prefix of the pass. */
 static ls_status print_pass(const console *self, const ls_trial_state *state, bool training) {
     const char *name;
     bool first = true;
@@ -68,7 +68,7 @@ static ls_status print_pass(const console *self, const ls_trial_state *state, bo
                             : "val",
                  training ? "" : "_", name);
         const double *value = ls_history_find(&state->trial->latest, full);
-        if (value != NULL) { /* some are not measured in every pass */
+        if (value != NULL) { /* some metrics are not computed in every pass */
             print_value(self, &first, full, *value);
         }
     }

@@ -1,4 +1,4 @@
-/* A CSV file that grows while a trial runs. */
+/* Writes a CSV file that grows while a trial runs. */
 #include "train/callbacks/callback.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@ static const char *const maker = "ls_csv_log";
 typedef struct csv_log {
     ls_csv_log_options options;
     char *path;
-    FILE *file;    /* of rank 0, from the first run on */
-    bool begun;    /* there is a line of names, or none is wanted */
-    int64_t start; /* where the trial's own lines begin in the file */
+    FILE *file;    /* on rank 0, from the first run on */
+    bool begun;    /* the file has a header line, or needs none */
+    int64_t start; /* offset of the trial's own lines in the file */
     ls_state_list lent;
 } csv_log;
 
@@ -28,7 +28,7 @@ static ls_status cannot(const csv_log *self, const char *what) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a line is of a batch, or an epoch, before that one. */
+/* Returns whether a line belongs to an epoch, or a batch, before this position. */
 static bool is_before(const csv_log *self, const char *line, int64_t epoch, int64_t batch) {
     char *end = NULL;
     const long long first = strtoll(line, &end, 10);
@@ -39,12 +39,14 @@ static bool is_before(const csv_log *self, const char *line, int64_t epoch, int6
     return first < epoch || (first == epoch && self->options.per_batch && second < batch);
 }
 
-/* Where the last line ends that is to be kept; the last of the file may be cut short. The file stands at `start`. */
+/*
+ * Returns the end of the last line to keep. The last line of the file may be incomplete. The file position is `start`.
+ */
 static long find_end(csv_log *self, long start, int64_t epoch, int64_t batch) {
     char *line = NULL;
     size_t room = 0;
     long end = start;
-    ssize_t length; /* of text that may have zero bytes in it: a file may hold anything */
+    ssize_t length; /* the text may contain NUL */
     for (bool first = start == 0; (length = getline(&line, &room, self->file)) > 0; first = false) {
         const bool whole = line[length - 1] == '\n';
         const bool names = first && !self->options.no_header && whole;
@@ -56,7 +58,9 @@ static long find_end(csv_log *self, long start, int64_t epoch, int64_t batch) {
     return end;
 }
 
-/* A trial that goes on: what its last run wrote from there on is written again. */
+/*
+ * Opens the file for a trial that resumes. Later lines of the previous run are removed, because they are written again.
+ */
 static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     self->file = fopen(self->path, "r+e");
     if (self->file == NULL) {
@@ -66,7 +70,7 @@ static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     }
     struct stat about;
     const bool known = fstat(fileno(self->file), &about) == 0;
-    self->start = known && self->start <= about.st_size ? self->start : 0; /* else it is another file */
+    self->start = known && self->start <= about.st_size ? self->start : 0; /* otherwise it is another file */
     if (!known || fseek(self->file, (long)self->start, SEEK_SET) != 0) {
         return cannot(self, "read");
     }
@@ -106,7 +110,7 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
-/* The first column has the number of the epoch, which is all that the metric of that name measures. */
+/* The first column is the number of the epoch, like the metric "epoch". */
 static bool is_epoch(const char *name) {
     return strcmp(name, "epoch") == 0;
 }
@@ -154,7 +158,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     if (self->options.per_batch || self->file == NULL || !ls_callback_in_run(state)) {
         return LS_OK;
     }
-    /* In a run all epochs have the same names; what ls_trial_evaluate adds comes behind this. */
+    /* All epochs of a run have the same names. Results of ls_trial_evaluate are added later. */
     const bool replay = ls_callback_in_replay(state);
     ls_history_entry columns;
     ls_history_entry_of(&trial->history, replay ? 0 : trial->history.count - 1, &columns);
@@ -182,7 +186,7 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
-/* Without lines of batches the log exchanges nothing. */
+/* Without lines of batches, the log does not communicate. */
 static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(ls_csv_log_options, per_batch), {.name = NULL}};
     const csv_log *self = user;

@@ -1,4 +1,4 @@
-/* Rectangles of pictures, put in from other samples. */
+/* Replaces rectangles of pictures by rectangles of other samples. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static box_side draw_side(ls_draws *draws, int64_t size, double length) {
     return (box_side){start > 0 ? start : 0, end < size ? end : size};
 }
 
-/* 1 inside the rectangle, on the host. */
+/* Returns a mask in host memory: 1 inside the rectangle. */
 static ls_tensor *make_mask(int64_t height, int64_t width, box_side rows, box_side columns) {
     ls_tensor *mask = ls_tensor_new(maker, &ls_cpu, 2, (int64_t[]){height, width}, LS_BOOL);
     bool *inside = mask != NULL ? ls_host_data(mask) : NULL;

@@ -1,4 +1,4 @@
-/* Squares of pictures that are filled. */
+/* Fills squares of pictures. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ enum { SALT = 3 };
 
 static const char *const maker = "ls_cutout";
 
-/* A batch [n, planes, height, width] of the host's, and where this rank's samples begin in the global one. */
+/* A batch [n, planes, height, width] in host memory, and the index of this rank's first sample in the global batch. */
 typedef struct pictures {
     int64_t count, planes, height, width;
     int64_t first;
@@ -24,7 +24,7 @@ static void mark_hole(const pictures *p, int64_t length, ls_draws *draws, bool *
     }
 }
 
-/* Draws what holes there are, and what is put into them where that is noise [n, planes, height, width]. */
+/* Draws the holes, and the noise [n, planes, height, width] that fills them. */
 static void draw(const ls_cutout_options *o, const ls_trial_state *state, const pictures *p, bool *mask, float *noise) {
     const int64_t pixels = p->height * p->width;
     for (int64_t i = 0; i < p->count; i++) {
@@ -38,7 +38,7 @@ static void draw(const ls_cutout_options *o, const ls_trial_state *state, const 
     }
 }
 
-/* A tensor of the host's for what is drawn, all 0. */
+/* Returns a tensor of zeros in host memory. */
 static ls_tensor *make(const pictures *p, int64_t planes, ls_dtype dtype) {
     const int64_t size[] = {p->count, planes, p->height, p->width};
     ls_tensor *tensor = ls_tensor_new(maker, &ls_cpu, 4, size, dtype);

@@ -1,4 +1,4 @@
-/* Ends a run when a metric no longer becomes better. */
+/* Ends a run when a metric has stopped improving. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -10,12 +10,12 @@ typedef struct early_stopping {
     ls_early_stopping_options options;
     char monitor[LS_METRIC_NAME_LIMIT];
     bool larger_is_better;
-    int64_t seen; /* epochs */
-    int64_t wait; /* of those, the last that were not better */
+    int64_t seen; /* number of epochs */
+    int64_t wait; /* number of last epochs without improvement */
     int64_t stopped;
     double best;
-    bool resumed;      /* its state is that of a checkpoint, and no run has begun since */
-    ls_snapshot model; /* at its best */
+    bool resumed;      /* the state comes from a checkpoint, and no run has begun since */
+    ls_snapshot model; /* the model of the best epoch */
     ls_state_list lent;
 } early_stopping;
 
@@ -28,7 +28,7 @@ static bool has_waited(const early_stopping *self) {
     return self->wait > 0 && self->wait >= self->options.patience;
 }
 
-/* The checkpoint behind the last epoch is of a run that has ended. */
+/* The checkpoint after the last epoch belongs to a run that has ended. */
 static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {

@@ -1,4 +1,4 @@
-/* Callbacks made of callbacks: a group calls the hooks of its callbacks if its gate is open. */
+/* Callbacks that combine callbacks: a group calls the hooks of its callbacks if its gate is open. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
@@ -152,8 +152,10 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* Writes the texts of the callbacks, which all have `describe`, after the name of the constructor. Writes an empty text
- * if all of them are empty. */
+/*
+ * Writes the texts of the callbacks after the name of the constructor. All of them have `describe`. Writes an empty
+ * text if all texts are empty.
+ */
 static void describe(void *user, char *text, size_t size) {
     const group *self = user;
     const size_t start = (size_t)snprintf(text, size, "%s of", self->maker);
@@ -201,7 +203,7 @@ static group *take(const char *name, ls_callback *const *callbacks, int count) {
     return self;
 }
 
-/* A checkpoint contains nothing of a group without state. */
+/* Checkpoints do not contain a group without state. */
 static bool has_state(const group *self) {
     bool does = self->word != NULL;
     for (int i = 0; i < self->count; i++) {

@@ -1,4 +1,4 @@
-/* Weights drawn anew, by walking over the modules of a model. */
+/* Initializes weights: visits the modules of a model. */
 #include "train/callbacks/weights.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { NAME_ROOM = 256 };
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-/* Of a layer that is divided over ranks, this rank has no more than a part. */
+/* Returns whether the module is selected. A layer that is sharded over ranks is not: this rank has only its shard. */
 static bool is_meant(const ls_module *module, const char *const *words) {
     static const char *const usual[] = {"Linear", "Conv", NULL};
     const char *type = ls_module_type_name(module);

@@ -1,4 +1,4 @@
-/* Targets that are less sure. */
+/* Smooths targets. */
 #include "train/callbacks/samples.h"
 
 static const char *const maker = "ls_label_smoothing";

@@ -1,4 +1,4 @@
-/* Callbacks as objects, and the ownership of them. */
+/* Makes and frees callbacks, and records their owners. */
 #include "base/memory.h"
 #include "train/trial.h"
 

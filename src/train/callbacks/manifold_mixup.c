@@ -1,4 +1,4 @@
-/* Outputs of a layer, mixed with those of other samples, which the model is given behind its own. */
+/* Mixes outputs of a layer with the outputs for other samples, which follow in the model's input. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ enum { SALT = 4 };
 static const char *const maker = "ls_manifold_mixup";
 
 typedef struct layer {
-    char *name; /* NULL where nobody asked for it by name */
+    char *name; /* NULL for the children of the model */
     ls_module *module;
     int hooks;
 } layer;
@@ -19,7 +19,7 @@ typedef struct manifold {
     ls_partners partners;
     layer *layers;
     int count;
-    const ls_module *chosen; /* of this batch, until it has been mixed; NULL: none is to be mixed */
+    const ls_module *chosen; /* layer to mix in this batch, until it is mixed; NULL: none */
     double share;
 } manifold;
 
@@ -51,7 +51,7 @@ static ls_status add_layer(manifold *self, ls_module *module, const char *name) 
     return name == NULL || layers[self->count - 1].name != NULL ? LS_OK : ls_fail_memory(maker, strlen(name) + 1);
 }
 
-/* What wraps a model (ls_data_parallel) has it as its one child, without a name. */
+/* A wrapper such as ls_data_parallel has the model as its only child, without a name. */
 static ls_module *unwrapped(ls_module *model) {
     const char *name = ls_module_child_name(model, 0);
     return ls_module_child_count(model) == 1 && name != NULL && name[0] == '\0' ? unwrapped(ls_module_child(model, 0))
@@ -101,7 +101,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Whatever has become of the batch. */
+/* Fails if the model has not called the layer. */
 static ls_status on_forward(ls_trial_state *state, void *user) {
     manifold *self = user;
     if (!ls_callback_in_replay(state) && self->chosen != NULL) {

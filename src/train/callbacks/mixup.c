@@ -1,4 +1,4 @@
-/* Inputs and targets mixed with those of other samples. */
+/* Mixes inputs and targets with inputs and targets of other samples. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* A sweep over learning rates, before the first epoch, that leaves nothing behind. */
+/* A learning rate range test before the first epoch, which restores the trial afterwards. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -12,13 +12,13 @@ static const char *const maker = "ls_rate_finder";
 
 typedef struct rate_finder {
     ls_rate_finder_options options;
-    double *losses; /* of each step, over all ranks */
-    double *smooth; /* the same, smoothed */
+    double *losses; /* loss of each step, over all ranks */
+    double *smooth; /* smoothed losses */
     int64_t count;  /* steps taken */
-    int64_t done;   /* it was found once */
+    int64_t done;   /* the test has run once */
     double best;    /* smoothed loss */
     double suggestion;
-    ls_callback *recorder; /* the trial's only callback during the sweep */
+    ls_callback *recorder; /* the only callback of the trial during the test */
     ls_state_list lent;
 } rate_finder;
 
@@ -29,15 +29,15 @@ static double rate_at(const rate_finder *self, int64_t step) {
 
 /* ---- what is put back -------------------------------------------------------------------------------------------- */
 
-/* Everything that a step of training changes. */
+/* Everything that a training step changes. */
 typedef struct before {
     ls_trial_state state;
     ls_callback *const *callbacks;
     int callback_count;
     ls_random_state random;
-    int64_t epoch, batch; /* of the loader */
+    int64_t epoch, batch; /* position of the loader */
     ls_snapshot model;
-    ls_named *optimizer; /* copies of its state */
+    ls_named *optimizer; /* copies of the optimizer's state */
     int count;
 } before;
 
@@ -97,7 +97,7 @@ static void forget(before *b) {
 
 /* ---- the sweep --------------------------------------------------------------------------------------------------- */
 
-/* Groups that are frozen stay so. */
+/* Frozen groups stay frozen. */
 static ls_status set_rates(ls_optimizer *optimizer, double rate) {
     for (int i = 0; i < ls_optimizer_group_count(optimizer); i++) {
         if (ls_optimizer_learning_rate(optimizer, i) > 0) {
@@ -107,7 +107,7 @@ static ls_status set_rates(ls_optimizer *optimizer, double rate) {
     return LS_OK;
 }
 
-/* The one hook of the sweep. Smoothed with the correction of Adam, for an average that began at 0. */
+/* The only hook of the test. Corrects the bias of the average like Adam, because it begins at 0. */
 static ls_status on_step(ls_trial_state *state, void *user) {
     rate_finder *self = user;
     const double keep = self->options.smoothing;
@@ -124,7 +124,7 @@ static bool has_diverged(const rate_finder *self) {
     return !isfinite(last) || last > self->options.divergence * self->best;
 }
 
-/* The loader goes round where it ends. */
+/* At the end of its epoch, the loader continues with the next epoch. */
 static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
     ls_loader *loader = trial->options.train;
     bool more;
@@ -152,8 +152,10 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     return LS_OK;
 }
 
-/* Where the smoothed loss falls the fastest, by differences of its neighbours: rates are equally far from each other on
- * a logarithmic scale. The first tenth, where the average has seen little, is left out. */
+/*
+ * Finds the steepest fall of the smoothed loss by central differences, because rates have equal distances on a
+ * logarithmic scale. Skips the first tenth, where the average has few values.
+ */
 static void suggest(rate_finder *self) {
     double steepest = 0;
     self->suggestion = NAN;
@@ -173,7 +175,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: the trial needs an optimizer and a training loader", maker);
 }
 
-/* The first failure counts, also over what putting back says. */
+/* Returns the first failure, even if the restoration fails too. */
 static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     before b = {.count = 0};
     char message[LS_ERROR_CAPACITY] = "";

@@ -1,4 +1,4 @@
-/* What a run does, for TensorBoard. */
+/* Writes events of a run for TensorBoard. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
@@ -11,18 +11,18 @@ enum { TAG_ROOM = 300, NODE_LIMIT = 512 };
 typedef struct board {
     ls_tensorboard_options options;
     char *folder;
-    ls_events *events; /* of rank 0, from the first run on */
-    bool shown;        /* inputs were */
+    ls_events *events; /* on rank 0, from the first run on */
+    bool shown;        /* the inputs were written */
 } board;
 
-/* What cannot be shown is left out: a parameter that is not finite, an input that is no picture. */
+/* Ignores values that TensorBoard cannot show: a parameter that is not finite, an input that is not a picture. */
 static ls_status left_out(ls_status status) {
     return status == LS_ERR_ARGUMENT || status == LS_ERR_SHAPE ? LS_OK : status;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* A graph while it is made: one node for each module without children, and what its input comes from. */
+/* A graph under construction: one node for each module without children, and the origin of its input. */
 typedef struct graph {
     ls_events_node nodes[NODE_LIMIT];
     char names[NODE_LIMIT][TAG_ROOM];
@@ -41,7 +41,7 @@ static const char *add_node(graph *g, const char *name, const char *op, const ch
     return g->names[i];
 }
 
-/* Returns the node that the module's output comes from. Children are taken to follow each other. */
+/* Returns the node that makes the module's output. Assumes that children follow each other. */
 static const char *add_module(graph *g, const ls_module *module, const char *name, const char *input) {
     const int children = ls_module_child_count(module);
     for (int i = 0; i < children; i++) {
@@ -64,7 +64,7 @@ static ls_status write_graph(const board *self, const ls_module *model) {
     return status;
 }
 
-/* As Markdown: a block of code. */
+/* Writes the model as a Markdown code block. */
 static ls_status write_text(const board *self, const ls_module *model) {
     const size_t length = ls_module_format(model, NULL, 0), room = length + 16;
     char *text = ls_callback_allocate(maker, room);
@@ -95,7 +95,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
 
 /* ---- numbers and pictures ---------------------------------------------------------------------------------------- */
 
-/* The first inputs of rank 0: each [height, width] or [channels, height, width]. */
+/* Writes the first inputs of rank 0: each [height, width] or [channels, height, width]. */
 static ls_status on_sample(ls_trial_state *state, void *user) {
     board *self = user;
     const int64_t count = self->options.images < state->count ? self->options.images : state->count;
@@ -164,7 +164,7 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     return self->events != NULL ? ls_events_flush(self->events) : LS_OK;
 }
 
-/* Without the loss of batches the log exchanges nothing. */
+/* Without the loss of batches, the log does not communicate. */
 static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(ls_tensorboard_options, every_steps), {.name = NULL}};
     const board *self = user;
@@ -173,7 +173,7 @@ static void describe(void *user, char *text, size_t size) {
 
 static void release(void *user) {
     board *self = user;
-    (void)(ls_events_close(self->events) == LS_OK); /* on_end has told what could not be written */
+    (void)(ls_events_close(self->events) == LS_OK); /* on_end has reported errors */
     ls_free(self->folder);
     ls_free(self);
 }

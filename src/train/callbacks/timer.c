@@ -1,4 +1,4 @@
-/* What a run spends its time with. */
+/* Measures the parts of the run time. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -16,16 +16,16 @@ enum { LEAST, MEAN, LARGEST, SIDES };
 typedef struct timer {
     bool waits;
     bool prints;
-    uint64_t began; /* the run; 0: there is none */
-    uint64_t mark;  /* the last hook of a step */
+    uint64_t began; /* beginning of the run; 0: no run */
+    uint64_t mark;  /* time of the last hook of a step */
     uint64_t validation;
-    uint64_t communication; /* what the meter showed when the run began */
+    uint64_t communication; /* communication time at the beginning of the run */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
     ls_state_list lent;
 } timer;
 
-/* What has passed since the last mark was `what`. */
+/* Adds the time since the last mark to `what`. */
 static ls_status mark(timer *self, ls_time what) {
     const uint64_t now = ls_clock_ns();
     self->nanoseconds[what] += (int64_t)(now - self->mark);
@@ -33,7 +33,7 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
-/* A run that failed has had no end. */
+/* A run that failed did not call on_end. */
 static void stop(timer *self) {
     ls_comm_metered.users -= self->began != 0;
     self->began = 0;
@@ -66,7 +66,7 @@ static ls_status on_criterion(ls_trial_state *state, void *user) {
     return mark(user, LS_TIME_FORWARD);
 }
 
-/* Of a rank without samples, which waits for the others' gradients, too. */
+/* Also on a rank without samples, which waits for the gradients of the other ranks. */
 static ls_status on_backward(ls_trial_state *state, void *user) {
     (void)state;
     return mark(user, LS_TIME_BACKWARD);

@@ -5,7 +5,7 @@ static const char *const maker = "ls_weight_averaging";
 
 typedef struct averaging {
     ls_weight_averaging_options options;
-    ls_ema *averages; /* NULL before the trial */
+    ls_ema *averages; /* NULL before ls_trial_new */
     bool swapped;
 } averaging;
 
@@ -26,7 +26,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     return is_time(self, state, true) ? ls_ema_update(self->averages) : LS_OK;
 }
 
-/* Before validation, so that the averages have the epoch in them. */
+/* Updates before validation, so that the averages include the epoch. */
 static ls_status on_end_training(ls_trial_state *state, void *user) {
     const averaging *self = user;
     return is_time(self, state, false) ? ls_ema_update(self->averages) : LS_OK;

@@ -1,4 +1,4 @@
-/* Norms of the parameters, added to the loss. */
+/* Adds norms of the parameters to the loss. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>

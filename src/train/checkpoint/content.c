@@ -1,7 +1,7 @@
 /*
- * The content of a checkpoint: one table, whose rows copy a part of the trial into a snapshot and put it back. Saving
- * and loading follow this table alone. Loading refuses a checkpoint with a tensor that belongs to no row, so no part
- * that was saved is forgotten.
+ * The content of a checkpoint: one table. Each row copies a part of the trial into a snapshot and restores it. Saving
+ * and loading use this table only. Loading fails if a tensor of the checkpoint belongs to no row, so no saved part is
+ * ignored.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static int select_named(const ls_named *all, int count, const char *prefix, ls_n
     return selected;
 }
 
-/* Lists all tensors of the file. The caller frees the array; it has room for at least one tensor. */
+/* Lists all tensors of the file. The caller frees the array, which has room for at least one tensor. */
 static ls_named *list_file(const ls_safetensors *file) {
     const int count = ls_safetensors_count(file);
     ls_named *all = ls_allocate_zeroed((size_t)count + 1, sizeof *all);
@@ -40,7 +40,9 @@ static ls_named *list_file(const ls_safetensors *file) {
     return all;
 }
 
-/* Copies the numbers of a part that has one tensor. Returns false if the tensor is missing or has another form. */
+/*
+ * Copies the numbers of a part that consists of one tensor. Returns false if the tensor is missing or has another form.
+ */
 static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int64_t length, void *numbers) {
     if (count != 1 || tensors->name[0] != '\0' || ls_dtype_of(tensors->tensor) != dtype ||
         ls_numel(tensors->tensor) != length) {
@@ -108,7 +110,7 @@ static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *t
     return status;
 }
 
-/* A model with other layers keeps its modes. */
+/* If the layers differ, the model keeps its modes. */
 static ls_status set_modes(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_modes modes;
@@ -151,7 +153,8 @@ static ls_status add_metrics_of(const ls_resumption *from, int rank) {
     return status;
 }
 
-/* If there were more ranks, each rank adds the numbers of some of them, so the sums over all ranks are what they were.
+/*
+ * If there were more ranks, each rank adds the numbers of some of them, so that the sums over all ranks do not change.
  */
 static ls_status set_metrics(ls_resumption *from) {
     if (from->rank >= from->manifest.world_size) {
@@ -164,7 +167,7 @@ static ls_status set_metrics(ls_resumption *from) {
     return LS_OK;
 }
 
-/* "NAME/"; "NAME#2/" for the second callback of this name. */
+/* Writes "NAME/", or "NAME#2/" for the second callback of this name. */
 static void name_callback(const ls_trial *trial, int i, char name[128]) {
     char number[24], other[24];
     const char *own = ls_trial_callback_name(trial->own_callbacks[i], i, number);
@@ -231,7 +234,7 @@ static ls_status set_callbacks(ls_resumption *from) {
     return status;
 }
 
-/* The best value of a metric so far, for the link to the best checkpoint. */
+/* The best value of the metric so far, for the link to the best checkpoint. */
 static ls_status get_best(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     return trial->checkpointer != NULL ? ls_copies_add_numbers(&to->own, prefix, LS_F64, 2, trial->checkpointer->best)
                                        : LS_OK;
@@ -274,7 +277,7 @@ static ls_status get_averaging(ls_trial *trial, const char *prefix, ls_checkpoin
                : LS_OK;
 }
 
-/* With another number of ranks, shares have another size. */
+/* With another number of ranks, the shares have another size. */
 static ls_status set_averaging(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_averaging_memory memory;
@@ -369,7 +372,7 @@ enum content_place { IN_FILES = 0, IN_RANK_FILE, IN_MANIFEST };
 
 static const struct content {
     enum content_place place;
-    const char *prefix; /* of the names of the tensors in the file of a rank */
+    const char *prefix; /* prefix of the tensors' names in the file of a rank */
     ls_status (*get)(ls_trial *trial, const char *prefix, ls_checkpoint *to);
     ls_status (*set)(ls_resumption *from);
 } contents[] = {

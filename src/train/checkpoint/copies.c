@@ -1,4 +1,4 @@
-/* Lists of named copies of tensors: what one file of a checkpoint will hold. */
+/* Lists of named copies of tensors: the content of one file of a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ void ls_copies_free(ls_copies *copies) {
     *copies = (ls_copies){0};
 }
 
-/* On the host, dense, and nobody else's. */
+/* Returns a dense copy in host memory. */
 static ls_tensor *copy_of(const ls_tensor *tensor) {
     ls_tensor *dense = ls_tensor_dense_on_host("checkpoint", tensor, ls_dtype_of(tensor));
     ls_tensor *copy = dense != NULL

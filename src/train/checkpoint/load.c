@@ -1,11 +1,14 @@
-/* Back from a checkpoint into a trial. */
+/* Restores a trial from a checkpoint. */
 #include "data/loader.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* ---- where the data goes on -------------------------------------------------------------------------------------- */
+/* ---- the position in the data ------------------------------------------------------------------------------------ */
 
-/* So many batches of then in those of now; -1 where that is none. */
+/*
+ * Converts a number of batches of the checkpoint to batches of `now` samples. Returns -1 if the result is not an
+ * integer.
+ */
 static int64_t convert(const ls_resumption *load, int64_t batches, int64_t now) {
     int64_t samples;
     const bool counts = !__builtin_mul_overflow(batches, load->manifest.global_batch, &samples);
@@ -58,7 +61,7 @@ static ls_status check_fits(ls_resumption *load) {
     return place_data(load);
 }
 
-/* A rank that is new takes the file of rank 0. */
+/* A new rank uses the file of rank 0. */
 static ls_status load_parts(ls_resumption *load) {
     char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     LS_TRY(check_fits(load));
@@ -81,7 +84,7 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
     return status;
 }
 
-/* Rank 0 looks, and all take what it has found: "" is nothing. */
+/* Rank 0 searches and sends the path to all ranks; "" if there is none. */
 static ls_status find_for_all(ls_trial *trial, const char *folder, bool needed, char path[PATH_MAX]) {
     ls_comm *comm = trial->state.comm;
     ls_status status = LS_OK;

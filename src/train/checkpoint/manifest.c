@@ -1,7 +1,8 @@
 /*
- * Manifests: JSON with one line a value, for people too. It begins with the checksum of its text, in which that is
- * zeros. Numbers are written so that they are read back as the same bits; those that JSON has not are text: "nan",
- * "inf", "-inf". No tree is made of it: the memory for reading is less than four times the file.
+ * Manifests: JSON with one value per line, for people too. A manifest begins with the checksum of its own text,
+ * computed with zeros in place of the checksum. Numbers are written so that they are read back bit-identically. Numbers
+ * that JSON does not have are text: "nan", "inf", "-inf". The reader builds no tree: it uses less than four times the
+ * memory of the file.
  */
 #include <math.h>
 #include <stddef.h>
@@ -36,26 +37,26 @@ static ls_status fail_format(const char *path, const char *what) {
     return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: %s", path, what);
 }
 
-/* What is being read. */
+/* The state of the reader. */
 typedef struct reading {
     ls_json json;
     const char *path;
     bool sum_is_good;
-    int64_t most_files; /* that there is room for */
+    int64_t most_files; /* capacity */
     int64_t format;
-    ls_history_entry entry; /* the epoch that is read */
-    ls_manifest_file file;  /* the file that is */
-    ls_status status;       /* of a failure that has a sentence of its own */
+    ls_history_entry entry; /* current epoch */
+    ls_manifest_file file;  /* current file */
+    ls_status status;       /* status of a failure that has its own message */
 } reading;
 
-/* A value of an object: its key, how it is written and read, and where it is in the struct. */
+/* A member of an object: its key, its format and its offset in the struct. */
 typedef struct field {
     const char *key;
     void (*put)(ls_json_writer *json, const struct field *how, const void *from);
     bool (*read)(reading *r, const struct field *how, void *to);
     size_t offset;
-    int64_t least; /* of a count */
-    size_t room;   /* of a text */
+    int64_t least; /* smallest count */
+    size_t room;   /* capacity of a text */
 } field;
 
 #define COUNT_OF(fields) (sizeof(fields) / sizeof *(fields))
@@ -74,7 +75,7 @@ static void put_object(ls_json_writer *json, const char *key, const field *field
     ls_json_close(json, '}');
 }
 
-/* An object that has each of these fields once. Others are of a newer version, and are skipped. */
+/* Reads an object that has each of these fields once. Skips other fields: a newer version wrote them. */
 static bool read_object(reading *r, const field *fields, size_t count, void *to) {
     bool seen[MOST_FIELDS] = {false};
     const char *key;
@@ -134,7 +135,7 @@ static void put_word(ls_json_writer *json, const field *how, const void *from) {
     ls_json_put_text(json, how->key, from);
 }
 
-/* Text of at least one character. */
+/* Reads text of at least one character. */
 static bool read_word(reading *r, const field *how, void *to) {
     const char *word;
     const size_t length = ls_json_word(&r->json, &word) ? strlen(word) : 0;
@@ -155,7 +156,7 @@ static void put_format(ls_json_writer *json, const field *how, const void *from)
     ls_json_put_integer(json, how->key, LS_CHECKPOINT_FORMAT);
 }
 
-/* A file of a newer format may have anything after this, and another checksum. */
+/* A file of a newer format may have any content after this field, and another checksum. */
 static bool read_format(reading *r, const field *how, void *to) {
     (void)to;
     if (!read_count(r, how, &r->format)) {
@@ -196,7 +197,7 @@ static bool read_number(ls_json *json, double *number) {
     if (!ls_json_accept(json, '"')) {
         return ls_json_number(json, number);
     }
-    json->at--; /* the quote belongs to the text */
+    json->at--; /* the quotation mark is the first character of the text */
     if (!ls_json_word(json, &word)) {
         return false;
     }
@@ -282,7 +283,7 @@ static void put_files(ls_json_writer *json, const field *how, const void *from) 
     ls_json_close(json, ']');
 }
 
-/* A plain name: it must lead nowhere else. */
+/* Reads a plain file name, which must not lead to another folder. */
 static bool read_file(reading *r) {
     const ls_manifest_file *file = &r->file;
     return read_object(r, file_fields, COUNT_OF(file_fields), &r->file) && strchr(file->name, '/') == NULL &&
@@ -350,11 +351,11 @@ static void put_manifest(FILE *stream, const ls_manifest *manifest) {
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* What every manifest begins with, and then the checksum. */
+/* The beginning of every manifest. The checksum follows. */
 static const char beginning[] = "{\n \"checksum\": \"";
 enum { AT = sizeof beginning - 1 };
 
-/* The checksum of a text that begins so; the text's own becomes zeros. */
+/* Computes the checksum of a text with this beginning. Overwrites the checksum in the text with zeros. */
 static void sum_up(char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
     memset(text + AT, '0', DIGITS);
     ls_checksum_text(text, size, checksum);
@@ -394,7 +395,7 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* How often a word occurs, but no more often than what it belongs to fits into the text. */
+/* Counts a word in the text, up to the number of its smallest possible objects that fit into the text. */
 static size_t most_of(const char *text, size_t size, const char *word, size_t shortest) {
     size_t count = 0;
     for (const char *at = strstr(text, word); at != NULL && count < size / shortest; count++) {
@@ -403,7 +404,7 @@ static size_t most_of(const char *text, size_t size, const char *word, size_t sh
     return count;
 }
 
-/* Room for all that the text can hold, so that nothing has to grow. */
+/* Reserves memory for everything that the text can hold, so that no array grows later. */
 static ls_status make_room(const char *text, size_t size, ls_manifest *manifest, int64_t *files) {
     const size_t epochs =
         most_of(text, size, "\"" STEPS_KEY "\"", sizeof "{'train_steps':0,'validate_steps':0,'values':{}");
@@ -433,7 +434,7 @@ static bool begins_as_manifest(const char *text, size_t size) {
     return size >= AT + DIGITS && memcmp(text, beginning, AT) == 0;
 }
 
-/* Returns whether the text, which begins as a manifest, has the checksum that it states. */
+/* Returns whether the checksum in a manifest's text is correct. */
 static bool check_sum(char *text, size_t size) {
     char stored[LS_CHECKSUM_TEXT] = "", checksum[LS_CHECKSUM_TEXT];
     memcpy(stored, text + AT, DIGITS);
@@ -441,7 +442,7 @@ static bool check_sum(char *text, size_t size) {
     return strcmp(checksum, stored) == 0;
 }
 
-/* The file's bytes, with a zero byte behind them; the caller's. */
+/* Returns the bytes of the file, with room for a final NUL. Returns ownership of `*text` to the caller. */
 static ls_status read_text(const char *path, char **text, size_t *size) {
     ls_source source;
     LS_TRY(ls_source_open("checkpoint", path, false, &source));
@@ -458,7 +459,7 @@ static ls_status read_text(const char *path, char **text, size_t *size) {
 }
 
 static ls_status parse(char *text, size_t size, const char *path, ls_manifest *manifest) {
-    if (!begins_as_manifest(text, size)) { /* also not a manifest of a newer format */
+    if (!begins_as_manifest(text, size)) { /* not even a manifest of a newer format */
         return fail_format(path, "it is not a manifest of a checkpoint");
     }
     text[size] = '\0';

@@ -1,7 +1,7 @@
 /*
  * When checkpoints are written. All ranks decide together, at the end of each step and epoch (ls_trial_end_of_step in
- * step.c): each rank votes with its requests and the phase of its writing, the agreement on going on (agree.c) carries
- * the votes, and then each rank acts. So ranks need no other collective call, and the threads that write need none:
+ * step.c). Each rank votes with its requests and the phase of its writing. The agreement of agree.c carries the votes.
+ * Then each rank acts. So ranks need no other collective call, and the threads that write make none:
  *
  *   all ranks LS_IDLE, a checkpoint is due   each rank copies its part and starts to write it: LS_WRITING
  *   no rank is LS_WRITING                    rank 0 makes a checkpoint of the files of all ranks: LS_SETTLING
@@ -28,7 +28,7 @@
 
 static const char *const maker = "checkpoint";
 
-enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second, for what another process or machine is about to do */
+enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second in total, to wait for another process or machine */
 
 static int rank_of(const ls_trial *trial) {
     return trial->state.comm != NULL ? ls_comm_rank(trial->state.comm) : 0;
@@ -36,7 +36,7 @@ static int rank_of(const ls_trial *trial) {
 
 /* ---- where writing is -------------------------------------------------------------------------------------------- */
 
-/* Takes in a thread that is done, or waits for it. */
+/* Joins the thread if it is done. With `wait`, waits for it. */
 static ls_status collect(ls_checkpointer *self, bool wait) {
     if (!self->writer.started || (!wait && !atomic_load(&self->writer.done))) {
         return LS_OK;
@@ -51,7 +51,7 @@ static ls_status collect(ls_checkpointer *self, bool wait) {
     return LS_OK;
 }
 
-/* No rank writes any more: what all have written becomes a checkpoint. */
+/* When no rank is writing: makes a checkpoint of the files of all ranks. */
 static ls_status settle(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     if (self->snapshot == NULL || self->committing) {
@@ -68,7 +68,7 @@ static ls_status settle(ls_trial *trial) {
     return LS_OK;
 }
 
-/* All ranks wait until nothing is being written. */
+/* Waits on all ranks until no checkpoint is being written. */
 static ls_status finish(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     for (;;) {
@@ -89,7 +89,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
     LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_replicas_check(trial->state.model)
-                                                   : LS_OK); /* else it was done */
+                                                   : LS_OK); /* otherwise already done */
     self->due = false;
     trial->state.save = false;
     self->last = ls_clock_ns();
@@ -106,7 +106,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     return ls_writer_start(&self->writer, ls_checkpoint_write, self->snapshot);
 }
 
-/* A cluster wants its machines back. */
+/* Ends the run after a signal of the cluster. */
 static ls_status pause_run(ls_trial *trial, int signal, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     const bool continues = trial->state.phase == LS_PHASE_TRAINING;
@@ -117,14 +117,14 @@ static ls_status pause_run(ls_trial *trial, int signal, bool best) {
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
     trial->continues = continues;
     trial->stopped = trial->state.stop;
-    trial->agreed = true; /* all ranks return this */
+    trial->agreed = true; /* all ranks return this error */
     return ls_fail(LS_ERR_STOPPED, "ls_trial_run: stopped by %s behind step %lld; it can go on from %s/%s",
                    signal == SIGTERM ? "SIGTERM" : "SIGUSR1", (long long)trial->state.step, self->options.folder, name);
 }
 
 /* ---- what is due ------------------------------------------------------------------------------------------------- */
 
-/* At the end of an epoch, after which its metrics are the same on all ranks. */
+/* Compares the metric at the end of an epoch, when its value is the same on all ranks. */
 static ls_status note_best(const ls_trial *trial, bool *best) {
     ls_checkpointer *self = trial->checkpointer;
     *best = false;
@@ -186,7 +186,7 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE;
     if (self->due && epoch) {
-        LS_TRY(finish(trial)); /* the run does not come back to the end of this epoch */
+        LS_TRY(finish(trial)); /* the run does not return to the end of this epoch */
     } else if (ballot.writing != LS_IDLE) {
         return LS_OK;
     }
@@ -195,7 +195,10 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
-/* Somebody who was just killed may hold it for a moment. Where a file system has no locks, there are none. */
+/*
+ * Locks the folder. A process that was just killed may still hold the lock. If the file system has no locks, there is
+ * no protection.
+ */
 static ls_status lock_folder(ls_checkpointer *self) {
     const char *folder = self->options.folder;
     self->lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -214,7 +217,7 @@ static ls_status lock_folder(ls_checkpointer *self) {
     return LS_OK;
 }
 
-/* A link to the best checkpoint that was not renamed: it is the best one's if that was put in place. */
+/* Completes a link to the best checkpoint that a killed run did not rename, if this checkpoint exists. */
 static ls_status finish_link(const char *folder, const char *name) {
     char link[PATH_MAX], best[PATH_MAX], target[PATH_MAX], led[NAME_MAX + 1];
     LS_TRY(ls_path_join(link, folder, name));
@@ -227,7 +230,7 @@ static ls_status finish_link(const char *folder, const char *name) {
                : LS_OK;
 }
 
-/* Removes an entry that a killed run left. One of another type is not a run's own, whatever its name is. */
+/* Removes an entry that a killed run left. An entry of another type does not belong to a run, whatever its name is. */
 static ls_status remove_leftover(const char *folder, const char *name) {
     char path[PATH_MAX];
     struct stat about;
@@ -248,7 +251,7 @@ static ls_status remove_leftover(const char *folder, const char *name) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove %s: %s", path, strerror(errno));
 }
 
-/* What was not finished, or not quite removed, when a run was killed. */
+/* Removes unfinished files of killed runs. */
 static ls_status clean_up(const char *folder) {
     ls_folder_names names;
     LS_TRY(ls_folder_list(folder, ".", &names));
@@ -260,7 +263,10 @@ static ls_status clean_up(const char *folder) {
     return status;
 }
 
-/* One that is further than the trial is of another history, or was refused. */
+/*
+ * Checks a checkpoint that is later than the trial. A complete one belongs to another history. A damaged one, which
+ * .resume skipped, is renamed.
+ */
 static ls_status check_later(const char *folder, const char *name) {
     char path[PATH_MAX], damaged[PATH_MAX], renamed[NAME_MAX + 1];
     LS_TRY(ls_path_join(path, folder, name));
@@ -277,10 +283,10 @@ static ls_status check_later(const char *folder, const char *name) {
     snprintf(renamed, sizeof renamed, "damaged-%s", name);
     LS_TRY(ls_path_join(damaged, folder, renamed));
     LS_TRY(ls_folder_replace(folder, path, damaged));
-    return ls_folder_delete(path); /* where one was damaged before, that is there now */
+    return ls_folder_delete(path); /* the exchange moved an earlier damaged checkpoint here */
 }
 
-/* Whether the entry is a folder with a manifest of Lockstep's, of this format or a newer one. */
+/* Returns whether the entry is a folder with a manifest of Lockstep, in this format or a newer one. */
 static bool is_checkpoint(const char *path) {
     struct stat about;
     ls_manifest manifest;
@@ -292,7 +298,7 @@ static bool is_checkpoint(const char *path) {
     return status == LS_OK || status == LS_ERR_UNSUPPORTED;
 }
 
-/* The link to the best checkpoint goes before that checkpoint. */
+/* Removes the link to the best checkpoint, before this checkpoint is removed. */
 static ls_status unlink_best(const char *folder, const char *name) {
     char best[PATH_MAX], target[NAME_MAX + 1];
     LS_TRY(ls_path_join(best, folder, "best"));
@@ -303,7 +309,7 @@ static ls_status unlink_best(const char *folder, const char *name) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove the link %s: %s", best, strerror(errno));
 }
 
-/* Removes a checkpoint of an earlier run. Entries that are not checkpoints are treated as without .overwrite. */
+/* Removes a checkpoint of an earlier run. Entries that are not checkpoints are handled as without .overwrite. */
 static ls_status overwrite(const char *folder, const char *name) {
     char path[PATH_MAX];
     LS_TRY(ls_path_join(path, folder, name));
@@ -314,7 +320,7 @@ static ls_status overwrite(const char *folder, const char *name) {
     return ls_checkpoint_remove(folder, name);
 }
 
-/* The newest first: if the process is killed, the rest is a shorter history of the earlier run. */
+/* Newest first: if the process is killed, the remaining checkpoints are a shorter history of the earlier run. */
 static ls_status check_folder(const ls_trial *trial, const char *folder) {
     char own[LS_CHECKPOINT_NAME_LIMIT];
     ls_folder_names names;
@@ -329,7 +335,7 @@ static ls_status check_folder(const ls_trial *trial, const char *folder) {
     return status;
 }
 
-/* The link to the best checkpoint must not replace a file of the user's. */
+/* The link to the best checkpoint must not replace a file of the user. */
 static ls_status check_best(const ls_checkpoint_options *options) {
     char best[PATH_MAX];
     struct stat about;
@@ -351,7 +357,7 @@ static ls_status open_folder(const ls_trial *trial) {
     return check_folder(trial, self->options.folder);
 }
 
-/* Parts of a divided model that another communicator holds would be missing. */
+/* Shards of a model on ranks outside of the trial's communicator would be missing. */
 static ls_status check_ranks(const ls_trial *trial, bool divided) {
     const int size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;
     ls_comm *world = ls_world();
@@ -363,7 +369,10 @@ static ls_status check_ranks(const ls_trial *trial, bool divided) {
                : LS_OK;
 }
 
-/* What all ranks must know before they write: the names of this writing, and whether the model is divided. */
+/*
+ * Exchanges the facts that all ranks need before they write: the number in temporary names, and whether the model is
+ * sharded.
+ */
 static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     int64_t both[2] = {0, ls_model_is_divided(trial->state.model)};
     ls_status status = LS_OK;
@@ -380,7 +389,7 @@ static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     return ls_trial_agree_at_end(trial, check_ranks(trial, *divided));
 }
 
-/* Whether this rank sees what rank 0 has just made. A network file system may take a moment to show it. */
+/* Checks that this rank sees the entry of rank 0. A network file system may show it after a delay. */
 static ls_status look_for(const char *probe, const char *folder) {
     struct stat about;
     for (int i = 0; lstat(probe, &about) != 0; i++) {
@@ -399,7 +408,7 @@ static ls_status look_for(const char *probe, const char *folder) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot write to the folder %s: %s", folder, strerror(errno));
 }
 
-/* Before anything is trained: rank 0 makes an entry of this writing's name, and the others look for it. */
+/* Before the first step, rank 0 makes an entry with a temporary name, and the other ranks look for it. */
 static ls_status check_shared(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT], entry[NAME_MAX + 1], probe[PATH_MAX];
@@ -447,7 +456,7 @@ ls_status ls_checkpoints_finish(ls_trial *trial) {
     return trial->checkpointer != NULL ? finish(trial) : LS_OK;
 }
 
-/* After a failure there may be a thread, and what it wrote. One that makes a checkpoint of it goes on to its end. */
+/* After a failure, waits for the thread and removes its files. A thread that is making the checkpoint completes it. */
 static void give_up(ls_checkpointer *self) {
     char message[LS_ERROR_CAPACITY];
     const ls_status before = ls_error_status();
@@ -482,7 +491,7 @@ void ls_checkpoints_end(ls_trial *trial) {
 
 /* ---- one at once ------------------------------------------------------------------------------------------------- */
 
-/* "a/b/c" into "a/b" and "c". */
+/* Splits "a/b/c" into "a/b" and "c". */
 static ls_status split_path(const char *path, char parent[PATH_MAX], char name[PATH_MAX]) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') {

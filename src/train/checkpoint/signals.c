@@ -1,9 +1,8 @@
 /*
- * SIGTERM and SIGUSR1, by which clusters tell that a job is to make room. What a signal does is the process's, so this
- * is too: handlers are there while any trial of the process wants them, and only count.
- *
- * They run on a stack of their own. oneDNN's products of f32 (2.6, seen with AVX2 and AVX-512) keep a pointer into the
- * heap in the stack pointer meanwhile: what the kernel puts there for a handler would overwrite the heap.
+ * SIGTERM and SIGUSR1, which clusters send before they end a job. Signals belong to the process, and so do these
+ * handlers: they are installed while any trial of the process needs them, and only count signals.
+ * The handlers run on a stack of their own. During products of f32, oneDNN (2.6, seen with AVX2 and AVX-512) uses the
+ * stack pointer as a pointer into the heap: the kernel would overwrite the heap with the frame of a handler.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +11,7 @@
 #include "base/memory.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { STACK_SIZE = 1 << 16 }; /* vectors and matrix tiles of a thread take 11 KiB */
+enum { STACK_SIZE = 1 << 16 }; /* the vectors and matrix tiles of a thread take 11 KiB */
 
 static const int numbers[] = {SIGTERM, SIGUSR1};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -28,7 +27,10 @@ static void hear(int number) {
     atomic_fetch_add(&heard, 1);
 }
 
-/* Of this thread, unless it has one: a signal of the process goes to its first thread, which trains, as a rule. */
+/*
+ * Makes a signal stack for this thread, unless it has one. The kernel usually delivers a signal of the process to its
+ * first thread, which usually trains.
+ */
 static ls_status make_stack(void **made) {
     stack_t stack;
     *made = NULL;

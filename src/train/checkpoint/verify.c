@@ -1,4 +1,4 @@
-/* Which checkpoints are whole. */
+/* Finds complete checkpoints. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,7 +36,7 @@ ls_status ls_checkpoint_verify(const char *folder) {
     return status;
 }
 
-/* The newest first; what is damaged is passed over, any other failure is one. */
+/* Tries the newest first. Skips damaged checkpoints with a warning, and returns any other failure. */
 static ls_status find_newest(const char *folder, const ls_folder_names *names, char path[PATH_MAX]) {
     for (int i = names->count - 1; i >= 0; i--) {
         LS_TRY(ls_path_join(path, folder, names->items[i]));

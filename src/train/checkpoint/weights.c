@@ -4,7 +4,7 @@
 #include "nn/module.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* The model's file of the checkpoint in `folder`, or of the newest whole one there. */
+/* Finds the model's file of the checkpoint in `folder`, or of the newest complete checkpoint in `folder`. */
 static ls_status find_weights(const char *call, const char *folder, char path[PATH_MAX]) {
     char found[PATH_MAX], file[LS_FILE_NAME_LIMIT];
     ls_manifest manifest;

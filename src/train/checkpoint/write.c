@@ -1,4 +1,7 @@
-/* A snapshot's way to disk: each rank's files temporary, then, when all are there, the manifest and the renaming. */
+/*
+ * Writes a snapshot to disk: each rank writes its files to a temporary folder. When all files exist, rank 0 writes the
+ * manifest and renames the folder.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,8 +37,9 @@ void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank) {
 
 /* ---- this rank's files ------------------------------------------------------------------------------------------- */
 
-/* The checksum is of what is to be in the file, made on the way there: what can be read there is compared with it by
- * who reads it. */
+/*
+ * Computes the checksum from the data in memory, not from the file, so that a later reader detects errors of the disk.
+ */
 static ls_status write_part(ls_checkpoint *snapshot, int part, const char *name, int rank, const ls_copies *copies) {
     ls_manifest_file *file = &snapshot->written[part];
     char path[PATH_MAX];
@@ -87,7 +91,7 @@ void ls_checkpoint_discard(const ls_checkpoint *snapshot) {
     if (snapshot->rank == 0 && ls_path_join(path, snapshot->temporary, LS_MANIFEST_NAME) == LS_OK) {
         (void)unlink(path);
     }
-    (void)rmdir(snapshot->temporary); /* the last rank's succeeds */
+    (void)rmdir(snapshot->temporary); /* succeeds on the last rank */
 }
 
 /* ---- the checkpoint ---------------------------------------------------------------------------------------------- */
@@ -113,7 +117,7 @@ ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
     return LS_OK;
 }
 
-/* A folder that is not the same on all ranks has not all of them. */
+/* If the ranks do not share the folder, files are missing. */
 static ls_status find_files(const ls_checkpoint *snapshot) {
     for (int i = 0; i < snapshot->manifest.file_count; i++) {
         const ls_manifest_file *file = &snapshot->manifest.files[i];
@@ -133,7 +137,7 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
     return LS_OK;
 }
 
-/* Those before the `keep` newest up to this one, but for the best. */
+/* Removes checkpoints older than the `keep` newest up to this one, except the best. */
 static ls_status remove_older(const ls_checkpoint *snapshot) {
     char best[PATH_MAX] = "", link[PATH_MAX];
     ls_folder_names names;
@@ -143,7 +147,7 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     LS_TRY(ls_folder_list(snapshot->parent, NULL, &names));
     int end = names.count;
     while (end > 0 && strcmp(names.items[end - 1], strrchr(snapshot->folder, '/') + 1) > 0) {
-        end--; /* damaged ones, of a run that went on from one before them */
+        end--; /* skips damaged checkpoints that are later: the run resumed from an earlier one */
     }
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < end - snapshot->keep; i++) {
@@ -153,8 +157,10 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     return status;
 }
 
-/* Returns whether the folder is empty or holds a checkpoint: a whole one, one of a newer format, or a damaged one under
- * a name that checkpoints have. */
+/*
+ * Returns whether the folder is empty or a checkpoint: a complete one, one of a newer format, or a damaged one with the
+ * name of a checkpoint.
+ */
 static bool may_replace(const char *folder) {
     ls_manifest manifest;
     const bool is_one = ls_is_checkpoint_name(strrchr(folder, '/') + 1) && ls_checkpoint_is_one(folder);
@@ -166,7 +172,7 @@ static bool may_replace(const char *folder) {
     return status == LS_OK || status == LS_ERR_UNSUPPORTED;
 }
 
-/* What was there under the name has the temporary one then, and goes. */
+/* Replaces an existing checkpoint of this name. The old one then has the temporary name and is deleted. */
 static ls_status put_in_place(const ls_checkpoint *snapshot) {
     struct stat about;
     const bool there = lstat(snapshot->folder, &about) == 0;
@@ -180,8 +186,10 @@ static ls_status put_in_place(const ls_checkpoint *snapshot) {
     return ls_folder_delete(snapshot->temporary);
 }
 
-/* The link is there, under a temporary name, before the checkpoint is: a run that goes on from that one, after a kill
- * between the two renames, finds it and ends what was begun. */
+/*
+ * Makes the link to the best checkpoint under a temporary name first. If a run is killed between the two renames, the
+ * run that resumes from this checkpoint finds the link and renames it.
+ */
 static ls_status put_in_place_as_best(const ls_checkpoint *snapshot) {
     char link[PATH_MAX];
     if (snprintf(link, sizeof link, "%s%s", snapshot->temporary, LS_LINK_SUFFIX) >= PATH_MAX ||

@@ -1,4 +1,4 @@
-/* The thread that writes a snapshot while training goes on. It touches nothing but that. */
+/* The thread that writes a snapshot while training continues. It accesses only the snapshot. */
 #include "train/checkpoint/checkpoint.h"
 
 #include <sched.h>
@@ -9,7 +9,10 @@
 
 static void *run_writer(void *argument) {
     ls_writer *writer = argument;
-    /* It sleeps and wakes a lot, for the disk: each time it would take the core from a thread that trains. */
+    /*
+     * The thread often waits for the disk. With the default policy, each wake-up would take the core from a training
+     * thread.
+     */
     (void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){.sched_priority = 0});
     writer->status = writer->function(writer->snapshot);
     memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",

@@ -53,7 +53,7 @@ static bool read_numbers(const ls_metric *metric, const ls_trial_state *state, d
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the target has the shape of the output without `axis`. */
+/* Returns whether the target has the shape of the output without `axis`. */
 static bool fits_without(const ls_tensor *output, int axis, const ls_tensor *target) {
     bool fits = ls_ndim(target) == ls_ndim(output) - 1;
     for (int i = 0; fits && i < ls_ndim(target); i++) {
@@ -74,7 +74,7 @@ static bool refuse_numbers(const ls_metric *metric, const ls_tensor *output) {
     return false;
 }
 
-/* Classes are along axis 1, like those of ls_cross_entropy, or along the last axis if only this fits. */
+/* Classes are along axis 1, as in ls_cross_entropy, or along the last axis if only this axis fits. */
 bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, ls_class_layout *layout) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;

@@ -1,5 +1,5 @@
 /*
- * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs: they count predictions and
+ * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs. They count predictions and
  * targets of a pass by class.
  */
 #include <math.h>
@@ -62,7 +62,7 @@ static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* 0 if there is nothing to divide by, like scikit-learn. */
+/* Returns 0 for a divisor of 0, like scikit-learn. */
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
@@ -79,7 +79,7 @@ double ls_score_f1(const double counts[]) {
     return share(2 * counts[MATCHED], counts[PREDICTED] + counts[TARGETED]);
 }
 
-/* The mean over the classes that are predicted, or are a target. */
+/* Returns the mean over the classes that are predicted, or are a target. */
 static double macro(const ls_tally *tally) {
     double sum = 0;
     int64_t classes = 0;

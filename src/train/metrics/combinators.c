@@ -1,4 +1,4 @@
-/* Metrics that are made of a mean: the mean of a pass, running means, variances and standard deviations. */
+/* Metrics that derive from a mean: the mean of a pass, running means, variances and standard deviations. */
 #include <math.h>
 
 #include "train/metrics/metric.h"
@@ -30,8 +30,8 @@ const ls_metric_type ls_type_root_mean = {.width = 2, .update = add_to_mean, .re
  *
  * Like torchbearer 0.5's RunningMean: the mean of the means of the last batches of training, which may belong to
  * earlier epochs, updated at the first batch of an epoch and after each `every` batches. The value of a batch comes
- * from the sums and weights of all ranks, so every rank keeps those of its share, in a ring after the head. The head
- * counts batches: all, those at the last update of the mean, and those of this epoch.
+ * from the sums and weights of all ranks, so every rank keeps the sum and weight of its share, in a ring after the
+ * head. The head counts batches: in total, up to the last update of the mean, and in this epoch.
  */
 enum { SEEN, UPDATED_AT, IN_EPOCH, HEAD };
 
@@ -124,7 +124,7 @@ void ls_moments_add(double moments[LS_MOMENTS], double count, double mean_of_the
     moments[0] = total;
 }
 
-/* NAN if there are too few values. */
+/* Returns NAN if there are too few values. */
 static double spread(const ls_metric *metric, const double moments[LS_MOMENTS]) {
     const double degrees = metric->population ? moments[0] : moments[0] - 1;
     const double variance = degrees > 0 ? moments[2] / degrees : (double)NAN;
@@ -146,7 +146,7 @@ static double spread_of_elements(const ls_tally *tally) {
     return spread(tally->metric, tally->items);
 }
 
-/* A batch of which no rank has a share has no value. */
+/* A batch in which all shares are empty has no value. */
 static ls_status add_batch(ls_tally *tally, const ls_batch_numbers *batch) {
     LS_TRY(ls_tally_resize(tally, tally->count + 2));
     tally->items[tally->count - 2] = batch->sum;

@@ -1,8 +1,8 @@
 /*
  * The exchange at the end of a pass, which merges the numbers of all ranks: one all-reduce of sums for all metrics. The
- * numbers of metrics with `merge` have a slot for each rank, in which the other ranks have zeros. If ranks may have
- * different counts, the counts have such slots, too, and a second round exchanges the numbers after those that all
- * ranks have.
+ * numbers of metrics with `merge` have a slot for each rank; other ranks put zeros into it. If ranks may have different
+ * counts of numbers, the counts also have such slots. A second round then exchanges the remaining numbers, after the
+ * first `known` numbers that all ranks have.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct exchange {
     size_t rank;
     bool open[LS_METRIC_LIMIT];            /* ranks may have different counts */
     size_t known[LS_METRIC_LIMIT];         /* numbers that all ranks have */
-    const double *counts[LS_METRIC_LIMIT]; /* of each rank, if `open` */
+    const double *counts[LS_METRIC_LIMIT]; /* count of each rank, if `open` */
     const double *parts[LS_METRIC_LIMIT][2];
 } exchange;
 
@@ -28,12 +28,12 @@ static void look_at(exchange *x, int i) {
     x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->tallies[i].count;
 }
 
-/* How many numbers of metric i a rank has in a round. */
+/* Returns the number of numbers of metric i that a rank has in a round. */
 static size_t size_of(const exchange *x, int i, size_t rank, int round) {
     return round == KNOWN ? x->known[i] : x->open[i] ? (size_t)x->counts[i][rank] - x->known[i] : 0;
 }
 
-/* How many numbers metric i has in the buffer of a round; sets the offset of those of this rank. */
+/* Returns the number of numbers of metric i in the buffer of a round. Sets the offset of this rank's numbers. */
 static size_t room_of(const exchange *x, int i, int round, size_t *own) {
     const bool apart = x->metrics->items[i]->type->merge != NULL;
     size_t room = 0;
@@ -50,7 +50,7 @@ static size_t room_of(const exchange *x, int i, int round, size_t *own) {
     return room;
 }
 
-/* Puts the numbers of this rank at their offset. Numbers that are the same on all ranks count on rank 0 alone. */
+/* Puts the numbers of this rank at their offset. Numbers that are the same on all ranks count only on rank 0. */
 static void put(const exchange *x, int i, int round, double *to) {
     const ls_metric_type *type = x->metrics->items[i]->type;
     const double *own = x->metrics->set->tallies[i].items;
@@ -70,7 +70,7 @@ static ls_status run_round(exchange *x, int round) {
     for (int i = 0; i < count; i++) {
         total += room_of(x, i, round, &own) + (round == KNOWN && x->open[i] ? x->ranks : 0);
     }
-    buffer->count = 0; /* so that all numbers are 0 */
+    buffer->count = 0; /* then the resized buffer is all zeros */
     LS_TRY(ls_tally_resize(buffer, total));
     double *to = buffer->items;
     for (int i = 0; i < count; i++) {
@@ -113,7 +113,7 @@ static ls_status merge(const exchange *x, int i, int round) {
     return LS_OK;
 }
 
-/* A metric whose first batch sets the count has this count in all passes that follow. */
+/* If the first batch of a metric sets the count, the metric has this count in all later passes. */
 static ls_status settle(const exchange *x, int i) {
     ls_metric *metric = x->metrics->items[i];
     size_t settled = 0;

@@ -1,5 +1,6 @@
 /*
- * Copies to the host what metrics ask for of a batch, at once: a fetch waits for the device, whatever its size.
+ * Copies the tensors of a batch that metrics need to the host in one fetch, because each fetch waits for the device,
+ * whatever its size.
  */
 #include <string.h>
 
@@ -7,15 +8,15 @@
 #include "tensor/scope.h"
 #include "train/metrics/metric.h"
 
-/* What the metrics ask for, on one device. */
+/* The tensors that the metrics need, on one device. */
 typedef struct request {
-    ls_tensor *elements[LS_METRIC_LIMIT]; /* of metric i, as f64; NULL if it has none */
+    ls_tensor *elements[LS_METRIC_LIMIT]; /* elements of metric i, as f64; NULL: no elements */
     ls_tensor *kept[LS_METRIC_LIMIT];
-    ls_tensor *rows[LS_METRIC_LIMIT]; /* the tensors that are copied, as f64 in one dimension */
+    ls_tensor *rows[LS_METRIC_LIMIT]; /* the tensors to copy, as f64 in one dimension */
     int count;                        /* of rows */
 } request;
 
-/* Metrics with the same elements, like "acc" and "running_acc", share them. */
+/* Metrics with the same elements, such as "acc" and "running_acc", share them. */
 static ls_status find_elements(const ls_metrics *metrics, int index, const ls_trial_state *state, request *all) {
     const ls_metric *metric = metrics->items[index];
     for (int i = 0; i < index; i++) {
@@ -32,7 +33,7 @@ static ls_status find_elements(const ls_metrics *metrics, int index, const ls_tr
     return all->elements[index] != NULL ? LS_OK : ls_error_status();
 }
 
-/* The sum of the elements; how many there are, if not all count; and their scatter, if the metric wants it. */
+/* Returns the sum of the elements, their number if not all count, and their scatter if the metric needs it. */
 static ls_tensor *sum_up(const ls_metric *metric, ls_tensor *elements, ls_tensor *kept) {
     ls_tensor *parts[3];
     int count = 0;

@@ -1,9 +1,11 @@
 /*
- * The criterion's loss: the mean over samples of the losses of global batches. The loss of a global batch is the mean
- * of the losses of its shares, scaled by what the criterion divides by. If that is the number of samples, shares are
- * added up like batches. Otherwise the loss of a batch is not known before the end of the pass, when the ranks exchange
- * their numbers, so each batch has a row of its own. The loss of a share in which no target counts is NaN: it adds
- * nothing. A batch of such shares is left out.
+ * The loss of the criterion: the mean over samples of the losses of global batches.
+ * - The loss of a global batch is the mean of the losses of its shares, weighted by the criterion's divisor.
+ * - If the divisor is the number of samples, shares are added up like batches.
+ * - Otherwise the loss of a batch is unknown until the ranks exchange their numbers at the end of the pass, so each
+ *   batch has a row of its own.
+ * - If no target of a share counts, its loss is NaN, and it adds nothing. If no target of a batch counts, the batch
+ *   is left out.
  */
 #include <math.h>
 
@@ -12,7 +14,7 @@
 
 /* ---- a batch ----------------------------------------------------------------------------------------------------- */
 
-/* The numbers that are asked for: the loss, and its divisor if that is noted. */
+/* The fetched numbers: the loss, and its divisor if there is one. */
 enum { LOSS, DIVISOR, ASKED };
 
 static ls_tensor *as_number(ls_tensor *x) {
@@ -48,7 +50,7 @@ const ls_batch_mean ls_mean_of_loss = {.ask = ask, .measure = measure};
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
-/* Sum and weight of the batches that are added up, then a row per batch. */
+/* Sum and weight of the batches that are added up, then one row per batch. */
 enum { SUM, WEIGHT, HEAD };
 enum { ROW_SAMPLES = HEAD, ROW };
 

@@ -1,4 +1,4 @@
-/* Metric objects and their tallies: made, named and freed. */
+/* Makes, names and frees metrics and their tallies. */
 #include <stdio.h>
 #include <string.h>
 
@@ -84,7 +84,7 @@ static ls_status rename_mean(const char *call, ls_metric *metric, const char *pr
 }
 
 ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {
-    if (of == NULL && ls_error_status() == LS_OK) { /* else its constructor has set the error */
+    if (of == NULL && ls_error_status() == LS_OK) { /* otherwise its constructor has set the error */
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
     }
     if (of == NULL || rename_mean(call, of, prefix, suffix) != LS_OK) {
@@ -114,7 +114,7 @@ const char *ls_metric_name(const ls_metric *metric) {
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
-/* The index of the first metric that is not NULL; `count` if there is none. */
+/* Returns the index of the first metric that is not NULL, or `count`. */
 static int find_first(ls_metric *const *metrics, int count) {
     int first = 0;
     while (metrics != NULL && first < count && metrics[first] == NULL) {
@@ -123,7 +123,7 @@ static int find_first(ls_metric *const *metrics, int count) {
     return metrics != NULL ? first : count;
 }
 
-/* The first metric may own the array: it is the last to be freed. */
+/* The first metric may own the array, so it is freed last. */
 void ls_metrics_drop(ls_metric *const *metrics, int count) {
     const int first = find_first(metrics, count);
     for (int i = count - 1; i >= first; i--) {
@@ -139,7 +139,7 @@ ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
     static ls_metric *const none[LS_METRIC_LIMIT];
     const int first = find_first(metrics, count);
     if (first >= count && count <= LS_METRIC_LIMIT) {
-        return none; /* ls_trial_new finds the NULL */
+        return none; /* ls_trial_new reports the NULL */
     }
     const size_t size = (size_t)count * sizeof(ls_metric *);
     ls_metric **array = first < count ? ls_allocate(size) : NULL;

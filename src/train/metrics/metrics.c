@@ -1,4 +1,4 @@
-/* The metrics of a trial in its passes: updated with each batch, and evaluated at the end. */
+/* The metrics of a trial in its passes: updates them with each batch, and computes results at the end. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ static void begin_tallies(ls_metrics *metrics, const ls_trial_state *state) {
         const ls_metric_type *type = metrics->items[i]->type;
         ls_tally *tally = &metrics->set->tallies[i];
         if (!type->lasting) {
-            tally->count = 0; /* ls_metrics_make_room begins it at the first batch */
+            tally->count = 0; /* ls_metrics_make_room sets the count at the first batch */
         } else if (tally->count > 0 && ls_metric_is_on(tally->metric, state)) {
             type->init(tally);
         }
@@ -30,7 +30,7 @@ void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues) {
     }
 }
 
-/* Sets sum and weight of the batch, if the metric is made of a mean. */
+/* Sets sum and weight of the batch, if the metric is a mean. */
 static ls_status take_mean(const ls_metric *metric, const ls_asked *asked, ls_batch_numbers *batch) {
     const ls_batch_mean *of = metric->of;
     if (of == NULL || of->elements == NULL) {
@@ -51,7 +51,7 @@ void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds) {
     trial->metrics->set->data_ns += nanoseconds;
 }
 
-/* The batch for all metrics. */
+/* Returns the part of a batch that is the same for all metrics. */
 static ls_batch_numbers begin_batch(ls_metrics *metrics, const ls_trial_state *state) {
     ls_metric_set *set = metrics->set;
     const uint64_t at_ns = set->at_ns;

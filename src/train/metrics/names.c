@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* Metrics of classes have a score, or count cells; other metrics have a type, and a mean if the type keeps one. */
+/* A metric of classes has a score, or counts cells. Other metrics have a type, and a mean if the type needs one. */
 typedef struct named_metric {
     const char *name;
     const ls_metric_type *type;
@@ -83,7 +83,9 @@ static ls_metric *make_form(int index, int k) {
                            : metric;
 }
 
-/* Rewrites "running_top_3_acc" as "running_top_5_acc", like the table, and returns the 3. Returns 5 for other names. */
+/*
+ * Rewrites "running_top_3_acc" as "running_top_5_acc", the form in the table, and returns 3. Returns 5 for other names.
+ */
 static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
     const size_t prefix = strncmp(name, running, sizeof running - 1) == 0 ? sizeof running - 1 : 0;
     int k = 5;
@@ -97,7 +99,7 @@ static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
 
 /* ---- unknown names ----------------------------------------------------------------------------------------------- */
 
-/* The distance of two names; at most 2 if one name is the beginning of the other. */
+/* Returns the distance of two names; at most 2 if one name is the beginning of the other. */
 static size_t distance_of(const char *name, const char *candidate) {
     const size_t length = strlen(name) < strlen(candidate) ? strlen(name) : strlen(candidate);
     const size_t distance = ls_word_distance(name, candidate);

@@ -1,11 +1,11 @@
-/* Metrics of a user's own functions. */
+/* Metrics from functions of the program. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* Sets an error message if the user's function has failed without one. */
+/* Sets an error message if the function failed without a message. */
 static ls_status explain(const ls_metric *metric, ls_status status, uint32_t errors) {
     return status == LS_OK || ls_error_count != errors
                ? status
@@ -71,7 +71,7 @@ static ls_status check(const ls_metric_functions *own) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", maker, own->name,
                        LS_METRIC_NAME_LIMIT / 2);
     }
-    if (!ls_text_is_utf8(own->name)) { /* like the names of files */
+    if (!ls_text_is_utf8(own->name)) { /* as in names of files */
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", maker, own->name);
     }
     return check_functions(own);
@@ -95,7 +95,7 @@ ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user) {
     }
     metric->width += (size_t)functions->width;
     metric->own = *functions;
-    metric->own.name = NULL; /* the caller's */
+    metric->own.name = NULL; /* borrowed from the caller; metric->name is a copy */
     metric->user = user;
     return metric;
 }

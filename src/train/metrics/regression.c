@@ -4,7 +4,7 @@
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-/* output - target in f64, in the shape of the target. */
+/* Returns output - target in f64, in the shape of the target. */
 static ls_tensor *errors_of(const ls_metric *metric, const ls_trial_state *state) {
     return ls_answers_are_numbers(metric, state)
                ? ls_sub(ls_to(ls_reshape(state->output, ls_shape_of(state->target)), LS_F64),
@@ -30,7 +30,7 @@ static ls_tensor *sizes(const ls_metric *metric, const ls_trial_state *state, ls
  */
 enum { ERRORS = 0, TARGETS, R2_NUMBERS = TARGETS + LS_MOMENTS };
 
-/* Three rows: squared errors, sums of targets, their scatter. */
+/* Returns three rows: squared errors, sums of targets, their scatter. */
 static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     ls_tensor *errors = errors_of(metric, state);
     if (errors == NULL) {
@@ -69,7 +69,7 @@ static ls_status merge_r2(ls_tally *tally, const double *other, size_t count) {
     return LS_OK;
 }
 
-/* If all targets are equal, there is nothing to explain: 1 if all outputs are right, else 0. NAN for one sample. */
+/* If all targets are equal, returns 1 if all outputs are exact, otherwise 0. Returns NAN for one sample. */
 static double explained(double errors, const double targets[LS_MOMENTS]) {
     return targets[0] < 2 ? (double)NAN : targets[2] != 0 ? 1 - errors / targets[2] : errors == 0;
 }

@@ -47,13 +47,13 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 
 /* ---- values so far in a pass ------------------------------------------------------------------------------------- */
 
-/* The value of this rank's numbers; NAN before the first batch. */
+/* Returns the value of this rank's numbers; NAN before the first batch. */
 static double value_so_far(const ls_metric_set *set, int i) {
     const ls_tally *tally = &set->tallies[i];
     return set->begun && tally->count > 0 ? tally->metric->type->result(tally) : (double)NAN;
 }
 
-/* The index of the metric with this name in the results of the pass that is under way; -1 if there is none. */
+/* Returns the index of the metric with this name in the results of the current pass; -1 if there is no such metric. */
 static int find_under_way(const ls_trial *trial, const char *name) {
     const ls_metric_set *set = trial->metrics->set;
     const size_t length = strlen(set->prefix);
@@ -73,7 +73,7 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
     return i >= 0 ? value_so_far(trial->metrics->set, i) : ls_history_get(&trial->latest, name);
 }
 
-/* The index of number `index` of the metrics with one value in this pass; -1 if there are no more. */
+/* Returns the index of number `index` of the metrics with one value in this pass; -1 after the last. */
 static int find_shown(const ls_trial *trial, int index) {
     for (int i = 0; i < trial->metrics->count; i++) {
         const ls_metric *metric = trial->metrics->items[i];
@@ -136,7 +136,10 @@ const double *ls_trial_metric_values(const ls_trial *trial, const char *name, in
 
 static const char validation[] = "val_";
 
-/* Whether a pass of training, or of validation, has a result of the metric: one number, or also several numbers. */
+/*
+ * Returns whether a pass of training, or of validation, has a result of the metric: one number, or with `several` also
+ * several numbers.
+ */
 static bool has_result(const ls_metric *metric, bool validates, bool several) {
     return (several || !metric->several) && !(validates && metric->type->training_only);
 }

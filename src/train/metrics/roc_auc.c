@@ -1,8 +1,8 @@
 /*
  * The area under the curve of true over false positives, from the scores of positives (1) and negatives (0): the share
- * of pairs of a positive and a negative in which the positive has the larger score. Equal scores count one half (Hanley
- * and McNeil, Radiology 143, 1982). A rank keeps two numbers for each of its samples; the exchange gives all of them to
- * all ranks.
+ * of pairs of a positive and a negative in which the positive has the larger score. A pair with equal scores counts one
+ * half (Hanley and McNeil, Radiology 143, 1982). A rank keeps two numbers for each of its samples. The exchange gives
+ * all numbers to all ranks.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-/* The score of outputs of two classes is the difference of class 1 and class 0, for logits and for probabilities. */
+/* Returns the difference of the outputs of class 1 and class 0 as the score, for logits and for probabilities. */
 static ls_tensor *scores_of_two(const ls_trial_state *state) {
     ls_tensor *output = ls_to(state->output, LS_F64);
     return ls_sub(ls_select(output, 1, 1), ls_select(output, 1, 0));
 }
 
-/* A row of scores and a row of targets. */
+/* Returns a row of scores and a row of targets. */
 static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;

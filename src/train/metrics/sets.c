@@ -1,4 +1,4 @@
-/* The metrics of a trial: made from its options, with the numbers of each pass that is under way, and freed. */
+/* Makes the metrics of a trial from its options, with the numbers of each pass in progress, and frees them. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -42,7 +42,7 @@ static const ls_tensor *find(const ls_named *tensors, int count, const char *nam
     return NULL;
 }
 
-/* Whether a metric can have so many numbers in a pass. */
+/* Returns whether a metric can have this count of numbers in a pass. */
 static bool fits(const ls_metric *metric, size_t count) {
     const size_t unit = (size_t)metric->type->unit;
     const size_t first = metric->type->settles ? 0 : metric->width;
@@ -82,7 +82,7 @@ static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int c
 
 typedef ls_status use_numbers(ls_tally *tally, const double *numbers, size_t count);
 
-/* The numbers of this rank. */
+/* Restores the numbers of this rank. */
 static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
     tally->count = 0;
     LS_TRY(ls_tally_resize(tally, count));
@@ -92,7 +92,7 @@ static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
     return LS_OK;
 }
 
-/* The numbers of a rank that is gone, added to those of this rank. */
+/* Adds the numbers of a rank that no longer exists to the numbers of this rank. */
 static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
     const ls_metric_type *type = tally->metric->type;
     if (type->merge != NULL) {
@@ -105,7 +105,7 @@ static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
     return LS_OK;
 }
 
-/* The numbers of another rank, for a new rank: as many numbers, of which it copies those that a rank keeps. */
+/* For a new rank: begins with the count of another rank's numbers, and copies its first `kept` numbers. */
 static ls_status begin_like(ls_tally *tally, const double *numbers, size_t count) {
     const ls_metric_type *type = tally->metric->type;
     tally->count = 0;

@@ -59,7 +59,7 @@ static ls_status add_time(ls_tally *tally, const ls_batch_numbers *batch) {
     return LS_OK;
 }
 
-/* The mean over ranks. */
+/* Returns the mean over ranks. */
 static double seconds(const ls_tally *tally) {
     return tally->items[RANKS] > 0 ? tally->items[SECONDS] / tally->items[RANKS] : (double)NAN;
 }
