@@ -163,7 +163,7 @@ typedef struct ls_data_parallel_options {
     /**
      * LS_BF16 or LS_F16 sends gradients in half the bytes, as PyTorch's bf16_compress_hook does. Rabenseifner's
      * algorithm, for large vectors on many ranks, needs three quarters, because it sends partial sums in f32
-     * (docs/reference/communication.md). LS_F32, which is zero, sends them unchanged.
+     * (docs/internals/communicator.md). LS_F32, which is zero, sends them unchanged.
      *
      * Each rank's share is rounded, the shares are added in f32, and the mean is rounded once more. With the mean g and
      * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
