@@ -238,8 +238,8 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees, positive counterclockwise, with
- * bilinear interpolation. Pixels outside the image are `fill`. torchvision's RandomRotation with a fill scales pixels
- * at the edges twice.
+ * bilinear interpolation. Pixels outside the image are `fill`. torchvision's RandomRotation gives the same result
+ * without a fill; with a fill, it applies the weights of edge pixels twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
