@@ -228,19 +228,19 @@ typedef struct ls_loc_f32 {
     int32_t location;
 } ls_loc_f32;
 
-/** The same for LS_F64. */
+/** One element for dtype LS_F64. */
 typedef struct ls_loc_f64 {
     double value;
     int64_t location;
 } ls_loc_f64;
 
-/** The same for LS_I32. */
+/** One element for dtype LS_I32. */
 typedef struct ls_loc_i32 {
     int32_t value;
     int32_t location;
 } ls_loc_i32;
 
-/** The same for LS_I64. */
+/** One element for dtype LS_I64. */
 typedef struct ls_loc_i64 {
     int64_t value;
     int64_t location;

@@ -58,7 +58,7 @@ typedef struct ls_csv_options {
     bool no_header;             /**< whether the first line is data; the columns are then named "0", "1", ... */
     const char *const *columns; /**< the columns to read, in this order; NULL: all */
     int column_count;
-    bool all_but; /**< whether to read all columns except the listed ones, in the file's order */
+    bool all_but; /**< whether to read all columns except `columns`, in the file's order */
     ls_dtype dtype;
     const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
     int text_count;
@@ -74,7 +74,7 @@ typedef struct ls_csv_options {
  * - A text of a column in `.text` becomes its class number. Without given classes, each such column needs one more pass
  *   over the file.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, does
- * not fit the integer dtype, or is not one of the classes.
+ *   not fit the integer dtype, or is not one of the classes.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
 
@@ -106,7 +106,7 @@ typedef struct ls_safetensors ls_safetensors;
 
 /**
  * Reads a safetensors file. Returns ownership to the caller; free it with ls_safetensors_free. Returns NULL if the file
- * is invalid: names must be unique, the tensors' bytes must be contiguous, and an entry must have dtype, shape and
+ * is invalid: names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype, shape and
  * data_offsets. Elements may have any value, including NaN.
  *
  * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with
@@ -204,15 +204,18 @@ typedef struct ls_events ls_events;
 
 /** Options of ls_events_open. */
 typedef struct ls_events_options {
-    double flush_seconds; /**< seconds after which the next record writes older records to the file; 0: 10; LS_ZERO:
-                             write each record at once */
-    const char *suffix;   /**< end of the file name; NULL: none */
+    /**
+     * Seconds between writes to the file, checked at each record. 0 selects the default, 10. LS_ZERO writes each record
+     * at once.
+     */
+    double flush_seconds;
+    const char *suffix; /**< end of the file name; NULL: none */
 } ls_events_options;
 
 /**
- * Creates a new event file in `folder`, named like TensorBoard's own files. Creates the folder if it
- * is missing. `options` may be NULL. Returns ownership to the caller; free it with ls_events_close. Returns NULL with
- * LS_ERR_IO if the file cannot be created or written.
+ * Creates a new event file in `folder`, named like TensorBoard's own files. Creates the folder if it is missing.
+ * `options` may be NULL. Returns ownership to the caller; free it with ls_events_close. Returns NULL with LS_ERR_IO if
+ * the file cannot be created or written.
  */
 LS_API ls_events *ls_events_open(const char *folder, const ls_events_options *options);
 

@@ -321,7 +321,7 @@ typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls
 typedef struct ls_pipeline_options {
     int micro_batches;             /**< number of micro-batches per batch; 0: twice the number of stages */
     ls_pipeline_schedule schedule; /**< order of the micro-batches; 0: LS_PIPELINE_1F1B */
-    const int *cut;                /**< first layers of stages 1, 2, ...; NULL: balanced */
+    const int *cut;                /**< indices of the first layers of stages 1, 2, ...; NULL: balanced */
     ls_tensor *sample; /**< borrowed input on rank 0, to time the layers for balancing; NULL: balance the parameters */
 } ls_pipeline_options;
 
