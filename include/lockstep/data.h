@@ -266,7 +266,7 @@ typedef struct ls_random_erasing_options {
     double least_ratio; /**< smallest ratio of height to width; 0: 0.3 */
     double most_ratio;  /**< largest ratio of height to width; 0: 3.3 */
     double fill;        /**< value of the rectangle */
-    bool noise;         /**< fill with noise instead: normal with deviation 1 (f32), or uniform (u8) */
+    bool noise;         /**< noise instead of `fill`: normal with deviation 1 (f32), or uniform (u8) */
 } ls_random_erasing_options;
 
 /** Fills a random rectangle of each input (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). */
@@ -351,8 +351,8 @@ typedef struct ls_loader_options {
     /** Device of the batches (see ls_use_device). NULL selects the device of the thread that creates the loader. */
     const char *device;
     uint64_t seed;
-    bool no_shuffle; /**< keep the order of the data set */
-    bool drop_last;  /**< drop an incomplete last global batch */
+    bool no_shuffle; /**< order of the data set instead of a shuffle */
+    bool drop_last;  /**< no incomplete last global batch */
     /**
      * Weights of the samples, 0 or more. Copies them. Samples are drawn with replacement, with probabilities
      * proportional to the weights. Draw i of an epoch is the first sample at which the cumulative weight exceeds

@@ -159,7 +159,7 @@ LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUS
 
 /** Options of ls_data_parallel. A zero field selects the default. */
 typedef struct ls_data_parallel_options {
-    bool no_initial_sync; /**< whether all ranks have equal parameters and buffers already, so that none are sent */
+    bool no_initial_sync; /**< no initial copy: the ranks' parameters and buffers are already equal */
     /**
      * LS_BF16 or LS_F16 sends gradients in half the bytes, as PyTorch's bf16_compress_hook does. Rabenseifner's
      * algorithm, for large vectors on many ranks, needs three quarters, because it sends partial sums in f32
@@ -288,7 +288,7 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 /** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
 typedef struct ls_parallel_linear_options {
     ls_dtype dtype; /**< dtype of the parameters; 0: LS_F32 */
-    bool no_bias;   /**< whether the layer has no bias */
+    bool no_bias;   /**< no bias */
 } ls_parallel_linear_options;
 
 /**
