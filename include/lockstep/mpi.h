@@ -1,8 +1,21 @@
 /**
  * @file mpi.h
- * For programs that use MPI themselves: a communicator of Lockstep over the ranks of an MPI communicator. Not part of
- * lockstep.h, because it includes the program's own <mpi.h>: compile with mpicc, or with that library's flags. Lockstep
- * itself links no MPI; it opens its module for the library that this header was compiled with, Open MPI or MPICH.
+ * Communicators over the ranks of an MPI communicator, for programs that use MPI themselves.
+ *
+ * ```c
+ * #include <lockstep/mpi.h>
+ * static ls_status add_up(MPI_Comm ranks, float *value) {
+ *     ls_comm *comm = ls_comm_from_mpi(ranks, NULL);
+ *     ls_status status =
+ *         comm != NULL ? ls_comm_allreduce(comm, value, value, 1, LS_F32, LS_SUM, NULL) : ls_error_status();
+ *     ls_comm_free(comm);
+ *     return status;
+ * }
+ * ```
+ *
+ * lockstep.h does not include this header, because this header includes the program's <mpi.h>. Compile with mpicc, or
+ * with the flags of the MPI library. Lockstep itself is not linked with MPI: it opens its plug-in for the library of
+ * this <mpi.h>, Open MPI or MPICH.
  */
 #ifndef LOCKSTEP_MPI_H
 #define LOCKSTEP_MPI_H
@@ -24,23 +37,28 @@ extern "C" {
 
 /**
  * Returns a communicator of the ranks of `comm`, in their order. All ranks of `comm` call it, between MPI_Init and
- * MPI_Finalize. It duplicates `comm`, so the program's own messages on `comm` are never mixed with Lockstep's, and the
- * program may free `comm` afterwards. The caller frees the result with ls_comm_free, before MPI_Finalize. Nothing of
- * MPI is finalized. The result is not a world: ls_world and ls_finalize do not know it.
+ * MPI_Finalize. Returns ownership to the caller; free it with ls_comm_free before MPI_Finalize.
  *
- * Backend: ranks that all share one machine use shared memory ("shm"; one rank alone: "self"), other ranks use MPI
- * ("mpi"). `.backend = "mpi"`, or LOCKSTEP_BACKEND=mpi in the environment, selects MPI on one machine too. All ranks
- * must select the same. Other values of LOCKSTEP_BACKEND concern ls_init only.
+ * - Duplicates `comm`, so the program's messages on `comm` never mix with Lockstep's. The program may free `comm`
+ *   afterwards.
+ * - Does not finalize MPI. The result is not a world: ls_world and ls_finalize ignore it.
+ * - Selects shared memory ("shm") if all ranks share one machine, "self" for a single rank, and otherwise "mpi".
+ *   `.backend = "mpi"` or LOCKSTEP_BACKEND=mpi selects MPI on one machine, too. All ranks must select the same backend.
+ *   Other values of LOCKSTEP_BACKEND apply to ls_init only.
+ * - Uses only `backend` ("mpi", "shm" or NULL) and `timeout` of `options`, which may be NULL. All other fields must be
+ *   zero.
+ * - Every 5 s, a warning names the ranks that have not made this call.
+ * - On backend "mpi", calls that MPI's thread level forbids fail with LS_ERR_STATE. If threads other than the main
+ *   thread use the result, start MPI with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE.
  *
- * Of `options`, which may be NULL, only `backend` ("mpi", "shm" or NULL) and `timeout` have a meaning here; all other
- * fields must be zero. On backend "mpi", MPI must allow calls from the threads that use the result: if other threads
- * than the main thread do, start MPI with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE. Calls that MPI's thread level
- * forbids are LS_ERR_STATE. While the ranks meet, a warning names the missing ranks every 5 s.
+ * Returns NULL on failure:
  *
- * Returns NULL on failure: LS_ERR_ARGUMENT for MPI_COMM_NULL, for another backend, or if Lockstep has no module for
- * this MPI library (the message says how to make it); LS_ERR_STATE if MPI is not running; LS_ERR_UNSUPPORTED for an
- * intercommunicator, or for "shm" on several machines; LS_ERR_MISMATCH if the ranks select different backends;
- * LS_ERR_TIMEOUT naming the ranks that did not come, after which `comm` cannot be used for collective calls any more.
+ * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL, the backend is another one, or Lockstep has no plug-in for this MPI
+ *   library. The message says how to build it.
+ * - LS_ERR_STATE: MPI is not running.
+ * - LS_ERR_UNSUPPORTED: `comm` is an intercommunicator, or "shm" was selected on several machines.
+ * - LS_ERR_MISMATCH: the ranks select different backends.
+ * - LS_ERR_TIMEOUT: ranks are missing; the message names them. `comm` then cannot be used for collective calls.
  */
 static inline ls_comm *ls_comm_from_mpi(MPI_Comm comm, const ls_init_options *options) {
     return ls_comm_from_mpi_handle(LS_MPI_LIBRARY, &comm, options);

@@ -1,6 +1,14 @@
 /**
  * @file parallel.h
- * Training on many ranks: where tensors and communication meet.
+ * Training on several ranks: differentiable communication of tensors, data parallelism, sharded layers, pipelines.
+ *
+ * ```c
+ * ls_module *replicas = ls_data_parallel(model, world, NULL);
+ * ls_tensor *loss = ls_cross_entropy(ls_forward(replicas, x), target, NULL);
+ * if (ls_backward(loss) != LS_OK || ls_optimizer_step(optimizer) != LS_OK) {
+ *     printf("%s\n", ls_error_message());
+ * }
+ * ```
  */
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
@@ -17,315 +25,333 @@ extern "C" {
 /* ---- differentiable communication ----------------------------------------------------------------------------- */
 
 /**
- * Communication of tensors that gradients flow through. ls_backward computes on each rank the gradient of the *sum over
- * ranks of their losses*; a rank that has no loss has the loss 0: ls_backward(ls_scalar(0, LS_F32)). What was
- * communicated on the way forwards is communicated in the opposite order on the way back, so every rank that took part
- * in a call whose gradient some rank wants calls ls_backward. Whether one is wanted is agreed in the call itself: a
- * rank may bring a tensor without gradient, or be under ls_no_grad. The communicator must outlive the tape. See
- * docs/explanation/differentiable-communication.md.
+ * Communication of tensors through which gradients flow (docs/explanation/differentiable-communication.md).
  *
- * In a backward pass the ranks agree on each collective: if the losses of the pass reach its result on some rank, all
- * ranks take part. Otherwise (ls_detach, another loss) the collective stays on the tape for a later pass as long as
- * some rank refers to its result.
- *
- * The calls are collective. If a rank's tensor is NULL because an earlier operation failed, the other ranks get
- * LS_ERR_MISMATCH with that rank and its message instead of waiting. The same happens if a rank calls ls_backward with
- * a loss that is NULL, or if its backward pass fails.
+ * - ls_backward computes on each rank the gradient of the *sum of all ranks' losses*. A rank without a loss calls
+ *   ls_backward(ls_scalar(0, LS_F32)).
+ * - During each call, the ranks agree whether a gradient is needed. Some ranks may pass a tensor without gradient, or
+ *   call it under ls_no_grad. If any rank needs a gradient, all ranks of the call must call ls_backward. The backward
+ *   pass communicates in the opposite order.
+ * - During the backward pass, the ranks agree on each collective. If the losses reach its result on some rank, all
+ *   ranks take part. Otherwise (ls_detach, another loss) it stays on the tape for a later pass as long as some rank
+ *   refers to its result.
+ * - The calls are collective, and borrow the communicator until the backward pass. A backward pass after ls_comm_free
+ *   fails with LS_ERR_STATE.
+ * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH, with
+ *   that rank and its message. The same happens if the loss of a rank is NULL, or if its backward pass fails.
  */
 
 /**
- * The reduction over ranks of `tensor`, any dtype, the same shape on all ranks; every rank gets the same bits as from
- * ls_comm_allreduce. Gradients: LS_SUM, LS_AVG, LS_PROD, and LS_MIN and LS_MAX, whose gradient goes to the rank that
- * holds the extreme, the lowest of equals. The logical and bitwise reductions have none. LS_ERR_MISMATCH names ranks
- * whose shapes, dtypes or reductions differ.
+ * Returns the reduction over ranks of `tensor`, which has any dtype and the same shape on all ranks. Every rank gets
+ * the same bits as from ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and LS_MAX. The gradient
+ * of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank. Fails with
+ * LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks.
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** The same reduction for rank `root`; the others get zeros of that shape, which no gradient flows from. */
+/** Returns the same reduction on rank `root`, and zeros of the same shape, without gradient, on the other ranks. */
 LS_API ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, int root);
 
 /**
- * The same reduction cut along `axis`, of which each rank gets its part, as equal as can be: the first ranks have one
- * position more where the size does not divide. Axes may be negative, here and below.
+ * Returns this rank's part of the same reduction, split along `axis`. If the size is not divisible by the number of
+ * ranks, the first ranks have one position more. Axes may be negative, here and below.
  */
 LS_API ls_tensor *ls_reduce_scatter(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
 
-/** The tensor of rank `root`, a copy on every rank; the tensors of the others do not matter and may be NULL. */
+/** Returns a copy of rank root's `tensor` on every rank. The other ranks' tensors are ignored and may be NULL. */
 LS_API ls_tensor *ls_broadcast(ls_comm *comm, ls_tensor *tensor, int root);
 
 /**
- * The tensors of all ranks, concatenated along `axis` in the order of the ranks, on rank `root`; they may differ in
- * size along that axis. The others get a tensor that has size 0 along it.
+ * Returns the concatenation of all ranks' tensors along `axis`, ordered by rank, on rank `root`. The tensors may differ
+ * in size along the axis. Other ranks get a tensor of size 0 along the axis.
  */
 LS_API ls_tensor *ls_gather(ls_comm *comm, ls_tensor *tensor, int axis, int root);
 
-/** The same on every rank. */
+/** Returns the same concatenation on every rank. */
 LS_API ls_tensor *ls_allgather(ls_comm *comm, ls_tensor *tensor, int axis);
 
 /**
- * `count` positions along `axis` of rank root's tensor for this rank, behind those of the ranks before it. The counts
- * of all ranks add up to the size of the axis. The tensors of the others do not matter and may be NULL; `axis` is the
- * root's.
+ * Returns this rank's `count` positions along `axis` of rank root's tensor. The parts are ordered by rank, and the
+ * counts of all ranks add up to the size of the axis. The other ranks' tensors are ignored and may be NULL. Only the
+ * root's `axis` is used.
  */
 LS_API ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t count, int root);
 
 /**
- * The tensors of all ranks, concatenated along `gather_axis` and cut along `scatter_axis`: `count` positions for this
- * rank, behind those of the ranks before it. Tensors may differ in size along gather_axis; the counts of all ranks add
- * up to what there is to cut. With equal axes the whole is divided anew.
+ * Concatenates the tensors of all ranks along `gather_axis`, and returns this rank's `count` positions of the result
+ * along `scatter_axis`. The parts are ordered by rank, and the counts of all ranks add up to the size of scatter_axis.
+ * The tensors may differ in size along gather_axis. With equal axes, the call redistributes the positions.
  */
 LS_API ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
-/** A message under way. Opaque; it belongs to the innermost scope until ls_handle_wait uses it up. */
+/** A message in progress. Opaque. The innermost scope owns the handle until ls_handle_wait. */
 typedef struct ls_handle ls_handle;
 
 /**
- * Begins to send `tensor` to rank `dest`, which receives it with this tag (0 to 2^30 - 1), shape and dtype. Messages
- * between two ranks with the same tag arrive in the order in which they were sent. On the way back a gradient comes
- * from `dest`, if `tensor` wants one. Do not change the tensor before ls_handle_wait. A tensor that is NULL because
- * what should have made it failed is told to the receiver. Messages of ls_comm_send are no tensors: give those other
+ * Starts to send `tensor` to rank `dest`, which receives it with the same tag (0 to 2^30 - 1), shape and dtype.
+ * Messages between two ranks with the same tag arrive in the order of the sends. If `tensor` needs a gradient, `dest`
+ * sends it in the backward pass. Do not change the tensor before ls_handle_wait. If the tensor is NULL because an
+ * earlier operation failed, the receiver gets an error. ls_irecv cannot receive messages of ls_comm_send: use different
  * tags.
  */
 LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
-/** Begins to receive a tensor of this shape and dtype from rank `source`; ls_handle_wait gives it. */
+/** Starts to receive a tensor of this shape and dtype from rank `source`. ls_handle_wait returns the tensor. */
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * Ends a message: gives the tensor that was received, or the one that was sent (whose gradient flows on through it).
- * LS_ERR_MISMATCH when rank `source` sent something else, saying what; the message is gone then, and the communicator
- * goes on. A handle that is never waited for is waited for when its scope ends, at most the timeout, and no longer than
- * until its communicator is freed, a rank of it dies or the partner calls ls_finalize; ls_scope_end returns what became
- * of it, LS_ERR_TIMEOUT or LS_ERR_PEER with the rank and the tag, where nothing failed before; what ls_irecv has begun,
- * ls_backward takes in before it starts, since the sender may want the gradient, and ls_handle_wait gives it
- * afterwards. A handle of a scope that has ended, or one that was waited for before, is LS_ERR_STATE.
+ * Waits for the message, and returns the received tensor, or the sent tensor (through which its gradient continues).
+ *
+ * Fails with LS_ERR_MISMATCH if rank `source` sent another shape or dtype. The message is dropped, and the communicator
+ * stays usable. Fails with LS_ERR_STATE if the program has already waited for the handle, or if its scope has ended.
+ *
+ * If the program does not wait for a handle:
+ *
+ * - ls_scope_end waits for the message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
+ *   ls_finalize of the partner. If nothing failed before, it then returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
+ *   and the tag.
+ * - ls_backward receives messages of ls_irecv before it starts, because the sender may need the gradient.
+ *   ls_handle_wait still returns the tensor afterwards.
  */
 LS_API ls_tensor *ls_handle_wait(ls_handle *handle);
 
-/** ls_isend and ls_handle_wait. Two ranks that both send large tensors before they receive wait for each other. */
+/**
+ * Calls ls_isend and ls_handle_wait. Two ranks that both send large tensors before they receive wait for each other.
+ */
 LS_API ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
-/** ls_irecv and ls_handle_wait. */
+/** Calls ls_irecv and ls_handle_wait. */
 LS_API ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * `tensor`, as one that depends on `others` too, which get no gradient from it: mpi4torch's JoinDummies. Communication
- * needs no such help here; it is for programs that are written with it.
+ * Returns `tensor` with an additional dependency on `others`, which get no gradient from it (mpi4torch's JoinDummies).
+ * Communication does not need it; it helps to port programs that use JoinDummies.
  */
 LS_API ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count);
 
 /**
- * ls_gradcheck over several ranks: compares the gradients of the sum over ranks of sum(w * function(inputs)) with
- * central differences, for every element of every input of every rank that requires one. Inputs may differ from rank to
- * rank; a rank may have none. Every rank calls it and fails when any gradient is wrong; the message of the rank whose
- * input it is says which.
+ * Checks gradients over several ranks. Compares the gradients of the sum over ranks of sum(w * function(inputs)) with
+ * central differences, for every element of every input that requires a gradient. Inputs may differ between ranks, and
+ * a rank may have none. All ranks call it, and fail if any gradient is wrong. The rank of the input has the details in
+ * its message.
  */
 LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count,
                                           void *user, const ls_gradcheck_options *options) LS_WARN_UNUSED;
 
 /* ---- training on many ranks ----------------------------------------------------------------------------------- */
 
-/** Gives every rank the parameters and buffers of rank `root`. LS_ERR_MISMATCH, on every rank, when the models
- * differ in names, shapes or dtypes. */
+/**
+ * Copies the parameters and buffers of rank `root` to every rank. Fails with LS_ERR_MISMATCH on every rank if the
+ * models differ in names, shapes or dtypes.
+ */
 LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) LS_WARN_UNUSED;
 
 /**
- * Replaces every gradient by its mean over ranks. Parameters without a gradient on some rank count there as zero; those
- * without one anywhere keep none. The gradients of an ls_pipeline are weighed by the samples of its
- * ls_pipeline_backward, for the mean over the samples of all ranks (LS_ERR_STATE where several steps are gathered that
- * were divided over the ranks in different ways); a rank that had none brings nothing. Batch normalisation and dropout
- * stay those of each rank's samples; a warning says so.
+ * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient of
+ * the parameter; otherwise the parameter keeps none.
+ *
+ * Gradients of an ls_pipeline are scaled by the samples of ls_pipeline_backward, so that the result is the mean over
+ * the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several steps were
+ * accumulated whose samples were distributed over the ranks in different ways. Batch normalization and dropout use each
+ * rank's samples; a warning says so.
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
-/** Options of ls_data_parallel. */
+/** Options of ls_data_parallel. A zero field selects the default. */
 typedef struct ls_data_parallel_options {
-    bool no_initial_sync; /**< the ranks' parameters and buffers are equal already */
+    bool no_initial_sync; /**< no initial copy: the ranks' parameters and buffers are already equal */
     /**
-     * LS_BF16 or LS_F16: gradients travel in half the bytes, as by PyTorch's bf16_compress_hook; in three quarters
-     * where a large vector goes by halves among many ranks (docs/reference/communication.md), as its sums are f32 on
-     * their way. Each rank's share is rounded, the shares are added up in f32, and their mean is rounded once more. So
-     * where g is the mean and m that of the magnitudes, an element is wrong by at most u (m + |g|), u being 2^-8 for
-     * bf16 and 2^-11 for f16. f16 ends at 65504, beyond which it is Inf, and is by steps of 2^-24 below 2^-14. What the
-     * ranks tell each other besides stays f32, and so do the gradients before and afterwards; all ranks still get the
-     * same bits. LS_ERR_UNSUPPORTED where a parameter is of f64. LS_F32, which is zero: they travel as they are.
+     * LS_BF16 or LS_F16 sends gradients in half the bytes, as PyTorch's bf16_compress_hook does. Rabenseifner's
+     * algorithm, for large vectors on many ranks, needs three quarters, because it sends partial sums in f32
+     * (docs/internals/communicator.md). LS_F32, which is zero, sends them unchanged.
+     *
+     * Each rank's share is rounded, the shares are added in f32, and the mean is rounded once more. With the mean g and
+     * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
+     * f16. f16 overflows to Inf beyond 65504, and has steps of 2^-24 below 2^-14.
+     *
+     * All ranks still get the same bits. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a parameter is f64.
      */
     ls_dtype reduce_dtype;
 } ls_data_parallel_options;
 
 /**
- * A module that does what `model` does (which it takes over), trained by all ranks of `comm` (lent; it must outlive the
- * module) together: parameters and buffers start as rank 0's, and every backward pass ends with the gradient that one
- * process with the whole batch would have. The first axis of input and output counts the samples, of which the ranks
- * may have different numbers. A mean over samples is by what the loss divides by (elements, the weights of targets,
- * those that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once.
- * Where a loss is not one mean the ranks exchange a few numbers before the pass.
+ * Returns a module that the ranks of `comm` train together. Every backward pass produces on every rank the gradient
+ * that one process with the global batch would get. docs/explanation/data-parallel.md explains losses, operations and
+ * failures.
  *
- * A mean made by hand divides a sum over samples, whose gradient is that of the sum over all ranks. So the divisor must
- * be that of the global batch: ls_batch.global_count, or the ls_allreduce of this rank's count (of a mask's sum). A
- * division by the count of one rank makes the gradient as many times too large as there are ranks, and ls_mean avoids
- * it. The same applies to statistics of this rank's samples that reach the loss as constants, through ls_detach or
- * ls_no_grad. Rank 0 logs one warning for such a loss in the first 100 passes of the module. It detects a divisor that
- * equals a count of this rank, that differs from rank to rank, or that was computed from the module's output.
+ * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call.
  *
- * Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, because one process would
- * combine those of the global batch: ls_softmax, ls_max or ls_cross_entropy along the axis of the samples, x minus the
- * mean over the samples, ls_sqrt of such a mean, ls_embedding with the samples as rows. The message names the operation
- * and the axis. ls_forward fails if an output of the model depends on such an operation, and ls_backward if the loss
- * does. Remedy: let the ranks exchange the samples (ls_allgather) or the result (ls_allreduce) first; the program is
- * responsible for what it makes of the exchanged values.
- *
- * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
- * the loss: inside the model in its first 100 forward passes and in every 16th after them, which costs nothing in the
- * others, and from the output to the loss in every pass. It does not see, and does not refuse, an operation inside the
- * model if the samples come from further inputs, from elements that the program reads and writes itself, or through
- * ls_custom without `by_sample`; if the axis of the samples was merged with another one and split again in a different
- * way; or if the pass is not recorded (ls_no_grad). Operations that pick or move samples by their positions along the
- * first axis (ls_narrow, ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by
- * positions) use the positions in this rank's share, and are not refused. If a program means positions in the global
- * batch, it gathers the batch first.
- *
- * The gradients of other leaves stay on each rank; their average over the ranks is the gradient of one process. While
- * the model trains, batch normalisation is over the samples of all ranks, and dropout draws for each sample the numbers
- * of its place in the whole batch (that of rank 0 comes first), if the ranks are seeded alike: for a model with either
- * (or with a module that says whole_batch) every forward pass in training mode is a collective call. Other random
- * numbers are each rank's own. Parameters that no sample used on some or all ranks are fine. A backward pass that gives
- * the model no gradient on any rank (a loss of its detached outputs) leaves its gradients as they are, and the next
- * pass averages them. `options` may be NULL. A collective call.
- *
- * A step that fails on one rank fails on all ranks, also on those that call ls_data_parallel_skip. All ranks then drop
- * the gradients of the model, or keep those from before the step. So a program that goes on with the next step keeps
- * equal models.
- *
- * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
- * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
- * first rank that has samples. A buffer that no rank has changed keeps its bits, and so does a buffer that all ranks
- * have changed alike. Statistics of batch normalisation need no averaging, because they are those of the global batch.
- *
- * The gradient of a frozen parameter (ls_set_requires_grad(parameter, false)) does not travel, unless the parameter has
- * a gradient from an earlier pass. A parameter may be frozen or unfrozen between two passes, on all ranks alike.
- * LS_ERR_MISMATCH on every rank if it is frozen on some ranks only.
- *
- * Of several inputs (ls_forward_many) the first that is not NULL counts the samples. The others are handed on as each
- * rank gives them: those of samples with this rank's share, what is the same for all samples (a mask of positions)
- * whole, an absent mask or hidden state as NULL. The first axis of each output counts samples, or it is one number, a
- * mean over them. In a recurrent program that calls the module several times before the pass, with outputs of one call
- * as inputs of the next, each call has the same samples.
+ * - Parameters and buffers start as rank 0's.
+ * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
+ *   samples calls ls_data_parallel_skip.
+ * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
+ *   ignored. A sum is the sum over all ranks. Terms of the parameters alone count once. If the loss is not a single
+ *   mean, the ranks exchange a few numbers before the pass.
+ * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
+ *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
+ *   passes, rank 0 warns once of a divisor that equals a count of this rank, differs between ranks, or was computed
+ *   from the output.
+ * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
+ *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
+ *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
+ *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. The page lists the operations that are not
+ *   detected.
+ * - Operations that select or move samples by position (ls_narrow, ls_index_select, ls_flip, ls_roll, ls_tril and
+ *   ls_triu of [samples, n]) use positions in this rank's share.
+ * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
+ *   global batch if the ranks have the same seed. Each forward pass of such a model, or of a module with whole_batch,
+ *   is then a collective call. Other random numbers are local.
+ * - Parameters may be unused on some or all ranks. A pass that reaches the model on no rank leaves its gradients
+ *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local; their average over
+ *   the ranks is the gradient of one process.
+ * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
+ *   so a program that continues keeps equal models.
+ * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
+ *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed
+ *   equally, keep their bits.
+ * - The gradient of a frozen parameter is not sent, unless it has a gradient from an earlier pass. Freeze and unfreeze
+ *   on all ranks equally; otherwise every rank gets LS_ERR_MISMATCH.
+ * - With several inputs (ls_forward_many), the first that is not NULL counts samples. Pass inputs per sample as this
+ *   rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL. An
+ *   output may also be one number, a mean over the samples. If the module is called several times before the pass, each
+ *   call must have the same samples.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
 /**
- * While `on`, backward passes through the data-parallel module only add to this rank's own gradients. Gradients
- * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
- * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. Each
- * such pass has two small all-reduces: one before it, of the losses' divisors, and one after it, through which all
- * ranks learn whether it gave the model a gradient. Every rank must call this alike. For local SGD, leave it
- * on and let each rank step its optimizer; ls_sync_parameters gives all ranks the same parameters again. ls_trial_run
- * does not compare the replicas then.
+ * Switches local accumulation on or off. While it is on, backward passes add gradients on each rank without
+ * communication of gradients. The first backward pass after it is switched off averages the sum over the ranks. The
+ * result is the sum of the gradients of all these passes' global batches, for any distribution of the samples.
+ *
+ * All ranks make the same call. Each of these passes has two small all-reduces: before it for the denominators of the
+ * loss, and after it to agree whether it gave the model a gradient. For local SGD, leave it on, let each rank step its
+ * optimizer, and call ls_sync_parameters from time to time. ls_trial_run then does not compare the replicas.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
 /**
- * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
- * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
- * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
- * it counts the samples, and zeros where it does not.
+ * Takes part in a step without samples, instead of the forward and backward pass. This rank then gets the gradients of
+ * the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another rank's, with
+ * size 0 along the sample axis, and zeros if an input has no sample axis.
  *
- * Every rank needs samples in three cases, which fail with LS_ERR_MISMATCH: a loss of several data-parallel modules'
- * outputs that is not one mean; several calls of a model with batch normalisation or dropout before one backward pass;
- * and a backward pass on detached outputs of the module, which gives it no gradient, before the pass that does.
+ * Fails with LS_ERR_MISMATCH in cases in which every rank needs samples:
+ *
+ * - a loss of several data-parallel modules that is not one mean
+ * - several calls of a model with batch normalization or dropout before one backward pass
+ * - a backward pass of detached outputs, without gradient for the module, before the pass with its gradient
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
 /**
- * Returns the loss of the global batch, the same number on every rank: the mean of the ranks' losses, each scaled by
- * what it divides by (samples, elements, the weights of the targets that count). `loss` is this rank's, one mean over
- * the samples of the last forward pass, before or after its ls_backward. A rank with an empty share gives NULL, after
- * ls_data_parallel_skip; then all ranks call this function after ls_backward. A collective call, with one small
- * all-reduce; on one rank it is ls_item.
+ * Returns the loss of the global batch, the same number on every rank: the mean of the ranks' losses, scaled by their
+ * denominators. `loss` is one mean over the samples of the last forward pass. A collective call, with one small
+ * all-reduce. On one rank it is ls_item.
  *
- * Returns NAN without an error if no target of the global batch counts. Returns NAN and sets the error on every rank
- * if a rank fails. LS_ERR_UNSUPPORTED for a sum, or for several sums or means added up: call this function for each
- * mean before ls_backward, and add up sums by ls_comm_allreduce. LS_ERR_STATE for a loss that is not recorded
- * (ls_no_grad), or of an earlier pass.
+ * Call it before or after ls_backward. If a rank has no samples, this rank passes NULL after ls_data_parallel_skip, and
+ * all ranks call it after ls_backward. Returns NAN without an error if no target of the global batch counts. On
+ * failure, returns NAN on every rank and sets the error:
+ *
+ * - LS_ERR_UNSUPPORTED: the loss is a sum, or a sum of several terms. Call the function for each mean before
+ *   ls_backward, and add up sums with ls_comm_allreduce.
+ * - LS_ERR_STATE: the loss is not recorded (ls_no_grad), or belongs to an earlier pass.
+ * - another status: a rank failed.
  */
 LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
 
 /**
- * Compares the parameters of a data-parallel module over the ranks of its communicator, bit by bit, through a hash.
- * Returns LS_ERR_MISMATCH on every rank if they differ; the message names the first parameter that differs, with both
- * values and ranks. For training loops without a trial, after an epoch or before a checkpoint: ls_trial_run does so by
- * itself. Does not compare buffers. Costs one pass over the parameters and one small all-reduce. Returns
- * LS_ERR_ARGUMENT for another module. A collective call.
+ * Compares the parameters of a data-parallel module over its ranks, bit by bit, through a hash. Does not compare
+ * buffers. Use it after an epoch or before a checkpoint; ls_trial_run does so itself. Costs one pass over the
+ * parameters and one small all-reduce. A collective call.
+ *
+ * Fails with LS_ERR_MISMATCH on every rank if parameters differ. The message names the first such parameter, with both
+ * values and ranks. Fails with LS_ERR_ARGUMENT for another module.
  */
 LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
-/** The communicator of a data-parallel module, lent; NULL for any other module. */
+/** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for another module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 
-/* ---- models cut over ranks ------------------------------------------------------------------------------------ */
+/* ---- sharded models -------------------------------------------------------------------------------------------- */
 
 /**
- * Layers whose parameters are divided over the ranks of `comm` (lent; it must outlive them), each rank with an equal
- * share or, where that does not come out, one more on the first ranks. All ranks feed them the same input and compute
- * the same loss, which counts once: gradients of divided parameters are parts, those of whole ones equal, of what one
- * process would get. Seeded alike, the ranks start with the parts of that process's parameters. `options` may
- * be NULL. To combine with data parallelism, divide the world with ls_comm_split and wrap the model in
- * ls_data_parallel over the ranks that hold the same parts.
+ * Layers whose parameters are sharded over the ranks of `comm`. If a size is not divisible, the first ranks have one
+ * row or column more.
+ *
+ * - The layers borrow `comm`. `options` may be NULL.
+ * - All ranks use the same input and compute the same loss, which counts once.
+ * - Each rank gets the gradient of its shard, and of parameters that all ranks have, as one process would.
+ * - With the same seed on all ranks, the shards start as the parts of one process's parameters.
+ * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel over the ranks with
+ *   the same shards.
  */
 
-/** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields are the defaults. */
+/** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
 typedef struct ls_parallel_linear_options {
-    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    ls_dtype dtype; /**< dtype of the parameters; 0: LS_F32 */
     bool no_bias;   /**< no bias */
 } ls_parallel_linear_options;
 
-/** Linear cut along its outputs: this rank's part of y = x weight^T + bias, what ls_nn_row_parallel takes. */
+/**
+ * Returns a linear layer that is sharded along its outputs. Its output is this rank's part of y = x weight^T + bias.
+ */
 LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out,
                                         const ls_parallel_linear_options *options);
-/** Linear cut along its inputs, of which it takes this rank's part: y, added up over the ranks. */
+/**
+ * Returns a linear layer that is sharded along its inputs. It takes this rank's part of the input (the output of
+ * ls_nn_column_parallel), and adds y up over the ranks.
+ */
 LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options);
-/** The parts of all ranks put together along the last axis, where the next layer is not cut. */
+/**
+ * Returns a layer that concatenates the parts of all ranks along the last axis, for a next layer that is not sharded.
+ */
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**
- * ls_nn_dropout of what is divided over the ranks along its last axis, as ls_nn_column_parallel leaves it: each rank
- * draws the numbers of its part, so that the whole is that of one process, if the ranks are seeded alike. What every
- * rank has whole takes ls_nn_dropout, which then draws the same on all of them. In training mode a collective call.
+ * Returns an ls_nn_dropout for values that are sharded along the last axis (after ls_nn_column_parallel). With the same
+ * seed on all ranks, the result is the result of one process. Use ls_nn_dropout for values that all ranks have. A
+ * collective call in training mode.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
-/** ls_nn_embedding with the rows of its table divided over the ranks. */
+/** Returns an ls_nn_embedding with the rows of its table sharded over the ranks. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
-/** In which order a stage takes its micro-batches: 1F1B holds fewer at once, both give the same bits. */
+/** The order of a stage's micro-batches. 1F1B holds fewer of them at the same time. Both give the same bits. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
-/** Options of ls_pipeline; zero fields mean the defaults. */
+/** Options of ls_pipeline. Zero fields select the defaults. */
 typedef struct ls_pipeline_options {
-    int micro_batches;             /**< parts of a batch that follow each other; 0: twice the number of stages */
-    ls_pipeline_schedule schedule; /**< 0: LS_PIPELINE_1F1B */
-    const int *cut;                /**< the layers that stages 1, 2, ... begin with; NULL: balanced */
-    ls_tensor *sample; /**< an input on rank 0 to time the layers with (lent); NULL: balance their parameters */
+    int micro_batches;             /**< number of micro-batches per batch; 0: twice the number of stages */
+    ls_pipeline_schedule schedule; /**< order of the micro-batches; 0: LS_PIPELINE_1F1B */
+    const int *cut;                /**< indices of the first layers of stages 1, 2, ...; NULL: balanced */
+    ls_tensor *sample; /**< borrowed input on rank 0, to time the layers for balancing; NULL: balance the parameters */
 } ls_pipeline_options;
 
 /**
- * Cuts `model` (an ls_sequential of layers of one input and one output; taken over) into one stage per rank of `comm`
- * (lent; it must outlive the module). Hooks of the layers stay, those of the ls_sequential itself go with it.
- * Layers that share a parameter must lie in one stage. Every rank gives the same model and gets a module of its own
- * stage's layers, under their names in the model, which an optimizer of its own trains. ls_forward of it gives the
- * whole model's output on every rank, without gradient, from rank 0's input (the others give any tensor). To combine
- * with data parallelism, divide the world with ls_comm_split and call ls_sync_gradients over the ranks of the same
- * stage behind ls_pipeline_backward; the pipelines may have different numbers of samples. A collective call.
+ * Splits `model` into one stage per rank of `comm`, and returns this rank's stage. `model` is an ls_sequential of
+ * layers with one input and one output, the same on all ranks. Takes ownership of `model`, and borrows `comm`. A
+ * collective call.
+ *
+ * - Layers that share a parameter must be in one stage.
+ * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
+ * - Each rank has its own optimizer for its stage.
+ * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The other
+ *   ranks pass any tensor.
+ * - To combine with data parallelism, split the world with ls_comm_split, and call ls_sync_gradients over the ranks of
+ *   the same stage after ls_pipeline_backward. The pipelines may have different numbers of samples.
  */
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 
 /**
- * One batch through the pipeline and back: adds the gradients of the mean of the criterion over all samples to those of
- * each stage's parameters. Rank 0 gives `input`, the last rank `target`, `criterion` and its `user`; what the others
- * give does not matter. The criterion must be a mean over samples that count alike (a sum, a mean by weights of targets
- * or without ignored ones is LS_ERR_UNSUPPORTED). The first axes count the samples, which the micro-batches share out.
- * `*loss` (may be NULL) becomes that mean on every rank. A stage that fails in mid-step tells the others, which fail
- * with LS_ERR_MISMATCH and its sentence; one that was done before learns of it in its next step. The pipeline takes no
- * more steps then (LS_ERR_STATE where it failed); the communicator is as it was. A collective call.
+ * Runs one batch forward and backward through the pipeline. Adds the gradients of the mean of the criterion over all
+ * samples to the gradients of each stage. Rank 0 passes `input`; the last rank passes `target`, `criterion` and `user`.
+ * Other arguments are ignored. The first axis counts samples, which the micro-batches divide. Sets `*loss`, which may
+ * be NULL, to the mean on every rank. A collective call.
+ *
+ * The criterion must be a mean in which all samples count equally. Fails with LS_ERR_UNSUPPORTED for a sum, a weighted
+ * mean, or a mean that excludes ignored targets.
+ *
+ * If a stage fails during the step, the other stages fail with LS_ERR_MISMATCH and its message. A stage that has
+ * already finished the step fails in its next step. The pipeline refuses further steps (with LS_ERR_STATE on the failed
+ * stage). The communicator stays usable.
  */
 LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
                                       void *user, double *loss) LS_WARN_UNUSED;

@@ -3,17 +3,26 @@
  * Entry functions of plug-ins. A plug-in is a shared library `lockstep-NAME.so` that the library opens on demand. It
  * exports one entry function and needs no symbol of the library. lockstep.h does not include this header.
  *
+ * ```c
+ * #include <lockstep/sys/module.h>
+ * static const ls_backend *table;
+ * LS_API ls_backend_module_function ls_backend_module;
+ * const ls_backend *ls_backend_module(int abi_version, const ls_core *core) {
+ *     return core != NULL && abi_version == LS_BACKEND_ABI ? table : NULL;
+ * }
+ * ```
+ *
  * | plug-in | entry function | opened for |
  * |---|---|---|
  * | `lockstep-NAME.so` | `ls_backend_module` | `.backend = "NAME"` of ls_init |
  * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
  * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
  *
- * The library calls the entry function once, with the version of the interface and a table of the library's functions,
- * which stays valid. The function returns the plug-in's table, or NULL if it does not know this version.
+ * The library calls the entry function once, with the version of the interface and a table of the library's functions.
+ * This table stays valid. The function returns the plug-in's table, or NULL if it does not know this version.
  *
- * The tables are opaque here: their layout changes from version to version. So plug-ins are built in Lockstep's source
- * tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.
+ * The tables are opaque here, because their layout changes from version to version. So plug-ins are built in Lockstep's
+ * source tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.
  */
 #ifndef LOCKSTEP_SYS_MODULE_H
 #define LOCKSTEP_SYS_MODULE_H
@@ -22,7 +31,7 @@
 extern "C" {
 #endif
 
-/** The versions of the three interfaces, for the parameter `abi_version` of an entry function. */
+/** Versions of the three interfaces, for the parameter `abi_version` of an entry function. */
 enum { LS_BACKEND_ABI = 15, LS_CUDA_ABI = 2, LS_ONEDNN_ABI = 4 };
 
 /** A backend of communicators. Opaque. */
