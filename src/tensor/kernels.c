@@ -1,4 +1,4 @@
-/* What stands in the table for a kernel that a device lacks. */
+/* Replacements for kernels that a device lacks. */
 #include "tensor/device.h"
 
 #include "base/status.h"
