@@ -24,8 +24,8 @@ typedef struct check {
     double step, absolute, relative;
     ls_random_state random; /* the thread's generator at the start */
     ls_tensor *weight;      /* f64, of the result's shape; created at the first call of the function */
-    ls_status
-        found; /* the first difference found; the check continues, because other ranks wait for its remaining calls */
+    /* the first difference found; the check continues, because other ranks wait for its remaining calls */
+    ls_status found;
     char message[LS_ERROR_CAPACITY];
 } check;
 

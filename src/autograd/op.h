@@ -22,8 +22,8 @@
 
 #define LS_NODE_INPUTS 5
 #define LS_NODE_SAVED  3
-#define LS_NODE_WEIGHT                                                                                                 \
-    3 /* index in number[] of a node that sums over samples: first the divisor, then its scaling factor */
+/* index in number[] of a node that sums over samples: first the divisor, then its scaling factor */
+#define LS_NODE_WEIGHT 3
 
 typedef struct ls_op ls_op;
 typedef struct ls_node ls_node;
@@ -95,16 +95,17 @@ struct ls_op {
     const char *name; /* public name, for messages: "ls_matmul" */
     ls_status (*shape)(ls_op_call *call);
     ls_status (*forward)(ls_op_call *call); /* NULL: the shape rule made a view, and nothing is computed */
-    ls_status (*backward)(
-        ls_node *node,
-        ls_tensor *gradient); /* NULL: not differentiable. `gradient` is borrowed and may have any strides */
+    /* NULL: not differentiable. `gradient` is borrowed and may have any strides */
+    ls_status (*backward)(ls_node *node, ls_tensor *gradient);
     ls_status (*complete)(ls_node *node); /* NULL, or called before a pass that will reach the node, to end the
                                              program's unfinished asynchronous work; may record more nodes */
     ls_samples_rule over_samples;         /* NULL: each element depends only on the elements at its position */
-    void (*hold)(void *context,
-                 bool hold); /* NULL, or called with the context of the parameters when a node is recorded (true) and
-                                when it is freed (false); the context may contain the row */
-    size_t kernel;           /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
+    /*
+     * NULL, or called with the context of the parameters when a node is recorded (true) and when it is freed (false);
+     * the context may contain the row
+     */
+    void (*hold)(void *context, bool hold);
+    size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* the backward rule reads the output, which is saved[0] while the rule runs */
     bool communicates; /* if a gradient reaches the node on one rank, the backward rule runs on all ranks, with zeros on
@@ -145,10 +146,10 @@ struct ls_node {
                           of its own segment (a pipeline's micro-batches) */
     uint64_t wanted;   /* bit i: input i wants a gradient; see ls_wants */
     unsigned reads;    /* bit k: a wanted gradient needs the elements of input k */
-    uint32_t versions[LS_NODE_INPUTS +
-                      1]; /* of the storages of the first inputs and of the output, when the node was recorded */
-    ls_tensor **inputs;   /* owned references; points to inline_inputs, or to a separate array (concat and similar
-                             operations), with the words of wanted bits after the inputs */
+    /* of the storages of the first inputs and of the output, when the node was recorded */
+    uint32_t versions[LS_NODE_INPUTS + 1];
+    ls_tensor **inputs; /* owned references; points to inline_inputs, or to a separate array (concat and similar
+                           operations), with the words of wanted bits after the inputs */
     ls_tensor *inline_inputs[LS_NODE_INPUTS];
     ls_tensor *saved[LS_NODE_SAVED];
     ls_op_parameters parameters;
@@ -233,8 +234,8 @@ typedef struct ls_pass_watch {
     bool (*fail)(void *user, bool begun);
     bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape; returns whether the
                                   user also watches the next pass */
-    void (*hold)(void *user,
-                 bool hold); /* NULL, or keeps the user alive while it watches (true), until called with false */
+    /* NULL, or keeps the user alive while it watches (true), until called with false */
+    void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
@@ -257,9 +258,9 @@ typedef struct ls_leaf_hook {
  * be summed over these ranks.
  */
 typedef struct ls_division {
-    ls_status (*add)(void *user,
-                     double *number); /* replaces the number by its sum over the ranks; collective. NULL: not sharded */
-    void *user;                       /* identifies the ranks: equal for equal ranks */
+    /* replaces the number by its sum over the ranks; collective. NULL: not sharded */
+    ls_status (*add)(void *user, double *number);
+    void *user; /* identifies the ranks: equal for equal ranks */
 } ls_division;
 
 enum { LS_DIVIDED_TENSOR, LS_DIVIDED_MODEL, LS_DIVISIONS };
@@ -277,17 +278,20 @@ struct ls_leaf {
     ls_tensor *gradient; /* owned; dense; NULL until first needed or until placed in a flat buffer */
     ls_leaf_hook *hooks; /* in the order of their calls */
     ls_leaf *next_touched;
-    ls_division divisions[LS_DIVISIONS]; /* first: the leaf is a shard of a tensor; second: the leaf is a whole tensor
-                                            of a model whose tensors are distributed */
-    uint64_t pass;                       /* the pass in which `remaining` was counted */
-    uint64_t given;                      /* the last pass that gave it a gradient */
-    int uses;                            /* number of inputs of nodes on tapes that are this leaf */
-    int remaining;                       /* number of these inputs that the present pass has not passed yet */
-    bool has_gradient;                   /* false: the next gradient overwrites, and ls_grad returns NULL */
-    bool touched; /* the present pass has given it a gradient, and its hooks are not called yet */
-    bool listed;  /* in the list of leaves touched by the present pass */
-    bool fresh;   /* it had no gradient before the present pass */
-    bool lent;    /* ls_grad has returned the gradient: the program may have computed with it */
+    /*
+     * first: the leaf is a shard of a tensor; second: the leaf is a whole tensor of a model whose tensors are
+     * distributed
+     */
+    ls_division divisions[LS_DIVISIONS];
+    uint64_t pass;     /* the pass in which `remaining` was counted */
+    uint64_t given;    /* the last pass that gave it a gradient */
+    int uses;          /* number of inputs of nodes on tapes that are this leaf */
+    int remaining;     /* number of these inputs that the present pass has not passed yet */
+    bool has_gradient; /* false: the next gradient overwrites, and ls_grad returns NULL */
+    bool touched;      /* the present pass has given it a gradient, and its hooks are not called yet */
+    bool listed;       /* in the list of leaves touched by the present pass */
+    bool fresh;        /* it had no gradient before the present pass */
+    bool lent;         /* ls_grad has returned the gradient: the program may have computed with it */
 };
 
 /* Calls ls_tensor_changed on the gradient if the program may have seen it. */

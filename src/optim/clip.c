@@ -87,8 +87,8 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
         *norm = total;
     }
     const double factor = max_norm / (total + 1e-6);
-    const bool scales =
-        !(factor >= 1); /* also for NaN: it makes all gradients NaN, which shows the problem, as in PyTorch */
+    /* also for NaN: it makes all gradients NaN, which shows the problem, as in PyTorch */
+    const bool scales = !(factor >= 1);
     ls_tensor *gradient;
     for (int index = 0; scales && (gradient = next_gradient(model, &index)) != NULL;) {
         LS_TRY(ls_kernels_of(gradient)->scale(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,

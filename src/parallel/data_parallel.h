@@ -67,11 +67,11 @@ typedef struct ls_data_parallel_state {
                                           tail if they are averaged in place or as 16-bit floats. NULL: no elements */
     ls_gradient_span *spans;           /* capacity: one per parameter */
     ls_gradient_spans spans_of[LS_FLAT_LIMIT]; /* in the present averaging */
-    ls_dtype
-        reduce_dtype; /* LS_BF16 or LS_F16: the dtype in which the only flat buffer, of f32, is averaged; else LS_F32 */
+    /* LS_BF16 or LS_F16: the dtype in which the only flat buffer, of f32, is averaged; else LS_F32 */
+    ls_dtype reduce_dtype;
     ls_storage *halves; /* the gradients as 16-bit floats, on their device; NULL without reduce_dtype */
-    ls_storage
-        *host_halves; /* communicator memory in which they are averaged: `halves` itself on the CPU; NULL if in place */
+    /* communicator memory in which they are averaged: `halves` itself on the CPU; NULL if in place */
+    ls_storage *host_halves;
     int parameter_count;
     int buffer_count;
     ls_buffer_record *buffers;
@@ -92,9 +92,9 @@ typedef struct ls_data_parallel_state {
     bool pending;   /* the last pass gave the model no gradient on any rank: a later pass may */
     bool told;      /* the ranks have shared the cause of a failure */
     double usual;   /* divisor of a loss, or samples, that has weight 1; 0 before the first averaging */
-    const ls_tensor
-        *loss;      /* of the last backward pass since the last forward pass, only for comparison; NULL: no such pass */
-    double divisor; /* of that loss, or samples; NAN: the loss is not one mean over samples */
+    /* of the last backward pass since the last forward pass, only for comparison; NULL: no such pass */
+    const ls_tensor *loss;
+    double divisor;     /* of that loss, or samples; NAN: the loss is not one mean over samples */
     double all_samples; /* total over ranks in the present pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
     bool follows;       /* the present forward pass follows the samples (mixing.h) */

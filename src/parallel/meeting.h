@@ -94,8 +94,8 @@ typedef struct ls_agreement {
     ls_reduction reduction;
     int root;
     int axis[2];
-    ls_parts
-        gathered; /* each rank's contribution to the whole, set by the shape rule; no memory if the call has no axes */
+    /* each rank's contribution to the whole, set by the shape rule; no memory if the call has no axes */
+    ls_parts gathered;
     ls_parts scattered; /* each rank's share of the result; set in the same way */
     int64_t rows[];
 } ls_agreement;

@@ -456,8 +456,8 @@ static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     char text[LS_ERROR_CAPACITY];
     memcpy(text, ls_error_message(), sizeof text);
-    int64_t bounds[3] = {INT64_MAX, INT64_MAX,
-                         own != LS_OK ? t->stage : INT64_MAX}; /* minimum, -maximum, the stage that cannot take part */
+    /* minimum, -maximum, the stage that cannot take part */
+    int64_t bounds[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
         bounds[0] = t->input->size[0];
         bounds[1] = -t->input->size[0];

@@ -88,8 +88,8 @@ static void forget(void *memory, void *user) {
     message *m = memory;
     (void)user;
     const ls_status status = settle(m);
-    if (status != LS_OK &&
-        status != LS_ERR_STATE) { /* LS_ERR_STATE: this rank may have freed the communicator before */
+    /* LS_ERR_STATE: this rank may have freed the communicator before */
+    if (status != LS_OK && status != LS_ERR_STATE) {
         (void)ls_fail(status, "%s rank %d with tag %d, which nobody waited for: %s",
                       m->sends ? "ls_isend to" : "ls_irecv from", m->peer, m->tag, ls_error_message());
         (void)ls_scope_failed();

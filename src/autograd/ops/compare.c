@@ -162,8 +162,8 @@ static const ls_op where_op = {.name = "ls_where",
 ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b) {
     ls_tensor *const inputs[] = {a, b, condition};
     if (condition == NULL || a == NULL || b == NULL) {
-        return ls_apply(&where_op, (ls_tensor *[]){condition, a, b}, 3,
-                        NULL); /* in the user's order, for messages that number the arguments */
+        /* in the user's order, for messages that number the arguments */
+        return ls_apply(&where_op, (ls_tensor *[]){condition, a, b}, 3, NULL);
     }
     const ls_dtype result = ls_promote(a, b);
     return ls_apply_as(&where_op, inputs, 3, 2, NULL, ls_compute_dtype(result), result);

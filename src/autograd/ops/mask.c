@@ -59,9 +59,8 @@ static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, boo
         return ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no matrices: two dimensions or more", call, LS_SHAPE_TEXT(x));
     }
     const int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];
-    diagonal = diagonal < -rows     ? -rows
-               : diagonal > columns ? columns
-                                    : diagonal; /* a larger distance has the same result */
+    /* a larger distance has the same result */
+    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
     ls_tensor *row = counted(call, x, rows, 1);
     ls_tensor *column = row == NULL ? NULL : counted(call, x, 1, columns);
     ls_tensor *end = column == NULL ? NULL : ls_add_integer(row, diagonal);

@@ -74,8 +74,8 @@ ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor 
     }
     ls_tensor *all = order(&top_k_op, x, along, !smallest);
     ls_tensor *first = all == NULL ? NULL : ls_narrow(all, along, 0, k);
-    ls_tensor *index =
-        first == NULL ? NULL : ls_clone(first); /* a copy, because a view would keep all the indices alive */
+    /* a copy, because a view would keep all the indices alive */
+    ls_tensor *index = first == NULL ? NULL : ls_clone(first);
     ls_release(all);
     ls_release(first);
     return take(x, along, index, indices);

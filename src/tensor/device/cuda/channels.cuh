@@ -67,8 +67,8 @@ ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int
     return teams<256>(stream, name, parts * channels, [=] LS_BODY(team & t, int64_t i) {
         const int64_t part = quotient(i, channels), channel = i - part * channels;
         const int64_t last = least(count, (part + 1) * length);
-        const int64_t rows_on = t.size / inner,
-                      on = t.size - rows_on * inner; /* distance from one element of a member to its next */
+        /* distance from one element of a member to its next */
+        const int64_t rows_on = t.size / inner, on = t.size - rows_on * inner;
         int64_t e = part * length + t.lane;
         int64_t row = quotient(e, inner), within = e - row * inner;
         double sum[N] = {0};

@@ -119,8 +119,8 @@ template <class T>
 LS_BODY double weight_part(const conv_shape &s, int64_t i, const T *large, const T *small, int lane, int lanes) {
     int64_t tap[3];
     const int64_t pair = place_of(i, s.kernel, tap);
-    const int64_t output = ls::quotient(pair, s.channels),
-                  channel = pair - output * s.channels; /* index in the group */
+    /* index in the group */
+    const int64_t output = ls::quotient(pair, s.channels), channel = pair - output * s.channels;
     const int64_t group = ls::quotient(output, s.outputs);
     const int64_t plane = product_of(s.size), positions = product_of(s.out);
     double sum = 0;

@@ -54,8 +54,8 @@ template <int HALF> ls_status halves_of(ls_stream *stream, ls::matrices m, int64
     if (m.count == 1) {
         m.step = m.rows * m.leading;
     }
-    if (m.leading == m.columns && leading == m.columns &&
-        m.step == m.rows * m.columns) { /* all matrices as one long row */
+    /* all matrices as one long row */
+    if (m.leading == m.columns && leading == m.columns && m.step == m.rows * m.columns) {
         m.columns *= m.rows * m.count;
         m.rows = m.count = 1;
         m.leading = leading = m.step = m.columns;

@@ -147,8 +147,8 @@ static bool make_layouts(const conv_task *task, conv_layouts *layouts) {
     layouts->own[GIVEN + BIAS] = ls_layout_new(1, &outputs, dnnl_f32, dnnl_a);
     const dnnl_data_type_t from = shape->in_bf16 ? dnnl_bf16 : dnnl_f32;
     const ls_conv_work work = shape->work;
-    for (int i = WANTED; i <= HINT;
-         i += HINT - WANTED) { /* oneDNN computes a gradient in f32 for a forward pass in bf16 */
+    /* oneDNN computes a gradient in f32 for a forward pass in bf16 */
+    for (int i = WANTED; i <= HINT; i += HINT - WANTED) {
         const bool hint = i == HINT;
         layouts->own[i + LARGE] = ls_layout_new(2 + axes, large, work == LS_CONV_LARGE && !hint ? dnnl_f32 : from, tag);
         layouts->own[i + SMALL] = ls_layout_new(2 + axes, small, work == LS_CONV_SMALL && !hint ? dnnl_f32 : from, tag);
