@@ -12,7 +12,7 @@
 
 typedef struct conv_state {
     ls_layer_weight weight;
-    ls_tensor *bias; /* NULL without */
+    ls_tensor *bias; /* NULL without a bias */
     ls_conv_numbers numbers;
 } conv_state;
 

@@ -14,7 +14,7 @@ typedef struct ls_layer_weight {
 
 typedef struct ls_linear_state {
     ls_layer_weight weight;
-    ls_tensor *bias; /* NULL without */
+    ls_tensor *bias; /* NULL without a bias */
 } ls_linear_state;
 
 /*

@@ -36,7 +36,7 @@ ls_status ls_divided_total(ls_divided_sums *all, double *total) {
         for (int k = i; k < all->count; k++) {
             if (sums[k].divisions[LS_DIVIDED_MODEL].user == division.user) {
                 sum += sums[k].sum;
-                sums[k] = (ls_divided_sum_of){.sum = 0}; /* counted */
+                sums[k] = (ls_divided_sum_of){.sum = 0}; /* already counted */
             }
         }
         LS_TRY(division.add != NULL ? division.add(division.user, &sum) : LS_OK);

@@ -64,8 +64,8 @@ typedef struct ls_optimizer_type {
     double *(*momentum)(ls_optimizer *optimizer);
     bool one_by_one; /* a run is one parameter, because the method needs whole parameters */
     /*
-     * Returns the factor by which each step multiplies a product per parameter, and PyTorch's name of the product; NULL
-     * if it has none.
+     * Returns the factor by which each step multiplies a product per parameter. product_word is PyTorch's name of the
+     * product. Both are NULL without such a product.
      */
     double (*product_factor)(const ls_optimizer *optimizer, int64_t t);
     const char *product_word;
@@ -84,7 +84,7 @@ typedef struct ls_optimizer_type {
 
 /* One parameter of a group. Its state lies in the group's state buffers at `offset` bytes. */
 typedef struct ls_optimizer_slot {
-    ls_tensor *parameter; /* lent */
+    ls_tensor *parameter; /* borrowed */
     size_t offset;
     int64_t t; /* steps taken */
     double product;

@@ -66,8 +66,8 @@ struct ls_schedule {
     int64_t end; /* the last step; 0: no last step */
     ls_plateau plateau;
 
-    /* The frame's. */
-    ls_optimizer *optimizer; /* lent */
+    /* Used by the framework. */
+    ls_optimizer *optimizer; /* borrowed */
     int group_count;
     double *bases; /* of each group */
     double *rates; /* of each group; in the same memory */

@@ -6,7 +6,7 @@
 #include "optim/optimizer.h"
 
 typedef struct ls_snapshot {
-    const ls_module *model; /* lent */
+    const ls_module *model; /* borrowed */
     ls_tensor **tensors;    /* owned */
     int count;
 } ls_snapshot;

@@ -1,6 +1,6 @@
 /*
- * Averages the gradients of a data-parallel module over the ranks, so that they become those of one process with the
- * global batch.
+ * Averages the gradients of a data-parallel module over the ranks, so that they equal the gradients of one process with
+ * the global batch.
  *
  * Usually the loss is one mean over samples (samples.h). Its divisor d_r is this rank's part of the divisor in one
  * process: samples, elements, or the weights of the targets that count. The gradient of one process is
@@ -14,9 +14,9 @@
  * any rank has used, and which buffers are no longer equal.
  *
  * Otherwise the ranks agree before the backward pass on the sums D of the divisors. These cases are: sums; several sums
- * or means; communication inside of the model; gradients accumulated under no_sync. With P ranks, a loss that is one
- * mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is the number of ranks that have samples: its
- * terms of parameters alone then count once. In such a loss the gradient of each mean is scaled by R d_r / D, and that
+ * or means; communication inside the model; gradients accumulated under no_sync. With P ranks, a loss that is one mean
+ * is scaled by P d_r / D. Any other loss is scaled by P / R, with R the number of ranks that have samples: its terms of
+ * parameters alone then count once. In such a loss, the gradient of each mean is scaled by R d_r / D, and the gradient
  * of each sum by R. The plain average over ranks is then the gradient of one process.
  *
  * If gradients are exchanged as 16-bit floats (reduce_dtype), the tail is sent first, by itself, in f32. The average of

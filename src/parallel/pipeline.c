@@ -43,7 +43,7 @@ typedef struct stage_message {
 /* The cause why a step cannot be finished. */
 typedef struct failure {
     bool happened;
-    int stage; /* whose */
+    int stage; /* the failed stage */
     char text[LS_ERROR_CAPACITY];
 } failure;
 

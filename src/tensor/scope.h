@@ -41,7 +41,7 @@ struct ls_tape {
  * with the nodes, or is dropped.
  */
 typedef struct ls_scope_callback {
-    const struct ls_pass_watch *watch; /* autograd's */
+    const struct ls_pass_watch *watch; /* for autograd */
     void *user;
     /* NULL, or called when the record is made (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);

@@ -297,7 +297,7 @@ static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target
 
 static ls_tensor *class_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
     if (x == NULL || target == NULL) {
-        return ls_apply(op, (ls_tensor *[INPUTS]){[X] = x, [TARGET] = target}, INPUTS, NULL); /* refuses */
+        return ls_apply(op, (ls_tensor *[INPUTS]){[X] = x, [TARGET] = target}, INPUTS, NULL); /* reports the error */
     }
     if (check_arguments(op->name, x, target, options) != LS_OK) {
         return ls_scope_failed();

@@ -218,7 +218,7 @@ ls_tensor *ls_convolve(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const l
     const ls_op *op = numbers->transposed ? &transpose_op : &conv_op;
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL || weight == NULL) {
-        return ls_apply(op, inputs, CONV_INPUTS, NULL); /* refuses */
+        return ls_apply(op, inputs, CONV_INPUTS, NULL); /* reports the error */
     }
     if (!ls_inputs_are_here(op->name, inputs, CONV_INPUTS)) {
         return NULL;

@@ -240,7 +240,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     const ls_op *op = activation == LS_ACTIVATION_RELU ? &linear_relu_op : &linear_op;
     ls_tensor *const inputs[] = {x, weight, bias};
     if (x == NULL || weight == NULL) {
-        return ls_apply(op, inputs, 2, NULL); /* refuses */
+        return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
     const int count = bias != NULL ? 3 : 2;
     if (ls_check_floating(op->name, inputs, count) != LS_OK) {

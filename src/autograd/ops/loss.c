@@ -258,7 +258,7 @@ static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, l
                              double number) {
     ls_tensor *const inputs[] = {x, target};
     if (x == NULL || target == NULL) {
-        return ls_apply(op, inputs, 2, NULL); /* refuses */
+        return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
     if (ls_loss_check_reduction(op->name, reduction) != LS_OK) {
         return ls_scope_failed();

@@ -310,7 +310,7 @@ const ls_op *const ls_matmul_ops[] = {&matmul_op, NULL};
 ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b) {
     ls_tensor *const inputs[] = {a, b};
     if (a == NULL || b == NULL) {
-        return ls_apply(&matmul_op, inputs, 2, NULL); /* refuses */
+        return ls_apply(&matmul_op, inputs, 2, NULL); /* reports the error */
     }
     if (ls_check_floating(matmul_op.name, inputs, 2) != LS_OK) {
         return ls_scope_failed();

@@ -129,7 +129,7 @@ static ls_tensor *norm_rows(const ls_op *op, ls_tensor *x, int axes, ls_tensor *
                             double epsilon) {
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL) {
-        return ls_apply(op, inputs, 3, NULL); /* refuses */
+        return ls_apply(op, inputs, 3, NULL); /* reports the error */
     }
     if (axes == 0) {
         axes = weight != NULL ? weight->ndim : bias != NULL ? bias->ndim : 0;
@@ -542,7 +542,7 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                          ls_tensor *bias, bool training, double momentum, double epsilon) {
     if (x == NULL) {
-        return ls_apply(&batch_norm_op, &x, 1, NULL); /* refuses */
+        return ls_apply(&batch_norm_op, &x, 1, NULL); /* reports the error */
     }
     if (!ls_inputs_are_here(batch_norm_op.name, (ls_tensor *[]){x, running_mean, running_var, weight, bias}, 5)) {
         return NULL;

@@ -15,7 +15,7 @@ const ls_op *const *const ls_op_families[] = {
 bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count) {
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] == NULL) {
-            return ls_apply(&(const ls_op){.name = call}, inputs, input_count, NULL) != NULL; /* refuses */
+            return ls_apply(&(const ls_op){.name = call}, inputs, input_count, NULL) != NULL; /* reports the error */
         }
     }
     return ls_inputs_are_here(call, inputs, input_count);

@@ -203,7 +203,7 @@ static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_sh
 /* Applies pooling with options, or with an output size. */
 static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_numbers *options, const ls_shape *size) {
     if (x == NULL || !ls_inputs_are_here(op->name, &x, 1)) {
-        return ls_apply(op, &x, 1, NULL); /* refuses */
+        return ls_apply(op, &x, 1, NULL); /* reports the error */
     }
     ls_op_parameters parameters = {0};
     if (ls_check_floating(op->name, &x, 1) != LS_OK || ls_check_image(op->name, x) != LS_OK ||

@@ -77,7 +77,7 @@ static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before
 
 ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole) {
     if (x == NULL) {
-        return ls_apply(&dropout_op, &x, 1, NULL); /* refuses */
+        return ls_apply(&dropout_op, &x, 1, NULL); /* reports the error */
     }
     if (!(p >= 0.0 && p <= 1.0)) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: p is %g, must be from 0 to 1", dropout_op.name, p);

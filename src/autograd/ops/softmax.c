@@ -178,7 +178,7 @@ const ls_op *const ls_softmax_ops[] = {&softmax_op, &log_softmax_op, &logsumexp_
 
 static ls_tensor *apply_along(const ls_op *op, ls_tensor *x, int axis, bool keepdim, bool dense) {
     if (x == NULL) {
-        return ls_apply(op, &x, 1, NULL); /* refuses */
+        return ls_apply(op, &x, 1, NULL); /* reports the error */
     }
     if (ls_check_floating(op->name, &x, 1) != LS_OK) {
         return ls_scope_failed();

@@ -47,7 +47,7 @@ struct attention_graph {
     int made_count, operation_count;
     int64_t next;
     cudnnStatus_t status;
-    const char *at; /* what failed */
+    const char *at; /* the failed call */
 
     bool is_good() const {
         return status == CUDNN_STATUS_SUCCESS;

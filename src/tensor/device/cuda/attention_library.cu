@@ -40,7 +40,7 @@ using ls::attention_graph;
 using ls::attention_shape;
 using ls::packed_parts;
 
-/* ---- halves ---- */
+/* ---- 16-bit floats ---- */
 
 ls_status pack(ls_stream *stream, const attention_call &call, const packed_parts &all) {
     return call.half == LS_BF16 ? ls::pack_halves<LS_BF16>(stream, all) : ls::pack_halves<LS_F16>(stream, all);

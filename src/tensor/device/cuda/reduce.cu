@@ -114,7 +114,7 @@ template <class OP, class IN> struct job {
     T *y;
     ALL *partial; /* if set, gets the parts' values instead of y: part p of element o is at o * parts + p */
     int64_t parts;
-    bool onto; /* joins y */
+    bool onto; /* joins the result with y */
     axes kept, reduced;
 
     LS_BODY void put(int64_t place, int64_t part, ALL value) const {
