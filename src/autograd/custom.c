@@ -354,8 +354,8 @@ static void apply(custom *c, ls_tensor *const *inputs, ls_tensor **outputs) {
 }
 
 /*
- * Returns the device of the first input that the host cannot read, or the thread's device if there are no inputs. NULL:
- * every input is on the host.
+ * Returns the device of the first input that the host cannot read, or the thread's device if there are no inputs. NULL
+ * means the host.
  */
 static const ls_device *other_device(ls_tensor *const *inputs, int count) {
     if (count == 0) {

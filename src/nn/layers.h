@@ -23,7 +23,8 @@ typedef struct ls_linear_state {
  */
 ls_layer_weight ls_layer_add_weight(ls_module *module, ls_shape shape, ls_dtype dtype, double bound, bool normed);
 
-/* Returns the matrix by which the layer multiplies; the scope owns it. Returns NULL on failure. */
+/* Returns the layer's weight, as a borrowed pointer: the parameter itself, or a tensor of the scope. NULL on failure.
+ */
 static inline ls_tensor *ls_layer_weight_of(const ls_layer_weight *weight) {
     return weight->length == NULL ? weight->direction : ls_weight_norm(weight->direction, weight->length);
 }
