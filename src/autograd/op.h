@@ -278,10 +278,7 @@ struct ls_leaf {
     ls_tensor *gradient; /* owned; dense; NULL until first needed or until placed in a flat buffer */
     ls_leaf_hook *hooks; /* in the order of their calls */
     ls_leaf *next_touched;
-    /*
-     * first: the leaf is a shard of a tensor; second: the leaf is a whole tensor of a model whose tensors are
-     * distributed
-     */
+    /* first: ranks over which the tensor is sharded; second: ranks over which the model's tensors are distributed */
     ls_division divisions[LS_DIVISIONS];
     uint64_t pass;     /* the pass in which `remaining` was counted */
     uint64_t given;    /* the last pass that gave it a gradient */
