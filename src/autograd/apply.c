@@ -37,7 +37,7 @@ ls_dtype ls_autocast(ls_dtype dtype) {
     return before;
 }
 
-/* An input is NULL because what should have made it failed, and has noted that; or because the caller erred. */
+/* An input is NULL if the operation that made it failed (the error is noted already), or if the caller erred. */
 static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op, int i) {
     if (!ls_scope_explains_null(thread)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
@@ -114,7 +114,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     if (__builtin_expect(spread != 0, 0) && status == LS_OK) {
         ls_mixing_follow(&call);
     }
-    /* A result that is not floating (a conversion to integers) has no gradient, whatever went in. */
+    /* A result of an integer dtype has no gradient, whatever the inputs are. */
     const bool records = call.records && status == LS_OK && ls_dtype_is_floating((ls_dtype)call.output->dtype);
     if (records) {
         status = ls_tape_record(thread, &call);

@@ -1,7 +1,7 @@
-/* A backward pass, from its checks to its end. */
+/* The backward pass: checks, start, walk and end. */
 #include "autograd/backward.h"
 
-/* The gradient to begin with, times `weight`. */
+/* Sets the initial gradient, times `weight`. */
 static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
     if (gradient == NULL) {
         gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
@@ -31,7 +31,7 @@ bool ls_tape_communicates(void) {
     return false;
 }
 
-/* Ends what the program has begun and not ended, as if it did so now. */
+/* Completes asynchronous work that the program has started and not ended. */
 static ls_status complete(ls_thread_state *thread) {
     for (ls_scope *scope = thread->scope; scope != NULL; scope = scope->outer) {
         for (ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
@@ -99,7 +99,7 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     return status;
 }
 
-/* What can fail on this rank alone before the pass begins. */
+/* Makes the checks before the pass that can fail on this rank alone. */
 static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, const ls_tensor *gradient) {
     if (!ls_tensor_is_here("ls_backward", output) ||
         (gradient != NULL && !ls_tensor_is_here("ls_backward_with", gradient))) {
@@ -109,7 +109,7 @@ static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, 
     return check_output(output, gradient);
 }
 
-/* Opens the pass, runs it, closes it. */
+/* Opens the pass, runs it and closes it. */
 static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_backward_options *options) {
     if (thread->walking != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
@@ -129,18 +129,18 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     thread->walking = &pass;
     thread->pass++;
     (void)ls_no_grad(true);
-    ls_tensor_hold(output); /* a hook may release it */
+    ls_tensor_hold(output); /* a hook may release the tensor */
     const ls_status status = run_pass(&pass, output, options);
     ls_tensor_drop(output);
     thread->walking = NULL;
-    while (thread->scope != pass.scope) { /* a hook left it open */
+    while (thread->scope != pass.scope) { /* a hook may leave a scope open */
         (void)ls_scope_end(thread->scope);
     }
     const ls_status noted = ls_scope_close(pass.scope);
     return status != LS_OK ? status : noted;
 }
 
-/* The loss is NULL: what should have made it failed, or the caller erred. */
+/* The loss is NULL if the operation that made it failed, or if the caller erred. */
 static ls_status refuse_missing(ls_thread_state *thread) {
     if (thread->scope->status != LS_OK) {
         ls_error_restore(thread->scope->status, thread->scope->message);

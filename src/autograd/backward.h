@@ -1,20 +1,22 @@
-/* What the files of a backward pass share. */
+/* Declarations shared by the files of the backward pass. */
 #ifndef LS_AUTOGRAD_BACKWARD_H
 #define LS_AUTOGRAD_BACKWARD_H
 
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 
-/* Whether other ranks may need the node walked in the present pass of this thread. */
+/* Returns whether other ranks may need this node in the present pass of this thread. */
 static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node) {
     return node->op->communicates && node->segment == thread->segment;
 }
 
 /*
- * backward_failure.c. Each function keeps the thread's error. ls_find_due finds the next node at which other ranks can
- * be told of a failure: from `link` towards the beginning of the tape, then in outer scopes. ls_fail_at_node tells the
- * ranks that wait at a node. ls_fail_at_end tells the ranks that wait at the end of the pass. ls_fail_before_pass tells
- * the other ranks that this rank runs no pass.
+ * backward_failure.c. Each function keeps the thread's error.
+ *   - ls_find_due finds the next node at which other ranks can be notified of a failure: from `link` towards the
+ *     beginning of the tape, then in outer scopes.
+ *   - ls_fail_at_node notifies the ranks that wait at a node.
+ *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
+ *   - ls_fail_before_pass notifies the other ranks that this rank runs no pass.
  */
 ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link);
 void ls_fail_at_node(ls_node *node);
@@ -22,15 +24,15 @@ void ls_fail_at_end(const ls_backward_pass *pass);
 void ls_fail_before_pass(const ls_thread_state *thread);
 
 /*
- * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees what a
- * walk leaves on nodes that stay on a tape: gradients that a failed pass did not come to use, and outputs held.
+ * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the
+ * leftovers on nodes that stay on a tape: unused gradients of a failed pass, and held outputs.
  */
 ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape);
 void ls_settle_nodes(ls_scope *innermost);
 
 /*
- * backward_watches.c. ls_begin_watches tells the watches that a pass begins; `room` is for the findings of the pass.
- * ls_call_watches_back calls them at the end of the pass.
+ * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` stores the findings of the pass.
+ * ls_call_watches_back calls the watches at the end of the pass.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);

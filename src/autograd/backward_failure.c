@@ -1,11 +1,13 @@
-/* A backward pass that fails on this rank: tells the ranks that wait for this one. */
+/* Failure of a backward pass on this rank: notifies the ranks that wait for this rank. */
 #include <stdio.h>
 #include <string.h>
 
 #include "autograd/backward.h"
 
-/* Tells the other ranks of a node, which wait for this rank there, that the pass has failed here. Keeps the thread's
- * error. */
+/*
+ * Notifies the other ranks, which wait for this rank at the node, that the pass has failed here. Keeps the thread's
+ * error.
+ */
 void ls_fail_at_node(ls_node *node) {
     const ls_status status = ls_error_status();
     char message[LS_ERROR_CAPACITY];
@@ -15,8 +17,10 @@ void ls_fail_at_node(ls_node *node) {
     ls_error_restore(status, message);
 }
 
-/* Finds the next node at which other ranks can be told of a failure: from `link` towards the beginning of the tape,
- * then in outer scopes. */
+/*
+ * Finds the next node at which other ranks can be notified of a failure: from `link` towards the beginning of the tape,
+ * then in outer scopes.
+ */
 ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
     while (scope != NULL) {
         for (; link != NULL; link = link->previous) {
@@ -31,7 +35,7 @@ ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_lin
     return NULL;
 }
 
-/* Finds the first callback in this scope and its outer scopes that can tell other ranks of a failure. */
+/* Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. */
 static const ls_scope_callback *find_telling(const ls_scope *scope) {
     const ls_scope_callback *callback = NULL;
     for (; scope != NULL && callback == NULL; scope = scope->outer) {
@@ -43,8 +47,7 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
     return callback;
 }
 
-/* Tells the other ranks of a failure where no node is left at which they wait for this rank: they wait at the end of
- * the pass. */
+/* Notifies the other ranks if they wait for this rank at no further node, only at the end of the pass. */
 void ls_fail_at_end(const ls_backward_pass *pass) {
     const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
     if (callback == NULL) {
@@ -57,8 +60,10 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
     ls_error_restore(status, message);
 }
 
-/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
- * have no loss either. */
+/*
+ * Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and the other ranks then
+ * have no loss either.
+ */
 #define TRIES 16
 
 void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
@@ -82,8 +87,10 @@ void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
     }
 }
 
-/* Tells the other ranks the thread's error, because of which this rank runs no pass. They wait for this rank before the
- * pass, or at the last communication on the tape. */
+/*
+ * Sends the other ranks the thread's error, which prevents the pass on this rank. They wait for this rank before the
+ * pass, or at the last communication on the tape.
+ */
 void ls_fail_before_pass(const ls_thread_state *thread) {
     const ls_scope_callback *callback = find_telling(thread->scope);
     ls_node *node = callback == NULL ? ls_find_due(thread, thread->scope, thread->scope->tape.last) : NULL;

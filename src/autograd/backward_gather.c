@@ -1,18 +1,18 @@
-/* How the gradients that rules hand out are gathered, in leaves and in nodes, with as few copies as can be. */
+/* Accumulation of the gradients from backward rules, in leaves and in nodes, with as few copies as possible. */
 #include "autograd/tape.h"
 
-/* Nobody but the holder of this reference can see the memory, and it can be added to in one sweep. */
+/* Returns whether only the holder of this reference can read the memory, and one loop can add to it. */
 static bool exclusive(const ls_tensor *tensor) {
     return tensor->references == 1 && tensor->contiguous &&
            atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;
 }
 
-/* Made by the rule that runs, and referred to by nobody else. */
+/* Returns whether the running rule made the tensor and nothing else refers to it. */
 static bool can_be_taken(const ls_thread_state *thread, const ls_tensor *tensor) {
     return tensor->scope == thread->scope && tensor->references == 1;
 }
 
-/* Whether a gradient of `gradient`'s shape can belong to an `input` that was broadcast. */
+/* Returns whether a gradient of `gradient`'s shape can belong to an `input` that was broadcast. */
 static bool reduces_to(const ls_tensor *gradient, const ls_tensor *input) {
     const int more = gradient->ndim - input->ndim;
     for (int i = 0; i < input->ndim && more >= 0; i++) {
@@ -23,9 +23,9 @@ static bool reduces_to(const ls_tensor *gradient, const ls_tensor *input) {
     return more >= 0;
 }
 
-/* y = sum of x over the axes that y lacks or has size 1 in. */
+/* Computes y = sum of x over the axes that y lacks or in which its size is 1. */
 static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
-    ls_tensor padded = *y; /* a stack view of y with x's dimensions */
+    ls_tensor padded = *y; /* a view of y, on the stack, with x's number of dimensions */
     const int more = x->ndim - y->ndim;
     padded.ndim = x->ndim;
     for (int i = 0; i < x->ndim; i++) {
@@ -35,7 +35,7 @@ static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
     return ls_kernels_of(y)->sum(ls_stream_of(y), &padded, x);
 }
 
-/* y = x, or y += x, where x may have more and larger axes; f32 or f64. */
+/* Computes y = x, or y += x. x may have more and larger axes. Both are f32 or f64. */
 static ls_status combine(ls_tensor *y, const ls_tensor *x, bool add) {
     const ls_kernels *kernels = ls_kernels_of(y);
     if (ls_tensor_same_shape(y, x)) {
@@ -49,13 +49,13 @@ static bool is_half(const ls_tensor *tensor) {
     return tensor->dtype == LS_BF16 || tensor->dtype == LS_F16;
 }
 
-/* A copy in f32, in the scope of the pass. */
+/* Returns a copy in f32, in the scope of the pass. */
 static ls_tensor *widen(const ls_tensor *x) {
     ls_tensor *wide = ls_tensor_like("ls_backward", x, LS_F32);
     return wide != NULL && ls_kernels_of(x)->cast(ls_stream_of(x), wide, x) == LS_OK ? wide : NULL;
 }
 
-/* The same for half precision, by way of f32. */
+/* Does the same for any floating dtype; 16-bit floats are computed in f32. */
 static ls_status combine_any(ls_tensor *y, const ls_tensor *x, bool add) {
     if (!is_half(y)) {
         return combine(y, x, add);
@@ -88,7 +88,7 @@ static ls_status gather_in_leaf(ls_backward_pass *pass, ls_leaf *leaf, ls_tensor
     return LS_OK;
 }
 
-/* From the first gradient to the end of the walk over it a node holds its output, so that neither can go. */
+/* From its first gradient until its walk, a node holds its output, so that neither is freed. */
 static void start_gradient(ls_node *node, ls_tensor *gradient) {
     node->gradient = gradient;
     if (!node->holds_output) {
@@ -137,7 +137,10 @@ static ls_status add_in_node(ls_backward_pass *pass, ls_node *node, ls_tensor *g
     return LS_OK;
 }
 
-/* The node that gathers for a tensor that is no leaf; NULL with the error set when it is gone. */
+/*
+ * Returns the node that accumulates the gradient of a tensor that is not a leaf. Returns NULL and sets the error if the
+ * node was freed.
+ */
 static ls_node *gathering_node(const char *call, const ls_tensor *input) {
     if (input->node == NULL || input->node->tape == NULL) {
         (void)ls_fail(LS_ERR_STATE,
@@ -202,8 +205,9 @@ static ls_tensor *place_of_node(ls_node *node, bool *accumulate) {
 }
 
 /*
- * The program was lent the gradient that the rule is to write into, and may have computed with it: the rule must not
- * write into what it reads. (Rules that give a tensor of their own have read all by the time that is added.)
+ * ls_grad has given the program the gradient to which the rule is to add, so the program may have used it as an input.
+ * The rule must not write into its own inputs. (Rules that return a new tensor have finished reading before it is
+ * added.)
  */
 __attribute__((noinline, cold)) static ls_status change_lent(const ls_node *node, const ls_leaf *leaf) {
     for (int k = 0; node->reads >> k != 0; k++) {

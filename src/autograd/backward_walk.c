@@ -1,9 +1,9 @@
-/* The walk of a backward pass: one tape after the other, newest node first. */
+/* The walk of a backward pass: from the innermost tape outwards, newest node first. */
 #include "autograd/backward.h"
 #include "autograd/mixing_note.h"
 #include "base/trace.h"
 
-/* Counts down the leaves among the inputs of a node that the walk leaves behind. */
+/* Counts one use less of each leaf among the inputs of a node that the walk has passed. */
 static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         if (node->inputs[i] != NULL && node->inputs[i]->leaf != NULL && ls_wants(node, i)) {
@@ -30,7 +30,7 @@ ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool resu
                    result ? "change" : "give that call");
 }
 
-/* Says which of the elements that a node saved are not what they were. */
+/* Reports which tensor that the node needs was changed in place since. */
 __attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *node, unsigned inputs) {
     const ls_tensor *tensor = node->output;
     for (; inputs != 0; inputs &= inputs - 1) {
@@ -53,7 +53,7 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
     return check_unchanged(node, inputs, output);
 }
 
-/* Notes what the pass finds at a node that the loss depends on. */
+/* Records what the pass finds at a node on which the loss depends. */
 static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
     ls_pass_findings *found = pass->findings;
     for (int i = 0; i < node->input_count && node->has_constant; i++) {
@@ -73,7 +73,7 @@ static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_
     found->sums++;
 }
 
-/* The gradient, used up, times the weight of the node's sum over samples. */
+/* Returns the gradient times the node's scaling factor for sums over samples. Consumes `gradient`. */
 static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
     const double weight = node->parameters.number[LS_NODE_WEIGHT];
@@ -86,7 +86,7 @@ static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     return weighed;
 }
 
-/* A gradient among the inputs depends on leaves in ways that no tape knows. */
+/* An input is a gradient that depends on leaves, but this dependence was not recorded. */
 __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *node) {
     int i = 0;
     while (i + 1 < node->input_count && (node->inputs[i] == NULL || node->inputs[i]->node != &ls_tape_gradient)) {
@@ -99,7 +99,7 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
         i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
-/* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
+/* Checks that the rule of a node can run, and scales the gradient of the node's output. */
 static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
@@ -117,7 +117,7 @@ static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
 
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
-    pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
+    pass->depends |= node->depends; /* the gradients of this pass then depend on leaves, too */
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();
@@ -141,8 +141,10 @@ static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
     return status;
 }
 
-/* The reach of a node on this rank; `due` if the other ranks' reach counts, too. A node that communicates holds its
- * output: the step of the walk and the node have a reference each. */
+/*
+ * Returns the reach of a node on this rank. `due`: the other ranks' reach counts, too. A communicating node holds its
+ * output, so the output has two references here: the node's and the walk's.
+ */
 static inline ls_reach reach_here(const ls_node *node, bool due) {
     if (node->gradient != NULL) {
         return LS_REACH_NOW;
@@ -150,7 +152,9 @@ static inline ls_reach reach_here(const ls_node *node, bool due) {
     return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
 }
 
-/* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
+/*
+ * Raises the reach of a communicating node to the maximum over its ranks. `status` is this rank's result of
+ * prepare_node.
  */
 __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass, ls_node *node, ls_reach *reach,
                                                           ls_status status) {
@@ -171,8 +175,8 @@ __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass
 }
 
 /*
- * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
- * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
+ * Processes one node and returns the previous node. The node may be freed here: because it is used up, or because a
+ * hook released its output. Earlier nodes may be freed with it, but never nodes that the walk has passed.
  */
 static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
@@ -212,7 +216,10 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
     return status;
 }
 
-/* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
+/*
+ * Makes the callbacks of a scope callbacks of the pass when its tape is walked. If the tape is kept, they stay with the
+ * tape.
+ */
 static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
     for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
          callback = callback->next) {
@@ -235,8 +242,8 @@ ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_
 }
 
 /*
- * What a walk leaves on nodes that stay on a tape: gradients that a failed pass did not come to use, and outputs held.
- * First to last, for a node that goes takes only earlier ones with it.
+ * Frees the leftovers of a walk on nodes that stay on a tape: unused gradients of a failed pass, and held outputs. Goes
+ * from first to last, because freeing a node can free earlier nodes only.
  */
 void ls_settle_nodes(ls_scope *innermost) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {

@@ -1,8 +1,10 @@
-/* The watches of a backward pass: told what the loss is made of, and called back at the end. */
+/* The watches of a backward pass: notified of the composition of the loss, and called at the end. */
 #include "autograd/backward.h"
 
-/* Returns a callback that watches the next pass, too, to the scope from which the pass took it. This does not depend on
- * the nodes left on the tape, because ranks may hold different outputs. */
+/*
+ * Returns a callback that also watches the next pass to the scope from which the pass took it. This does not depend on
+ * the nodes left on the tape, because ranks may hold different outputs.
+ */
 static void leave_callback(ls_scope_callback *callback) {
     if (callback->origin != NULL) {
         ls_scope_give_callback(callback->origin, callback);
@@ -29,7 +31,7 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     return status;
 }
 
-/* Whether the same callback is one of a scope that is told before. */
+/* Returns whether an inner scope has the same callback, which was notified already. */
 static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
     bool told = false;
     for (; innermost != scope && !told; innermost = innermost->outer) {
@@ -39,7 +41,7 @@ static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_s
     return told;
 }
 
-/* The other ranks may have a loss that is right. */
+/* Checks the loss of this rank. The loss of other ranks may pass this check. */
 static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *loss) {
     const ls_status status = ls_batch_loss_check(loss);
     if (status != LS_OK) {
@@ -48,7 +50,7 @@ static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *
     return status;
 }
 
-/* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
+/* Notifies the watches, with the composition of the loss if any watch asks for it. Watches may scale the loss. */
 __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
                                                         ls_pass_findings *room) {
     ls_scope *innermost = pass->scope->outer;
@@ -83,7 +85,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     return LS_OK;
 }
 
-/* `room` is for the findings of the pass. */
+/* `room` stores the findings of the pass. */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room) {
     ls_scope *innermost = pass->scope->outer;
     bool watched = false;

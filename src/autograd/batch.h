@@ -1,7 +1,7 @@
 /*
- * A batch of which each rank has some samples. While the model of a data-parallel module runs on such a part, the
- * thread's ls_thread_state.batch says so: operations that make a sample's result of more than the sample (statistics of
- * the batch, random numbers) then work on the whole batch.
+ * A global batch of which each rank has some samples. While the model of a data-parallel module runs on such a part,
+ * ls_thread_state.batch points to it. Operations that combine samples (batch statistics, random numbers) then work on
+ * the global batch.
  */
 #ifndef LS_AUTOGRAD_BATCH_H
 #define LS_AUTOGRAD_BATCH_H
@@ -13,15 +13,17 @@
 typedef struct ls_batch_part ls_batch_part;
 struct ls_batch_part {
     int64_t samples;                          /* of this rank */
-    int64_t first;                            /* where they begin in the batch, once `locate` was called */
-    ls_status (*locate)(ls_batch_part *part); /* collective, once for each run of the model */
-    /* Sums of the numbers over ranks, the same bits on all of them. Collective. */
+    int64_t first;                            /* index of the first sample in the global batch; set by `locate` */
+    ls_status (*locate)(ls_batch_part *part); /* collective; called at most once in each run of the model */
+    /* Sums the numbers over ranks, with bit-identical results on all of them. Collective. */
     ls_status (*add)(ls_batch_part *part, double *numbers, int64_t count);
-    /* Notes that this rank has changed a tensor in place, once, and that all ranks have given it the same elements. */
+    /* Records that this rank has changed a tensor in place, and that all ranks have given it the same elements. */
     void (*keep_equal)(ls_batch_part *part, const ls_tensor *changed);
-    /* Ends a call in which a rank has said that it failed (true): see ls_cause_share. Never LS_OK. Collective. */
+    /*
+     * Ends a call in which a rank has reported a failure (true): see ls_cause_share. Never returns LS_OK. Collective.
+     */
     ls_status (*share_cause)(ls_batch_part *part, bool failed);
-    /* NULL, or has the part live on for a node that refers to it (true), until false. */
+    /* NULL, or keeps the part alive for a node that refers to it (true), until called with false */
     void (*hold)(ls_batch_part *part, bool hold);
 };
 

@@ -1,7 +1,7 @@
 /*
- * Operations of a program's own (ls_custom). Each call has rows of its own, in a record that its nodes share: the node
- * of the call, and, where it has several outputs, one for each of them. The latter keep the gradients that they get in
- * the record, where the walk finds them when it comes to the node of the call.
+ * Operations of the program (ls_custom). Each call has its own ls_op rows, in a record that its nodes share. There is a
+ * node for the call and, if it has several outputs, a node for each output. The nodes of the outputs store their
+ * gradients in the record, for the node of the call.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,18 +10,18 @@
 
 typedef struct custom {
     ls_op op;
-    ls_op part; /* of one output among several */
+    ls_op part; /* the row for one of several outputs */
     int references;
     ls_custom_op own;
     ls_custom_call call;
     int output_count;
     ls_tensor **gradients; /* of the outputs, in the backward pass `pass`; owned */
     uint64_t pass;
-    ls_tensor **input_gradients; /* what the rule gives; lent */
+    ls_tensor **input_gradients; /* results of the backward function; borrowed */
     uint32_t *versions;          /* of the storages of inputs, outputs and saved tensors after the forward function */
     bool *wanted;
     size_t bytes;
-    ls_tensor *tensors[]; /* what `call` and the two lists above point to: inputs, outputs and saved tensors first */
+    ls_tensor *tensors[]; /* storage for `call` and the two lists above: inputs, outputs and saved tensors first */
 } custom;
 
 static void forget_gradients(custom *c) {
@@ -62,12 +62,12 @@ static void hold_custom(void *context, bool hold) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Calls a function of the program's, whose failure gets a message where it has none of its own. */
+/* Calls a function of the program. If it fails without an error message, sets one. */
 static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
     const uint32_t errors = ls_error_count;
     ls_thread_state *thread = ls_thread();
     const ls_device *device = thread->device;
-    if (c->own.on_host) { /* so is what it makes */
+    if (c->own.on_host) { /* tensors that it creates are then on the host, too */
         thread->device = &ls_cpu;
     }
     const ls_status status = function(&c->call);
@@ -97,7 +97,7 @@ static ls_status check_unchanged(const custom *c) {
     return LS_OK;
 }
 
-/* Replaces a tensor that the forward function made by a reference of the record's to its elements. */
+/* Replaces a tensor from the forward function by the record's own reference to its elements. */
 static ls_status keep(const custom *c, const char *what, int i, ls_tensor **place) {
     ls_tensor *made = *place;
     *place = NULL;
@@ -126,7 +126,7 @@ static ls_status keep_made(custom *c) {
     return status;
 }
 
-/* Calls the program's function in a scope of its own, in which nothing is recorded. */
+/* Calls the program's function in a new scope, without recording. */
 static ls_status run_forward(custom *c) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -143,7 +143,7 @@ static ls_status run_forward(custom *c) {
     }
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
-    for (bool last = false; !last;) { /* it may have left some open */
+    for (bool last = false; !last;) { /* the function may have left scopes open */
         ls_scope *innermost = ls_thread()->scope;
         last = innermost == scope;
         const ls_status ended = ls_scope_end(innermost); /* an operation in it failed */
@@ -162,7 +162,7 @@ static ls_tensor *show(const ls_tensor *made) {
     return ls_tensor_view(made, made->ndim, made->size, made->stride, 0);
 }
 
-/* The output; of several, what stands for all of them on the tape, which has no elements. */
+/* Sets the output. Several outputs are represented on the tape by one tensor without elements. */
 static ls_status custom_shape(ls_op_call *call) {
     custom *c = call->parameters->context;
     for (int i = 0; i < call->input_count; i++) {
@@ -174,7 +174,7 @@ static ls_status custom_shape(ls_op_call *call) {
     }
     LS_TRY(run_forward(c));
     note_versions(c);
-    call->saved[0] = ls_tensor_hold(c->call.outputs[0]); /* so that it is not taken for linear */
+    call->saved[0] = ls_tensor_hold(c->call.outputs[0]); /* so that the call does not count as linear */
     call->output = c->output_count == 1
                        ? show(c->call.outputs[0])
                        : ls_tensor_new(c->op.name, ls_tensor_device(c->call.outputs[0]), 1, &(int64_t){0}, LS_F32);
@@ -188,7 +188,7 @@ static ls_status part_shape(ls_op_call *call) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Makes the gradient of output i a dense one of the record's; NULL: zeros. */
+/* Stores the gradient of output i in the record, as a dense tensor. NULL means zeros. */
 static ls_status set_gradient(custom *c, int i, const ls_tensor *gradient) {
     const ls_tensor *output = c->call.outputs[i];
     if (gradient != NULL) {
@@ -203,7 +203,7 @@ static ls_status set_gradient(custom *c, int i, const ls_tensor *gradient) {
 static ls_status part_backward(ls_node *node, ls_tensor *gradient) {
     custom *c = node->parameters.context;
     const uint64_t pass = ls_thread()->pass;
-    if (c->pass != pass) { /* what a pass left that failed */
+    if (c->pass != pass) { /* left over from a failed pass */
         forget_gradients(c);
         c->pass = pass;
     }
@@ -257,7 +257,7 @@ static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
-/* The program says whether samples stay apart; more cannot be known. */
+/* Only the program can say whether the function keeps samples apart. */
 static ls_samples_use keeps_samples(ls_samples_call *call) {
     return call->axis == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
@@ -330,7 +330,7 @@ static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int 
     return LS_OK;
 }
 
-/* All outputs of a call that has several. */
+/* Returns the outputs of a call that has several. */
 static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
     bool good = true;
     for (int i = 0; i < c->output_count && good; i++) {
@@ -338,7 +338,7 @@ static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
         outputs[i] = ls_apply(&c->part, (ls_tensor *[]){all, c->call.outputs[i]}, 2, &which);
         good = outputs[i] != NULL;
     }
-    ls_release(all); /* the nodes hold it */
+    ls_release(all); /* the nodes hold the tensor */
     for (int i = 0; i < c->output_count && !good; i++) {
         ls_release(outputs[i]);
         outputs[i] = NULL;
@@ -353,7 +353,10 @@ static void apply(custom *c, ls_tensor *const *inputs, ls_tensor **outputs) {
     }
 }
 
-/* The device of the first input that the host cannot read, the thread's where there are no inputs; NULL: none. */
+/*
+ * Returns the device of the first input that the host cannot read, or the thread's device if there are no inputs. NULL
+ * means the host.
+ */
 static const ls_device *other_device(ls_tensor *const *inputs, int count) {
     if (count == 0) {
         const ls_device *device = ls_device_default();
@@ -367,7 +370,10 @@ static const ls_device *other_device(ls_tensor *const *inputs, int count) {
     return NULL;
 }
 
-/* The inputs come to the host and the outputs go to the device, recorded, so that gradients take the same way. */
+/*
+ * Copies the inputs to the host and the outputs to the device. The copies are recorded, so that gradients are copied
+ * back.
+ */
 static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *inputs, ls_tensor **outputs) {
     const int count = c->call.input_count;
     const size_t bytes = (size_t)count * sizeof(ls_tensor *);
@@ -382,7 +388,7 @@ static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *
     }
     apply(c, here, outputs);
     for (int i = 0; i < count; i++) {
-        ls_release(here[i]); /* the tape holds what it needs */
+        ls_release(here[i]); /* the tape holds the tensors that it needs */
     }
     ls_record_release(here, bytes);
     bool good = outputs[0] != NULL;

@@ -1,5 +1,7 @@
-/* Gradients against central differences. The weights of the sum come from a stream of a seed of their own, and the
- * thread's generator is put back before every call of the function, so that random operations repeat themselves. */
+/*
+ * Compares gradients with central differences. The weights of the sum have their own random seed. The thread's
+ * generator is restored before every call of the function, so that random operations repeat their numbers.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,19 +16,20 @@
 
 typedef struct check {
     const char *call;
-    const ls_gradcheck_ranks *ranks; /* who adds to the sum; NULL: this rank alone */
+    const ls_gradcheck_ranks *ranks; /* ranks over which the sum is taken; NULL: this rank only */
     ls_function function;
     ls_tensor **inputs;
     int count;
     void *user;
     double step, absolute, relative;
-    ls_random_state random; /* the thread's generator, as it was */
-    ls_tensor *weight;      /* f64, of the result's shape; made by the first call of the function */
-    ls_status found;        /* the first difference; other ranks wait for the rest of the check all the same */
+    ls_random_state random; /* the thread's generator at the start */
+    ls_tensor *weight;      /* f64, of the result's shape; created at the first call of the function */
+    /* the first difference found; the check continues, because other ranks wait for its remaining calls */
+    ls_status found;
     char message[LS_ERROR_CAPACITY];
 } check;
 
-/* sum(weight * result) */
+/* Computes sum(weight * result). */
 static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
     ls_tensor *dense = ls_tensor_dense_on_host(c->call, result, LS_F64);
     ls_tensor *weight = dense != NULL ? ls_tensor_dense_on_host(c->call, c->weight, LS_F64) : NULL;
@@ -42,7 +45,7 @@ static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
     return status;
 }
 
-/* The sum over all ranks. */
+/* Replaces the number by its sum over all ranks. */
 static ls_status add_ranks(const check *c, double *sum) {
     return c->ranks != NULL ? c->ranks->add(c->ranks->user, sum) : LS_OK;
 }
@@ -64,7 +67,7 @@ static ls_tensor *call_function(const check *c) {
     return result;
 }
 
-/* The sum at the inputs as they are now. */
+/* Computes the sum for the present values of the inputs. */
 static ls_status evaluate(const check *c, double *sum) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -85,7 +88,7 @@ static ls_status evaluate(const check *c, double *sum) {
     return add_ranks(c, sum);
 }
 
-/* Makes the weights and walks the tape, which leaves the gradients in the inputs' leaves. */
+/* Creates the weights and runs the backward pass, which stores the gradients in the inputs' leaves. */
 static ls_status differentiate(check *c) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -100,7 +103,7 @@ static ls_status differentiate(check *c) {
         status = c->weight != NULL ? ls_kernels_of(result)->random_normal(ls_stream_of(result), c->weight, stream, 0, 1)
                                    : LS_ERR_MEMORY;
     }
-    /* Else the gradients are 0, and so must the differences be. */
+    /* Otherwise the gradients are 0, and the differences must be 0, too. */
     if (status == LS_OK && (result->needs_grad || ls_tape_communicates())) {
         ls_tensor *gradient = ls_tensor_dense(c->call, c->weight, (ls_dtype)result->dtype);
         status = gradient != NULL ? ls_backward_with(result, &(ls_backward_options){.gradient = gradient})
@@ -111,7 +114,7 @@ static ls_status differentiate(check *c) {
     return status != LS_OK ? status : ended;
 }
 
-/* Where element number i of the tensor is, in elements from its first, and its index as text. */
+/* Returns the offset of element number i from the first element, in elements, and its index as text. */
 static int64_t locate(const ls_tensor *tensor, int64_t i, ls_shape_text *text) {
     int64_t index[LS_MAX_DIMS];
     int64_t offset = 0;
@@ -128,7 +131,7 @@ static ls_status put_element(ls_tensor *tensor, int64_t offset, double value) {
     return ls_device_store(ls_tensor_device(tensor), (double *)tensor->data + offset, &value, sizeof value);
 }
 
-/* The derivative of the sum by one element. */
+/* Computes the derivative of the sum with respect to one element. */
 static ls_status difference(const check *c, ls_tensor *input, int64_t offset, double *derivative) {
     double value = 0;
     double above = 0;
@@ -217,7 +220,7 @@ static ls_status compare_inputs(check *c) {
     return LS_OK;
 }
 
-/* Every rank's turn to vary its inputs; the others evaluate as often. */
+/* Lets each rank in turn vary its inputs. The other ranks evaluate the sum equally often. */
 static ls_status take_turns(check *c) {
     for (int rank = 0; rank < c->ranks->size; rank++) {
         double elements = 0;
@@ -245,15 +248,15 @@ static ls_status take_turns(check *c) {
                                 c->call);
 }
 
-/* The gradient of every input from scratch, then every element of it. */
+/* Computes the gradient of every input, then compares every element. */
 static ls_status compare_all(check *c) {
     LS_TRY(differentiate(c));
     return c->ranks != NULL ? take_turns(c) : compare_inputs(c);
 }
 
 /*
- * Runs the check with leaves of its own in place of the inputs', so that gradients and hooks that they have stay out of
- * it. An input given twice is swapped twice, and back in the opposite order.
+ * Runs the check with temporary leaves on the inputs, so that existing gradients and hooks are unaffected. An input
+ * given twice is swapped twice, and restored in the opposite order.
  */
 static ls_status compare_with_own_leaves(check *c) {
     const size_t bytes = (size_t)c->count * sizeof(ls_leaf *);

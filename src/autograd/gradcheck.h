@@ -1,4 +1,4 @@
-/* The gradient check over several ranks: what it needs to know of them. */
+/* The gradient check over several ranks: what it needs from the caller. */
 #ifndef LS_AUTOGRAD_GRADCHECK_H
 #define LS_AUTOGRAD_GRADCHECK_H
 
@@ -7,11 +7,11 @@
 typedef struct ls_gradcheck_ranks {
     int rank;
     int size;
-    ls_status (*add)(void *user, double *number); /* replaces it by its sum over ranks; all call it together */
+    ls_status (*add)(void *user, double *number); /* replaces the number by its sum over ranks; collective */
     void *user;
 } ls_gradcheck_ranks;
 
-/* ls_gradcheck of the sum over ranks; `ranks` NULL: of this one. `call` names it in messages. */
+/* Runs ls_gradcheck on the sum over ranks. `ranks` NULL: this rank only. `call` is named in messages. */
 ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, ls_function function, ls_tensor **inputs,
                             int count, void *user, const ls_gradcheck_options *options);
 

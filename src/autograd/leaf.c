@@ -1,4 +1,4 @@
-/* Leaves: who wants a gradient, where it is gathered, and who is told when it is complete. */
+/* Leaves: tensors that want a gradient, the accumulation of the gradient, and the hooks called when it is complete. */
 #include "autograd/tape.h"
 
 static void free_leaf(ls_leaf *leaf) {
@@ -20,7 +20,7 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
     if (!ls_tensor_is_here(call, tensor)) {
         return ls_error_status();
     }
-    if (tensor->node == &ls_tape_gradient) { /* a leaf depends on nothing */
+    if (tensor->node == &ls_tape_gradient) { /* a leaf does not depend on other leaves */
         tensor->node = NULL;
     }
     if (tensor->node != NULL) {
@@ -57,7 +57,7 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
         return NULL;
     }
     tensor->leaf->lent = true;
-    tensor->leaf->gradient->scope = &ls_nowhere; /* lent: releasing it does nothing */
+    tensor->leaf->gradient->scope = &ls_nowhere; /* borrowed by the caller: ls_release has no effect */
     return tensor->leaf->gradient;
 }
 
@@ -114,7 +114,7 @@ void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     ls_tensor_hold(leaf->tensor);
 }
 
-/* The gradient of this pass is complete. */
+/* Calls the hooks: the gradient of this pass is complete. */
 static ls_status complete(ls_leaf *leaf) {
     leaf->touched = false;
     for (ls_leaf_hook *hook = leaf->hooks; hook != NULL; hook = hook->next) {
@@ -138,7 +138,7 @@ ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf) {
 }
 
 ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status) {
-    /* The list runs from the last leaf touched to the first; hooks are due in the order of the walk. */
+    /* The list runs from the last touched leaf to the first. Hooks are called in the order of the walk. */
     ls_leaf *ordered = NULL;
     while (pass->touched != NULL) {
         ls_leaf *leaf = pass->touched;

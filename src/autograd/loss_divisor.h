@@ -1,7 +1,7 @@
 /*
- * What a loss divides by. Metrics scale the losses of ranks by it, and in evaluation there is no tape to find it. A
- * mean over targets of which some are ignored, or which have weights, notes its divisor in ls_thread_state.divisor,
- * unless that is NULL. Other means divide by a multiple of the number of samples.
+ * The divisor of a loss. Metrics use it to scale the losses of ranks, and evaluation has no tape from which to derive
+ * it. A mean over targets that are partly ignored or have weights notes its divisor in ls_thread_state.divisor, unless
+ * that is NULL. Other means divide by a multiple of the number of samples.
  */
 #ifndef LS_AUTOGRAD_LOSS_DIVISOR_H
 #define LS_AUTOGRAD_LOSS_DIVISOR_H
@@ -9,7 +9,7 @@
 #include "tensor/scope.h"
 
 struct ls_loss_divisor {
-    ls_tensor *least; /* one number, owned: the smallest that was noted; NULL: none was */
+    ls_tensor *least; /* one number, owned: the smallest noted divisor; NULL if no divisor was noted */
 };
 
 /* Notes a divisor: one number. `call` is named in messages. */

@@ -3,9 +3,9 @@
 #include "autograd/mixing_note.h"
 #include "autograd/samples.h"
 
-static _Thread_local bool single; /* the rank has one sample in the present run */
+static _Thread_local bool single; /* this rank has one sample in the present run */
 
-/* What the inputs of a call are. */
+/* Kinds of inputs of a call. */
 enum { SAMPLES = 1, SUMS = 2, MIXTURES = 4 };
 
 uint32_t ls_mixing_begin(ls_tensor *input, int64_t samples) {
@@ -25,7 +25,7 @@ static uint8_t spread_of(const ls_tensor *tensor) {
     return tensor != NULL ? ls_mixing_kind(tensor->spread) : (uint8_t)LS_SPREAD_NONE;
 }
 
-/* With one sample, an axis that counts it and an axis that a reshape has put before it look the same. */
+/* With one sample, the axis of the samples and an axis of size 1 that a reshape has put before it look the same. */
 static bool is_ambiguous(const ls_samples_call *call, uint8_t spread) {
     const ls_tensor *output = call->output;
     return call->single && spread == LS_SPREAD_FIRST && output->ndim > 1 && output->size[0] == 1 &&
@@ -47,7 +47,7 @@ static uint32_t follow_samples(ls_samples_call *call) {
     }
 }
 
-/* A sum stays a sum if the call is linear in it, and has no samples of its own. */
+/* A sum stays a sum if the call is linear in it and no other input has samples. */
 static uint32_t follow_sums(const ls_samples_call *call, unsigned kinds) {
     uint32_t combined = 0;
     bool linear = kinds == SUMS;
@@ -70,7 +70,7 @@ void ls_mixing_follow(const ls_op_call *call) {
                  : spread == LS_MIXING_SUMMED ? SUMS
                                               : SAMPLES;
     }
-    /* The ranks get the same from what they exchange, unless the operation says where the samples are. */
+    /* A collective result is the same on all ranks, unless the operation has a rule for samples. */
     if (kinds == 0 || (call->op->communicates && call->op->over_samples == NULL)) {
         return;
     }

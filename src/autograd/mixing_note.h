@@ -1,13 +1,13 @@
-/* ls_tensor.spread as a note that an operation has combined samples of this rank. */
+/* Notes in ls_tensor.spread that an operation has combined samples of this rank. */
 #ifndef LS_AUTOGRAD_MIXING_NOTE_H
 #define LS_AUTOGRAD_MIXING_NOTE_H
 
 #include "autograd/op.h"
 
 /*
- * ls_tensor.spread. The lowest byte is the kind: one of samples.h, or that an operation has combined samples. The note
- * of a combination also has the axis of the samples and the operation, as its place in the families of operations. It
- * thus means the same on every thread.
+ * Layout of ls_tensor.spread. The lowest byte is the kind: a value from samples.h, or that an operation has combined
+ * samples. A note of a combination also has the axis of the samples and the operation, as its index in the families of
+ * operations. So it means the same on every thread.
  *
  *     bits 0-7: kind; 8-15: axis + 1, 0: sums were combined; 16-23: row in the family; 24-31: family + 1, 0: unknown
  */
@@ -21,11 +21,13 @@ static inline int ls_mixing_axis(uint32_t note) {
     return (int)(note >> 8 & 0xFF) - 1;
 }
 
-/* The note of a combination by `op` of samples along `axis`. */
+/* Returns the note for a combination, by `op`, of samples along `axis`. */
 uint32_t ls_mixing_note(uint8_t kind, const ls_op *op, int axis);
 
-/* The name of the operation that has combined samples of this rank into the tensor, a string constant. NULL if no
- * operation has. */
+/*
+ * Returns the name of the operation that has combined samples of this rank into the tensor, a string constant. Returns
+ * NULL if no operation has.
+ */
 const char *ls_mixing_operation(const ls_tensor *tensor);
 
 #endif

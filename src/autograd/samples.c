@@ -53,8 +53,8 @@ bool ls_samples_linear_in(const ls_samples_call *call, int i) {
 }
 
 /*
- * Operations without a rule: element by element, broadcast. Samples that meet along different axes are paired. One
- * number, and an axis of size 1, are repeated instead.
+ * Operations without a rule: element-wise with broadcasting. Samples along different axes are combined in pairs. A
+ * single number, and an axis of size 1, are repeated instead.
  */
 static ls_samples_use align(ls_samples_call *call) {
     const int ndim = call->output->ndim;
@@ -80,7 +80,7 @@ static ls_samples_use align(ls_samples_call *call) {
     return LS_SAMPLES_MOVED;
 }
 
-/* Samples along several axes: all that can be seen is their sum. */
+/* Samples along several axes: only their sum can be recognized. */
 static ls_samples_use follow_scattered(ls_samples_call *call, uint8_t *spread) {
     call->axis = 0;
     call->leads = false;
@@ -129,7 +129,7 @@ ls_status ls_samples_refuse(const char *call, const char *operation, int axis) {
 
 /* ---- one node ---------------------------------------------------------------------------------------------------- */
 
-/* What the inputs of a node are. */
+/* Kinds of inputs of a node. */
 enum { SAMPLES = 1, REFUSED = 2, SUMS = 4 };
 
 static ls_samples_call call_of(const ls_batch_loss *loss, const ls_node *node) {
@@ -153,7 +153,7 @@ static uint8_t refuse(ls_batch_loss *loss, const ls_node *node) {
     return LS_SPREAD_REFUSED;
 }
 
-/* Whether what the gradient of input i is computed from wants a gradient itself. */
+/* Returns whether the gradient of input i is computed from a value that itself wants a gradient. */
 static bool is_multiplied(const ls_node *node, int i) {
     const unsigned reads = i < LS_NODE_INPUTS ? node->op->reads[i] : 0;
     bool wanted = false;
@@ -163,7 +163,7 @@ static bool is_multiplied(const ls_node *node, int i) {
     return wanted;
 }
 
-/* The result of something made of sums. */
+/* Returns the note for the result of an operation on sums. */
 static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
     const ls_samples_call call = call_of(loss, node);
     uint8_t result = 0;
@@ -202,7 +202,7 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
     }
 }
 
-/* A tensor without history that an operation has made of the samples of this rank. */
+/* Returns whether the tensor has no history, but an operation has computed it from samples of this rank. */
 static bool is_combined_constant(const ls_tensor *input) {
     return input != NULL && (input->node == NULL || input->node->tape == NULL) && ls_mixing_operation(input) != NULL;
 }
@@ -227,7 +227,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
-    if (inputs == 0 || node->op->communicates) { /* what ranks exchange they exchange as the program says */
+    if (inputs == 0 || node->op->communicates) { /* the program decides what ranks exchange */
         return LS_SPREAD_NONE;
     }
     node->has_constant = constant;
@@ -262,7 +262,7 @@ static void trace_node(void *user, ls_node *node) {
 typedef struct search {
     int first;
     int count;
-    int number; /* of the next sum */
+    int number; /* number of the next sum */
     double *divisors;
     const double *weights;
 } search;
@@ -299,7 +299,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     const uint8_t spread = spread_of(output);
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
-        if (seeded) { /* one process would begin with the gradients of all ranks */
+        if (seeded) { /* one process would start with the gradients of all ranks */
             (void)add_sum(loss, (ls_node *)(void *)output->node, INFINITY);
             loss->irregular = true;
         }

@@ -9,17 +9,16 @@ static void output_died(ls_tape_link *link) {
     ls_tape_discard(node);
 }
 
-/* Whether the tape is that of a scope that a user opened, not what a thread has for want of one. */
+/* Returns whether the tape belongs to a scope that the user opened, not to the thread's default scope. */
 static bool is_in_a_scope(const ls_tape *tape) {
     const ls_scope *scope = (const ls_scope *)(const void *)((const char *)tape - offsetof(ls_scope, tape));
     return scope->outer != NULL;
 }
 
 /*
- * What is left on the tape when its scope has dropped its tensors is held by tensors that were kept, or by nodes that
- * communicate. All of it moves outwards, where the walk will find communication in its place: another rank may need it
- * whether this one kept something or not. When the outermost scope ends with nothing kept, nobody here is going to walk
- * it any more, and all of it goes.
+ * Moves the nodes that remain on the tape outwards when its scope has dropped its tensors. Kept tensors or
+ * communicating nodes hold these nodes. Another rank may need the communication, whether this rank kept tensors or not.
+ * When the outermost scope ends with no kept tensor, no pass of this rank can walk the nodes, and all are freed.
  */
 static bool scope_ended(ls_tape *tape, ls_tape *outer) {
     bool kept = false;
@@ -91,7 +90,7 @@ static size_t array_bytes(int count) {
     return (size_t)count * sizeof(ls_tensor *) + words_for(count) * sizeof(uint64_t);
 }
 
-/* Room for more inputs than fit inside, and for their wanted bits. */
+/* Allocates an array for more inputs than fit inside the node, and for their wanted bits. */
 static bool make_array(ls_thread_state *thread, ls_node *node) {
     node->inputs = ls_cache_allocate(&thread->cache, array_bytes(node->input_count));
     if (node->inputs != NULL) {
@@ -104,7 +103,7 @@ static uint64_t *wanted_words(ls_node *node) {
     return node->inputs == node->inline_inputs ? &node->wanted : (uint64_t *)(void *)(node->inputs + node->input_count);
 }
 
-/* Holds them; returns which of them the gradients that are wanted are computed from. */
+/* Holds the inputs. Returns the inputs that the wanted gradients need, as bits. */
 static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     uint64_t *wanted = wanted_words(node);
     unsigned reads = 0;
@@ -126,7 +125,7 @@ static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     return reads;
 }
 
-/* Notes how the elements of these inputs, of a communicating node's first, and of the output are now. */
+/* Notes the versions of these inputs, of the output, and of a communicating node's first input. */
 static void note_versions(ls_node *node, unsigned reads) {
     for (int k = 0; node->op->optional != 0 && k < node->input_count; k++) {
         reads &= node->inputs[k] != NULL ? ~0U : ~(1U << k);
@@ -202,7 +201,7 @@ static void drop_inputs(ls_node *node) {
 }
 
 void ls_tape_discard(ls_node *node) {
-    /* Off the tape first: what is dropped below may take other nodes with it. */
+    /* Remove the node from the tape first: the drops below may free other nodes. */
     detach(&node->link);
     if (node->output != NULL) {
         node->output->node = &ls_tape_walked;
@@ -217,7 +216,7 @@ void ls_tape_discard(ls_node *node) {
     if (node->holds_output) {
         ls_tensor_drop(node->output);
     }
-    if (node->op->hold != NULL) { /* last: the row may go with it */
+    if (node->op->hold != NULL) { /* last: the context may contain the row */
         node->op->hold(node->parameters.context, false);
     }
     ls_record_release(node, sizeof *node);

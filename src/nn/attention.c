@@ -1,10 +1,10 @@
-/* Layers of attention: several heads, positions, and the block that Transformers are made of. */
+/* Layers of attention: multi-head attention, learned positions, and the Transformer block. */
 #include <math.h>
 
 #include "base/option.h"
 #include "nn/module.h"
 
-/* ---- attention with several heads -------------------------------------------------------------------------------- */
+/* ---- multi-head attention ---------------------------------------------------------------------------------------- */
 
 typedef struct attention_state {
     ls_tensor *in_weight; /* [3 width, width]: of queries, keys and values */
@@ -17,7 +17,7 @@ typedef struct attention_state {
 
 enum { QUERY, KEY, VALUE, KEY_MASK, ATTN_MASK, INPUTS };
 
-/* [n, length, width] as [n, heads, length, width / heads]; NULL for NULL. */
+/* Views [n, length, width] as [n, heads, length, width / heads]; NULL for NULL. */
 static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
     if (x == NULL) {
         return NULL;
@@ -26,7 +26,7 @@ static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
         ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1), state->heads, state->width / state->heads)), 1, 2);
 }
 
-/* Queries, keys and values of one input: one product. */
+/* Computes queries, keys and values of one input by one product. */
 static void project_one(const attention_state *state, ls_tensor *x, ls_tensor **parts) {
     ls_tensor *all = ls_linear(x, state->in_weight, state->in_bias);
     for (int i = 0; i < 3; i++) {
@@ -97,7 +97,7 @@ static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, in
     return outputs[0] != NULL ? LS_OK : ls_error_status();
 }
 
-/* A parameter that starts as zeros, or as an initialiser leaves it. */
+/* Adds the projections' parameters: weights by the initialiser, biases of zeros. */
 static void add_projections(ls_module *module, const ls_attention_layer_options *options) {
     attention_state *state = module->state;
     const int64_t width = state->width;
@@ -176,16 +176,16 @@ ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype) {
     return ls_module_finish(module);
 }
 
-/* ---- the block of a Transformer ---------------------------------------------------------------------------------- */
+/* ---- the Transformer block --------------------------------------------------------------------------------------- */
 
 typedef struct block_state {
     ls_module *attention, *linear1, *linear2, *norm1, *norm2;
-    ls_module *dropout, *dropout1, *dropout2; /* inside of the MLP, after attention, after the MLP */
+    ls_module *dropout, *dropout1, *dropout2; /* inside the MLP, after attention, after the MLP */
     ls_tensor *(*activation)(ls_tensor *);
     bool norm_first;
 } block_state;
 
-/* Attention of x to itself; `inputs` are those of the block. */
+/* Applies self-attention to x; `inputs` are the inputs of the block. */
 static ls_tensor *attention_part(const block_state *state, ls_tensor *x, ls_tensor *const *inputs) {
     ls_tensor *y = NULL;
     ls_tensor *const given[INPUTS] = {[QUERY] = x, [KEY_MASK] = inputs[1], [ATTN_MASK] = inputs[2]};
@@ -202,7 +202,7 @@ static ls_tensor *mlp_part(const block_state *state, ls_tensor *x, ls_tensor *co
 
 typedef ls_tensor *block_part(const block_state *state, ls_tensor *x, ls_tensor *const *inputs);
 
-/* x + part(norm(x)), or norm(x + part(x)). */
+/* Computes x + part(norm(x)), or norm(x + part(x)). */
 static ls_tensor *add_part(const block_state *state, block_part *part, ls_module *norm, ls_tensor *x,
                            ls_tensor *const *inputs) {
     ls_tensor *y = state->norm_first ? ls_forward(norm, x) : x;

@@ -1,5 +1,7 @@
-/* Layers of images. Their formulas are those of the operations in convolution.h; here is what they hold and how they
- * start. */
+/*
+ * Layers for images. convolution.h has the formulas of their operations; this file has their parameters and initial
+ * values.
+ */
 #include <math.h>
 
 #include "autograd/ops/window.h"
@@ -10,7 +12,7 @@
 
 typedef struct conv_state {
     ls_layer_weight weight;
-    ls_tensor *bias; /* NULL without */
+    ls_tensor *bias; /* NULL without a bias */
     ls_conv_numbers numbers;
 } conv_state;
 
@@ -20,7 +22,7 @@ static ls_tensor *conv_forward(ls_module *self, ls_tensor *input) {
     return weight == NULL ? NULL : ls_convolve(input, weight, conv->bias, &conv->numbers);
 }
 
-/* A constructor's arguments. */
+/* The arguments of a constructor. */
 typedef struct conv_layer {
     const char *call;
     const ls_module_type *type;
@@ -156,7 +158,7 @@ static ls_module *pool_new(const ls_module_type *type, pool_state initial) {
     return module;
 }
 
-/* The number of spatial axes that the shapes name: the largest number of sizes in one of them. */
+/* Returns the number of spatial axes that the shapes imply: the largest number of sizes in a shape. */
 static int axes_of(const ls_shape *const *shapes, int count) {
     int axes = 1;
     for (int i = 0; i < count; i++) {

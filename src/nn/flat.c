@@ -10,7 +10,7 @@ int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter) {
     return ((const char *)parameter->data - base) / (int64_t)ls_dtype_size(flat->dtype);
 }
 
-/* Whether the gradient is there and lies in the storage at the parameter's own offset. */
+/* Returns whether the gradient exists and lies in the storage at the parameter's own offset. */
 static bool gradient_in_place(const ls_flat *flat, const ls_tensor *parameter, int64_t offset) {
     const ls_tensor *gradient = parameter->leaf != NULL ? parameter->leaf->gradient : NULL;
     return gradient != NULL && gradient->storage->whole == flat->gradients &&
@@ -36,12 +36,12 @@ static bool already_flat(const ls_named_list *list, ls_flat *flat) {
         }
         offset += padded(parameter->count, flat->dtype);
     }
-    /* A tensor's own storage may end before the padding does, or go on with something else. */
+    /* A tensor's own storage may end before the padding, or contain other data there. */
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
     return flat->parameters->bytes == bytes && flat->gradients->bytes >= bytes;
 }
 
-/* Gives the parameter a gradient tensor if it has none: one over the storage at the offset. */
+/* Gives a parameter without a gradient tensor one in the storage at the offset. */
 static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offset) {
     ls_leaf *leaf = parameter->leaf;
     if (leaf->gradient == NULL) {
@@ -57,13 +57,13 @@ static size_t bytes_of(const ls_tensor *tensor) {
     return (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
 }
 
-/* Both are contiguous, as all parameters and buffers are. */
+/* Assumes that both are contiguous, as all parameters and buffers are. */
 static bool share_memory(const ls_tensor *a, const ls_tensor *b) {
     const uintptr_t begin_a = (uintptr_t)a->data, begin_b = (uintptr_t)b->data;
     return a->storage->whole == b->storage->whole && begin_a < begin_b + bytes_of(b) && begin_b < begin_a + bytes_of(a);
 }
 
-/* Moved, tensors that are two names of one memory would be two parameters. */
+/* Refuses different tensors that share memory: moving would separate them. */
 static bool check_ties(const ls_named_list *parameters, const ls_named_list *others, bool same) {
     for (int i = 0; i < parameters->count; i++) {
         for (int k = same ? i + 1 : 0; k < others->count; k++) {
@@ -98,7 +98,7 @@ static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat 
             offset += padded(parameter->count, flat->dtype);
         }
     }
-    /* The tensors hold the storages from here on. */
+    /* From here on, the tensors hold the storages. */
     if (flat->parameters != NULL) {
         ls_storage_drop(flat->parameters);
     }

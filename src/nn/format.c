@@ -1,4 +1,4 @@
-/* How a model is printed. */
+/* Printing of models. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -7,7 +7,7 @@
 typedef struct model_text {
     char *text;
     size_t capacity;
-    size_t length; /* of the whole text, whether it fits or not */
+    size_t length; /* of the whole text, even if it does not fit */
 } model_text;
 
 static void write_text(model_text *out, const char *format, ...) LS_PRINTF(2, 3);

@@ -1,10 +1,10 @@
-/* The one way into a module: what its calls are checked for. Where it has hooks, hooks.c runs it between them. */
+/* Calls of a module, with their checks. If the module has hooks, hooks.c runs it. */
 #include <stdio.h>
 
 #include "nn/module.h"
 #include "tensor/scope.h"
 
-/* How many a type takes or gives, in words: "2 inputs". */
+/* Writes a number of inputs or outputs in words: "2 inputs". */
 static void count_in_words(char *text, size_t capacity, int count, const char *what) {
     if (count == 0) {
         snprintf(text, capacity, "any number of %ss", what);
@@ -23,7 +23,7 @@ __attribute__((noinline, cold)) static ls_status refuse_counts(const ls_module *
                    inputs == 1 && outputs == 1 ? "ls_forward_many calls it with more" : "ls_forward_many");
 }
 
-/* An input is NULL because what should have made it failed, and has noted that; or because the caller erred. */
+/* An input is NULL if the operation that made it failed (the error is noted already), or if the caller erred. */
 __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module *module, int i) {
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
@@ -37,13 +37,13 @@ __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module 
     return ls_error_status();
 }
 
-/* What a call without hooks takes is inlined into both entries: it is made for every layer of every step. */
+/* A call without hooks is inlined into both entry points, because every layer of every step makes it. */
 #define INLINE __attribute__((always_inline)) static inline
 
 INLINE ls_status check_inputs(const ls_module *module, ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (__builtin_expect(inputs[i] == NULL, 0)) {
-            /* A module of any number of inputs knows itself which it needs. */
+            /* A module with any number of inputs checks them itself. */
             const bool known = module->type->forward != NULL || module->type->inputs > 0;
             const bool optional = !known || (i < 64 && (module->type->optional >> i & 1U) != 0);
             LS_TRY(optional ? LS_OK : refuse_missing(module, i));
@@ -71,8 +71,10 @@ INLINE ls_status check_call(const ls_module *module, ls_tensor *const *inputs, i
     return check_inputs(module, inputs, input_count);
 }
 
-/* An output that is NULL or gone. It is NULL because an operation failed since there were so many errors, or else the
- * function erred. */
+/*
+ * Reports an output that is NULL or was freed. It is NULL because an operation failed, if the error count is above
+ * `errors`; otherwise because the forward function erred.
+ */
 __attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *module, const ls_tensor *output, int i,
                                                                uint32_t errors) {
     const ls_thread_state *thread = ls_thread();
@@ -95,8 +97,8 @@ INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *output
 }
 
 /*
- * The status of a forward function that failed. Why is an error since there were so many, or what failed before and it
- * was given; else it has not said so.
+ * Returns the status of a forward function that failed. The cause is an error since the count was `errors`, or an
+ * earlier failure that made an input NULL. Otherwise the function has set no error, and this function does.
  */
 __attribute__((noinline, cold)) static ls_status failed(const ls_module *module, ls_status status, uint32_t errors) {
     const ls_thread_state *thread = ls_thread();

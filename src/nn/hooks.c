@@ -1,7 +1,7 @@
 /*
- * Hooks of modules: their lists, and a call of a module between them. For backward hooks the call's inputs and outputs
- * go through operations that do nothing but keep the gradients that flow back through them, for a node that was
- * recorded before the module ran and so is walked after all it has recorded: that one calls the hooks.
+ * Hooks of modules: their lists, and the call of a module with hooks. For backward hooks, the inputs and outputs of the
+ * call pass through operations that only store the gradients that flow back through them. A node that was recorded
+ * before the module ran, and so is walked after all of the module's nodes, calls the hooks with these gradients.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Frees what was removed, once nobody goes through the list. */
+/* Frees removed hooks when no call iterates over the list. */
 static void sweep(ls_module *module) {
     if (module->hooks_run > 0) {
         return;
@@ -27,7 +27,7 @@ static void sweep(ls_module *module) {
             place = &hook->next;
         }
     }
-    while (removed != NULL) { /* the list is in order: `release` may come back to it */
+    while (removed != NULL) { /* the list is consistent here: `release` may use it again */
         ls_hook *hook = removed;
         removed = hook->next;
         ls_hook_free(hook);
@@ -59,7 +59,7 @@ static ls_module_hook function_of(const ls_hook *hook, hook_kind kind) {
     return kind == FORWARD_PRE ? hook->own.forward_pre : kind == FORWARD ? hook->own.forward : hook->own.backward;
 }
 
-/* Whether one of the hooks up to number `last` is of the kind. */
+/* Returns whether a hook up to number `last` has a function of this kind. */
 static bool has_hook(const ls_module *module, hook_kind kind, int last) {
     bool has = false;
     for (const ls_hook *hook = module->hooks; hook != NULL && !has; hook = hook->next) {
@@ -68,14 +68,14 @@ static bool has_hook(const ls_module *module, hook_kind kind, int last) {
     return has;
 }
 
-/* What a hook has left of the call is as good as what it was given. */
+/* Checks the call again after a hook, which may have changed it. */
 static ls_status check(const ls_module_call *call, hook_kind kind, uint32_t errors) {
     return kind == FORWARD_PRE ? ls_module_check_call(call->module, call->inputs, call->input_count, call->output_count)
            : kind == FORWARD   ? ls_module_check_outputs(call->module, call->outputs, call->output_count, errors)
                                : LS_OK;
 }
 
-/* Calls the hooks of the kind, up to number `last`; the first that fails is the last. */
+/* Calls the hooks of the kind, up to number `last`. Stops at the first failure. */
 static ls_status call_hooks(ls_module_call *call, hook_kind kind, int last) {
     static const char *const names[] = {"forward_pre", "forward", "backward"};
     ls_module *module = call->module;
@@ -102,14 +102,14 @@ static ls_status call_hooks(ls_module_call *call, hook_kind kind, int last) {
 
 /* ---- backward hooks ---------------------------------------------------------------------------------------------- */
 
-/* What the nodes of one call share. */
+/* State shared by the nodes of one call. */
 typedef struct passage {
     int references;
     ls_module *module;
-    int last; /* the number of the module's latest hooks, then */
+    int last; /* the number of the module's latest hook at the time of the call */
     int input_count;
     int output_count;
-    uint64_t pass; /* the backward pass that the gradients are of */
+    uint64_t pass; /* the backward pass to which the gradients belong */
     size_t bytes;
     ls_tensor *gradients[]; /* of the inputs, then of the outputs; owned */
 } passage;
@@ -138,14 +138,14 @@ static void hold_passage(void *context, bool hold) {
     }
 }
 
-/* What stands for the call on the tape; without elements. */
+/* Makes a tensor without elements, which represents the call on the tape. */
 static ls_status token_shape(ls_op_call *call) {
     const ls_device *device = call->input_count > 0 ? ls_tensor_device(call->inputs[0]) : ls_device_default();
     call->output = device != NULL ? ls_tensor_new(call->op->name, device, 1, &(int64_t){0}, LS_F32) : NULL;
     return call->output != NULL ? LS_OK : ls_error_status();
 }
 
-/* Whatever the module has recorded is walked. */
+/* All nodes that the module has recorded have been walked. */
 static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     (void)gradient;
     passage *p = node->parameters.context;
@@ -159,7 +159,7 @@ static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* The tensor itself, as one that the tape knows. */
+/* Makes a view of the whole tensor, as an output that the tape records. */
 static ls_status gate_shape(ls_op_call *call) {
     ls_tensor *x = call->inputs[0];
     call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
@@ -169,7 +169,7 @@ static ls_status gate_shape(ls_op_call *call) {
 static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
     passage *p = node->parameters.context;
     const uint64_t pass = ls_thread()->pass;
-    if (p->pass != pass) { /* what a pass left that failed */
+    if (p->pass != pass) { /* left over from a failed pass */
         forget_gradients(p);
         p->pass = pass;
     }
@@ -179,7 +179,7 @@ static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
     if (*place == NULL) {
         return ls_error_status();
     }
-    if (node->input_count > 1) { /* an output: the node of the call is to be walked */
+    if (node->input_count > 1) { /* an output: makes the walk reach the node of the call */
         LS_TRY(ls_accumulate(
             node, 1, ls_tensor_new(node->op->name, ls_tensor_device(node->inputs[1]), 1, &(int64_t){0}, LS_F32)));
     }
@@ -210,19 +210,19 @@ static passage *make_passage(const ls_module_call *call, int last) {
     return p;
 }
 
-/* The tensor behind gate `number` of the call; `token` is NULL for an input. */
+/* Returns the output of gate `number` of the call; `token` is NULL for an input. */
 static ls_tensor *through_gate(passage *p, int number, ls_tensor *tensor, ls_tensor *token) {
     const ls_op_parameters parameters = {.context = p, .integer = {number}};
     return ls_apply(&gate_op, (ls_tensor *[]){tensor, token}, token != NULL ? 2 : 1, &parameters);
 }
 
-/* Records the node of the call, from a leaf that nobody else knows: the call's inputs may want no gradients. */
+/* Records the node of the call, with a private leaf as input, because the call's inputs may want no gradients. */
 static ls_tensor *make_token(passage *p) {
     ls_tensor *leaf = ls_zeros(LS_SHAPE(0), LS_F32);
     const ls_op_parameters parameters = {.context = p};
     ls_tensor *token =
         leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? ls_apply(&token_op, &leaf, 1, &parameters) : NULL;
-    ls_release(leaf); /* the node holds it */
+    ls_release(leaf); /* the node holds the leaf */
     return token;
 }
 
@@ -250,7 +250,7 @@ static ls_status run_watched(ls_module_call *call, passage *p) {
             status = call->outputs[i] != NULL ? LS_OK : ls_error_status();
         }
     }
-    ls_release(token); /* the gates of the outputs hold it */
+    ls_release(token); /* the gates of the outputs hold the token */
     return status;
 }
 
@@ -274,14 +274,14 @@ static ls_status run_between(ls_module_call *call) {
 static ls_status run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                             int output_count) {
     const size_t bytes = ((size_t)input_count + 1) * sizeof(ls_tensor *);
-    ls_tensor **own = ls_record_allocate(bytes); /* the caller's stay as they are */
+    ls_tensor **own = ls_record_allocate(bytes); /* a copy: the caller's array stays unchanged */
     if (own == NULL) {
         return ls_fail_memory("ls_forward", bytes);
     }
     for (int i = 0; i < input_count; i++) {
         own[i] = inputs[i];
     }
-    ls_module_hold(module); /* a hook may free it */
+    ls_module_hold(module); /* a hook may free the module */
     ls_module_call call = {
         .module = module, .inputs = own, .input_count = input_count, .outputs = outputs, .output_count = output_count};
     const ls_status status = run_between(&call);

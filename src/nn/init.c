@@ -1,4 +1,4 @@
-/* Initialisers. Numbers are drawn in double precision and converted, so every dtype starts alike. */
+/* Initialisers. Numbers are drawn in double precision and converted, so every dtype starts from the same numbers. */
 #include <math.h>
 
 #include "base/random.h"
@@ -15,7 +15,7 @@ static ls_status check_target(const char *call, const ls_tensor *tensor) {
     return LS_OK;
 }
 
-/* Copies numbers into a parameter, which recording would otherwise forbid; takes `values` over. */
+/* Copies numbers into a parameter, with recording off, because recording forbids this. Consumes `values`. */
 static ls_status put(ls_tensor *tensor, ls_tensor *values) {
     if (values == NULL) {
         return ls_error_status();
@@ -27,7 +27,7 @@ static ls_status put(ls_tensor *tensor, ls_tensor *values) {
     return status;
 }
 
-/* On the host. */
+/* Makes the tensor on the host. */
 static ls_tensor *numbers_like(const char *call, const ls_tensor *tensor) {
     return ls_tensor_new_owned(call, &ls_cpu, tensor->ndim, tensor->size, LS_F64);
 }
@@ -62,7 +62,7 @@ ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
     return put(tensor, values);
 }
 
-/* Number i of the stream, and then i + count, i + 2 count, ... until one lies within. */
+/* Returns number i of the stream, or the first of i + count, i + 2 count, ... that lies in the interval. */
 static double normal_within(ls_random_state state, int64_t i, int64_t count, double low, double high) {
     enum { TRIES = 1000 };
     double number = 0;
@@ -72,7 +72,7 @@ static double normal_within(ls_random_state state, int64_t i, int64_t count, dou
             return number;
         }
     }
-    return number < low ? low : high; /* an interval far out in a tail: its nearer end */
+    return number < low ? low : high; /* for an interval far in a tail: its nearer end */
 }
 
 ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
@@ -135,7 +135,9 @@ ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) {
     return ls_nn_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
 }
 
-/* Element j of vector i: vectors are the rows where they are no longer than the columns, else the columns. */
+/*
+ * Element j of vector i. The vectors are the rows if there are at most as many rows as columns, otherwise the columns.
+ */
 typedef struct vectors {
     double *numbers;
     int64_t count, length;
@@ -150,7 +152,7 @@ static double dot(const vectors *v, int64_t a, int64_t b) {
     return sum;
 }
 
-/* Gram and Schmidt, modified and twice over, which is as good as a QR decomposition for this purpose. */
+/* Modified Gram-Schmidt, applied twice, which is as accurate as a QR decomposition for this purpose. */
 static void orthonormalise(const vectors *v) {
     for (int64_t a = 0; a < v->count; a++) {
         for (int pass = 0; pass < 2; pass++) {

@@ -1,4 +1,4 @@
-/* Layers. Their formulas are those of the operations in autograd.h; here is what they hold and how they start. */
+/* Layers. autograd.h has the formulas of their operations; this file has their parameters and initial values. */
 #include <math.h>
 
 #include "base/option.h"
@@ -145,7 +145,7 @@ ls_module *ls_nn_dropout(double p) {
     return function_layer(&type, (function_state){.number = p});
 }
 
-/* ---- a function of the user's ------------------------------------------------------------------------------------ */
+/* ---- a function of the user -------------------------------------------------------------------------------------- */
 
 typedef struct own_function_state {
     ls_tensor *(*function)(ls_tensor *, void *);
@@ -209,7 +209,7 @@ typedef struct standardize_state {
     ls_tensor *mean, *deviation;
 } standardize_state;
 
-/* [channels, 1, ...], to broadcast to x [n, channels, ...]. */
+/* Reshapes to [channels, 1, ...], to broadcast to x [n, channels, ...]. */
 static ls_tensor *beside_channels(ls_tensor *statistic, const ls_tensor *x) {
     ls_shape shape = {.ndim = ls_ndim(x) - 1, .size = {ls_size(statistic, 0)}};
     for (int i = 1; i < shape.ndim; i++) {
@@ -262,7 +262,10 @@ typedef struct norm_state {
     double momentum;
 } norm_state;
 
-/* Weight of ones and bias of zeros, unless the options say otherwise. The options of batch norm contain all others. */
+/*
+ * Creates a weight of ones and a bias of zeros, unless the options say otherwise. The options of batch norm include all
+ * options of the other norms.
+ */
 static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape,
                               const ls_batch_norm_options *options) {
     norm_state *norm = module->state;
@@ -391,7 +394,7 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int a
     }
     norm_state *norm = norm_begin(call, module, LS_SHAPE(channels), options);
     norm->axes = axes;
-    const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* halves are computed by way of f32 */
+    const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* 16-bit floats are computed in f32 */
     norm->running_mean =
         ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), statistics)));
     norm->running_var =

@@ -1,4 +1,4 @@
-/* What Sequential needs to know of some layers to fuse them, and weights of layers. */
+/* Layer properties with which Sequential fuses layers, and weights of layers. */
 #ifndef LS_NN_LAYERS_H
 #define LS_NN_LAYERS_H
 
@@ -6,21 +6,25 @@
 
 #include "autograd/ops/weight_norm.h"
 
-/* A weight as it is, or by length and direction of its rows. */
+/* A weight: plain, or by norms and directions of its rows. */
 typedef struct ls_layer_weight {
-    ls_tensor *direction; /* the weight itself where `length` is NULL */
+    ls_tensor *direction; /* the weight itself if `length` is NULL */
     ls_tensor *length;
 } ls_layer_weight;
 
 typedef struct ls_linear_state {
     ls_layer_weight weight;
-    ls_tensor *bias; /* NULL without */
+    ls_tensor *bias; /* NULL without a bias */
 } ls_linear_state;
 
-/* Adds the parameter "weight", uniform in +-bound; with `normed` "weight_g", its norms, and "weight_v", itself. */
+/*
+ * Adds the parameter "weight", uniform in +-bound. With `normed`, adds "weight_g", its norms, and "weight_v", the
+ * weight itself.
+ */
 ls_layer_weight ls_layer_add_weight(ls_module *module, ls_shape shape, ls_dtype dtype, double bound, bool normed);
 
-/* What the layer multiplies by, lent to the scope. NULL: failed. */
+/* Returns the layer's weight, as a borrowed pointer: the parameter itself, or a tensor of the scope. NULL on failure.
+ */
 static inline ls_tensor *ls_layer_weight_of(const ls_layer_weight *weight) {
     return weight->length == NULL ? weight->direction : ls_weight_norm(weight->direction, weight->length);
 }
@@ -29,7 +33,10 @@ extern const ls_module_type ls_linear_type;
 extern const ls_module_type ls_relu_type;
 extern const ls_module_type ls_standardize_type; /* with the buffers "mean" and "deviation" */
 
-/* A MaxPool without padding: relu behind it is the same as before it, gradients included, and has less to do. */
+/*
+ * Returns whether the module is a MaxPool without padding. A ReLU after such a layer gives the same result as before
+ * it, including gradients, on fewer elements.
+ */
 bool ls_layer_is_plain_max_pool(const ls_module *module);
 
 #endif

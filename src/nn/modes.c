@@ -1,4 +1,4 @@
-/* Training and evaluation mode, of a module and all below it. */
+/* Training and evaluation mode of a module and all modules below it. */
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -53,7 +53,7 @@ void ls_modes_free(ls_modes *modes) {
 void ls_modes_put(ls_modes *modes, ls_module *module) {
     if (count_modules(module) == modes->count) {
         (void)put_modes(module, modes->training);
-    } else { /* layers were added meanwhile */
+    } else { /* layers were added since the modes were taken */
         ls_module_train(module, modes->training[0]);
     }
     ls_modes_free(modes);

@@ -18,7 +18,7 @@ static void named_list_clear(ls_named_list *list, bool owns_tensors) {
     *list = (ls_named_list){0};
 }
 
-/* Takes `name` over, also when it fails. */
+/* Consumes `name`, also on failure. */
 static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
     ls_named_tensor *items = name != NULL ? ls_grow(list->items, (size_t)list->count, sizeof *items) : NULL;
     if (items == NULL) {
@@ -145,7 +145,7 @@ static bool name_is_good(const ls_module *module, const char *name) {
     return true;
 }
 
-/* Whether something to be added is there. */
+/* Reports a NULL that should be added to the module. */
 static bool is_there(const ls_module *module, const char *name, const void *added) {
     if (added == NULL && name != NULL && name[0] != '\0') {
         (void)ls_fail_missing("%s: what should become \"%s\"", module->type->name, name);
@@ -155,7 +155,7 @@ static bool is_there(const ls_module *module, const char *name, const void *adde
     return added != NULL;
 }
 
-/* Parameters and buffers are copied, reduced and stepped through as one stretch of memory. */
+/* Parameters and buffers must be contiguous, because they are copied, reduced and updated as one range of memory. */
 static bool is_dense(const ls_module *module, const char *name, const ls_tensor *tensor) {
     if (!tensor->contiguous) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" %s is not contiguous: ls_contiguous first", module->type->name, name,
@@ -173,7 +173,7 @@ static bool list_has(const ls_named_list *list, const ls_tensor *tensor) {
     return false;
 }
 
-/* A tensor of one module is trained or not. */
+/* A tensor cannot be both parameter and buffer of one module. */
 static bool is_one_kind(const ls_module *module, const ls_named_list *list, const char *name, const ls_tensor *tensor) {
     const bool buffer = list == &module->own_buffers;
     if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
@@ -185,8 +185,8 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
 }
 
 /*
- * What cannot be added stays with the module all the same until ls_module_finish, without a name: the next call may
- * bring it again. Takes the caller's reference.
+ * Refuses a tensor. The module keeps it, without a name, until ls_module_finish, because the caller may use it in the
+ * next call. Takes the caller's reference.
  */
 static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
     if (module != NULL) {
@@ -242,7 +242,10 @@ static bool contains(const ls_module *module, const ls_module *sought) {
     return found;
 }
 
-/* A module cannot be below itself. One that the child holds is given back to its maker before the child goes. */
+/*
+ * Refuses a child that contains the module. If the child owns the module, the ownership returns to the module's creator
+ * before the child is freed.
+ */
 static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
     module->failed = true;
     (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is %s", module->type->name, name != NULL ? name : "",
@@ -257,7 +260,7 @@ static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *
     return NULL;
 }
 
-/* Takes the caller's reference to the child; false without memory. */
+/* Takes the caller's reference to the child. Returns false if out of memory. */
 static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
     if (copy == NULL || !grow_children(module)) {
@@ -277,7 +280,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     if (child != NULL && contains(child, module)) {
         return refuse_circle(module, name, child);
     }
-    /* The first error stands. */
+    /* Keep the first error. */
     const bool gone = child != NULL && ls_owners_are_gone(&child->owners);
     ls_module *owned = gone && module->failed ? NULL : ls_module_take(child);
     const bool good = !module->failed && is_there(module, name, owned) && name_is_good(module, name);
@@ -285,7 +288,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     if (owned == NULL) {
         return NULL;
     }
-    /* What is refused stays until ls_module_finish, as tensors do. */
+    /* A refused module is kept until ls_module_finish, like refused tensors. */
     forget_lists(module);
     if (!put_child(module, good ? name : "", owned)) {
         module->failed = true;
@@ -340,7 +343,10 @@ const char *ls_module_child_name(const ls_module *module, int index) {
     return index >= 0 && index < ls_module_child_count(module) ? module->children[index].name : NULL;
 }
 
-/* What of `name` follows the child's; NULL when that does not begin so. A child without a name is passed through. */
+/*
+ * Returns the rest of `name` after the child's name and dot, or NULL if `name` does not begin with them. A child
+ * without a name is skipped.
+ */
 static const char *behind_child(const char *child, const char *name) {
     const size_t length = strlen(child);
     if (length == 0) {
@@ -376,7 +382,7 @@ static char *join_names(const char *prefix, const char *name) {
     return joined;
 }
 
-/* Adds what has no place yet to `list`, and the further names of what has one to the aliases. */
+/* Adds new tensors to `list`, and further names of listed tensors to the aliases. */
 static bool gather_own(ls_module *into, ls_named_list *list, const ls_named_list *own, const char *prefix) {
     for (int i = 0; i < own->count; i++) {
         ls_tensor *tensor = own->items[i].tensor;
@@ -433,7 +439,7 @@ bool ls_module_list(ls_module *module) {
     return module->listed;
 }
 
-/* The lists are a cache: filling it does not change what the module is. */
+/* The lists are a cache, so filling them does not change the module. */
 static const ls_named_list *listed(const ls_module *module, bool buffers) {
     static const ls_named_list empty;
     ls_module *cached = (ls_module *)module;

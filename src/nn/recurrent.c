@@ -1,4 +1,4 @@
-/* Recurrent layers: the plain one, LSTM and GRU, in several layers and both directions. */
+/* Recurrent layers: RNN, LSTM and GRU, with several layers and both directions. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ enum { MOST_LAYERS = 64 };
 
 /* One layer in one direction. */
 typedef struct direction {
-    ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* biases: NULL without */
+    ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* the biases are NULL if the layer has none */
 } direction;
 
 typedef struct recurrent_state {
@@ -23,13 +23,13 @@ typedef struct recurrent_state {
     ls_module *dropout;
 } recurrent_state;
 
-/* What a call is given, apart: x with the steps first. */
+/* The arguments of a call; x with the steps first. */
 typedef struct call {
     ls_tensor *x, *states[2], *lengths;
     ls_tensor *last[2][2 * MOST_LAYERS]; /* h and c of each layer and direction */
 } call;
 
-/* ---- what it is given -------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 static ls_status check_x(const ls_module *self, const ls_tensor *x) {
     const recurrent_state *state = self->state;
@@ -101,7 +101,10 @@ static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, in
                : ls_error_status();
 }
 
-/* Where direction `index` begins: [states, n, hidden]; NULL: with zeros, or with *good false. */
+/*
+ * Returns the initial states of direction `index`: [states, n, hidden]. NULL means zeros, or, with *good false, a
+ * failure.
+ */
 static ls_tensor *first_states(const recurrent_state *state, const call *c, int index, bool *good) {
     const int count = (int)ls_recurrence_states(state->kind);
     ls_tensor *parts[2] = {NULL};
@@ -120,7 +123,7 @@ static ls_tensor *first_states(const recurrent_state *state, const call *c, int 
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* y [length, n, hidden] of one layer in one direction; its last states go to the call. */
+/* Returns y [length, n, hidden] of one layer in one direction. Stores its last states in the call. */
 static ls_tensor *run_direction(const recurrent_state *state, call *c, int index) {
     const direction *d = &state->of[index];
     const bool reverse = state->directions == 2 && index % 2 == 1;
@@ -151,7 +154,7 @@ static ls_tensor *run_layer(const recurrent_state *state, call *c, int layer) {
     return state->directions == 1 ? y[0] : ls_concat(y, 2, 2);
 }
 
-/* Dropout of what has its steps first: samples come first there, as it wants them. */
+/* Applies dropout to a tensor with the steps first, after moving the samples first, as dropout requires. */
 static ls_tensor *drop(const recurrent_state *state, ls_tensor *y) {
     if (y == NULL || !ls_module_is_training(state->dropout)) {
         return y;
@@ -160,7 +163,7 @@ static ls_tensor *drop(const recurrent_state *state, ls_tensor *y) {
     return dropped == NULL ? NULL : ls_transpose(dropped, 0, 1);
 }
 
-/* Zeros behind the end of each sequence. */
+/* Sets y to zero after the end of each sequence. */
 static ls_tensor *cut_off(ls_tensor *y, ls_tensor *lengths) {
     ls_tensor *steps = ls_reshape(ls_arange(LS_SHAPE(ls_size(y, 0)), LS_I64), LS_SHAPE(-1, 1));
     return ls_masked_fill(y, ls_unsqueeze(ls_ge(ls_tensor_to_device(steps, ls_device_of(y)), lengths), -1), 0);
@@ -191,7 +194,7 @@ static ls_status run_recurrent(ls_module *self, ls_tensor *const *inputs, int in
     return LS_OK;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static ls_tensor *add_parameter(ls_module *module, const char *name, int layer, bool reverse, ls_shape shape,
                                 ls_dtype dtype) {

@@ -1,7 +1,7 @@
 /*
- * Models in safetensors files. The format has no two names for one stretch of data, so a shared tensor is saved under
- * its first name, and a pair of the metadata says of each further name which that is: "decoder.weight":
- * "encoder.weight". PyTorch's safetensors.torch.save_model writes the same.
+ * Models in safetensors files. The format has one name per tensor. So a shared tensor is saved under its first name,
+ * and for each further name, a pair of the metadata gives the first: "decoder.weight": "encoder.weight". PyTorch's
+ * safetensors.torch.save_model writes the same.
  */
 #include <lockstep/formats.h>
 
@@ -29,7 +29,7 @@ static size_t pair_count(const char *const *metadata) {
     return count;
 }
 
-/* The pair that says what else a shared tensor is called, in the room at `pair`. */
+/* Adds the metadata pair for a further name of a shared tensor, at `pair`. */
 static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias, const char *const *metadata,
                            const char **pair) {
     for (; metadata != NULL && metadata[0] != NULL; metadata += 2) {
@@ -94,7 +94,7 @@ ls_status ls_module_save(const ls_module *module, const char *path, const char *
     return status;
 }
 
-/* What is loaded, and in which call of the user's. */
+/* What is loaded, and the user's call. */
 typedef struct loading {
     const char *call;
     const char *path;
@@ -102,13 +102,13 @@ typedef struct loading {
     const ls_safetensors *file;
 } loading;
 
-/* The tensor of that name, also of a further name. */
+/* Returns the tensor with that name, which may be a further name. */
 static const ls_tensor *find_saved(const ls_safetensors *file, const char *name) {
     const ls_tensor *saved = ls_safetensors_find(file, name);
     return saved != NULL ? saved : ls_safetensors_find(file, ls_safetensors_metadata(file, name));
 }
 
-/* What the file has for the model's tensor, under whichever of its names. */
+/* Returns the file's tensor for the model's tensor, under any of its names. */
 static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *file, const ls_named_tensor *own) {
     const ls_tensor *saved = find_saved(file, own->name);
     for (int i = 0; i < module->aliases.count && saved == NULL; i++) {
@@ -118,7 +118,7 @@ static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *
     return saved;
 }
 
-/* A file may have a tensor under each name of a shared one, if all are equal. */
+/* A file may have a tensor for each name of a shared one, if all are equal. */
 static ls_status check_aliases(const loading *load) {
     const ls_module *module = load->module;
     for (int i = 0; i < module->aliases.count; i++) {
@@ -134,7 +134,10 @@ static ls_status check_aliases(const loading *load) {
     return LS_OK;
 }
 
-/* A counter that PyTorch keeps beside the statistics of a BatchNorm, which nothing is computed from by default. */
+/*
+ * Returns whether it is the counter that PyTorch keeps with the statistics of a BatchNorm. By default, no result
+ * depends on it.
+ */
 static bool is_counter(const ls_module *module, ls_named saved) {
     static const char counter[] = "num_batches_tracked";
     static const char statistic[] = "running_mean";
@@ -153,18 +156,18 @@ static bool is_counter(const ls_module *module, ls_named saved) {
     return false;
 }
 
-/* Whether the model has no place for it. */
+/* Returns whether the model has no tensor of this name. */
 static bool is_extra(const ls_module *module, ls_named saved) {
     return ls_module_find(module, saved.name) == NULL && !is_counter(module, saved);
 }
 
-/* The file's tensor if it has another shape than the model's. */
+/* Returns the file's tensor if its shape differs from the model's. */
 static const ls_tensor *mismatch(const loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
     return saved != NULL && !ls_tensor_same_shape(saved, own->tensor) ? saved : NULL;
 }
 
-/* Reports the names that the file or the model lacks, and those with different shapes. */
+/* Reports the names that the file or the model lacks, and names with different shapes. */
 static void report(const loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;
@@ -191,7 +194,7 @@ static void report(const loading *load, const ls_module_load_options *options) {
     }
 }
 
-/* Fails with the first name on either side that may not be so. */
+/* Fails with the first name, missing or extra, that the options do not allow. */
 static ls_status check_names(const loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;

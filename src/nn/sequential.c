@@ -1,5 +1,7 @@
-/* Modules one after the other, and one beside nothing. A Linear that a ReLU follows is carried out as one fused
- * operation, and a ReLU that a MaxPool follows behind it. */
+/*
+ * A sequence of modules. A Linear followed by a ReLU runs as one fused operation. A ReLU followed by a MaxPool runs
+ * after the MaxPool.
+ */
 #include <stdio.h>
 
 #include "autograd/ops/linear.h"
@@ -28,10 +30,10 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     return x;
 }
 
-/* The modules of `named`, or those of `numbered` under their numbers; the other is NULL. */
+/* Makes a sequence of the modules of `named`, or of `numbered` under their numbers; the other is NULL. */
 static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
     static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};
-    /* One that is given several times must not go before the last of them is added. */
+    /* A module that is given several times must not be freed before its last use is added. */
     for (int i = 0; i < count; i++) {
         (void)ls_module_take(named != NULL ? named[i].module : numbered[i]);
     }

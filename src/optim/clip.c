@@ -1,11 +1,11 @@
-/* Gradient clipping, as PyTorch's clip_grad_norm_ and clip_grad_value_. */
+/* Gradient clipping, like PyTorch's clip_grad_norm_ and clip_grad_value_. */
 #include <math.h>
 
 #include "nn/module.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
 
-/* The next gradient of the model from parameter *index on, NULL at the end. */
+/* Returns the next gradient of the model from parameter *index on; NULL at the end. */
 static ls_tensor *next_gradient(const ls_module *model, int *index) {
     while (*index < ls_module_parameter_count(model)) {
         ls_tensor *gradient = ls_grad(ls_module_parameter(model, (*index)++));
@@ -16,7 +16,7 @@ static ls_tensor *next_gradient(const ls_module *model, int *index) {
     return NULL;
 }
 
-/* The squares of each parameter's gradient, on the device, 0 where there is none. */
+/* Computes the sum of squares of each parameter's gradient, on the device; 0 without a gradient. */
 static ls_status measure_squares(const ls_module *model, double *squares) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
@@ -29,7 +29,7 @@ static ls_status measure_squares(const ls_module *model, double *squares) {
     return LS_OK;
 }
 
-/* The same on the host: they are waited for once. */
+/* Copies these sums to the host, with one wait. */
 static ls_tensor *fetch_squares(ls_module *model) {
     const char *const call = "ls_clip_grad_norm";
     const ls_device *device = NULL;
@@ -87,7 +87,8 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
         *norm = total;
     }
     const double factor = max_norm / (total + 1e-6);
-    const bool scales = !(factor >= 1); /* NaN too: it makes all gradients NaN, so that it shows, as in PyTorch */
+    /* also for NaN: it makes all gradients NaN, which shows the problem, as in PyTorch */
+    const bool scales = !(factor >= 1);
     ls_tensor *gradient;
     for (int index = 0; scales && (gradient = next_gradient(model, &index)) != NULL;) {
         LS_TRY(ls_kernels_of(gradient)->scale(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,

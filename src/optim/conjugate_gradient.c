@@ -5,10 +5,10 @@
 
 #include "optim/descent.h"
 
-/* Gradients of which this share is common are far from orthogonal: nu of (5.52). */
+/* Gradients that share this fraction are far from orthogonal: nu of (5.52). */
 #define TOO_SIMILAR 0.1
 
-/* Beta of the present gradient, by (5.41a) or (5.45); 0 where the direction is to start anew. */
+/* Computes beta of the present gradient, by (5.41a) or (5.45); 0 to restart along steepest descent. */
 static ls_status weigh(const ls_descent *descent, ls_conjugate_formula formula, double *beta) {
     const void *gradient = descent->gradient[0], *previous = descent->previous_gradient;
     double square = 0, previous_square = 0, shared = 0;
@@ -22,14 +22,14 @@ static ls_status weigh(const ls_descent *descent, ls_conjugate_formula formula, 
     return LS_OK;
 }
 
-/* direction = beta direction - gradient; *slope is the loss's derivative along it. */
+/* Computes direction = beta direction - gradient. *slope is the loss's derivative along it. */
 static ls_status conjugate(ls_descent *descent, double beta, double *slope) {
     LS_TRY(ls_vector_scale(descent, beta, descent->direction));
     LS_TRY(ls_vector_add(descent, -1, descent->gradient[0], descent->direction));
     return ls_vector_dot(descent, descent->gradient[0], descent->direction, slope);
 }
 
-/* After how many directions to restart: by default, after as many as there are elements in all parameters. */
+/* Sets the number of directions between restarts: by default, the number of elements of all parameters. */
 static ls_status find_restart(ls_descent *descent) {
     double directions = descent->optimizer->options.conjugate_gradient.restart_every;
     if (directions == 0) {
@@ -43,7 +43,7 @@ static ls_status find_restart(ls_descent *descent) {
 }
 
 static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
-    if (descent->step == 0) { /* the beginning, or the last search found nothing better */
+    if (descent->step == 0) { /* at the start, or if the last search found no lower loss */
         descent->restarted = descent->iterations;
         return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);
     }
@@ -58,7 +58,9 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
         LS_TRY(conjugate(descent, 0, &slope));
     }
     descent->restarted = beta != 0 ? descent->restarted : descent->iterations;
-    /* The step that is tried first would change the loss, were it linear, as the last one did (section 3.5). */
+    /*
+     * The first trial step is chosen so that a linear loss would change by as much as in the last step (section 3.5).
+     */
     descent->step *= descent->slope / slope;
     return LS_OK;
 }

@@ -1,4 +1,4 @@
-/* The loop of L-BFGS and conjugate gradients: begun, saved, and stepped along a direction. */
+/* The loop of L-BFGS and conjugate gradients: its start, its state, and steps along a direction. */
 #include "optim/descent.h"
 
 #include <math.h>
@@ -144,13 +144,13 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
         return LS_OK;
     }
     LS_TRY(begin(optimizer, searches));
-    optimizer->descent->iterations = 1; /* some; how many is among what is given */
+    optimizer->descent->iterations = 1; /* any positive number; the true count is in the given state */
     return LS_OK;
 }
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-/* Evaluates where the parameters are, which must be a place to go on from. */
+/* Evaluates at the present parameters, where the loss must be finite. */
 static ls_status arrive(ls_descent *descent) {
     LS_TRY(ls_descent_evaluate(descent, descent->gradient[0], &descent->loss));
     if (!isfinite(descent->loss)) {
@@ -162,7 +162,7 @@ static ls_status arrive(ls_descent *descent) {
     return LS_OK;
 }
 
-/* Goes along the direction. The last move of fixed steps is not evaluated: the next step begins with that. */
+/* Moves along the direction. With fixed steps, the last move is not evaluated: the next step begins with that. */
 static ls_status move(ls_descent *descent, const ls_descent_options *options, bool last) {
     if (options->searches) {
         LS_TRY(ls_descent_gather_parameters(descent, descent->start));
@@ -179,7 +179,7 @@ static ls_status check_gradient(const ls_descent *descent, const ls_descent_opti
     return LS_OK;
 }
 
-/* Whether the gradient is almost zero, or the last move changed almost nothing. */
+/* Returns whether the gradient is almost zero, or the last move changed almost nothing. */
 static ls_status check_converged(const ls_descent *descent, const ls_descent_options *options, double loss_before,
                                  ls_stop_reason *reason) {
     double direction = 0;
@@ -192,7 +192,7 @@ static ls_status check_converged(const ls_descent *descent, const ls_descent_opt
     return LS_OK;
 }
 
-/* One direction and the move along it. `*reason` becomes the reason to stop, if there is one. */
+/* Chooses one direction and moves along it. Sets `*reason` if the loop should stop. */
 static ls_status iterate(ls_descent *descent, const ls_descent_options *options, ls_descent_direct direct,
                          ls_stop_reason *reason) {
     const ls_step_info *info = &descent->optimizer->last_step;
@@ -232,7 +232,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
         return ls_optimizer_evaluate(optimizer, closure, user, first_loss);
     }
     const ls_status begun = begin_part(optimizer, options->searches);
-    if (begun != LS_OK) { /* in the first evaluation of the other ranks */
+    if (begun != LS_OK) { /* fails in the first evaluation of the other ranks */
         return ls_descent_agree(optimizer, begun, first_loss);
     }
     ls_descent *descent = optimizer->descent;

@@ -1,22 +1,28 @@
-/* Evaluations of a descent, on which the ranks agree if they hold parts of the parameters. */
+/* Evaluations of a descent. Ranks that hold shards of the parameters agree on the results. */
 #include <math.h>
 #include <stdio.h>
 
 #include "optim/descent.h"
 
-/* After a rank has failed, calls of the other ranks' closures do not match its own. Closures make fewer calls. */
+/*
+ * After a failure, this rank's calls do not match the calls in the other ranks' closures. Closures make fewer calls
+ * than this.
+ */
 enum { UNMATCHED_CALLS = 1000 };
 
-/* What the ranks compare, by its maximum; the first rank that failed has the largest -order. */
+/* Values that the ranks compare by their maximum. The first rank that failed has the largest -order. */
 enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
 
-/* Ranks that failed by themselves come before ranks that failed after another rank, and these before the others. */
+/* Orders ranks that failed by themselves before ranks that failed after another rank, and these before the others. */
 static int order_of(const ls_comm *comm, ls_status status) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     return status == LS_OK ? 2 * size : status != LS_ERR_MISMATCH ? rank : size + rank;
 }
 
-/* A failed rank repeats the call until the closures of the other ranks, which may wait for it elsewhere, have ended. */
+/*
+ * A failed rank repeats the call until the closures of the other ranks, which may wait for it in other calls, have
+ * ended.
+ */
 static ls_status exchange(ls_comm *comm, ls_status status, const double *own, double *all) {
     ls_status exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);
     for (int i = 0; status != LS_OK && exchanged == LS_ERR_MISMATCH && i < UNMATCHED_CALLS; i++) {

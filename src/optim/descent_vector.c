@@ -32,7 +32,7 @@ ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduc
     return comm != NULL ? ls_comm_allreduce(comm, number, number, 1, LS_F64, reduction, NULL) : LS_OK;
 }
 
-/* What a kernel measured of this rank's part, reduced over all parts. */
+/* Returns a kernel's result for this rank's shard, reduced over all shards. */
 static ls_status fetch_number(const ls_descent *descent, double *number, ls_reduction reduction) {
     LS_TRY(ls_device_fetch(descent->group->device, number, descent->number, sizeof *number));
     return ls_descent_combine(descent, number, reduction);
@@ -56,7 +56,7 @@ ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector) 
     return LS_OK;
 }
 
-/* A parameter without a gradient has one of zeros. */
+/* A parameter without a gradient has a gradient of zeros. */
 ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector) {
     const ls_device *device = descent->group->device;
     for (int i = 0; i < descent->group->count; i++) {

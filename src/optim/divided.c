@@ -20,7 +20,8 @@ double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_divisio
     return &made->sum;
 }
 
-/* First what is divided tensor by tensor, then what the model's parts, whole and divided tensors alike, have together.
+/*
+ * First sums over the shards of tensors, then over the shards of the model, which have whole tensors and tensor shards.
  */
 ls_status ls_divided_total(ls_divided_sums *all, double *total) {
     ls_divided_sum_of *sums = all->sums;
@@ -35,7 +36,7 @@ ls_status ls_divided_total(ls_divided_sums *all, double *total) {
         for (int k = i; k < all->count; k++) {
             if (sums[k].divisions[LS_DIVIDED_MODEL].user == division.user) {
                 sum += sums[k].sum;
-                sums[k] = (ls_divided_sum_of){.sum = 0}; /* counted */
+                sums[k] = (ls_divided_sum_of){.sum = 0}; /* already counted */
             }
         }
         LS_TRY(division.add != NULL ? division.add(division.user, &sum) : LS_OK);

@@ -1,4 +1,4 @@
-/* Sums over what a model's parameters have, on the ranks that it may be divided over. */
+/* Sums over the parameters of a model that may be sharded over ranks. */
 #ifndef LS_OPTIM_DIVIDED_H
 #define LS_OPTIM_DIVIDED_H
 
@@ -6,7 +6,7 @@
 
 enum { LS_MOST_DIVIDED_SUMS = 16 };
 
-/* Of what is divided over the same ranks, in the same way. Starts as zeros. */
+/* The sum over parameters that are sharded over the same ranks in the same way. Starts as zeros. */
 typedef struct ls_divided_sum_of {
     ls_division divisions[LS_DIVISIONS];
     double sum;
@@ -18,12 +18,13 @@ typedef struct ls_divided_sums {
 } ls_divided_sums;
 
 /*
- * This rank's sum for a parameter that is divided so, made when there is none: also for parameters that have nothing to
- * add, since other ranks may. NULL with LS_ERR_UNSUPPORTED where there are too many.
+ * Returns this rank's sum for a parameter with these divisions, and creates it if missing. Call it also for parameters
+ * that add nothing, because other ranks may add to the sum. Returns NULL with LS_ERR_UNSUPPORTED if there are too many
+ * sums.
  */
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions);
 
-/* What all of them come to on all ranks; uses the sums up. Collective where something is divided. */
+/* Computes the total over all ranks, and clears the sums. Collective if parameters are sharded. */
 ls_status ls_divided_total(ls_divided_sums *sums, double *total);
 
 #endif

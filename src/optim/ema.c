@@ -1,4 +1,4 @@
-/* Averages of a model's parameters and buffers over its training. */
+/* Averages of a model's parameters and buffers during training. */
 #include <math.h>
 
 #include "base/memory.h"
@@ -6,9 +6,9 @@
 #include "tensor/scope.h"
 
 struct ls_ema {
-    double decay; /* 0: of all alike */
+    double decay; /* 0: the plain mean */
     int64_t updates;
-    ls_snapshot averages; /* or what is the model's, while these are in their place */
+    ls_snapshot averages; /* the averages; or the model's values, while the averages are in the model */
     bool swapped;
     ls_state_list lent;
 };
@@ -46,12 +46,12 @@ void ls_ema_free(ls_ema *ema) {
 
 /* ---- averaging --------------------------------------------------------------------------------------------------- */
 
-/* LS_ERR_STATE while the averages are elsewhere. */
+/* Fails with LS_ERR_STATE while the averages are in the model. */
 static ls_status check_here(const char *call, const ls_ema *ema) {
     return !ema->swapped ? LS_OK : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: ls_ema_swap first", call);
 }
 
-/* average = keep average + (1 - keep) present; of counters the present one */
+/* Computes average = keep average + (1 - keep) present; copies counters */
 static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {

@@ -1,4 +1,4 @@
-/* Scales of losses whose gradients pass through f16, as PyTorch's GradScaler. */
+/* Scaling of losses whose gradients pass through f16, like PyTorch's GradScaler. */
 #include <float.h>
 #include <math.h>
 
@@ -7,7 +7,7 @@
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
 
-/* What became of an optimizer's gradients since the last update. */
+/* State of an optimizer's gradients since the last update. */
 typedef struct unscaled {
     const ls_optimizer *optimizer;
     bool overflowed;
@@ -18,8 +18,8 @@ struct ls_grad_scaler {
     ls_grad_scaler_options options;
     double scale;
     int64_t good;     /* updates since the scale changed, or since an overflow */
-    int64_t skipped;  /* steps, in all */
-    unscaled *recent; /* room for `room`, of which `count` are used */
+    int64_t skipped;  /* total number of skipped steps */
+    unscaled *recent; /* capacity `room`, of which `count` are used */
     int count, room;
     ls_state_list lent;
 };
@@ -77,8 +77,10 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
     return ls_mul(loss, scaler->scale);
 }
 
-/* Divides the gradients of a group by the scale, in one pass over what lies together; where one is not finite then,
- * *found becomes 1. */
+/*
+ * Divides the gradients of a group by the scale, in one kernel call per contiguous run. Sets *found to 1 if a result is
+ * not finite.
+ */
 static ls_status unscale_group(const ls_parameter_group *group, double scale, double *found) {
     for (int first = 0, last; ls_group_next_run(group, false, &first, &last); first = last + 1) {
         const ls_tensor *parameter = group->slots[first].parameter;
@@ -95,7 +97,10 @@ static ls_status unscale_group(const ls_parameter_group *group, double scale, do
     return LS_OK;
 }
 
-/* *number becomes 1 where a gradient of the group is not finite: a number on its device until then. */
+/*
+ * Adds 1 to *number if a gradient of the group is not finite. The group's kernels set a flag on its device, which is
+ * read once.
+ */
 static ls_status look_at_group(const ls_parameter_group *group, double scale, double *number) {
     static const char call[] = "ls_grad_scaler_unscale";
     ls_tensor *found = ls_tensor_new_owned(call, group->device, 0, NULL, LS_F64);
@@ -108,7 +113,10 @@ static ls_status look_at_group(const ls_parameter_group *group, double scale, do
     return status;
 }
 
-/* Whether it is so on any rank that has a part of the model; the others have the same gradients as this one. */
+/*
+ * Computes whether a gradient is not finite on any rank that has a shard of the model. The other ranks have the same
+ * gradients as this rank.
+ */
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
     ls_divided_sums sums = {.count = 0};
     double total = 0;
@@ -167,7 +175,7 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     for (int g = 0; g < optimizer->group_count; g++) {
         LS_TRY(ls_group_check_device(optimizer, &optimizer->groups[g]));
     }
-    /* From here on a failure leaves gradients of which some are divided: they are for no step. */
+    /* After this point, a failure leaves some gradients divided and others not: they must not be used in a step. */
     unscaled *made = &scaler->recent[scaler->count++];
     *made = (unscaled){.optimizer = optimizer, .overflowed = true};
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -250,7 +258,7 @@ ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors,
     return LS_OK;
 }
 
-/* The loss must stay a number when it is multiplied, and gradients when they are divided. */
+/* The scaled loss and the unscaled gradients must stay finite. */
 static ls_status check_scale(const char *call, const ls_named *given, int count) {
     const ls_tensor *tensor = ls_state_find(given, count, "scale");
     double scale = 1;

@@ -1,6 +1,6 @@
 /*
- * Limited-memory BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5. Which pairs are
- * kept, first steps and limits are PyTorch's.
+ * Limited-memory BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5. The choice of
+ * stored pairs, first steps and limits are PyTorch's.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "optim/descent.h"
 
-/* A move that was made, s, and how the gradient changed by it, y. */
+/* A move s and the change y of the gradient by it. */
 typedef struct pair {
     void *move;
     void *change;
@@ -42,7 +42,7 @@ static history *history_new(const char *call, int capacity) {
     return past;
 }
 
-/* Remembers the last move if the curvature along it is positive, in place of the oldest when there is no room. */
+/* Stores the last move if the curvature along it is positive. Replaces the oldest pair if the history is full. */
 static ls_status remember(ls_descent *descent, history *past) {
     void *change = descent->gradient[1];
     double product = 0, square = 0;
@@ -61,7 +61,7 @@ static ls_status remember(ls_descent *descent, history *past) {
     if (newest->move == NULL || newest->change == NULL) {
         return ls_error_status();
     }
-    /* The direction is about to be chosen anew, and gradient[1] is free: their memory becomes the pair's. */
+    /* The direction and gradient[1] are free here: their memory becomes the pair's. */
     LS_TRY(ls_vector_scale(descent, descent->step, descent->direction));
     void *const move = newest->move;
     newest->move = descent->direction;
@@ -149,7 +149,7 @@ static ls_status lbfgs_list(ls_optimizer *optimizer, ls_state_list *list) {
     return LS_OK;
 }
 
-/* Room for as many pairs as there are moves among what is given. */
+/* Makes room for the number of pairs in the given state. */
 static ls_status lbfgs_make_room(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
     const int capacity = optimizer->options.lbfgs.history_size;
     LS_TRY(ls_descent_make_room(optimizer, optimizer->options.lbfgs.strong_wolfe, given, count));

@@ -1,8 +1,8 @@
 /*
- * A line search for the strong Wolfe conditions (Nocedal and Wright, 2nd ed., (3.7)): algorithms 3.5, which brackets a
- * point that meets them, and 3.6, which closes in on it, with cubic interpolation (3.59). Limits and safeguards are
- * those of PyTorch's LBFGS, so that its paths are ours. Points where the loss is not finite count as too high, and what
- * cannot be interpolated is halved.
+ * A line search for the strong Wolfe conditions (Nocedal and Wright, 2nd ed., (3.7)): algorithm 3.5, which brackets a
+ * point that meets them, and algorithm 3.6, which narrows the bracket, with cubic interpolation (3.59). Limits and
+ * safeguards equal those in PyTorch's LBFGS, so that both take the same paths. A point whose loss is not finite counts
+ * as too high. If the interpolation fails, the interval is halved.
  */
 #include "optim/descent.h"
 
@@ -15,7 +15,7 @@ enum { MAX_EVALUATIONS = 25 }; /* after the first */
 typedef struct point {
     double step;
     double loss;
-    double slope; /* the loss's derivative by step */
+    double slope; /* derivative of the loss with respect to the step */
     void *gradient;
 } point;
 
@@ -32,7 +32,7 @@ static void swap_points(point *a, point *b) {
     *b = held;
 }
 
-/* Evaluates at `step`, into the point's gradient. */
+/* Evaluates at `step`, and stores the gradient in the point. */
 static ls_status evaluate(line_search *search, double step, point *at) {
     ls_descent *descent = search->descent;
     at->step = step;
@@ -45,17 +45,20 @@ static ls_status evaluate(line_search *search, double step, point *at) {
     return LS_OK;
 }
 
-/* (3.7a) is not met. */
+/* Returns whether (3.7a) is violated. */
 static bool is_high(const line_search *search, const point *at) {
     return at->loss > search->start.loss + DECREASE * at->step * search->start.slope;
 }
 
-/* (3.7b) is met. */
+/* Returns whether (3.7b) is met. */
 static bool is_flat(const line_search *search, const point *at) {
     return fabs(at->slope) <= -search->curvature * search->start.slope;
 }
 
-/* The lowest point within [low, high] of the cubic through both points with their slopes; the middle if none is. */
+/*
+ * Returns the minimum within [low, high] of the cubic through both points with their slopes, or the middle if there is
+ * no minimum.
+ */
 static double interpolate(const point *a, const point *b, double low, double high) {
     const point *left = a->step <= b->step ? a : b;
     const point *right = left == a ? b : a;
@@ -67,8 +70,8 @@ static double interpolate(const point *a, const point *b, double low, double hig
 }
 
 /*
- * Algorithm 3.5: goes outwards until `ends` bracket a good point, or (*found) until there is one, which is then both
- * ends. `spare` is room for a gradient; the start's is overwritten too.
+ * Algorithm 3.5: extends the step until `ends` bracket a good point, or (*found) until a good point is found, which is
+ * then both ends. `spare` is memory for a gradient; the gradient of the start is overwritten, too.
  */
 static ls_status bracket(line_search *search, double step, void *spare, point ends[2], bool *found) {
     ls_descent *descent = search->descent;
@@ -87,7 +90,7 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
         swap_points(&previous, &at);
         LS_TRY(evaluate(search, next, &at));
     }
-    /* Downhill all the way. The start's own gradient may be gone; the descent has a copy. */
+    /* The loss falls all the way. The start's own gradient may be overwritten; the descent has a copy. */
     LS_TRY(ls_vector_copy(descent, previous.gradient, descent->previous_gradient));
     ends[0] = search->start;
     ends[0].gradient = previous.gradient;
@@ -96,8 +99,8 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
 }
 
 /*
- * Where in the bracket to look next: where the cubic is lowest, but, when that was close to an end the last time too
- * (*stuck) or is at one now, a tenth of the bracket away from it.
+ * Returns the next trial step in the bracket: the minimum of the cubic. If that is at an end, or close to an end for
+ * the second time in a row (*stuck), returns the point a tenth of the bracket away from this end.
  */
 static double next_step(const point ends[2], bool *stuck) {
     const double low = fmin(ends[0].step, ends[1].step);
@@ -113,7 +116,7 @@ static double next_step(const point ends[2], bool *stuck) {
     return fabs(step - high) < fabs(step - low) ? high - margin : low + margin;
 }
 
-/* Algorithm 3.6: narrows the bracket around a good point. *lowest is the better end. */
+/* Algorithm 3.6: narrows the bracket around a good point. *lowest is the index of the better end. */
 static ls_status zoom(line_search *search, const ls_descent_options *options, void *spare, point ends[2], int *lowest) {
     double largest = 0;
     const ls_descent *descent = search->descent;
@@ -142,7 +145,7 @@ static ls_status zoom(line_search *search, const ls_descent_options *options, vo
     return LS_OK;
 }
 
-/* Makes the point the descent's own. */
+/* Makes the point the present point of the descent. */
 static ls_status settle(ls_descent *descent, const point *at) {
     for (int i = 1; i < LS_DESCENT_GRADIENTS; i++) {
         if (descent->gradient[i] == at->gradient) {

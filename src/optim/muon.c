@@ -9,7 +9,10 @@ static int muon_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPT
     return 1;
 }
 
-/* Orthogonal matrices of all shapes have singular values of 1, but elements of other sizes. */
+/*
+ * Adjusts the rate: orthogonal matrices of all shapes have singular values of 1, but the size of their elements depends
+ * on the shape.
+ */
 static double adjusted_rate(ls_muon_rates rates, double learning_rate, double rows, double columns) {
     return rates == LS_MUON_AS_ADAMW ? learning_rate * 0.2 * sqrt(fmax(rows, columns))
                                      : learning_rate * sqrt(fmax(1, rows / columns));

@@ -2,7 +2,7 @@
 
 #include "optim/optimizer.h"
 
-/* The momentum of step t. */
+/* Returns the momentum of step t. */
 static double nadam_mu(const ls_optimizer *optimizer, int64_t t) {
     const ls_nadam_options *options = &optimizer->options.nadam;
     return options->beta1 * (1 - 0.5 * pow(0.96, (double)t * options->momentum_decay));

@@ -22,8 +22,8 @@ static void group_free(ls_parameter_group *group) {
 }
 
 /*
- * Gives every parameter its place in the state buffers. Parameters that lie side by side keep their distance there,
- * gaps included, so that a run over them is one stretch of each buffer.
+ * Sets every parameter's offset in the state buffers. Adjacent parameters keep their distance there, including gaps, so
+ * that a run of them is one range of each buffer.
  */
 static void place_slots(ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
@@ -35,7 +35,7 @@ static void place_slots(ls_parameter_group *group) {
     }
 }
 
-/* Sets the numbers of a state that belong to the parameter. */
+/* Fills the elements of a state that belong to the parameter. */
 static ls_status fill_state(char *state, const ls_tensor *parameter, double value) {
     ls_tensor numbers = *parameter;
     numbers.data = state;
@@ -133,7 +133,7 @@ static bool is_matrix(const ls_tensor *parameter) {
     return parameter != NULL && !ls_tensor_is_gone(parameter) && parameter->ndim == 2;
 }
 
-/* Whose method steps a group of these: where there are others, theirs, unless a matrix is among them. */
+/* Returns the optimizer for a group of these parameters: `others` if it exists and the group has no matrix. */
 static const ls_optimizer *choose_method(const ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
                                          bool others) {
     bool matrices = count == 0;
@@ -178,7 +178,10 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
 
-/* Adds a group of those that want a gradient, of a method for matrices those that are some, or that are none. */
+/*
+ * Adds a group of the parameters that want a gradient. For a method for matrices, takes only the matrices or only the
+ * other parameters.
+ */
 static ls_status add_trained(ls_optimizer *optimizer, const ls_module *model, bool matrices) {
     const int count = ls_module_parameter_count(model);
     ls_tensor **trained = ls_allocate_zeroed((size_t)count, sizeof(ls_tensor *));
@@ -325,7 +328,10 @@ static bool takes_part(const ls_optimizer_slot *slot) {
     return slot->parameter->leaf != NULL && slot->parameter->leaf->has_gradient;
 }
 
-/* Whether `next` begins where the padding after `slot` ends, in parameters and gradients alike, and is as old. */
+/*
+ * Returns whether `next` begins at the end of the padding after `slot`, in parameters and gradients alike, and has
+ * taken as many steps.
+ */
 static bool adjoins(const ls_optimizer_slot *slot, const ls_optimizer_slot *next) {
     const size_t distance = next->offset - slot->offset;
     const ls_tensor *gradient = next->parameter->leaf->gradient;

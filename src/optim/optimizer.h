@@ -1,6 +1,6 @@
 /*
- * optim: optimizers, schedules, averages and clipping. This header: the frame that all optimizers share. An optimizer
- * is one `static const ls_optimizer_type` row; the frame keeps groups, gathers parameters that lie side by side into
+ * optim: optimizers, schedules, averages and clipping. This header: the framework shared by all optimizers. An
+ * optimizer is one `static const ls_optimizer_type` row. The framework keeps groups, combines adjacent parameters into
  * runs and calls `step` once per run.
  */
 #ifndef LS_OPTIM_OPTIMIZER_H
@@ -15,32 +15,34 @@
 
 #define LS_OPTIMIZER_STATES 3
 
-/* Parameters with gradients side by side in memory, updated by one kernel call. */
+/* Parameters with gradients, adjacent in memory, updated by one kernel call. */
 typedef struct ls_run {
     ls_dtype dtype;
     int64_t count;
-    const ls_tensor *tensor; /* the first of them */
+    const ls_tensor *tensor; /* the first tensor of the run */
     void *parameter;
     const void *gradient;
     void *state[LS_OPTIMIZER_STATES];
-    bool first;     /* its first step: the state is as it was initialised */
+    bool first;     /* its first step: the state has its initial values */
     int64_t t;      /* the number of this step, from 1 */
-    double product; /* of the type's product_factor of all steps, this one included */
+    double product; /* product of the type's product_factor over all steps, including this one */
 } ls_run;
 
 typedef struct ls_parameter_group ls_parameter_group;
 
-/* What numbers a state may have: finite ones, and of 64-bit integers, which are counters, 0 to 2^53; unchecked are
- * those of a model's buffers, which may be -inf, in a mask, say. */
+/*
+ * Allowed numbers in a state: finite, and for 64-bit integers, which are counters, 0 to 2^53. Numbers of a model's
+ * buffers are unchecked, because they may be -inf, for example in a mask.
+ */
 typedef enum ls_state_range { LS_STATE_ANY = 0, LS_STATE_NOT_NEGATIVE, LS_STATE_UNCHECKED } ls_state_range;
 
-/* What PyTorch calls a state buffer, and what it may hold. */
+/* PyTorch's name of a state buffer, and its allowed numbers. */
 typedef struct ls_state_word {
     const char *word;
     ls_state_range range;
 } ls_state_word;
 
-/* Named tensors over what an optimizer remembers. */
+/* Named tensors over the state of an optimizer. */
 typedef struct ls_state_list {
     ls_named *items;
     char **names;           /* of the items */
@@ -50,50 +52,52 @@ typedef struct ls_state_list {
 
 typedef struct ls_optimizer_type {
     const char *name; /* as in messages: "ls_sgd" */
-    /* Of the options, but for learning_rate and weight_decay, which are a group's. */
+    /* The options, except learning_rate and weight_decay, which belong to a group. */
     const ls_field *fields;
-    /* How many state buffers a run needs, under these options. */
+    /* Returns the number of state buffers of a run under these options. */
     int (*states)(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
-    /* What they hold before the first step. */
+    /* Returns their initial value. */
     double (*state_start)(const ls_optimizer *optimizer);
     ls_status (*step)(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream, const ls_run *run,
                       double learning_rate, double weight_decay);
-    /* Where its momentum is; NULL when it was made without. The row may have none. */
+    /* Returns the address of its momentum; NULL if it was made without. The member may be NULL. */
     double *(*momentum)(ls_optimizer *optimizer);
-    bool one_by_one; /* a run is one parameter: the method looks at it as a whole */
-    /* What each step multiplies into a product that goes with each parameter, and what PyTorch calls that; NULL: none.
+    bool one_by_one; /* a run is one parameter, because the method needs whole parameters */
+    /*
+     * Returns the factor by which each step multiplies a product per parameter. product_word is PyTorch's name of the
+     * product. Both are NULL without such a product.
      */
     double (*product_factor)(const ls_optimizer *optimizer, int64_t t);
     const char *product_word;
 
-    /* Methods that evaluate the loss themselves have these in place of the three above. */
+    /* Methods that evaluate the loss themselves have these instead of the three above. */
     ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
-    /* Refuses a group, not yet among the optimizer's, that the method cannot work on. */
+    /* Refuses a new group on which the method cannot work. */
     ls_status (*check_group)(const ls_optimizer *optimizer, const ls_parameter_group *group);
-    /* Adds what the method remembers in optimizer->descent. */
+    /* Adds the method's state in optimizer->descent to the list. */
     ls_status (*list)(ls_optimizer *optimizer, ls_state_list *list);
-    /* Makes optimizer->descent such that `list` will add tensors like those given, if they can be its own. */
+    /* Makes optimizer->descent such that `list` adds tensors like the given ones, if they can be its own. */
     ls_status (*make_room)(const char *call, ls_optimizer *optimizer, const ls_named *given, int count);
-    /* Frees what the method remembers. */
+    /* Frees the method's state. */
     void (*forget)(ls_optimizer *optimizer);
 } ls_optimizer_type;
 
 /* One parameter of a group. Its state lies in the group's state buffers at `offset` bytes. */
 typedef struct ls_optimizer_slot {
-    ls_tensor *parameter; /* lent */
+    ls_tensor *parameter; /* borrowed */
     size_t offset;
     int64_t t; /* steps taken */
     double product;
 } ls_optimizer_slot;
 
 struct ls_parameter_group {
-    const ls_optimizer *by; /* whose method and options step it: the group's own optimizer, or that one's `others` */
+    const ls_optimizer *by; /* its type and options step the group: the group's own optimizer, or its `others` */
     double learning_rate;
     double weight_decay;
     ls_optimizer_slot *slots;
     int count;
     const ls_device *device;          /* of all parameters, and of the states */
-    size_t bytes;                     /* of a block that has a place for every slot, gaps included */
+    size_t bytes;                     /* size of a block with memory for every slot, including gaps */
     char *state[LS_OPTIMIZER_STATES]; /* one such block each */
 };
 
@@ -113,62 +117,64 @@ struct ls_optimizer {
         ls_lbfgs_options lbfgs;
         ls_conjugate_gradient_options conjugate_gradient;
     } options;
-    bool decoupled; /* Adam's weight decay acts on the parameter */
+    bool decoupled; /* Adam's weight decay is applied to the parameter */
     double learning_rate;
     double weight_decay;
     ls_parameter_group *groups;
     int group_count;
     bool stepped;           /* it has begun a step */
-    ls_step_info last_step; /* what the last step with a closure did so far */
-    ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
-    const ls_module *model; /* lent, for names; NULL when groups were added by hand */
-    ls_state_list lent;     /* what ls_optimizer_state gave last */
+    ls_step_info last_step; /* progress of the last step with a closure */
+    ls_optimizer *others;   /* for parameters that are not matrices, if the method is for matrices; it has no groups */
+    const ls_module *model; /* borrowed, for names; NULL if groups were added by hand */
+    ls_state_list lent;     /* the last result of ls_optimizer_state */
     ls_comm *comm; /* borrowed: the ranks over which the parameters of ls_descent are sharded; NULL: not sharded */
-    struct ls_descent *descent; /* what a method that evaluates the loss remembers; NULL before its first step */
+    struct ls_descent *descent; /* state of a method that evaluates the loss; NULL before its first step */
 };
 
 /*
- * An optimizer with the options of `initial`, over the parameters of `model` if that is not NULL. It takes `others`
- * over, also when it fails.
+ * Returns an optimizer with the options of `initial`, over the parameters of `model` unless that is NULL. Takes
+ * ownership of `others`, also on failure.
  */
 ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
-/* LS_ERR_STATE for an optimizer that was freed. */
+/* Fails with LS_ERR_STATE if the optimizer was freed. */
 ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer);
-/* Whether the parameter is in a group. */
+/* Returns whether the parameter is in a group. */
 bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter);
 
-/* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
+/* check_group of methods that need whole parameters: fails with LS_ERR_UNSUPPORTED for shards of tensors. */
 ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
-/* Checks the betas of Adam and its kin, and sets those that were left zero; and with them epsilon, of those whose
- * second beta is usually 0.999. */
+/*
+ * Checks the betas of Adam-like methods, and sets betas of zero to defaults. If the default of beta2 is 0.999, does the
+ * same for epsilon.
+ */
 ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double usual_beta2);
 ls_status ls_adam_check_all(const char *call, double *beta1, double *beta2, double *epsilon, double usual_epsilon);
-/* A step of Adam's kernel over the run, without decay, rate and root, which are to be set. */
+/* Returns a step of Adam's kernel over the run. The caller must set decay, rate and root. */
 ls_adam_step ls_adam_step_of(const ls_run *run, double beta1, double beta2, double epsilon);
-/* The states of those that remember both moments: exp_avg and exp_avg_sq. */
+/* States of methods with both moments: exp_avg and exp_avg_sq. */
 int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
 
 /*
- * The next run of slots from `*first` on: those up to `*last` have gradients and lie side by side, unless they are to
- * be taken one by one. False at the end.
+ * Finds the next run of slots from `*first` on: the slots up to `*last` have gradients and are adjacent, or, with
+ * one_by_one, are one slot. Returns false at the end.
  */
 bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *first, int *last);
 
-/* Whether the step of these gradients is to be skipped, as ls_grad_scaler_unscale found; NULL before that. */
+/* Returns whether the step with these gradients must be skipped, as ls_grad_scaler_unscale found; NULL before that. */
 bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
-/* LS_ERR_STATE where a parameter has moved away from its state. */
+/* Fails with LS_ERR_STATE if a parameter is on another device than its state. */
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
-/* Evaluates the loss as ls_closure says, and counts the evaluation. */
+/* Evaluates the loss with the closure, and counts the evaluation. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 
-/* Adds the memory, which is the device's, as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
+/* Adds device memory as a tensor "OWNER.WORD", or "WORD" if the owner is "". */
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
                        const ls_device *device, void *memory);
-/* The tensor of that name; NULL when there is none. */
+/* Returns the tensor with that name; NULL if there is no such tensor. */
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
 /* Writes a group's method with its options, and the group's rates, into `text`. */
 void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size);
@@ -176,12 +182,12 @@ void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text,
 /* Frees the list. */
 void ls_state_forget(ls_state_list *list);
 /*
- * Copies the given tensors into those of the list, if they are just those and hold what they may; otherwise changes
- * nothing. `type` is what remembers them, as in messages.
+ * Copies the given tensors into the tensors of the list, if their names fit and their numbers are allowed. Otherwise
+ * changes nothing. `type` is the name of the owner for messages.
  */
 ls_status ls_state_restore(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
                            int count);
-/* LS_ERR_ARGUMENT where what `owner` (may be NULL) is to be given is NULL somewhere. */
+/* Fails with LS_ERR_ARGUMENT if `owner` (which may be NULL), a name or a tensor is NULL. */
 ls_status ls_state_check_given(const char *call, const void *owner, const ls_named *given, int count);
 
 #endif

@@ -2,8 +2,10 @@
 
 #include "optim/optimizer.h"
 
-/* State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: that average if both are
- * there. */
+/*
+ * State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: the average of gradients if
+ * there is also a momentum buffer.
+ */
 static int rmsprop_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
     const ls_rmsprop_options *options = &optimizer->options.rmsprop;
     int count = 0;

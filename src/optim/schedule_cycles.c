@@ -1,9 +1,9 @@
-/* Schedules that take momentum along: one cycle, or many. */
+/* Schedules that also set the momentum: one cycle, or many. */
 #include <math.h>
 
 #include "optim/schedule.h"
 
-/* Sets what was left zero, and checks momenta that are to be cycled. */
+/* Sets momenta of zero to defaults, and checks momenta that are cycled. */
 static ls_status check_momenta(const char *call, double *least, double usual_least, double *most, double usual_most) {
     const double above_zero = nextafter(0, 1), below_one = nextafter(1, 0);
     *least = ls_option(*least, usual_least);
@@ -16,12 +16,15 @@ static ls_status check_momenta(const char *call, double *least, double usual_lea
 
 enum { POINTS = 4 };
 
-/* Values at the beginning, when the first phase has ended, when the second of three has, and at the end. */
+/* Values at the start, at the end of the first phase, at the end of the second of three phases, and at the end. */
 typedef struct curve {
     double values[POINTS];
 } curve;
 
-/* Where the curve is at the step. Phases end between steps, where PyTorch's do, and may be shorter than one. */
+/*
+ * Returns the value of the curve at the step. Phases end between steps, as PyTorch's do, and may be shorter than a
+ * step.
+ */
 static double curve_at(curve c, const ls_one_cycle_options *options, int64_t step) {
     const double steps = (double)options->steps, rising = options->rising * steps;
     double ends[POINTS] = {0, rising - 1, 2 * rising - 2, steps - 1};
@@ -95,7 +98,7 @@ ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_o
 
 /* ---- cycles ------------------------------------------------------------------------------------------------------ */
 
-/* How far up the present cycle is, from 0 to 1, as high as that cycle is. */
+/* Returns the height in the present cycle, from 0 to 1, times the present scale. */
 static double height_at(const ls_cyclic_options *options, int64_t step) {
     const int64_t period = options->steps_up + options->steps_down;
     const int64_t cycle = step / period, at = step % period;

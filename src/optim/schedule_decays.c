@@ -1,4 +1,4 @@
-/* Schedules whose rate is the base times a factor of the step, or between the base and a minimum. */
+/* Schedules whose rate is the base times a factor of the step, or lies between the base and a minimum. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "optim/schedule.h"
 
-/* LS_OK with `gamma` as it is meant. */
+/* Checks `gamma`, and sets it to its default if it is 0. */
 static ls_status check_gamma(const char *call, double *gamma) {
     *gamma = ls_option(*gamma, 0.1);
     return ls_option_within(call, "gamma", *gamma, 0, INFINITY);
@@ -111,7 +111,7 @@ static double half_wave(double base, double minimum, double part) {
 
 static double cosine_rate(const ls_schedule *schedule, double base, int64_t step) {
     const int64_t steps = schedule->options.cosine.steps;
-    /* The wave repeats: small arguments are the more exact ones. */
+    /* The wave repeats: small arguments are more accurate. */
     return half_wave(base, schedule->options.cosine.minimum, (double)(step % (2 * steps)) / (double)steps);
 }
 
@@ -151,7 +151,7 @@ ls_schedule *ls_schedule_cosine_warm_restarts(ls_optimizer *optimizer, int64_t s
     return cosine_new(&type, optimizer, steps, multiplier, minimum);
 }
 
-/* ---- to the end of so many steps --------------------------------------------------------------------------------- */
+/* ---- to the end of a number of steps ----------------------------------------------------------------------------- */
 
 static double linear_rate(const ls_schedule *schedule, double base, int64_t step) {
     const int64_t steps = schedule->options.linear.steps;
@@ -189,7 +189,7 @@ ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, doub
     return ls_schedule_new(&(ls_schedule){.type = &type, .options.polynomial = {steps, power}}, optimizer);
 }
 
-/* ---- a function of the caller's ---------------------------------------------------------------------------------- */
+/* ---- a function of the caller ------------------------------------------------------------------------------------ */
 
 static double function_rate(const ls_schedule *schedule, double base, int64_t step) {
     return base * schedule->options.function.factor(step, schedule->options.function.user);

@@ -1,4 +1,4 @@
-/* Copies of all parameters and buffers of a model, side by side with them. */
+/* Copies of all parameters and buffers of a model. */
 #ifndef LS_OPTIM_SNAPSHOT_H
 #define LS_OPTIM_SNAPSHOT_H
 
@@ -6,20 +6,20 @@
 #include "optim/optimizer.h"
 
 typedef struct ls_snapshot {
-    const ls_module *model; /* lent */
+    const ls_module *model; /* borrowed */
     ls_tensor **tensors;    /* owned */
     int count;
 } ls_snapshot;
 
-/* Makes room, and copies the model as it is. */
+/* Allocates the copies, and copies the model. */
 ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
-/* Tensor i of the model that is copied. */
+/* Returns tensor i of the copied model. */
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
-/* The model as it is, into the copies; and back; and one for the other. */
+/* Copies the model into the snapshot; the snapshot into the model; and exchanges both. */
 ls_status ls_snapshot_take(const ls_snapshot *snapshot);
 ls_status ls_snapshot_put(const ls_snapshot *snapshot);
 ls_status ls_snapshot_swap(const ls_snapshot *snapshot);
-/* Adds the copies to a list, as "NAME.WORD", or as "NAME" when the word is NULL. */
+/* Adds the copies to a list, as "NAME.WORD", or as "NAME" if `word` is NULL. */
 ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list);
 void ls_snapshot_forget(ls_snapshot *snapshot);
 

@@ -1,6 +1,6 @@
 /*
- * What an optimizer remembers, as named tensors over the memory it works with, and back. Names are PyTorch's words
- * behind the parameter's name.
+ * The state of an optimizer, as named tensors over its memory, and restoring it. A name is the parameter's name and
+ * PyTorch's word for the state.
  */
 #include <lockstep/formats.h>
 
@@ -15,7 +15,7 @@
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* The name that the model has for the parameter; else its number, as text in `room`. */
+/* Returns the model's name for the parameter, or its number, as text in `room`. */
 static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor *parameter, int number,
                                   char room[16]) {
     const int count = optimizer->model != NULL ? ls_module_parameter_count(optimizer->model) : 0;
@@ -75,9 +75,9 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     return LS_OK;
 }
 
-/* ---- and back ---------------------------------------------------------------------------------------------------- */
+/* ---- restoring --------------------------------------------------------------------------------------------------- */
 
-/* Whether the given tensors are those of the list, name by name. */
+/* Fails unless the given tensors have the names, shapes and dtypes of the list. */
 static ls_status check_fits(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
                             int count) {
     for (int i = 0; i < list->count; i++) {
@@ -101,7 +101,7 @@ static ls_status check_fits(const char *call, const char *type, const ls_state_l
     return LS_OK;
 }
 
-/* The least and the largest number of a tensor that has some; NaN where there is one. */
+/* Computes the minimum and the maximum of a nonempty tensor; NaN if an element is NaN. */
 static ls_status find_extremes(const ls_tensor *tensor, double *least, double *largest) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -112,7 +112,7 @@ static ls_status find_extremes(const ls_tensor *tensor, double *least, double *l
     return ls_scope_end(scope);
 }
 
-/* Whether they hold what the list's may: any other number would go into the weights with the next step. */
+/* Checks the numbers, because a wrong number would reach the weights in the next step. */
 static ls_status check_numbers(const char *call, const ls_state_list *list, const ls_named *given, int count) {
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = ls_state_find(given, count, list->items[i].name);
@@ -150,7 +150,10 @@ static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const l
     return status;
 }
 
-/* Methods whose state grows are given room for what comes, beside what they remember, which goes if it fits. */
+/*
+ * For methods whose state grows, makes a new state for the given tensors. The old state is freed if they fit, otherwise
+ * restored.
+ */
 static ls_status set_state(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
     const ls_optimizer_type *type = optimizer->type;
     struct ls_descent *remembered = optimizer->descent;

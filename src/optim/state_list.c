@@ -1,4 +1,4 @@
-/* A list of named states, over the memory of their owner. */
+/* A list of named states, over their owner's memory. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,12 +1,12 @@
 /*
  * The buffers of a data-parallel module. They are equal on all ranks at first. A storage counts its changes, so a rank
  * knows which buffers it has changed since they were last equal. It sends a mark per buffer after the gradients. Only
- * if a rank has changed a buffer is there another call: one all-reduce for all changed buffers of floating numbers.
+ * if a rank has changed a buffer, there is another call: one all-reduce for all changed buffers of floating numbers.
  *
  * The mean over samples is computed in f64. A rank with n samples adds n x, and the sum is divided by the sum of n. A
- * buffer that is equal on all ranks keeps its bits: for x of f32, n x and its sums are exact in f64, and for x of f64,
- * the upper and the lower half of the digits of x are added separately. n is scaled by a power of two so that no finite
- * x overflows. Elements of f64 below 1e-297 lose digits, because n x is then subnormal.
+ * buffer that is equal on all ranks keeps its bits: for x of f32, n x and its sums are exact in f64; for x of f64, the
+ * upper and the lower half of the digits of x are added separately. n is scaled by a power of two so that no finite x
+ * overflows. Elements of f64 below 1e-297 lose digits, because n x is then subnormal.
  */
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "tensor/scope.h"
 
 static const char call[] = "ls_data_parallel";
-static const double SAMPLE = 0x1p-32; /* what one sample counts for */
+static const double SAMPLE = 0x1p-32; /* the weight of one sample */
 static const double NOTHING = -0.0;   /* x + NOTHING is x, also for x = -0.0 */
 
 static ls_tensor *buffer_at(const ls_data_parallel_state *state, int i) {
@@ -61,12 +61,12 @@ static bool has_mean(const ls_tensor *buffer) {
     return ls_dtype_is_floating((ls_dtype)buffer->dtype);
 }
 
-/* How many numbers stand for the buffer in the sum. */
+/* Returns the number of elements in the sum for the buffer. */
 static size_t summands_of(const ls_tensor *buffer) {
     return (size_t)buffer->count * (buffer->dtype == LS_F64 ? 2 : 1);
 }
 
-/* The upper half of the digits. */
+/* Returns the upper half of the digits. */
 static double upper_half(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -75,7 +75,7 @@ static double upper_half(double x) {
     return x;
 }
 
-/* Writes what this rank adds to the sum. An empty share adds nothing, whatever the buffer holds. */
+/* Writes this rank's summands. A rank without samples adds nothing, whatever the buffer holds. */
 static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
     ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
     if (numbers == NULL) {
@@ -94,7 +94,7 @@ static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
     return LS_OK;
 }
 
-/* Elements of f64 on the host, to the buffer. */
+/* Stores f64 elements on the host in the buffer. */
 static ls_status store(ls_tensor *buffer, double *numbers) {
     const ls_shape shape = ls_shape_of(buffer);
     ls_tensor *host = ls_tensor_over(&ls_cpu, &shape, LS_F64, numbers);
@@ -121,7 +121,7 @@ static ls_status store_mean(ls_tensor *buffer, double weight, double *sums) {
     return store(buffer, sums);
 }
 
-/* Calls the function for each buffer that a rank has changed and that has a mean, with its numbers in `sums`. */
+/* Calls the function for each floating buffer that a rank has changed, with its elements in `sums`. */
 static ls_status for_each_mean(const ls_data_parallel_state *state, double weight, double *sums,
                                ls_status (*function)(ls_tensor *buffer, double weight, double *sums)) {
     for (int i = 0; i < state->buffer_count; i++) {
@@ -134,7 +134,7 @@ static ls_status for_each_mean(const ls_data_parallel_state *state, double weigh
     return LS_OK;
 }
 
-/* numbers[0] is for what the samples count for; the `count` summands of the buffers follow. */
+/* numbers[0] is the sum of the samples' weights; the `count` summands of the buffers follow. */
 static ls_status average_numbers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
     double *numbers = room;
     numbers[0] = samples * SAMPLE;
@@ -168,7 +168,7 @@ static ls_status copy_integers(const ls_data_parallel_state *state, char *bytes,
     return LS_OK;
 }
 
-/* Integers have no mean: they become those of the first rank that has samples. */
+/* Integers have no mean: all ranks take the integers of the first rank that has samples. */
 static ls_status take_integers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
     int64_t first = samples > 0 ? ls_comm_rank(state->comm) : INT64_MAX;
     LS_TRY(copy_integers(state, room, false));
@@ -177,9 +177,9 @@ static ls_status take_integers(const ls_data_parallel_state *state, double sampl
     return copy_integers(state, room, true);
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all buffers ------------------------------------------------------------------------------------------------- */
 
-/* Calls the function with room for so many bytes; does nothing if there are none. */
+/* Calls the function with `bytes` bytes of memory. Does nothing if `bytes` is 0. */
 static ls_status with_room(const ls_data_parallel_state *state, double samples, size_t bytes, size_t count,
                            ls_status (*function)(const ls_data_parallel_state *state, double samples, void *room,
                                                  size_t count)) {

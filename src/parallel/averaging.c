@@ -1,6 +1,6 @@
 /*
- * Averages the gradients of a data-parallel module over the ranks, so that they become those of one process with the
- * global batch.
+ * Averages the gradients of a data-parallel module over the ranks, so that they equal the gradients of one process with
+ * the global batch.
  *
  * Usually the loss is one mean over samples (samples.h). Its divisor d_r is this rank's part of the divisor in one
  * process: samples, elements, or the weights of the targets that count. The gradient of one process is
@@ -14,9 +14,9 @@
  * any rank has used, and which buffers are no longer equal.
  *
  * Otherwise the ranks agree before the backward pass on the sums D of the divisors. These cases are: sums; several sums
- * or means; communication inside of the model; gradients accumulated under no_sync. With P ranks, a loss that is one
- * mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is the number of ranks that have samples: its
- * terms of parameters alone then count once. In such a loss the gradient of each mean is scaled by R d_r / D, and that
+ * or means; communication inside the model; gradients accumulated under no_sync. With P ranks, a loss that is one mean
+ * is scaled by P d_r / D. Any other loss is scaled by P / R, with R the number of ranks that have samples: its terms of
+ * parameters alone then count once. In such a loss, the gradient of each mean is scaled by R d_r / D, and the gradient
  * of each sum by R. The plain average over ranks is then the gradient of one process.
  *
  * If gradients are exchanged as 16-bit floats (reduce_dtype), the tail is sent first, by itself, in f32. The average of
@@ -37,8 +37,10 @@
 #include "comm/hold.h"
 #include "parallel/averaging.h"
 
-/* What a rank brings that has nothing to be weighed by: too little to count beside others, and what was gathered in
- * the gradients before comes through when no rank has anything. */
+/*
+ * The weight of a rank that has no divisor. It is negligible next to other ranks' weights. If no rank has a divisor, it
+ * keeps previously accumulated gradients in the average.
+ */
 static const double NO_WEIGHT = 0x1p-80;
 
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
@@ -49,7 +51,10 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
     return LS_OK;
 }
 
-/* An averaging by what the losses divide by: d_r is `divisor`, 0 on a rank that brings nothing. `own` says the rest. */
+/*
+ * Averages with the losses' divisors as weights: d_r is `divisor`, 0 on a rank that contributes nothing. `own` is the
+ * rest of the tail.
+ */
 static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, ls_tail own, ls_tail *mean) {
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
@@ -59,28 +64,31 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
     return ls_gradients_average(state, own, mean);
 }
 
-/* ---- agreed weights ---------------------------------------------------------------------------------------------- */
+/* ---- scaling factors agreed before a pass ------------------------------------------------------------------------ */
 
-/* What ranks tell each other of a pass before it, added up: a few divisors at a time. */
+/* Values that ranks add up before a pass; the divisors are exchanged a few at a time. */
 enum { DIVISORS = 8 };
 typedef struct agreement {
-    double ranks; /* that run it */
-    double sums;  /* that each of them has */
+    double ranks; /* ranks that run the pass */
+    double sums;  /* number of sums on each of them */
     double squares;
     double samples;
     double failed;  /* ranks on which the pass has failed */
-    double factors; /* ranks that bring a factor: see state->factor */
+    double factors; /* ranks that have a factor: see state->factor */
     double factor;
     double factor_square;
     double divisor[DIVISORS];
 } agreement;
 
-/* This rank's share of what all of them divide a sum by. */
+/* Returns this rank's share of the total divisor of a sum. */
 static double share_of_divisor(double own, double all) {
     return isinf(own) ? 1 : own == 0 ? 0 : own / all;
 }
 
-/* Weighs the sums from `first` on; a loss that is one mean, and what is made of parameters, is weighed as a whole. */
+/*
+ * Sets the scaling factors of the sums from `first` on. A loss that is one mean, and terms of parameters, are scaled as
+ * a whole.
+ */
 static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const agreement *own,
                   const agreement *all) {
     const int left = loss->sums - first;
@@ -106,7 +114,10 @@ static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first,
     }
 }
 
-/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it, or on which it has failed. */
+/*
+ * Agrees on the scaling factors of a pass. `loss` is NULL on a rank that does not run the pass, or on which it has
+ * failed.
+ */
 static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double most = 0;
     int first = 0;
@@ -175,7 +186,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     return agree(state, loss, false);
 }
 
-/* The end of a pass whose gradients stay on each rank, until a later pass averages them. */
+/* Ends a pass whose gradients stay on each rank until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     double numbers[] = {own->given, own->failed};
     LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 2, LS_F64, LS_AVG, NULL));
@@ -183,8 +194,10 @@ static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_ta
     return mean->failed > 0 ? ls_averaging_share_cause(state, own->failed > 0) : LS_OK;
 }
 
-/* If a pass gave the model no gradient on any rank, the module watches the next one. A rank that has skipped the pass
- * cannot know this. */
+/*
+ * If a pass gave the model no gradient on any rank, the module watches the next pass. A rank that has skipped the pass
+ * cannot know this.
+ */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
     state->pending = !ls_tail_is_given(state, mean);
     if (!state->pending || !(mean->given > 0)) {
@@ -195,7 +208,7 @@ static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *me
                                     "that gives the model no gradient: in such a program every rank needs samples");
 }
 
-/* The averaging at the end of a pass that the ranks have agreed on. */
+/* Averages at the end of a pass for which the ranks have agreed on scaling factors. */
 static ls_status average_agreed(ls_data_parallel_state *state, double samples, ls_tail own) {
     ls_tail mean;
     own.weight = 1;
@@ -264,7 +277,7 @@ const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
                                               .stays = pass_stays,
                                               .hold = hold_watched};
 
-/* What the model communicated on the way forwards without samples, it communicates on the way back. */
+/* Makes the communication of the model's backward pass on a rank without samples. */
 static ls_status walk_empty(ls_tensor *output) {
     if (output == NULL || !ls_tape_communicates()) {
         return LS_OK;

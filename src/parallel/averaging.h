@@ -1,24 +1,32 @@
-/* What the pass of a data-parallel module (averaging.c), the averaging of gradients and the tail after them share. */
+/*
+ * Declarations shared by the pass of a data-parallel module (averaging.c), the averaging of gradients and the tail
+ * after the gradients.
+ */
 #ifndef LS_PARALLEL_AVERAGING_H
 #define LS_PARALLEL_AVERAGING_H
 
 #include "autograd/tape.h"
 #include "parallel/data_parallel.h"
 
-/* What the ranks tell each other behind the gradients; afterwards the mean over ranks. */
+/* Values that ranks exchange after the gradients; after an averaging, their mean over ranks. */
 typedef struct ls_tail {
     double weight;
     double samples;
-    double agree;  /* positive: the ranks go on to agree on weights, and come back */
+    double agree;  /* positive: the ranks must agree on scaling factors, and then average again */
     double given;  /* 1: this pass gave the model a gradient; SKIPPED: this rank has skipped it */
     double failed; /* positive: the pass has failed on this rank */
 } ls_tail;
 
-/* A rank that skips a pass does not know whether the pass gives the model a gradient. All ranks together add up to less
- * than one half. */
+/*
+ * A rank that skips a pass does not know whether the pass gives the model a gradient. The values of all ranks together
+ * are less than one half.
+ */
 static const double SKIPPED = 0x1p-20;
 
-/* What parameter `index` of the model, whose list is there, carries; NULL when it wants no gradient. */
+/*
+ * Returns the leaf of parameter `index` of the model, whose lists must be collected; NULL if the parameter wants no
+ * gradient.
+ */
 static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state, int index) {
     return state->model->parameters.items[index].tensor->leaf;
 }
@@ -26,7 +34,7 @@ static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state
 /* gradient_tail.c: writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 
-/* Averages the tail over the ranks, by itself. */
+/* Averages the tail over the ranks, in a separate call. */
 ls_status ls_tail_average(const ls_data_parallel_state *state);
 
 /* Returns the tail, which is the mean over ranks after an averaging. */
@@ -35,19 +43,22 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state);
 /* Learns from an averaged tail which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
 
-/* Whether the pass gave the model a gradient on any rank, or all ranks have skipped it: there is an average then. */
+/*
+ * Returns whether the pass gave the model a gradient on any rank, or all ranks have skipped it: then there is an
+ * average.
+ */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean);
 
-/* gradient_average.c: whether the present pass has given the model a gradient on this rank. */
+/* gradient_average.c: returns whether the present pass has given the model a gradient on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);
 
-/* Ends a call in which some rank has said that the pass failed there. */
+/* Ends a call in which a rank has reported that the pass failed there. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*
- * Averages the gradients over the ranks, after each rank has scaled its own by own.weight. *mean becomes the mean of
- * the tails. If the pass gave the model a gradient on no rank, the gradients stay as they are. After a failure, the
- * model has no gradients.
+ * Averages the gradients over the ranks, after each rank has scaled its own gradients by own.weight. Sets *mean to the
+ * mean of the tails. If the pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure,
+ * the model has no gradients.
  */
 ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean);
 

@@ -7,7 +7,7 @@ typedef struct cause {
     char message[LS_ERROR_CAPACITY];
 } cause;
 
-/* Ranks that failed by themselves come before those that failed after another rank, and these before the others. */
+/* Orders ranks that failed by themselves before ranks that failed after another rank, and these before the others. */
 static int32_t order_of(const ls_comm *comm, const cause *own, bool failed) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     return !failed ? 2 * size : own->status != LS_ERR_MISMATCH ? rank : size + rank;

@@ -1,7 +1,8 @@
 /*
- * Collectives that move tensors. The gradient of a move is the move back: what went to several ranks comes back as a
- * sum, what was put together is taken apart. Each call is one row: the shape rule makes the plan (which part of the
- * whole is whose), the forward rule carries it out, the backward rule carries out its opposite.
+ * Collectives that move tensors. The gradient of a move is the reverse move: a tensor sent to several ranks receives
+ * the sum of their gradients, and a concatenated tensor's gradient is split. Each call is one row. The shape rule makes
+ * the plan (the part of the whole for each rank), the forward rule executes it, and the backward rule executes its
+ * reverse.
  */
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "parallel/move.h"
 #include "parallel/reductions.h"
 
-/* ---- what the rules share ---------------------------------------------------------------------------------------- */
+/* ---- shared by the rules ----------------------------------------------------------------------------------------- */
 
 static ls_move forward_move(const ls_op_call *call, ls_move_kind kind) {
     return ls_move_of(call->op->name, ls_call_agreement(call), kind, call->inputs[0], call->output);
@@ -31,13 +32,13 @@ static ls_tensor *new_like_input(const ls_node *node) {
     return ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
 }
 
-/* Carries out the move that brings this rank's gradient back and gives it. */
+/* Executes the move that returns this rank's gradient, and accumulates it. */
 static ls_status accumulate_moved(ls_node *node, const ls_move *move) {
     LS_TRY(ls_move_carry_out(move));
     return move->to != NULL ? ls_accumulate(node, 0, move->to) : LS_OK;
 }
 
-/* The output: the shape of the offer with `length` along `axis`. */
+/* Makes the output: the shape of the offer with `length` along `axis`. */
 static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, int64_t length) {
     int64_t size[LS_MAX_DIMS];
     memcpy(size, offer->size, (size_t)offer->ndim * sizeof *size);
@@ -54,7 +55,7 @@ static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, i
 
 /* ---- gather and allgather ---------------------------------------------------------------------------------------- */
 
-/* Which part of the whole is whose; returns the length of the whole. */
+/* Plans each rank's part of the whole. Returns the length of the whole. */
 static int64_t plan_gathering(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     const ls_agreement *agreement = ls_call_agreement(call);
@@ -87,7 +88,7 @@ static ls_status gather_forward(ls_op_call *call) {
     return ls_move_carry_out(&move);
 }
 
-/* The gradient, cut like the whole; what other ranks make of their empty result counts for nothing. */
+/* Splits the root's gradient like the whole. The gradients of other ranks' empty results are ignored. */
 static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));
@@ -106,7 +107,7 @@ ls_status ls_allgather_forward(ls_op_call *call) {
     return ls_move_carry_out(&move);
 }
 
-/* Every rank used this rank's part: the gradients of all by it are added up. */
+/* Every rank used this rank's part: sums the gradients of all ranks with respect to it. */
 static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));
@@ -175,7 +176,7 @@ static ls_status broadcast_forward(ls_op_call *call) {
     return ls_host_view_end(&result, status);
 }
 
-/* Every rank used the root's tensor: the gradients of all are added up there. */
+/* Every rank used the root's tensor: sums the gradients of all ranks on the root. */
 static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     const ls_agreement *agreement = ls_node_agreement(node);
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
@@ -216,7 +217,7 @@ static ls_status scatter_forward(ls_op_call *call) {
     return ls_move_carry_out(&move);
 }
 
-/* The gradients of all parts, put together on the root. */
+/* Concatenates the gradients of all parts on the root. */
 static ls_status scatter_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = is_root(node) ? new_like_input(node) : NULL;
     LS_TRY(is_root(node) ? ls_made(share) : LS_OK);
@@ -280,7 +281,7 @@ static ls_status alltoall_forward(ls_op_call *call) {
     return ls_move_carry_out(&move);
 }
 
-/* What was scattered is gathered, and the reverse. */
+/* Gathers the scattered axis, and scatters the gathered axis. */
 static ls_status alltoall_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));

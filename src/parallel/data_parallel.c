@@ -1,6 +1,6 @@
 /*
  * Data-parallel training. The gradients of each dtype lie in one flat buffer in memory that all ranks of the machine
- * reach, so averaging them (averaging.c) is one all-reduce per dtype without a copy.
+ * can access. So averaging them (averaging.c) is one all-reduce per dtype without a copy.
  */
 #include "parallel/data_parallel.h"
 #include "parallel/buffers.h"
@@ -13,7 +13,7 @@
 
 typedef ls_data_parallel_state data_parallel_state;
 
-/* ---- the whole batch --------------------------------------------------------------------------------------------- */
+/* ---- the global batch -------------------------------------------------------------------------------------------- */
 
 static ls_input_kind kind_of(const data_parallel_state *state, int i) {
     const ls_tensor *input = i < state->input_count ? state->inputs[i] : NULL;
@@ -25,7 +25,7 @@ static ls_input_kind kind_of(const data_parallel_state *state, int i) {
     return kind;
 }
 
-/* What the ranks need to know of each other's further inputs, where a rank has some. */
+/* Exchanges the kinds of further inputs, if a rank has several inputs. */
 static ls_status exchange_more(data_parallel_state *state) {
     const size_t ranks = (size_t)ls_comm_size(state->comm);
     int64_t most = 1;
@@ -50,10 +50,10 @@ static ls_status exchange_more(data_parallel_state *state) {
                : ls_comm_allgather(state->comm, own, state->more, count * sizeof *own / sizeof(int64_t), LS_I64, NULL);
 }
 
-/* The samples of a rank that has no input because something failed. */
+/* Number of samples that a rank reports if it has no input because of a failure. */
 enum { FAILED = -1 };
 
-/* The ranks tell each other how many samples they have, and of which kind. */
+/* Exchanges the number and kind of samples of each rank. */
 static ls_status exchange_shares(data_parallel_state *state) {
     const size_t ranks = (size_t)ls_comm_size(state->comm);
     if (state->shares == NULL) {
@@ -76,7 +76,7 @@ static ls_status exchange_shares(data_parallel_state *state) {
     return exchange_more(state);
 }
 
-/* Finds this rank's samples in the batch: the ranks have them one after the other. */
+/* Finds this rank's samples in the global batch, which has the samples of the ranks in rank order. */
 static ls_status locate(ls_batch_part *part) {
     data_parallel_state *state = (data_parallel_state *)(void *)part;
     if (state->located) {
@@ -113,7 +113,7 @@ static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }
 
-/* The first input that is there, whose first axis counts the samples; or NULL. */
+/* Returns the first input that is not NULL, whose first axis counts the samples; or NULL. */
 static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (inputs[i] != NULL) {
@@ -127,7 +127,7 @@ static int64_t count_samples(const ls_tensor *input) {
     return input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
 }
 
-/* Begins a forward pass with this rank's part of the batch; without inputs: without samples. */
+/* Begins a forward pass on this rank's part of the batch. Without inputs, the rank has no samples. */
 static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                int output_count) {
     state->samples = count_samples(first_input(inputs, input_count));
@@ -158,8 +158,10 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     return status;
 }
 
-/* There is no input because something failed: the model refuses. The other ranks are told in the exchange of the
- * shares, or else in the backward pass. */
+/*
+ * The input is NULL because of a failure, so the model fails, too. The other ranks learn of it in the exchange of
+ * shares, or in the backward pass.
+ */
 static ls_status forward_without_input(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                        ls_tensor **outputs, int output_count) {
     state->samples = state->part.samples = 0;
@@ -185,8 +187,10 @@ static bool has_input(ls_tensor *const *inputs, int count) {
     return has;
 }
 
-/* Watches a forward pass that failed in a scope, too: ls_backward(NULL) then tells the other ranks, unless they know
- * the cause. Returns `status`. */
+/*
+ * Watches a forward pass that failed in a scope, so that ls_backward(NULL) notifies the other ranks, unless they know
+ * the cause. Returns `status`.
+ */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     const ls_thread_state *thread = ls_thread();
     if (state->told || thread->no_grad || thread->scope->outer == NULL) {
@@ -233,7 +237,7 @@ static const ls_input_kind *kind_on(const data_parallel_state *state, int rank, 
     return i == 0 ? &state->shares[rank].first : &state->more[(size_t)rank * state->more_inputs + (size_t)i - 1];
 }
 
-/* Whether the first axis of input i counts the samples, on all ranks that have some. */
+/* Returns whether the first axis of input i counts the samples, on all ranks that have samples. */
 static bool counts_samples(const data_parallel_state *state, int i) {
     bool counts = true;
     for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
@@ -246,7 +250,7 @@ static bool counts_samples(const data_parallel_state *state, int i) {
     return counts;
 }
 
-/* Inputs like those of `rank`, which has samples, without any: what is not of samples is zeros. */
+/* Makes empty inputs like the inputs of `rank`, which has samples. Inputs that do not count samples are zeros. */
 static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel_skip", &device));
@@ -267,7 +271,7 @@ static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tens
     return LS_OK;
 }
 
-/* What is walked backwards: any output that gradients may flow from. */
+/* Returns an output for the backward pass: any output of a floating dtype. */
 static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
     int i = 0;
     while (i < count && !ls_dtype_is_floating((ls_dtype)outputs[i]->dtype)) {
@@ -292,10 +296,12 @@ static ls_status run_like(data_parallel_state *state, int rank) {
     return status == LS_OK ? ls_data_parallel_pass_without_samples(state, output) : status;
 }
 
-/* The model runs on no samples, for what it does with the others and for its random numbers to stay in step. */
+/*
+ * Runs the model on an empty batch, so that its communication and its random numbers stay in step with the other ranks.
+ */
 static ls_status run_without_samples(data_parallel_state *state) {
     LS_TRY(begin_forward(state, NULL, 0, 0));
-    int rank = 0; /* the first that has samples */
+    int rank = 0; /* the first rank that has samples */
     while (state->located && rank < ls_comm_size(state->comm) && state->shares[rank].samples == 0) {
         rank++;
     }
@@ -303,9 +309,9 @@ static ls_status run_without_samples(data_parallel_state *state) {
                                                               : ls_data_parallel_pass_without_samples(state, NULL);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
-/* Memory of the communicator behind a flat buffer; goes back to it with the last gradient. */
+/* Memory of the communicator that a flat buffer uses; returned to the communicator with the last gradient. */
 typedef struct comm_memory {
     ls_comm *comm;
 } comm_memory;
@@ -317,8 +323,10 @@ static void release_comm_memory(void *memory, void *user) {
     ls_free(owner);
 }
 
-/* Zeros: between parameters there are gaps, and what looks for Inf and NaN goes over them too. NULL and an error where
- * there is none. */
+/*
+ * Returns zeroed memory: there are gaps between parameters, which kernels also check for Inf and NaN. Returns NULL with
+ * an error on failure.
+ */
 static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
     void *memory = ls_comm_alloc(comm, bytes);
     if (memory == NULL) {
@@ -346,7 +354,7 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
     ls_flat *flat = &state->flats[index];
     const bool on_host = flat->gradients->device->is_host;
     const int64_t tail = ls_data_parallel_tail(state, index);
-    /* A device's gradients that travel as halves, or by themselves, are never here: only the tail is. */
+    /* Device gradients that are exchanged as 16-bit floats, or in place, are not here: only the tail is. */
     const bool here = on_host || (state->reduce_dtype == LS_F32 && !state->in_place);
     const int64_t count = here ? flat->count + tail : tail;
     if (count == 0) {
@@ -366,7 +374,7 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
     return ls_module_move_gradients(state->model, flat->dtype, storage);
 }
 
-/* Room for the gradients as halves. */
+/* Allocates memory for the gradients as 16-bit floats. */
 static ls_status share_halves(data_parallel_state *state) {
     const ls_flat *flat = &state->flats[0];
     const ls_device *device = flat->gradients->device;
@@ -396,7 +404,7 @@ static ls_status check_dtype(const data_parallel_state *state, ls_dtype dtype) {
                          ls_dtype_name(state->reduce_dtype));
 }
 
-/* Whether the communicator takes all gradients, and their halves, where they lie. */
+/* Returns whether the communicator accepts all gradients, and their 16-bit copies, in place on the device. */
 static bool are_taken(const data_parallel_state *state) {
     const ls_device *device = state->flats[0].gradients->device;
     for (int i = 0; i < state->flat_count; i++) {
@@ -407,7 +415,10 @@ static bool are_taken(const data_parallel_state *state) {
     return ls_reducing_device(state->comm, device, state->reduce_dtype, LS_AVG) != NULL;
 }
 
-/* What ranks agree on elsewhere when they make room for gradients in memory of the communicator. */
+/*
+ * Checks that the sizes are equal on all ranks. Allocating communicator memory for gradients would otherwise check
+ * this.
+ */
 static ls_status agree_on_sizes(const data_parallel_state *state) {
     int64_t least[2 * LS_FLAT_LIMIT] = {0};
     for (int i = 0; i < state->flat_count; i++) {

@@ -1,4 +1,4 @@
-/* The loss of the global batch, from the losses of the ranks and what each divides by (autograd/samples.h). */
+/* The loss of the global batch, from the losses of the ranks and their divisors (autograd/samples.h). */
 #include <math.h>
 
 #include "parallel/cause.h"
@@ -10,7 +10,7 @@ static bool is_recorded(const ls_tensor *loss) {
     return loss->node != NULL && loss->node->tape != NULL;
 }
 
-/* What the loss divides by: known since its backward pass, or read off the tape. */
+/* Finds the divisor of the loss: stored by its backward pass, or derived from the tape. */
 static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tensor *loss, double *divisor) {
     if (is_recorded(loss)) {
         ls_batch_loss made;
@@ -32,16 +32,16 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
                                       call);
 }
 
-/* What the ranks add up. */
+/* Values that are summed over ranks. */
 typedef struct summands {
-    double loss; /* times the divisor */
+    double loss; /* loss times divisor */
     double divisor;
     double failed;
 } summands;
 
 static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
     const ls_thread_state *thread = ls_thread();
-    if (loss == NULL) { /* an empty share, unless something failed in an open scope */
+    if (loss == NULL) { /* NULL means that the rank has no samples, unless an operation has failed in an open scope */
         return thread->scope != &thread->root && ls_scope_explains_null(thread) ? ls_error_status() : LS_OK;
     }
     if (!ls_tensor_is_here(call, loss)) {

@@ -1,4 +1,4 @@
-/* The gradient check of programs that communicate. */
+/* The gradient check for programs that communicate. */
 #include "autograd/gradcheck.h"
 
 #include "parallel/parallel.h"

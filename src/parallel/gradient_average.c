@@ -1,4 +1,4 @@
-/* Averages the flat buffers of gradients over the ranks, and the tail with them. */
+/* Averages the flat buffers of gradients, and the tail, over the ranks. */
 #include <stdio.h>
 
 #include "autograd/tape.h"
@@ -6,7 +6,7 @@
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
 
-/* A span of a flat buffer, or of one with as many elements of another dtype, as a tensor on the stack. */
+/* Views a span of a flat buffer, or of a buffer with as many elements of another dtype, as a tensor on the stack. */
 static ls_tensor view_span(ls_storage *storage, ls_dtype dtype, int64_t offset, int64_t count) {
     ls_tensor view = ls_flat_view(storage, dtype, count);
     view.data = (char *)view.data + (size_t)offset * ls_dtype_size(dtype);
@@ -36,14 +36,14 @@ void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
     }
 }
 
-/* Ends a call in which some rank has said that the pass failed there. */
+/* Ends a call in which a rank has reported that the pass failed there. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     state->told = true;
     ls_data_parallel_forget_gradients(state);
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
-/* Whether the present pass has given the model a gradient on this rank. */
+/* Returns whether the present pass has given the model a gradient on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state) {
     const uint64_t pass = ls_thread_present->pass;
     for (int i = 0; i < state->parameter_count; i++) {
@@ -55,7 +55,7 @@ bool ls_gradients_were_given(const ls_data_parallel_state *state) {
     return false;
 }
 
-/* Zeroes what a parameter without a gradient would contribute. */
+/* Zeroes the gradients of parameters without a gradient in this pass, so that they add nothing. */
 static ls_status zero_missing(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
@@ -66,7 +66,7 @@ static ls_status zero_missing(const ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* Whether the gradient of every parameter lies where it is averaged. */
+/* Returns whether the gradient of every parameter lies in the memory where it is averaged. */
 static bool gradients_are_home(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
@@ -81,7 +81,7 @@ static bool gradients_are_home(const ls_data_parallel_state *state) {
     return true;
 }
 
-/* A model that was laid out anew, as part of a larger one or in parts, has its gradients brought back. */
+/* Moves the gradients back to their memory, if the model was laid out again, as part of a larger model or in parts. */
 static ls_status reclaim_gradients(ls_data_parallel_state *state) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
@@ -96,7 +96,7 @@ static ls_status reclaim_gradients(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* The gradients that travel to their halves, side by side, or back. */
+/* Converts the exchanged gradients to 16-bit floats, packed, or back. */
 static ls_status cast_halves(const ls_data_parallel_state *state, bool back) {
     const ls_flat *flat = &state->flats[0];
     const ls_device *device = flat->gradients->device;
@@ -112,7 +112,7 @@ static ls_status cast_halves(const ls_data_parallel_state *state, bool back) {
     return LS_OK;
 }
 
-/* The gradients as halves, averaged, and back; the CPU's halves are the communicator's own. */
+/* Averages the gradients as 16-bit floats. On the CPU, these lie in the communicator's memory. */
 static ls_status average_halves(const ls_data_parallel_state *state) {
     const ls_device *device = state->flats[0].gradients->device;
     const int64_t count = state->spans_of[0].total;
@@ -140,7 +140,7 @@ static ls_status average_in_place(const ls_data_parallel_state *state, int i) {
     return LS_OK;
 }
 
-/* Ranks whose gradients differ in number. */
+/* Explains an error of ranks that have different numbers of gradients. */
 static ls_status explain_counts(ls_status status) {
     char reason[LS_ERROR_CAPACITY];
     if (status != LS_ERR_MISMATCH) {
@@ -153,7 +153,7 @@ static ls_status explain_counts(ls_status status) {
                    reason);
 }
 
-/* With the tail after them. */
+/* Averages on the host, with the tail after the gradients. */
 static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
     const size_t count = (size_t)(state->spans_of[i].total + ls_data_parallel_tail(state, i));
     void *memory = ls_gradient_spans_begin(state, i);
@@ -164,7 +164,7 @@ static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
     return status != LS_OK ? explain_counts(status) : unpacked;
 }
 
-/* What follows the gradients has as many marks as there were parameters and buffers at first. */
+/* Checks that the tail has as many marks as the model has parameters and buffers. */
 static ls_status check_counts(const ls_data_parallel_state *state) {
     const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
     return parameters == state->parameter_count && buffers == state->buffer_count
@@ -175,7 +175,7 @@ static ls_status check_counts(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffer_count);
 }
 
-/* Copies of the gradients, where there are any: kept[i] of flat buffer i. */
+/* Copies the existing gradients: kept[i] for flat buffer i. */
 static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
     bool any = false;
     for (int i = 0; i < state->parameter_count && !any; i++) {
@@ -192,7 +192,7 @@ static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor *
     return LS_OK;
 }
 
-/* Puts back the gradients that were kept. */
+/* Restores the copied gradients. */
 static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor *const *kept) {
     for (int i = 0; i < state->flat_count; i++) {
         if (kept[i] != NULL) {
@@ -204,7 +204,7 @@ static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tenso
     return LS_OK;
 }
 
-/* With the tail first, which says whether there is anything to average and which gradients the ranks have. */
+/* Averages the tail first, which shows whether there is anything to average and which gradients the ranks have. */
 static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     ls_tail_write(state, own);
     LS_TRY(ls_tail_average(state));
@@ -228,7 +228,7 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail
     return LS_OK;
 }
 
-/* What this rank does to its gradients before they travel. `kept` becomes copies that the caller frees. */
+/* Prepares this rank's gradients for the exchange. `kept` receives copies that the caller frees. */
 static ls_status prepare_gradients(const ls_data_parallel_state *state, const ls_tail *own, bool tail_first,
                                    ls_tensor **kept) {
     if (!tail_first) {
@@ -238,7 +238,7 @@ static ls_status prepare_gradients(const ls_data_parallel_state *state, const ls
     return zero_missing(state);
 }
 
-/* With the tail after the gradients, in one call per dtype. */
+/* Averages with the tail after the gradients, in one call per dtype. */
 static ls_status average_with_tail(ls_data_parallel_state *state, const ls_tail *own, ls_tensor *const *kept,
                                    ls_tail *mean) {
     ls_tail_write(state, own);
@@ -256,8 +256,10 @@ static ls_status average_with_tail(ls_data_parallel_state *state, const ls_tail 
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }
 
-/* Averages the gradients over the ranks, each rank's scaled by own.weight; *mean becomes the mean of the tails. If the
- * pass gave the model a gradient on no rank, the gradients stay as they are. After a failure, the model has none. */
+/*
+ * Averages the gradients over the ranks, scaled by each rank's own.weight. Sets *mean to the mean of the tails. If the
+ * pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure, the model has no gradients.
+ */
 ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();

@@ -1,14 +1,14 @@
 /*
- * Only the gradients of parameters that are not frozen travel. Adjacent ones form a span. For one
- * all-reduce, the spans are moved together towards the end of the buffer, where other numbers follow them, and back
- * afterwards. If all frozen parameters come first, as in fine-tuning, nothing is moved.
+ * Only gradients of parameters that are not frozen are exchanged. Adjacent gradients form a span. For one all-reduce,
+ * the spans are moved together towards the end of the buffer, before the other numbers, and moved back afterwards. If
+ * all frozen parameters come first, as in fine-tuning, nothing is moved.
  */
 #include <string.h>
 
 #include "parallel/data_parallel.h"
 
 bool ls_gradient_travels(const ls_data_parallel_state *state, const ls_leaf *leaf) {
-    /* An older gradient is equal on all ranks, unless gathered under no_sync, and must stay where it is. */
+    /* An older gradient is equal on all ranks, unless accumulated under no_sync, and must keep its value. */
     return leaf->tensor->needs_grad || leaf->has_gradient || state->gathering;
 }
 
@@ -16,7 +16,7 @@ static size_t width_of(const ls_data_parallel_state *state, int flat) {
     return ls_dtype_size(state->flats[flat].dtype);
 }
 
-/* Where a gradient lies in its flat buffer, in elements. */
+/* Returns the offset of a gradient in its flat buffer, in elements. */
 static int64_t offset_of(const ls_data_parallel_state *state, int flat, const ls_leaf *leaf) {
     const ptrdiff_t bytes = (const char *)leaf->gradient->data - (const char *)state->shared[flat]->memory;
     return bytes / (ptrdiff_t)width_of(state, flat);
@@ -25,7 +25,7 @@ static int64_t offset_of(const ls_data_parallel_state *state, int flat, const ls
 /* Appends the spans of one flat buffer. */
 static void list_spans(ls_data_parallel_state *state, int flat) {
     ls_gradient_spans *of = &state->spans_of[flat];
-    ls_gradient_span *span = NULL; /* that is not ended */
+    ls_gradient_span *span = NULL; /* the open span */
     *of = (ls_gradient_spans){.items = flat > 0 ? state->spans_of[flat - 1].items + state->spans_of[flat - 1].count
                                                 : state->spans};
     for (int i = 0; i < state->parameter_count; i++) {
@@ -60,7 +60,7 @@ void *ls_gradient_spans_begin(const ls_data_parallel_state *state, int flat) {
     return (char *)state->common[flat]->memory + (size_t)before * width_of(state, flat);
 }
 
-/* A span from where the gradients lie to where they are averaged, or back. */
+/* Copies a span from the gradients' memory to the memory where they are averaged, or back. */
 static ls_status move_span(const ls_data_parallel_state *state, int flat, const ls_gradient_span *span, char *packed,
                            bool back) {
     ls_storage *gradients = state->flats[flat].gradients;
@@ -86,7 +86,7 @@ ls_status ls_gradient_spans_pack(const ls_data_parallel_state *state, int flat) 
     return LS_OK;
 }
 
-/* What lies between parameters must be zero, so what spans were moved over is cleared. */
+/* The gaps between parameters must be zero, so clears gaps that moved spans have overwritten. */
 static void clear_between(const ls_data_parallel_state *state, int flat) {
     const ls_gradient_spans *of = &state->spans_of[flat];
     char *memory = state->common[flat]->memory;

@@ -1,7 +1,7 @@
-/* The numbers after the gradients: what the ranks tell each other when they average gradients. */
+/* The tail: numbers after the gradients that ranks exchange when they average gradients. */
 #include "parallel/averaging.h"
 
-/* Behind the gradients of the finest dtype; then the marks. */
+/* Layout after the gradients of the widest dtype: these numbers, then the marks. */
 enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
 
 static int tail_flat(const ls_data_parallel_state *state) {
@@ -12,7 +12,7 @@ int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat) {
     return flat == tail_flat(state) ? MARKS + state->parameter_count + state->buffer_count : 0;
 }
 
-/* The tail, on the host: at the end of where the gradients of its dtype are averaged. */
+/* Returns the tail, on the host: it follows the averaged gradients of its dtype. */
 static void *tail_memory(const ls_data_parallel_state *state) {
     const int flat = tail_flat(state);
     const ls_storage *common = state->common[flat];
@@ -20,7 +20,7 @@ static void *tail_memory(const ls_data_parallel_state *state) {
     return (char *)common->memory + common->bytes - bytes;
 }
 
-/* Number `index` of the tail, which is f64 if `wide`, else f32. */
+/* Writes number `index` of the tail, which is f64 if `wide`, else f32. */
 static void write_number(void *tail, bool wide, int64_t index, double value) {
     if (wide) {
         ((double *)tail)[index] = value;
@@ -37,15 +37,19 @@ static bool is_tail_wide(const ls_data_parallel_state *state) {
     return state->flats[tail_flat(state)].dtype == LS_F64;
 }
 
-/* Whether the pass gave the model a gradient on any rank, or all ranks have skipped it: there is an average then. */
+/*
+ * Returns whether the pass gave the model a gradient on any rank, or all ranks have skipped it: then there is an
+ * average.
+ */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) {
     const double ranks = ls_comm_size(state->comm);
     return mean->given * ranks > 0.5 || mean->given * ranks > (ranks - 0.5) * SKIPPED;
 }
 
 /*
- * The mark of a parameter whose gradient does not travel here: more than all other marks together, so that the mean
- * over ranks is it where all have it frozen, from 2 on where some do, and at most 1 where none does.
+ * Returns the mark of a parameter whose gradient this rank does not exchange. It is larger than all other marks
+ * together. So the mean over ranks equals this mark if the parameter is frozen on all ranks, is 2 or more if it is
+ * frozen on some, and at most 1 if on none.
  */
 static double frozen_mark(const ls_data_parallel_state *state) {
     return 2.0 * ls_comm_size(state->comm);
@@ -74,12 +78,12 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     }
 }
 
-/* Whether a mark, the mean over ranks, is that of a parameter that is frozen on some ranks only. */
+/* Returns whether a mark, the mean over ranks, means that the parameter is frozen on some ranks only. */
 static bool is_frozen_in_part(const ls_data_parallel_state *state, double mark) {
     return mark > 1.5 && mark < frozen_mark(state) - 0.75;
 }
 
-/* All ranks see the same marks. */
+/* Fails on all ranks, because all see the same marks. */
 static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, double mark) {
     return ls_fail(LS_ERR_MISMATCH,
                    "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
@@ -97,7 +101,7 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
                      .failed = read_number(from, wide, FAILED)};
 }
 
-/* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
+/* Finds which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
     const void *from = tail_memory(state);
     const bool wide = is_tail_wide(state);
@@ -118,7 +122,7 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* The tail by itself. */
+/* Averages only the tail. */
 ls_status ls_tail_average(const ls_data_parallel_state *state) {
     const int flat = tail_flat(state);
     void *memory = tail_memory(state);

@@ -1,5 +1,5 @@
 /*
- * A loss that divides a sum over samples by the count of one rank.
+ * Detects a loss that divides a sum over samples by the count of one rank.
  *
  * ls_backward adds the gradients of such sums up over the ranks. sum(l) / n is therefore right if n is the count of the
  * global batch. With the count of this rank, the program means the mean, but the gradient is P times too large on P
@@ -35,8 +35,9 @@ static bool is_one_over(double factor, double count) {
 }
 
 /*
- * Whether the factor of a sum is one over a count of this rank, and not one over a count of the global batch. `sizes`
- * are the element counts of the tensors that are summed, on this rank; a size over `share` is that in one process.
+ * Returns whether the factor of a sum is one over a count of this rank, and not one over a count of the global batch.
+ * `sizes` are the element counts of the summed tensors on this rank. A size divided by `share` is the size in one
+ * process.
  */
 static bool is_divided_by_own_count(const ls_data_parallel_state *state, double factor, const double *sizes) {
     const double own = (double)state->samples;

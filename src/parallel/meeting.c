@@ -131,7 +131,7 @@ static bool same_shape(const ls_offer *a, const ls_offer *b) {
     return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
 }
 
-/* Shapes that may differ along the axes of the call. */
+/* Compares shapes, which may differ along the axes of the call. */
 static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_offer *b) {
     bool fit = a->ndim == b->ndim;
     for (int axis = 0; fit && axis < a->ndim; axis++) {
@@ -149,7 +149,7 @@ static ls_status refuse_shapes(const ls_meeting *meeting, int first, int other) 
                    ls_shape_describe(b->ndim, b->size).text, ls_dtype_name((ls_dtype)b->dtype));
 }
 
-/* What all ranks must give alike, whether they bring a tensor or not. */
+/* Compares the arguments that must be equal on all ranks, also on ranks without a tensor. */
 static ls_status compare_arguments(const ls_meeting *meeting, int other) {
     const ls_offer *a = &meeting->offers[0];
     const ls_offer *b = &meeting->offers[other];
@@ -184,7 +184,7 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
     return LS_OK;
 }
 
-/* Every rank comes to the same end here. */
+/* Checks the offers. Every rank gets the same result. */
 static ls_status examine(ls_meeting *meeting) {
     for (int rank = 0; rank < meeting->size; rank++) {
         LS_TRY(compare_arguments(meeting, rank));
@@ -288,8 +288,8 @@ ls_tensor *ls_as_seen(ls_tensor *result) {
 }
 
 /*
- * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,
- * with an input that wants no gradient, and the result has no history. `input` may be NULL if the operation allows it.
+ * Runs ls_apply for operations that other ranks may record while ls_no_grad is on here. The node's input then wants no
+ * gradient, and the result has no history. `input` may be NULL if the operation allows it.
  */
 static ls_tensor *apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
     if (!ls_thread()->no_grad) {
@@ -309,7 +309,7 @@ static bool has_failed(const ls_meeting *meeting) {
     return failed;
 }
 
-/* Exchanges the offers. `status` is that of making this rank's offer. */
+/* Exchanges the offers. `status` is the status of this rank's make_offer. */
 static ls_status meet_others(ls_meeting *meeting, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     if (status != LS_OK) {

@@ -1,10 +1,13 @@
 /*
- * How the ranks of a differentiable collective meet. Before anything moves, each shows the others what it calls, with
- * which tensor, and whether it wants a gradient: one exchange of small offers. So shapes travel, ranks that disagree
- * are told so, a rank whose tensor could not be made tells the others instead of leaving them to wait, and all ranks
- * record the call on their tapes or none does. A tensor of a few bytes travels inside its offer.
+ * The agreement of the ranks before a differentiable collective. Before any element moves, each rank sends the others
+ * an offer: its call, the properties of its tensor, and whether it wants a gradient. This has these effects:
+ * - Ranks learn the shapes of the other tensors.
+ * - Ranks that disagree get an error.
+ * - A rank whose tensor is NULL because of a failure notifies the others, which would otherwise wait.
+ * - Either all ranks record the call on their tapes, or none does.
+ * - A tensor of a few bytes is sent inside its offer.
  *
- * A collective is one `static const ls_collective` row; its public function fills in an ls_proposal and hands both to
+ * A collective is one `static const ls_collective` row. Its public function fills in an ls_proposal and passes both to
  * ls_meet.
  */
 #ifndef LS_PARALLEL_MEETING_H
@@ -13,11 +16,11 @@
 #include "autograd/op.h"
 #include "parallel/parallel.h"
 
-/* Whose tensor the call is about. */
+/* Which ranks supply a tensor. */
 typedef enum ls_bringers {
-    LS_BRING_EQUAL, /* every rank brings one, all of one shape */
-    LS_BRING_ALL,   /* every rank brings one; shapes may differ along the axes of the call */
-    LS_BRING_ROOT   /* the root alone */
+    LS_BRING_EQUAL, /* every rank, all of one shape */
+    LS_BRING_ALL,   /* every rank; shapes may differ along the axes of the call */
+    LS_BRING_ROOT   /* only the root */
 } ls_bringers;
 
 typedef enum ls_collective_kind {
@@ -40,50 +43,50 @@ typedef struct ls_collective {
     ls_collective_kind kind;
     ls_bringers bringers;
     bool reduces; /* has a reduction */
-    int axes;     /* how many axes it has: 0 to 2 */
+    int axes;     /* number of axes: 0 to 2 */
     bool rooted;
 } ls_collective;
 
-/* The arguments of one call. Fields that the call does not have are 0. */
+/* The arguments of one call. Fields that the call does not use are 0. */
 typedef struct ls_proposal {
     ls_comm *comm;
     ls_tensor *tensor;
     ls_reduction reduction;
     int root;
     int axis[2];
-    int64_t count; /* of elements along the second axis that this rank is to get */
+    int64_t count; /* elements along the second axis that this rank receives */
 } ls_proposal;
 
 enum { LS_OFFER_WANTS = 1, LS_OFFER_FAILED = 2, LS_OFFER_EMPTY = 4, LS_OFFER_CARRIES = 8 };
 
 #define LS_OFFER_ROOM (LS_MAX_DIMS * sizeof(int64_t))
 
-/* What a rank shows the others. It is small enough for one cell of shared memory. */
+/* What a rank sends to the others. Small enough for one cell of shared memory. */
 typedef struct ls_offer {
     uint8_t kind;
     uint8_t dtype;
     int8_t ndim;
     uint8_t state; /* LS_OFFER_... */
     uint8_t reduction;
-    uint8_t axes;  /* two of them, four bits each; see ls_offer_axis */
+    uint8_t axes;  /* two axes, four bits each; see ls_offer_axis */
     uint16_t root; /* its lower bits */
     int64_t count;
     union {
         int64_t size[LS_MAX_DIMS];
-        unsigned char room[LS_OFFER_ROOM]; /* behind the sizes: the elements, where they fit */
+        unsigned char room[LS_OFFER_ROOM]; /* after the sizes: the elements, if they fit */
     };
 } ls_offer;
 
-/* Offers of so many ranks need no memory of their own. */
+/* The offers of up to this number of ranks need no allocation. */
 #define LS_FEW_RANKS 16
 
-/* One part per rank along an axis: where it begins and how long it is. */
+/* One part per rank along an axis: its start and its length. */
 typedef struct ls_parts {
     int64_t *start;
     int64_t *length;
 } ls_parts;
 
-/* What the ranks have agreed on: the context of the call and of its node. */
+/* The result of the exchange: the context of the call and of its node. */
 typedef struct ls_agreement {
     int references;
     size_t bytes;
@@ -91,37 +94,42 @@ typedef struct ls_agreement {
     ls_reduction reduction;
     int root;
     int axis[2];
-    ls_parts gathered;  /* what each rank brings to the whole; for the shape rule to set. No room without axes */
-    ls_parts scattered; /* what each rank gets of it; the same */
+    /* each rank's contribution to the whole, set by the shape rule; no memory if the call has no axes */
+    ls_parts gathered;
+    ls_parts scattered; /* each rank's share of the result; set in the same way */
     int64_t rows[];
 } ls_agreement;
 
-/* One call, between the offers and its end. */
+/* One call, from its offers to its end. */
 typedef struct ls_meeting {
-    ls_op_parameters parameters; /* first: what the rules of the call are given */
+    ls_op_parameters parameters; /* first member: the parameters of the call's rules */
     const ls_collective *what;
     ls_comm *comm;
     int rank;
     int size;
     int root;
-    ls_tensor *dense; /* the tensor's elements, contiguous: where ls_meeting_device has one, on the
-                         tensor's device, else on the host; NULL where this rank brings none */
-    bool wanted;      /* somebody wants a gradient: all ranks record the call */
+    ls_tensor *dense; /* the tensor's elements, contiguous: on the tensor's device if ls_meeting_device returns one,
+                         else on the host; NULL if this rank supplies none */
+    bool wanted;      /* a rank wants a gradient: all ranks record the call */
     bool carried;     /* all elements are in the offers, of at most LS_FEW_RANKS ranks */
     ls_offer own;
     ls_offer *offers; /* of all ranks */
     ls_offer few[LS_FEW_RANKS];
 } ls_meeting;
 
-/* Meets the other ranks and applies the operation. NULL on every rank when any failed before the meeting, with the
- * reason. */
+/*
+ * Exchanges the offers with the other ranks and applies the operation. If a rank failed before, returns NULL on every
+ * rank, with the cause.
+ */
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
 
-/* The device on which the ranks' tensors, such as this one, are reduced or moved; NULL: they are in the offers, or go
- * by way of the host. */
+/*
+ * Returns the device on which tensors like this are reduced or moved; NULL if the elements are in the offers, or are
+ * staged through host memory.
+ */
 const ls_device *ls_meeting_device(const ls_meeting *meeting, const ls_tensor *tensor, ls_reduction reduction);
 
-/* In shape and forward rules. */
+/* For shape and forward rules. */
 static inline const ls_meeting *ls_meeting_of(const ls_op_call *call) {
     return (const ls_meeting *)(const void *)call->parameters;
 }
@@ -130,18 +138,21 @@ static inline int ls_offer_axis(const ls_offer *offer, int i) {
     return offer->axes >> (4 * i) & 15;
 }
 
-/* The elements that an offer carries. */
+/* Returns the elements inside an offer. */
 static inline const void *ls_offer_elements(const ls_offer *offer) {
     return offer->room + (size_t)offer->ndim * sizeof(int64_t);
 }
 
-/* The device of the result: the input's, the thread's where this rank brings none. NULL: failed. */
+/*
+ * Returns the device of the result: the input's, or the thread's if this rank supplies no tensor. Returns NULL on
+ * failure.
+ */
 static inline const ls_device *ls_call_device(const ls_op_call *call) {
     const ls_tensor *input = call->input_count > 0 ? call->inputs[0] : NULL;
     return input != NULL ? ls_tensor_device(input) : ls_device_default();
 }
 
-/* In shape and forward rules, and in backward rules. */
+/* For shape, forward and backward rules. */
 static inline ls_agreement *ls_call_agreement(const ls_op_call *call) {
     return call->parameters->context;
 }
@@ -149,19 +160,21 @@ static inline const ls_agreement *ls_node_agreement(const ls_node *node) {
     return node->parameters.context;
 }
 
-/* The rule `hold` of every collective, and those of one whose gradient communicates: a pass that comes to its node
- * begins only while the communicator is open, and the ranks agree whether a gradient reaches it. */
+/*
+ * The `hold` rule of every collective, and the rules of collectives whose gradient communicates: a pass that reaches
+ * the node begins only while the communicator is open, and the ranks agree whether a gradient reaches the node.
+ */
 void ls_agreement_hold(void *agreement, bool hold);
 ls_status ls_node_check_comm(ls_node *node);
 ls_status ls_node_agree(ls_node *node, ls_reach *reach);
-/* The rest of such a rule: `most` is the greatest reach over the ranks. */
+/* Second part of such an `agree` rule: `most` is the maximum reach over the ranks. */
 ls_status ls_node_agreed(const ls_node *node, ls_reach *reach, ls_reach most);
 ls_status ls_check_backward_comm(const char *name, const ls_comm *comm);
 #define LS_HOLDS_COMM_AGREES(rule)                                                                                     \
     .communicates = true, .agree = (rule), .hold = ls_agreement_hold, .complete = ls_node_check_comm
 #define LS_HOLDS_COMM LS_HOLDS_COMM_AGREES(ls_node_agree)
 
-/* A result as this thread is to see it: without history while ls_no_grad is on, although the tape may know it. */
+/* Returns a result for this thread: without history while ls_no_grad is on, even if the tape has recorded it. */
 ls_tensor *ls_as_seen(ls_tensor *result);
 
 #endif

@@ -22,14 +22,14 @@ int64_t ls_parts_lay_out(ls_parts parts, int ranks) {
     int64_t end = 0;
     for (int rank = 0; rank < ranks; rank++) {
         parts.start[rank] = end;
-        if (__builtin_add_overflow(end, parts.length[rank], &end)) { /* counts are what a user gives */
+        if (__builtin_add_overflow(end, parts.length[rank], &end)) { /* the counts come from the user */
             end = INT64_MAX;
         }
     }
     return end;
 }
 
-/* ---- which part goes where --------------------------------------------------------------------------------------- */
+/* ---- parts of the move ------------------------------------------------------------------------------------------- */
 
 typedef struct interval {
     int64_t start;
@@ -42,7 +42,7 @@ static interval part_of(ls_parts parts, int rank) {
     return (interval){parts.start[rank], parts.length[rank]};
 }
 
-/* What two ranges of the whole have in common, counted from `origin`. */
+/* Returns the intersection of two ranges of the whole, counted from `origin`. */
 static interval common(interval a, interval b, int64_t origin) {
     const int64_t start = a.start > b.start ? a.start : b.start;
     const int64_t a_end = a.start + a.length;
@@ -51,7 +51,7 @@ static interval common(interval a, interval b, int64_t origin) {
     return end > start ? (interval){start - origin, end - start} : nothing;
 }
 
-/* What of move->from goes to `rank`. */
+/* Returns the range of move->from that is sent to `rank`. */
 static interval sent_to(const ls_move *move, int rank) {
     const int own = ls_comm_rank(move->comm);
     const interval whole = {0, move->gathered.length[own]};
@@ -72,7 +72,7 @@ static interval sent_to(const ls_move *move, int rank) {
     }
 }
 
-/* What of move->to comes from `rank`. */
+/* Returns the range of move->to that comes from `rank`. */
 static interval got_from(const ls_move *move, int rank) {
     const int own = ls_comm_rank(move->comm);
     const interval whole = {0, move->scattered.length[own]};
@@ -93,13 +93,13 @@ static interval got_from(const ls_move *move, int rank) {
 
 /* ---- one side of a move ------------------------------------------------------------------------------------------ */
 
-/* Where the elements lie that the communicator moves: in the tensor, or packed, one part after the other. */
+/* The elements that the communicator moves: in the tensor, or packed, one part after the other. */
 typedef struct packed_side {
     ls_host_view view;
-    ls_tensor *packed; /* on the tensor's device; NULL: they lie in the tensor */
+    ls_tensor *packed; /* on the tensor's device; NULL: the elements are in the tensor */
     size_t *counts;    /* elements for or from each rank */
     size_t *places;
-    size_t bytes; /* of counts and places */
+    size_t bytes; /* size of the memory for counts and offsets */
 } packed_side;
 
 static int64_t product(const int64_t *size, int first, int last) {
@@ -110,13 +110,13 @@ static int64_t product(const int64_t *size, int first, int last) {
     return count;
 }
 
-/* Whether all of the tensor is one part, the same for every rank. */
+/* Returns whether the whole tensor is one part, the same for every rank. */
 static bool is_whole(const ls_move *move, bool sends) {
     return sends ? move->kind == LS_MOVE_GATHER || move->kind == LS_MOVE_ALLGATHER
                  : move->kind == LS_MOVE_SCATTER || move->kind == LS_MOVE_REDUCE;
 }
 
-/* Whether the parts lie in memory as the communicator takes them. */
+/* Returns whether the parts are laid out in memory as the communicator needs them. */
 static bool lies_well(const ls_tensor *tensor, int axis, bool whole) {
     return tensor->contiguous && (whole || product(tensor->size, 0, axis) == 1);
 }
@@ -145,7 +145,7 @@ static void free_side(packed_side *s) {
     }
 }
 
-/* Makes room for `total` elements and, of what is sent, packs it. */
+/* Allocates memory for `total` elements and, when sending, packs them. */
 static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total,
                       packed_side *s) {
     s->packed = is_whole(move, sends)
@@ -157,7 +157,7 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
     return sends && !is_whole(move, sends) ? copy_parts(move, tensor, axis, true, s) : LS_OK;
 }
 
-/* Counts and memory; what is sent is packed. On failure nothing is left to close. */
+/* Prepares counts and memory, and packs elements to send. After a failure, the caller need not close it. */
 static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, packed_side *s) {
     const ls_tensor *tensor = sends ? move->from : move->to;
     const int axis = sends ? move->from_axis : move->to_axis;
@@ -190,7 +190,7 @@ static ls_status open_side(const ls_move *move, bool sends, const ls_device *on,
     return status;
 }
 
-/* What was received goes where it belongs when `status`, which is returned else, is good. */
+/* Copies received elements to the tensor if `status` is LS_OK; otherwise returns `status`. */
 static ls_status close_side(const ls_move *move, bool sends, packed_side *s, ls_status status) {
     status = ls_host_view_end(&s->view, status);
     if (!sends && status == LS_OK && s->packed != NULL) {
@@ -200,7 +200,7 @@ static ls_status close_side(const ls_move *move, bool sends, packed_side *s, ls_
     return status;
 }
 
-/* ---- carrying out ------------------------------------------------------------------------------------------------ */
+/* ---- execution --------------------------------------------------------------------------------------------------- */
 
 static bool all_equal(ls_parts parts, int ranks) {
     bool equal = true;
@@ -214,7 +214,7 @@ static ls_dtype dtype_of(const ls_move *move) {
     return (ls_dtype)(move->from != NULL ? move->from->dtype : move->to->dtype);
 }
 
-/* Ranks with the same number of elements need no counts; all of them see that alike. */
+/* If all ranks have equally many elements, no counts are needed. All ranks decide alike. */
 static ls_status carry(const ls_move *move, const packed_side *from, const packed_side *to) {
     ls_comm *comm = move->comm;
     const int own = ls_comm_rank(comm);
@@ -256,7 +256,7 @@ static ls_status carry_and_unpack(const ls_move *move, const packed_side *from, 
     return close_side(move, false, &to, LS_ON_DEVICE(move->comm, on, carry(move, from, &to)));
 }
 
-/* Where the parts are moved; NULL: by way of the host. */
+/* Returns the device on which the parts are moved; NULL: through host memory. */
 static const ls_device *device_of(const ls_move *move) {
     const ls_device *device = ls_tensor_device(move->from != NULL ? move->from : move->to);
     return move->kind == LS_MOVE_REDUCE ? ls_reducing_device(move->comm, device, dtype_of(move), move->reduction)

@@ -1,6 +1,6 @@
 /*
- * parallel: where tensors and communication meet. Synchronised models and data-parallel training; later sharding,
- * pipelines and tensor parallelism.
+ * parallel: combines tensors and communication. Synchronised models, data-parallel training, pipelines and tensor
+ * parallelism.
  */
 #ifndef LS_PARALLEL_PARALLEL_H
 #define LS_PARALLEL_PARALLEL_H
@@ -9,27 +9,29 @@
 
 #include "tensor/device.h"
 
-/* The sum of a number over the ranks of a communicator; see ls_division. Collective. */
+/* Replaces a number by its sum over the ranks of a communicator; see ls_division. Collective. */
 ls_status ls_add_over_ranks(void *comm, double *number);
 
-/* The numbers of a flat buffer (ls_module_flatten) as a tensor on the stack. */
+/* Views a flat buffer (ls_module_flatten) as a tensor on the stack. */
 ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 
-/* The elements of a dense tensor become the root's, or those reduced over all ranks. Collective. */
+/* Replaces the elements of a dense tensor by the root's, or by the reduction over all ranks. Collective. */
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
-/* Whether all ranks have the same number, which is not negative: a hash, shifted right. Collective. */
+/* Sets *equal if all ranks have the same nonnegative number: a hash, shifted right. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 
-/* Whether all ranks have the same parameters, bit by bit. Collective. */
+/* Sets *equal if all ranks have bit-identical parameters. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 
-/* Returns LS_ERR_MISMATCH if the model is data-parallel, its ranks average gradients, and their parameters differ.
- * Collective. */
+/*
+ * Fails with LS_ERR_MISMATCH if the model is data-parallel, its ranks average gradients, and their parameters differ.
+ * Collective.
+ */
 ls_status ls_replicas_check(ls_module *model);
 
-/* Returns whether the model is sharded: some parameters of this rank are parts of larger tensors. */
+/* Returns whether the model is sharded: some parameters of this rank are shards of larger tensors. */
 bool ls_model_is_divided(const ls_module *model);
 
 #endif

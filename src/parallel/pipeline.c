@@ -1,12 +1,12 @@
 /*
- * A sequence of layers cut into stages, one per rank. A batch is cut into micro-batches, which follow each other
- * through the stages. Messages are the schedule's own: a stage's input is a leaf, whose gradient goes back to the stage
- * before. Sends are begun and left alone until the end of the step, receives are waited for; so stages can get ahead of
- * each other, and no schedule of a stage can keep another from its own.
+ * A sequence of layers, partitioned into stages, one per rank. A batch is divided into micro-batches, which pass
+ * through the stages one after the other. The schedule sends the messages itself: a stage's input is a leaf, whose
+ * gradient is sent to the previous stage. Sends are started and only waited for at the end of the step; receives are
+ * waited for. So stages can run ahead of each other, and no stage can block another stage's schedule.
  *
- * GPipe (Huang et al., arXiv 1811.06965): all micro-batches forwards, then all backwards. 1F1B (Narayanan et al.,
- * arXiv 1806.03377): as soon as a micro-batch has come back, the next goes out, so a stage holds at most as many as
- * there are stages from it to the end. The same sums in the same order, thus the same bits.
+ * GPipe (Huang et al., arXiv 1811.06965): all micro-batches forwards, then all backwards. 1F1B (Narayanan et al., arXiv
+ * 1806.03377): when the gradient of a micro-batch has returned, the next micro-batch starts, so a stage holds at most
+ * as many as there are stages from it to the last. Both compute the same sums in the same order, thus the same bits.
  */
 #include "parallel/pipeline.h"
 
@@ -25,25 +25,25 @@ enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
 
 /* ---- messages between stages ------------------------------------------------------------------------------------- */
 
-/* What goes ahead of a tensor, or of the sentence that says why none comes. */
+/* Precedes a tensor, or the error message that replaces it. */
 typedef struct announcement {
-    int64_t failed; /* 0, or 1 more than the stage that failed */
+    int64_t failed; /* 0, or 1 + the stage that failed */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS];
 } announcement;
 
-/* A tensor on its way to another stage. */
+/* A tensor that is being sent to another stage. */
 typedef struct stage_message {
     announcement head;
-    ls_tensor *content; /* dense, on the host, held; NULL: a sentence, whose memory is the step's */
+    ls_tensor *content; /* dense, on the host, held; NULL: an error message, whose memory belongs to the step */
     ls_work *work[2];
 } stage_message;
 
-/* Why a step cannot be finished. */
+/* The cause why a step cannot be finished. */
 typedef struct failure {
     bool happened;
-    int stage; /* whose */
+    int stage; /* the failed stage */
     char text[LS_ERROR_CAPACITY];
 } failure;
 
@@ -74,7 +74,7 @@ static ls_status settle(stage_message *p) {
     return head != LS_OK ? head : content;
 }
 
-/* This thread's error, as that of this stage. */
+/* Stores this thread's error as the failure of this stage. */
 static void note_failure(failure *why, int stage) {
     if (!why->happened) {
         why->happened = true;
@@ -83,7 +83,7 @@ static void note_failure(failure *why, int stage) {
     }
 }
 
-/* The sentence of a stage that failed, instead of a tensor. */
+/* Receives the error message of a failed stage, which replaces a tensor. */
 static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from, int tag, failure *why) {
     const size_t length = (size_t)head->size[0] % sizeof why->text;
     why->happened = true;
@@ -96,13 +96,18 @@ static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from
     return ls_scope_failed();
 }
 
-/* Takes in a message that nobody wants: what is received as something else than was sent is gone, on both sides. */
+/*
+ * Receives a message without its content: receiving with another count than was sent drops the message on both sides.
+ */
 static ls_status refuse(ls_comm *comm, int from, int tag) {
     const ls_status status = ls_comm_recv(comm, NULL, 0, LS_U8, from, tag, NULL);
     return status == LS_ERR_MISMATCH ? LS_OK : status;
 }
 
-/* The next tensor from another stage, in the innermost scope; NULL: an error, `*why` if it is the other's. */
+/*
+ * Receives the next tensor from another stage, in the innermost scope. Returns NULL with an error; sets `*why` if the
+ * other stage failed, or this stage cannot store the tensor.
+ */
 static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
     announcement head;
     if (ls_comm_recv(comm, &head, sizeof head, LS_U8, from, tag, NULL) != LS_OK) {
@@ -130,14 +135,14 @@ static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
-/* The two ways of a micro-batch, and the tags of their messages. */
+/* The two directions of a micro-batch, and the tags of their messages. */
 enum { FORWARDS = 0, BACKWARDS, WAYS };
 static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
 
-/* A micro-batch between its way out and its way back. */
+/* A micro-batch between its forward and its backward pass. */
 typedef struct microbatch {
-    ls_tensor *input;  /* a leaf, where a stage is before this one */
-    ls_tensor *output; /* the last stage's is its loss, weighted by its samples */
+    ls_tensor *input;  /* a leaf, if there is a previous stage */
+    ls_tensor *output; /* on the last stage, the loss weighted by its samples */
     stage_message sent[WAYS];
 } microbatch;
 
@@ -151,12 +156,12 @@ typedef struct step {
     ls_tensor *input;
     ls_tensor *target;
     ls_criterion criterion;
-    void *user; /* given to it */
+    void *user; /* argument of the criterion */
     microbatch *microbatches;
     double loss;
-    double per_sample; /* how many numbers of each sample the criterion is the mean of; 0: not known yet */
-    int sent[WAYS];    /* micro-batches, to the neighbour on that way */
-    int got[WAYS];     /* from the one on the other side */
+    double per_sample; /* how many numbers of each sample the criterion averages; 0: not known yet */
+    int sent[WAYS];    /* micro-batches sent to the next stage in that direction */
+    int got[WAYS];     /* micro-batches received from the other side */
     failure failure;
     stage_message notices[WAYS];
 } step;
@@ -165,7 +170,7 @@ static bool is_last(const step *t) {
     return t->stage == t->stages - 1;
 }
 
-/* The stage that this one sends to on its way, and the one that it receives from; -1: none. */
+/* Return the stage to which this stage sends in that direction, and the stage from which it receives; -1: none. */
 static int stage_behind(const step *t, int way) {
     const int stage = way == FORWARDS ? t->stage + 1 : t->stage - 1;
     return stage < t->stages ? stage : -1;
@@ -192,7 +197,7 @@ static ls_tensor *rows_of(const step *t, ls_tensor *all, int number) {
     return ls_narrow(all, 0, rows.start, rows.count);
 }
 
-/* What the stage works on: a part of the batch, or what the stage before sends, as a leaf. */
+/* Returns the stage's input: a part of the batch, or the previous stage's output, as a leaf. */
 static ls_tensor *stage_input(step *t, int number) {
     if (t->stage == 0) {
         return rows_of(t, t->input, number);
@@ -205,8 +210,8 @@ static ls_tensor *stage_input(step *t, int number) {
 }
 
 /*
- * The micro-batches are weighed by their samples before all are there: so the criterion must be a mean over as many
- * numbers of every sample, not a sum, nor a mean over some of them or by weights.
+ * Micro-batches are weighted by their samples before all are known. So the criterion must be a mean over equally many
+ * numbers of every sample: not a sum, nor a mean over some of them or with weights.
  */
 static ls_status check_criterion(step *t, const ls_tensor *loss, int64_t rows) {
     ls_batch_loss made;
@@ -260,7 +265,7 @@ static ls_status go_forward_in_scope(step *t, int number) {
     if (output == NULL) {
         return ls_scope_failed_status();
     }
-    /* What lives on between the ways belongs to the step, not to the scope. */
+    /* Tensors that are needed in the backward pass belong to the step, not to the scope. */
     j->input = ls_tensor_hold(input);
     j->output = ls_tensor_hold(output);
     (void)ls_keep(output);
@@ -295,7 +300,7 @@ static ls_status go_backward_in_scope(step *t, int number) {
         return LS_OK;
     }
     ls_tensor *gradient = ls_grad(j->input);
-    if (gradient == NULL) { /* the stage makes nothing of its input */
+    if (gradient == NULL) { /* the stage's output does not depend on its input */
         gradient = ls_zeros(ls_shape_of(j->input), ls_dtype_of(j->input));
     }
     return gradient != NULL ? send_on(t, number, BACKWARDS, gradient) : ls_error_status();
@@ -316,7 +321,7 @@ static ls_status go_backward(step *t, int number) {
     return status != LS_OK ? status : ended;
 }
 
-/* How many micro-batches go out before the first comes back. */
+/* Returns how many micro-batches start before the first returns. */
 static int lead_of(const step *t) {
     if (t->state->schedule == LS_PIPELINE_GPIPE) {
         return t->count;
@@ -339,7 +344,7 @@ static ls_status run_schedule(step *t) {
     return LS_OK;
 }
 
-/* Takes in, unread, what the neighbour on this way still sends: all of it, or up to its own failure. */
+/* Receives and drops the remaining messages of the neighbour in this direction, up to its own failure if any. */
 static ls_status clear(step *t, int way) {
     const int from = stage_before(t, way);
     while (from >= 0 && t->got[way] < t->count) {
@@ -352,8 +357,8 @@ static ls_status clear(step *t, int way) {
 }
 
 /*
- * This stage cannot go on. The neighbours that wait for it are told so, and tell theirs; and all take in what is under
- * way to them, so that nobody waits for a message to be received.
+ * Ends the step after a failure. Notifies the neighbours that wait for this stage, and they notify theirs. All stages
+ * receive the messages that are still being sent to them, so that no sender waits forever.
  */
 static void give_up(step *t) {
     note_failure(&t->failure, t->stage);
@@ -369,7 +374,7 @@ static void give_up(step *t) {
     }
 }
 
-/* Waits for what was sent; what a failed step has left goes. */
+/* Waits for all sends, and frees the remains of a failed step. */
 static ls_status unpack(step *t) {
     ls_status status = LS_OK;
     for (int number = 0; t->microbatches != NULL && number < t->count; number++) {
@@ -396,13 +401,13 @@ static ls_status unpack(step *t) {
     return status;
 }
 
-/* What the last stage says at the end. */
+/* The last stage's message at the end of a step. */
 typedef struct result {
     double loss;
     int64_t failed;
 } result;
 
-/* By messages: the last stage, which is done first, need not wait for the others, as it would in a broadcast. */
+/* Uses point-to-point messages: the last stage finishes first, and in a broadcast it would wait for the others. */
 static ls_status share_result(step *t, bool failed) {
     result own = {.loss = t->loss, .failed = failed};
     if (!is_last(t)) {
@@ -444,14 +449,15 @@ static ls_status check_step(const step *t) {
 }
 
 /*
- * The first stage has the input, the last the target: all learn how many rows there are, or that they differ, or which
- * stage cannot take part.
+ * Exchanges the number of rows. The first stage has the input, the last the target. All stages learn the number, or
+ * that the two differ, or which stage cannot take part.
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     char text[LS_ERROR_CAPACITY];
     memcpy(text, ls_error_message(), sizeof text);
-    int64_t bounds[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX}; /* least, -most, who cannot */
+    /* minimum, -maximum, the stage that cannot take part */
+    int64_t bounds[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
         bounds[0] = t->input->size[0];
         bounds[1] = -t->input->size[0];
@@ -483,7 +489,7 @@ static ls_status agree_on_rows(step *t) {
     return LS_OK;
 }
 
-/* Notes the samples of a step; those before are forgotten with the gradients. */
+/* Notes the samples of a step. Earlier steps are forgotten when the gradients are cleared. */
 static void note_samples(const step *t) {
     ls_gathered_steps *steps = &t->state->steps;
     bool gathered = false;

@@ -1,12 +1,12 @@
 /*
- * Messages between two ranks that gradients flow through, backwards in the opposite direction. Each message is begun by
- * one call (ls_isend, ls_irecv) and ended by another (ls_handle_wait); both leave a node on the tape. On the way back
- * the node of the end begins the message that carries the gradient, and the node of the beginning waits for it. So a
- * program that cannot deadlock forwards cannot deadlock backwards: it is the same program read from the end.
+ * Point-to-point messages with gradients, which flow in the opposite direction. One call starts each message (ls_isend,
+ * ls_irecv) and another ends it (ls_handle_wait). Both record a node. In the backward pass, the node of the end starts
+ * the message with the gradient, and the node of the start waits for it. The backward pass is the same program in
+ * reverse order. So a program that cannot deadlock in the forward pass cannot deadlock in the backward pass.
  *
- * A notice goes ahead of every message: shape, dtype, whether the sender wants a gradient, and a number that the
- * sender has given to no other message: the tag of the gradient is made of it, so gradients find their messages in
- * whatever order either side waits for them.
+ * A header precedes every message: shape, dtype, whether the sender wants a gradient, and a number that is unique for
+ * the sender. The tag of the gradient is derived from this number, so gradients find their messages in whatever order
+ * either side waits.
  */
 #include <string.h>
 
@@ -16,39 +16,40 @@
 #include "comm/hold.h"
 #include "parallel/meeting.h"
 
-/* Tags of gradients have this bit; those of users are below it. */
+/* Tags of gradients have this bit; tags of users are smaller. */
 #define GRADIENT_TAG (1 << 30)
 
-/* What goes ahead of a message. */
+/* The header that precedes a message. */
 typedef struct notice {
     uint8_t dtype;
     int8_t ndim;
-    bool wants;  /* a gradient is to come back */
-    bool failed; /* the sender has nothing to send */
+    bool wants;  /* the sender expects a gradient */
+    bool failed; /* the sender has failed and has nothing to send */
     uint32_t number;
     int64_t size[LS_MAX_DIMS];
 } notice;
 
-/* One message, shared by its two nodes and the handle: it lies in the storage of a token, a tensor without elements
- * that is the output of the first node. The handle is the token. */
+/*
+ * One message, shared by its two nodes and the handle. It is stored in the storage of a token: a tensor without
+ * elements that is the output of the first node. The handle is the token.
+ */
 typedef struct message {
     ls_comm *comm;
     bool sends;
     int peer;
     int tag;
-    bool waited; /* ls_handle_wait has been here */
-    bool wanted; /* a gradient goes back */
+    bool waited; /* ls_handle_wait was called */
+    bool wanted; /* a gradient is sent back */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
-    ls_tensor *tensor; /* what is sent, as it was given; until ls_handle_wait */
-    ls_tensor
-        *content; /* its elements, dense, or where they are received, on the host; while the message is under way */
-    ls_tensor *gradient; /* what comes or goes back, while it is under way */
-    ls_tensor *early;    /* what ls_handle_wait will give: a pass had to have it before */
+    ls_tensor *tensor;   /* the tensor to send, as given; until ls_handle_wait */
+    ls_tensor *content;  /* the elements to send, or memory to receive them, dense, on the host; during the transfer */
+    ls_tensor *gradient; /* the gradient to receive or to send, during its transfer */
+    ls_tensor *early;    /* the result for ls_handle_wait, if a pass needed it before */
 } message;
 
-/* Meetings of the two ranks must not take one message's gradient for another's. */
+/* Makes numbers that differ, so that the two ranks never confuse the gradients of two messages. */
 static uint32_t next_number(void) {
     static _Thread_local uint32_t last;
     return last = (last + 1) % GRADIENT_TAG;
@@ -62,7 +63,7 @@ static message *message_of(const ls_tensor *token) {
     return token->storage->memory;
 }
 
-/* Waits for both parts of what is under way; the first failure counts. */
+/* Waits for both parts of a transfer. Returns the first failure. */
 static ls_status settle(message *m) {
     const ls_status status = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
@@ -79,13 +80,16 @@ static ls_status settle(message *m) {
     return second;
 }
 
-/* The last who knew of the message is gone. A buffer must stay while something is written to it; what comes of that is
- * said by the scope that ends. */
+/*
+ * The last reference to the message was dropped. Waits, because a buffer must live while a transfer writes to it. The
+ * scope reports a failure when it ends.
+ */
 static void forget(void *memory, void *user) {
     message *m = memory;
     (void)user;
     const ls_status status = settle(m);
-    if (status != LS_OK && status != LS_ERR_STATE) { /* this rank may have freed the communicator before */
+    /* LS_ERR_STATE: this rank may have freed the communicator before */
+    if (status != LS_OK && status != LS_ERR_STATE) {
         (void)ls_fail(status, "%s rank %d with tag %d, which nobody waited for: %s",
                       m->sends ? "ls_isend to" : "ls_irecv from", m->peer, m->tag, ls_error_message());
         (void)ls_scope_failed();
@@ -98,7 +102,7 @@ static void forget(void *memory, void *user) {
     ls_record_release(m, sizeof *m);
 }
 
-/* A token over a copy of the message. It has no elements; its device is where what comes of the message will be. */
+/* Returns a token over a copy of the message. It has no elements. Its device is the device of the received tensor. */
 static ls_tensor *token_new(const char *call, const ls_device *device, const message *made) {
     message *m = device != NULL ? ls_record_allocate(sizeof *m) : NULL;
     ls_storage *storage = m != NULL ? ls_storage_wrap(device, m, sizeof *m, forget, NULL) : NULL;
@@ -128,9 +132,9 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
     return LS_OK;
 }
 
-/* ---- gradients, on their way back -------------------------------------------------------------------------------- */
+/* ---- gradients, in the backward pass ----------------------------------------------------------------------------- */
 
-/* Begins to receive the gradient of what was sent. */
+/* Starts to receive the gradient of a sent tensor. */
 static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_tensor *like) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
@@ -140,7 +144,7 @@ static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_ten
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
 }
 
-/* Begins to send back the gradient of what was received. */
+/* Starts to send the gradient of a received tensor. */
 static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_tensor *gradient) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
@@ -161,11 +165,11 @@ static ls_status begin_shape(ls_op_call *call) {
     return LS_OK;
 }
 
-/* The gradient of what was sent is here, at the latest now. */
+/* Waits for the gradient of the sent tensor, at the latest here. */
 static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
-    if (m->gradient == NULL) { /* nobody waited for the message: there is no second node */
+    if (m->gradient == NULL) { /* ls_handle_wait was not called: there is no second node */
         LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
     }
     LS_TRY(settle(m));
@@ -185,7 +189,7 @@ static const ls_op isend_op = {.name = "ls_isend",
                                .complete = isend_complete,
                                .communicates = true};
 
-/* ls_handle_wait of a sent message gives the tensor itself. */
+/* ls_handle_wait of a sent message returns the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = message_of(call->inputs[1])->wanted;
@@ -209,7 +213,7 @@ static ls_status post_send(message *m) {
     return ls_comm_send(m->comm, data, count, (ls_dtype)m->notice.dtype, m->peer, m->tag, &m->work);
 }
 
-/* Tells the receiver that nothing comes, and why this rank fails: the tensor is NULL, or gone. */
+/* Notifies the receiver that no tensor follows, and why this rank fails: the tensor is NULL or was freed. */
 static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest, int tag) {
     if (tensor != NULL) {
         (void)ls_tensor_refuse_gone("ls_isend", 0, tensor);
@@ -270,7 +274,7 @@ static ls_tensor *end_send(ls_tensor *token) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* The gradient of what was received has left, at the latest now. */
+/* Waits until the gradient of the received tensor was sent, at the latest here. */
 static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
@@ -282,7 +286,10 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
 
 static ls_tensor *end_receive(ls_tensor *token);
 
-/* A pass begins and nobody has waited: what came may want its gradient all the same. It is kept for ls_handle_wait. */
+/*
+ * A pass begins before ls_handle_wait was called. The sender may still want a gradient, so receives the tensor now and
+ * keeps it for ls_handle_wait.
+ */
 static ls_status irecv_complete(ls_node *node) {
     message *m = message_of(node->output);
     LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
@@ -299,7 +306,10 @@ static ls_status irecv_complete(ls_node *node) {
     return received != NULL ? LS_OK : ls_error_status();
 }
 
-/* Recorded before it is known whether a gradient is wanted; ls_handle_wait takes it off the tape when not. */
+/*
+ * Recorded before it is known whether the sender wants a gradient; if it does not, ls_handle_wait removes the node from
+ * the tape.
+ */
 static const ls_op irecv_op = {.name = "ls_irecv",
                                .shape = begin_shape,
                                .backward = irecv_backward,
@@ -345,7 +355,7 @@ ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, i
     return (ls_handle *)ls_apply(&irecv_op, NULL, 0, &(ls_op_parameters){.context = token});
 }
 
-/* Whether what came is what was wanted. `status` is what the communicator says. */
+/* Compares the received message with the expected one. `status` is the communicator's. */
 static ls_status examine(const message *m, ls_status status, bool noticed) {
     const notice *n = &m->notice;
     const ls_tensor *wanted = m->content;
@@ -377,7 +387,7 @@ static ls_tensor *end_receive(ls_tensor *token) {
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
     m->wanted = status == LS_OK && m->notice.wants;
-    if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may have used it up */
+    if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may have removed the node already */
         ls_tape_discard((ls_node *)token->node);
     }
     return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();
@@ -395,7 +405,7 @@ ls_tensor *ls_handle_wait(ls_handle *handle) {
     if (ls_tensor_is_gone(token) ? token->scope == NULL : message_of(token)->waited) {
         return ls_fail_noted(LS_ERR_STATE, "ls_handle_wait: this handle was already waited for");
     }
-    if (token->scope == &ls_nowhere) { /* it may live on for the tape's sake */
+    if (token->scope == &ls_nowhere) { /* the tape may keep it alive */
         return ls_fail_noted(LS_ERR_STATE,
                              "ls_handle_wait: the handle is of a scope that has ended; wait before ls_scope_end");
     }

@@ -1,8 +1,9 @@
 /*
- * Reductions over ranks and their gradients. With y = op(x_0, ..., x_n-1) on every rank and g_r the gradient of rank
- * r's loss by its y, the sum of all losses has the gradient (g_0 + ... + g_n-1) dy/dx_r by x_r. The derivative is 1 for
- * a sum, 1/n for a mean, the product of the other ranks' numbers for a product (computed as such, so that zeros are
- * right), and 1 on the one rank that holds the extreme for a minimum or maximum.
+ * Reductions over ranks and their gradients. Let y = op(x_0, ..., x_n-1) on every rank, and g_r the gradient of rank
+ * r's loss with respect to its y. The sum of all losses has the gradient (g_0 + ... + g_n-1) dy/dx_r with respect to
+ * x_r. The derivative is 1 for a sum and 1/n for a mean. For a product, it is the product of the other ranks' numbers
+ * (computed as such, so that zeros are right). For a minimum or maximum, it is 1 on the one rank that holds the
+ * extreme.
  */
 #include "parallel/reductions.h"
 
@@ -18,7 +19,7 @@
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
-/* The gradient of a sum or mean is computed from no values. */
+/* The gradient of a sum or mean does not depend on values. */
 static bool is_sum(ls_reduction reduction) {
     return reduction == LS_SUM || reduction == LS_AVG;
 }
@@ -31,7 +32,9 @@ ls_status ls_allreduce_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-/* The elements of all ranks are here: the same reduction as ls_comm_allreduce's, with the same bits. */
+/*
+ * The offers contain the elements of all ranks. Computes the same reduction as ls_comm_allreduce, with the same bits.
+ */
 static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *result) {
     const void *sources[LS_FEW_RANKS];
     for (int rank = 0; rank < meeting->size; rank++) {
@@ -66,17 +69,17 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
 
 /* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
 
-/* saved[] of the node of an all-reduce while a backward pass runs: the reduced gradient, or NULL. */
+/* Index in saved[] of the node of an all-reduce during a backward pass: the reduced gradient, or NULL. */
 enum { TOTAL };
 
-/* Elements of each rank that are looked at together. */
+/* Elements of each rank that are processed together. */
 #define PRODUCT_PIECE 16384
 
 static ls_tensor *new_like(const ls_node *node, const ls_tensor *x, ls_dtype dtype) {
     return ls_tensor_like(node->op->name, x, dtype);
 }
 
-/* others = the product of the `count` elements at x over all ranks but this. */
+/* Computes others = the product of the `count` elements at x over all other ranks. */
 static ls_status multiply_piece(ls_comm *comm, ls_dtype dtype, int64_t count, const char *x, char *others, char *pieces,
                                 const void **sources) {
     const size_t bytes = (size_t)count * ls_dtype_size(dtype);
@@ -97,7 +100,7 @@ static ls_status multiply_piece(ls_comm *comm, ls_dtype dtype, int64_t count, co
     return LS_OK;
 }
 
-/* The same of the `count` elements at x, all on the host. */
+/* Does the same for `count` elements at x, all on the host. */
 static ls_status multiply_others(ls_comm *comm, ls_dtype dtype, int64_t count, const char *x, char *others) {
     const size_t ranks = (size_t)ls_comm_size(comm);
     const int64_t piece = count < PRODUCT_PIECE ? count : PRODUCT_PIECE;
@@ -118,7 +121,7 @@ static ls_status multiply_others(ls_comm *comm, ls_dtype dtype, int64_t count, c
     return status;
 }
 
-/* The product of x over all ranks but this, element by element. A collective call. */
+/* Returns the element-wise product of x over all other ranks. Collective. */
 static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls_tensor *x) {
     const int64_t size = ls_comm_size(comm);
     ls_tensor *others = new_like(node, x, (ls_dtype)x->dtype);
@@ -136,7 +139,10 @@ static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls
     return ls_host_view_end(&from, status) == LS_OK ? others : NULL;
 }
 
-/* Where this rank is the lowest that holds the extreme y: a tensor of bool. A collective call. NaN is its own equal. */
+/*
+ * Returns a bool tensor: whether this rank is the lowest rank that holds the extreme y. NaN counts as equal to NaN.
+ * Collective.
+ */
 static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, ls_tensor *y) {
     ls_tensor *own = new_like(node, x, LS_I32), *none = new_like(node, x, LS_I32);
     if (own == NULL || none == NULL || ls_kernels_of(x)->fill(ls_stream_of(x), own, ls_comm_rank(comm)) != LS_OK ||
@@ -154,8 +160,8 @@ static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, l
 }
 
 /*
- * `total`, the gradient by the reduced value y, times the derivative by this rank's x. For products and extremes a
- * collective call, which all ranks make whether their x wants a gradient or not.
+ * Returns `total`, the gradient with respect to the reduced value y, times the derivative with respect to this rank's
+ * x. For products and extremes, this is collective, and all ranks call it whether their x wants a gradient or not.
  */
 static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) {
     ls_comm *comm = ls_node_agreement(node)->comm;
@@ -182,7 +188,10 @@ static bool is_extreme(const ls_node *node) {
     return ls_node_agreement(node)->reduction == LS_MIN || ls_node_agreement(node)->reduction == LS_MAX;
 }
 
-/* That what share_of reads is as it was: asked before anything is sent. `has_y`: of the output, this rank's counts. */
+/*
+ * Checks, before anything is sent, that the tensors which share_of reads are unchanged. `has_y`: this rank's output is
+ * read, too.
+ */
 static ls_status check_share(const ls_node *node, bool has_y) {
     const bool extreme = is_extreme(node);
     return ls_check_unchanged(node, extreme || ls_node_agreement(node)->reduction == LS_PROD ? 1U : 0U,
@@ -193,7 +202,7 @@ static ls_reduction gradient_reduction(const ls_node *node) {
     return ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
 }
 
-/* A gradient of a few bytes travels with the reach of its node. Zeros without a gradient. */
+/* A gradient of a few bytes is sent together with the reach of its node. Zeros without a gradient. */
 typedef struct small_gradient {
     int64_t reach;
     unsigned char elements[LS_OFFER_ROOM];
@@ -214,7 +223,7 @@ static ls_status fill_small(const ls_node *node, small_gradient *own) {
     return LS_OK;
 }
 
-/* The same bits as from ls_comm_allreduce. */
+/* Computes the same bits as ls_comm_allreduce. */
 static ls_status reduce_small(ls_node *node, const small_gradient *all, int ranks) {
     const ls_tensor *y = node->output;
     const void *sources[LS_FEW_RANKS];
@@ -256,7 +265,7 @@ ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach) {
     return *reach == LS_REACH_NOW ? reduce_small(node, all, ranks) : LS_OK;
 }
 
-/* The gradients of all ranks, reduced. */
+/* Returns the reduced gradients of all ranks. */
 static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
     if (node->saved[TOTAL] != NULL) {
         ls_tensor *total = node->saved[TOTAL];
@@ -289,7 +298,7 @@ ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
-/* Zeros on all ranks but the root, so that what they compute from it is defined. */
+/* Writes zeros on all ranks but the root, so that results computed from them are defined. */
 static ls_status reduce_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     ls_tensor *y = call->output;
@@ -317,7 +326,7 @@ static ls_status reduce_forward(ls_op_call *call) {
     return ls_host_view_end(&result, status);
 }
 
-/* The root's tensor on every rank. */
+/* Returns the root's tensor on every rank. */
 static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
     ls_comm *comm = ls_node_agreement(node)->comm;
     ls_tensor *all = new_like(node, tensor, (ls_dtype)tensor->dtype);
@@ -333,7 +342,7 @@ static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
                : total;
 }
 
-/* The gradient is the root's. */
+/* The gradient of the root's output counts. */
 static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, ls_comm_rank(ls_node_agreement(node)->comm) == ls_node_agreement(node)->root));
     ls_tensor *total = averaged(node, from_root(node, gradient));
@@ -371,7 +380,7 @@ static ls_status reduce_scatter_forward(ls_op_call *call) {
     return ls_move_carry_out(&move);
 }
 
-/* The parts of all ranks together: a tensor like the input. */
+/* Concatenates the parts of all ranks to a tensor like the input. */
 static ls_tensor *together(const ls_node *node, const ls_tensor *part) {
     const ls_tensor *x = node->inputs[0];
     ls_tensor *whole = new_like(node, x, (ls_dtype)x->dtype);

@@ -1,4 +1,4 @@
-/* Rules of ls_allreduce and ls_allgather that other calls share. */
+/* Rules of ls_allreduce and ls_allgather that other calls use. */
 #ifndef LS_PARALLEL_REDUCTIONS_H
 #define LS_PARALLEL_REDUCTIONS_H
 

@@ -1,5 +1,7 @@
-/* Whether the ranks of a data-parallel module still have the same parameters: by a hash, and where that differs by the
- * first element that does. */
+/*
+ * Checks that the ranks of a data-parallel module have equal parameters: compares a hash, and, if it differs, finds the
+ * first differing element.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +49,7 @@ bool ls_model_is_divided(const ls_module *model) {
 
 /* ---- a difference ------------------------------------------------------------------------------------------------ */
 
-/* Where this rank's elements first differ from those of rank 0, -1: nowhere. */
+/* The first of this rank's elements that differs from rank 0's; -1: all are equal. */
 typedef struct difference {
     double element;
     double here, there;
@@ -63,7 +65,7 @@ static ls_status read_element(const ls_tensor *tensor, int64_t i, double *value)
     return LS_OK;
 }
 
-/* `own` and `first`, rank 0's, are dense and on the host. */
+/* `own` and `first`, rank 0's tensor, are dense and on the host. */
 static ls_status compare_elements(const ls_tensor *own, const ls_tensor *first, difference *found) {
     const size_t width = ls_dtype_size((ls_dtype)own->dtype);
     const char *here = ls_host_data(own), *there = ls_host_data(first);
@@ -78,7 +80,7 @@ static ls_status compare_elements(const ls_tensor *own, const ls_tensor *first, 
     return LS_OK;
 }
 
-/* The lowest rank whose parameter is not rank 0's tells where it differs. */
+/* The lowest rank whose parameter differs from rank 0's sends the difference to all. */
 static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tensor *first, int *rank,
                                     difference *found) {
     const size_t bytes = (size_t)own->count * ls_dtype_size((ls_dtype)own->dtype);

@@ -1,4 +1,4 @@
-/* Cutting a model into the stages of a pipeline: where it is told, or where the costs of its layers balance. */
+/* Dividing a model into the stages of a pipeline: at given layers, or so that the costs of the stages balance. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
 
-/* How the parameters of a stage are divided over ranks: together the stages have all of the model's. */
+/* Marks the parameters of a stage as distributed over ranks: the stages together have all parameters of the model. */
 static void mark_parts(const ls_module *stage, ls_division division) {
     for (int i = 0; i < ls_module_parameter_count(stage); i++) {
         ls_leaf *leaf = ls_module_parameter(stage, i)->leaf;
@@ -17,7 +17,7 @@ static void mark_parts(const ls_module *stage, ls_division division) {
     }
 }
 
-/* Layers that live on are parts of nothing any more. */
+/* Removes the marks, because layers may outlive the pipeline. */
 static void free_state(ls_module *self) {
     const ls_pipeline_state *state = self->state;
     mark_parts(state->stage, (ls_division){0});
@@ -31,12 +31,14 @@ const ls_module_type ls_pipeline_type = {.name = "Pipeline",
 
 static const char call[] = "ls_pipeline";
 
-/* ---- what a layer costs ------------------------------------------------------------------------------------------ */
+/* ---- cost of a layer --------------------------------------------------------------------------------------------- */
 
 enum { REPETITIONS = 5 };
 
-/* Returns the seconds of one forward and backward pass, as in the pipeline: no rank needs the gradient of the first
- * layer's input. *output is the layer's output, in the scope around the innermost; NULL if a pass failed. */
+/*
+ * Returns the seconds of one forward and backward pass, as in the pipeline: no rank needs the gradient of the first
+ * layer's input. *output is the layer's output, in the scope around the innermost; NULL if a pass failed.
+ */
 static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tensor **output) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_detach(input);
@@ -53,7 +55,7 @@ static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tens
     return seconds;
 }
 
-/* Times every layer on `sample`; false when one failed. */
+/* Times every layer on `sample`. Returns false if a layer failed. */
 static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = sample;
@@ -70,23 +72,27 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
     return ls_scope_close(scope) == LS_OK && x != NULL;
 }
 
-/* A layer's products are three of the size of its parameters: its output and two gradients, of which the first layer
- * does without that of its input. */
+/*
+ * A layer with parameters has three products of their size: its output and two gradients. The first layer needs no
+ * gradient of its input.
+ */
 static void estimate(const ls_module *model, double *costs) {
     for (int i = 0; i < model->child_count; i++) {
         costs[i] = (i == 0 ? 2 : 3) * (double)ls_module_size(model->children[i].module) + 1;
     }
 }
 
-/* ---- where to cut ------------------------------------------------------------------------------------------------ */
+/* ---- ends of stages ---------------------------------------------------------------------------------------------- */
 
-/* How many stages it takes when none may cost more than `most`, with so many layers left for those after each; notes
- * their ends. */
+/*
+ * Returns the number of stages needed if no stage may cost more than `most`, while at least one layer remains for each
+ * later stage. Stores their ends.
+ */
 static int fill_stages(const double *costs, int layers, int stages, double most, int *ends) {
     int stage = 0;
     double sum = 0;
     for (int i = 0; i < layers; i++) {
-        const bool must = layers - i == stages - stage - 1; /* one layer for each stage to come */
+        const bool must = layers - i == stages - stage - 1; /* one layer for each remaining stage */
         if (i > 0 && (sum + costs[i] > most || must) && sum > 0) {
             if (stage < stages) {
                 ends[stage] = i;
@@ -102,7 +108,7 @@ static int fill_stages(const double *costs, int layers, int stages, double most,
     return stage + 1;
 }
 
-/* The division whose dearest stage is cheapest: that cost is the sum of some run of layers. */
+/* Finds the division whose most expensive stage is cheapest. That cost is the sum of a run of layers. */
 static void balance(const double *costs, int layers, int stages, int *ends) {
     double best = INFINITY;
     for (int first = 0; first < layers; first++) {
@@ -130,7 +136,10 @@ static ls_status take_cut(const int *cut, int layers, int stages, int *ends) {
     return LS_OK;
 }
 
-/* The layers behind the last of each stage, the same on all ranks: rank 0 measures, or all are told. */
+/*
+ * Finds the index after the last layer of each stage, equal on all ranks: rank 0 measures and broadcasts, or the
+ * options give it.
+ */
 static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options, int *ends) {
     const int layers = model->child_count;
     const int stages = ls_comm_size(comm);
@@ -146,7 +155,7 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
         estimate(model, costs);
     } else if (ls_comm_rank(comm) == 0 && !measure(model, options->sample, costs)) {
         status = ls_error_status();
-        costs[0] = NAN; /* the others are told, too */
+        costs[0] = NAN; /* the broadcast notifies the other ranks */
     }
     const ls_status sent = ls_comm_broadcast(comm, costs, (size_t)layers, LS_F64, 0, NULL);
     const bool failed = isnan(costs[0]);
@@ -160,9 +169,9 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
     return status != LS_OK ? status : sent;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
-/* The layers from `begin` up to `end`, under their names in the model. */
+/* Returns the layers from `begin` up to `end`, under their names in the model. */
 static ls_module *take_layers(const ls_module *model, int begin, int end) {
     ls_module *stage = ls_module_new(model->type);
     for (int i = begin; i < end; i++) {
@@ -179,7 +188,7 @@ static int stage_of(const int *ends, int layer) {
     return stage;
 }
 
-/* A tensor that two stages have would become two, one on each rank. */
+/* Refuses a tensor shared by two stages, because it would become two tensors, one on each rank. */
 static ls_status check_shared(const ls_module *model, const int *ends, const ls_child *a, const ls_child *b) {
     const int first = stage_of(ends, (int)(a - model->children));
     const int second = stage_of(ends, (int)(b - model->children));
@@ -255,14 +264,14 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
     return ls_module_finish(module);
 }
 
-/* ---- the samples behind the gradients ---------------------------------------------------------------------------- */
+/* ---- weights for the average of gradients ------------------------------------------------------------------------ */
 
-/* This rank's part of the samples of a step. */
+/* Returns this rank's share of the samples of a step. */
 static double share_of_step(const ls_gathered_steps *own, const ls_gathered_steps *all, int64_t step) {
     return all->samples[step] > 0 ? (double)own->samples[step] / (double)all->samples[step] : 0;
 }
 
-/* One weight does where each step was divided over the ranks like the others. */
+/* One factor is enough only if all steps were divided over the ranks in the same way. */
 static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_steps *all, ls_comm *comm) {
     const int64_t known = own->count < LS_STEPS_KNOWN ? own->count : LS_STEPS_KNOWN;
     int64_t wrong = (own->any && own->count * all->any != all->count) || (own->count > known && own->differ);

@@ -1,4 +1,4 @@
-/* Making ranks equal: parameters from one rank, gradients averaged over all. */
+/* Making ranks equal: broadcasts parameters from one rank, and averages gradients over all ranks. */
 #include <string.h>
 
 #include "autograd/ops/ops.h"
@@ -46,7 +46,7 @@ static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
     return ls_broadcast_in_place(comm, tensor, root);
 }
 
-/* What must be alike on all ranks: what there is, and a hash of names, dtypes and shapes in their order. */
+/* Values that must be equal on all ranks: counts, and a hash of names, dtypes and shapes in order. */
 typedef struct layout {
     int64_t parameters;
     int64_t buffers;
@@ -92,7 +92,7 @@ static ls_status compare_layouts(const layout *all, int ranks) {
     return LS_OK;
 }
 
-/* Every rank learns of any that has another model: alike in size, its parameters would be taken for others. */
+/* Fails on every rank if a rank has another model, whose parameters could otherwise be mistaken for this model's. */
 static ls_status agree_on_layout(const ls_module *model, ls_comm *comm) {
     const int ranks = ls_comm_size(comm);
     const layout own = layout_of(model);
@@ -134,7 +134,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     return LS_OK;
 }
 
-/* Zeroes what a parameter without a gradient would contribute. */
+/* Zeroes the gradients of parameters without a gradient, so that they add nothing. */
 static ls_status clear_missing_gradients(ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
@@ -146,7 +146,7 @@ static ls_status clear_missing_gradients(ls_module *model) {
     return LS_OK;
 }
 
-/* Agrees which parameters have a gradient on some rank. */
+/* Agrees on which parameters have a gradient on any rank. */
 static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
     const int count = ls_module_parameter_count(model);
     uint8_t *present = ls_record_allocate((size_t)count);
@@ -169,7 +169,7 @@ static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
     return status;
 }
 
-/* Says once what averaged gradients do not make up for. */
+/* Warns once about modules whose results depend on each rank's samples, which averaging gradients does not correct. */
 static void tell_of_parts(ls_module *model, const ls_comm *comm) {
     const ls_module *of_whole_batch = model->told ? NULL : ls_module_of_whole_batch(model, false);
     model->told = true;

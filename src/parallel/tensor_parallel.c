@@ -1,8 +1,8 @@
 /*
- * Layers cut over ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053). All ranks of the group compute the same
- * loss, and it counts once: so between the cut parts a gradient is not that of a sum of losses. Where all ranks share a
- * tensor (`share_op`), it is the sum of what their parts make of it; where their parts are added up or put together, it
- * is the same on every rank and is handed on, or cut.
+ * Layers sharded over ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053). All ranks of the group compute the same
+ * loss, and it counts once. So between the shards, a gradient is not the gradient of a sum of losses. For a tensor that
+ * all ranks share (`share_op`), it is the sum over the shards. For a sum or concatenation of the shards' results, it is
+ * equal on every rank, and is passed on or split.
  */
 #include <math.h>
 
@@ -15,9 +15,9 @@
 #include "parallel/move.h"
 #include "parallel/reductions.h"
 
-/* ---- between the parts ------------------------------------------------------------------------------------------- */
+/* ---- between the shards ------------------------------------------------------------------------------------------ */
 
-/* A tensor that is equal on all ranks goes into their parts. */
+/* Passes a tensor that is equal on all ranks into their shards. */
 static ls_status share_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = ls_meeting_of(call)->wanted;
@@ -32,7 +32,7 @@ static const ls_collective sharing = {.op = {.name = "ls_nn_column_parallel",
                                       .kind = LS_MEET_SHARING,
                                       .bringers = LS_BRING_EQUAL};
 
-/* What the parts made is added up. */
+/* Backward rule of a sum over shards. */
 static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }
@@ -46,7 +46,7 @@ static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
                                      .bringers = LS_BRING_EQUAL,
                                      .reduces = true};
 
-/* What the parts made is put together along the last axis; each rank's gradient is its part of it. */
+/* Backward rule of a concatenation along the last axis; each rank's gradient is its part. */
 static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
     const ls_agreement *agreement = ls_node_agreement(node);
     const ls_parts parts = agreement->gathered;
@@ -63,17 +63,17 @@ static const ls_collective joining = {.op = {.name = "ls_nn_gather_parallel",
                                       .bringers = LS_BRING_ALL,
                                       .axes = 1};
 
-/* ---- parts of parameters ----------------------------------------------------------------------------------------- */
+/* ---- shards of parameters ---------------------------------------------------------------------------------------- */
 
 typedef struct parallel_state {
     ls_comm *comm;
     ls_tensor *weight;
     ls_tensor *bias;
-    int64_t start; /* the embedding's: its first row in the whole */
-    int64_t whole; /* and the rows of that */
+    int64_t start; /* embedding: index of its first row in the whole table */
+    int64_t whole; /* embedding: number of rows of the whole table */
 } parallel_state;
 
-/* The whole is drawn on every rank, so that the parts are those of the model on one process. */
+/* The whole parameter is drawn on every rank, so that the shards equal the parameters of one process. */
 static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
     if (whole == NULL) {
         return NULL;
@@ -86,9 +86,9 @@ static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
 
 typedef struct sharded_tensor {
     const char *name;
-    ls_shape shape; /* of the whole */
+    ls_shape shape; /* of the whole parameter */
     ls_dtype dtype;
-    int axis;     /* that it is cut along; -1: whole on every rank */
+    int axis;     /* axis along which it is sharded; -1: whole on every rank */
     double bound; /* uniform in +-bound; 0: normal */
 } sharded_tensor;
 
@@ -126,7 +126,7 @@ static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *c
     return module;
 }
 
-/* Parameters that live on elsewhere are parts of nothing any more. */
+/* Removes the marks, because parameters may outlive the layer. */
 static void free_state(ls_module *self) {
     for (int i = 0; i < self->own_parameters.count; i++) {
         ls_leaf *leaf = self->own_parameters.items[i].tensor->leaf;
@@ -149,7 +149,9 @@ static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *
     const double bound = 1.0 / sqrt((double)in);
     state->weight = add_part(module, comm, &(sharded_tensor){"weight", LS_SHAPE(out, in), options->dtype, axis, bound});
     if (!options->no_bias) {
-        /* The columns have each their own; the sum of rows gets it whole. */
+        /*
+         * A layer sharded by columns has a shard of the bias; a layer sharded by rows adds the whole bias to the sum.
+         */
         state->bias =
             add_part(module, comm, &(sharded_tensor){"bias", LS_SHAPE(out), options->dtype, axis == 0 ? 0 : -1, bound});
     }
@@ -208,7 +210,9 @@ typedef struct dropout_state {
     double p;
 } dropout_state;
 
-/* Finds this rank's part among those of all: ranks whose part is as before cannot know that others have not. */
+/*
+ * Finds this rank's shard. Always asks all ranks: a rank whose width is unchanged cannot know that another's is, too.
+ */
 static ls_status find_part(ls_comm *comm, int64_t width, int64_t *start, int64_t *whole) {
     const size_t bytes = (size_t)ls_comm_size(comm) * sizeof(int64_t);
     int64_t *widths = ls_record_allocate(bytes);
@@ -260,8 +264,10 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
     return module;
 }
 
-/* Which rows are here: `index` counted from the first of them, 0 where the row is elsewhere, and 1 or 0 for that. All
- * on the host. */
+/*
+ * Computes which rows are here: `index` relative to this rank's first row, or 0 if the row is on another rank, and
+ * whether it is here. All on the host.
+ */
 static ls_status split_index(const parallel_state *state, const ls_tensor *index, int64_t *local, bool *here) {
     const int64_t rows = ls_size(state->weight, 0);
     const int64_t *all = ls_host_data(index);
@@ -276,7 +282,7 @@ static ls_status split_index(const parallel_state *state, const ls_tensor *index
     return LS_OK;
 }
 
-/* The rows that are here, zeros for the others. `index` is dense and on the host. */
+/* Returns the rows that are here, and zeros for the others. `index` is dense and on the host. */
 static ls_tensor *own_rows(const parallel_state *state, const ls_tensor *index) {
     static const char call[] = "ls_nn_parallel_embedding";
     const ls_device *device = ls_tensor_device(state->weight);
@@ -298,7 +304,7 @@ static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     ls_tensor *index = input != NULL ? ls_tensor_dense_on_host("ls_nn_parallel_embedding", input, LS_I64) : NULL;
     ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
     ls_tensor_drop(index);
-    return add_up(state, rows); /* the other ranks are told where it is NULL */
+    return add_up(state, rows); /* if `rows` is NULL, this notifies the other ranks */
 }
 
 ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width) {

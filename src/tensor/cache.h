@@ -1,9 +1,9 @@
 /*
- * Each thread's cache of memory blocks, under the tensor records and under the CPU's tensors, so that a program in its
- * steady state asks the allocator for nothing. Blocks come in size classes (64 bytes apart up to 1 KiB, then four to a
- * doubling); a freed block goes to the cache of the thread that frees it and is handed out again last in, first out.
+ * Each thread's cache of memory blocks, for tensor records and for the CPU's tensors. In its steady state, a program
+ * makes no call to the allocator. Blocks come in size classes (64 bytes apart up to 1 KiB, then four per doubling). A
+ * freed block goes to the cache of the thread that frees it, and is reused last in, first out.
  *
- * Under a sanitizer nothing is cached, so that it sees every use after free.
+ * Under a sanitizer nothing is cached, so that the sanitizer sees every use after free.
  */
 #ifndef LS_TENSOR_CACHE_H
 #define LS_TENSOR_CACHE_H
@@ -21,8 +21,8 @@ typedef struct ls_cache_block {
 } ls_cache_block;
 
 /*
- * `held` may not pass `limit`: 64 MiB or the most that this thread itself has fetched from the allocator and not given
- * back, so that a thread that only frees what others allocate does not gather memory without end.
+ * `held` may not exceed `limit`: 64 MiB, or the maximum that this thread itself has allocated and not returned, if that
+ * is more. So a thread that only frees other threads' memory does not accumulate memory without limit.
  */
 typedef struct ls_cache {
     ls_cache_block *bins[LS_CACHE_BINS];
@@ -33,10 +33,10 @@ typedef struct ls_cache {
 
 void ls_cache_init(ls_cache *cache);
 
-/* Gives every block back to the allocator. */
+/* Returns every block to the allocator. */
 void ls_cache_empty(ls_cache *cache);
 
-/* The slow ends of the calls below. */
+/* The slow paths of the calls below. */
 void *ls_cache_fetch(ls_cache *cache, size_t bytes);
 void ls_cache_give_back(ls_cache *cache, void *memory, size_t bytes);
 
@@ -55,7 +55,7 @@ static inline size_t ls_cache_bin_bytes(int bin) {
     return (size_t)(5 + bin % 4) << (8 + (bin - LS_CACHE_FINE_BINS) / 4);
 }
 
-/* `bytes` bytes aligned to 64, not cleared; NULL, with no message, when there are none. */
+/* Returns `bytes` bytes aligned to 64, not cleared; NULL, without message, if out of memory. */
 static inline void *ls_cache_allocate(ls_cache *cache, size_t bytes) {
 #ifndef LS_SANITIZED
     const int bin = ls_cache_bin(bytes);
@@ -69,7 +69,7 @@ static inline void *ls_cache_allocate(ls_cache *cache, size_t bytes) {
     return ls_cache_fetch(cache, bytes);
 }
 
-/* Takes back what ls_cache_allocate gave to any thread; `bytes` as it was asked for. */
+/* Frees memory from any thread's ls_cache_allocate; `bytes` is the requested size. */
 static inline void ls_cache_release(ls_cache *cache, void *memory, size_t bytes) {
 #ifndef LS_SANITIZED
     const int bin = ls_cache_bin(bytes);

@@ -40,7 +40,7 @@ static bool broadcasts_to(const ls_tensor *source, const ls_tensor *destination)
     return more >= 0;
 }
 
-/* The first byte and the one after the last that the tensor, which has elements, can reach. */
+/* Computes the first byte of a nonempty tensor and the byte after its last. */
 static void reach(const ls_tensor *tensor, const char **first, const char **end) {
     int64_t last = 0; /* strides are never negative */
     for (int i = 0; i < tensor->ndim; i++) {
@@ -60,7 +60,7 @@ static bool overlap(const ls_tensor *a, const ls_tensor *b) {
     return first_a < end_b && first_b < end_a;
 }
 
-/* On one device. */
+/* Copies elements on one device, with conversion. */
 static ls_status move_elements(ls_tensor *destination, const ls_tensor *source) {
     const ls_kernels *kernels = ls_kernels_of(destination);
     return destination->dtype == source->dtype ? kernels->copy(ls_stream_of(destination), destination, source)
@@ -76,7 +76,7 @@ static ls_tensor *dense_copy(const char *call, const ls_tensor *x, ls_dtype dtyp
     return copy;
 }
 
-/* A reference more changes nothing that the lender of x can see. */
+/* Another reference is not a visible change, so x may be const. */
 static ls_tensor *hold(const ls_tensor *x) {
     union {
         const ls_tensor *lent;
@@ -92,7 +92,7 @@ ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype)
     return dense_copy(call, x, dtype);
 }
 
-/* The bytes of one dense tensor to one of its size on another device. */
+/* Copies the bytes of one dense tensor to one of the same size on another device. */
 static ls_status transfer(ls_tensor *to, const ls_tensor *from) {
     const size_t bytes = (size_t)from->count * ls_dtype_size((ls_dtype)from->dtype);
     const ls_device *target = ls_tensor_device(to), *source = ls_tensor_device(from);
@@ -193,7 +193,7 @@ static void release_part(void *memory, void *whole) {
     ls_storage_drop(whole);
 }
 
-/* Where the tensor is to lie: a part of `whole`, with the tensor's version, since its elements stay what they are. */
+/* Returns a part of `whole` for the tensor's elements, with the tensor's version, since the elements do not change. */
 static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t offset) {
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
     ls_storage *part = ls_storage_wrap(whole->device, (char *)whole->memory + (size_t)offset * width,
@@ -241,6 +241,6 @@ ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
     tensor->data = there->data;
     there->storage = old;
     ls_tensor_drop(there);
-    ls_tensor_changed(tensor, "ls_to_device"); /* for a tape that has it: it goes on on another device */
+    ls_tensor_changed(tensor, "ls_to_device"); /* for tapes that saved the tensor: it is now on another device */
     return LS_OK;
 }

@@ -1,4 +1,4 @@
-/* Tensors made from nothing but a shape: empty, filled, counted, random, or over memory of the caller's. */
+/* Tensors made from a shape: empty, filled, counted, random, or over memory of the caller. */
 #include <math.h>
 
 #include "base/random.h"
@@ -15,7 +15,7 @@ static ls_tensor *make(const char *call, const ls_shape *shape, ls_dtype dtype) 
     return device != NULL ? ls_tensor_new(call, device, shape->ndim, shape->size, dtype) : NULL;
 }
 
-/* The tensor when what filled it went well; else it goes again. */
+/* Returns the tensor if filling it succeeded; otherwise frees it. */
 static ls_tensor *finish(ls_tensor *tensor, ls_status status) {
     if (status == LS_OK) {
         return tensor;
@@ -72,11 +72,11 @@ ls_tensor *ls_scalar(double value, ls_dtype dtype) {
     return make_full("ls_scalar", &(ls_shape){0}, dtype, value);
 }
 
-/* What fills a new tensor: one kernel and its numbers. */
+/* How to fill a new tensor: one kernel and its arguments. */
 typedef struct filler {
     const char *call;
     ls_status (*run)(const struct filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor);
-    ls_dtype by_way_of; /* the dtype in which bf16 and f16 are made */
+    ls_dtype by_way_of; /* the dtype in which bf16 and f16 are computed before conversion */
     ls_random_state random;
     int64_t low, high;
 } filler;
@@ -144,7 +144,7 @@ ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype) {
                        dtype);
 }
 
-/* The integers from `*least` to `*most` that the dtype can hold exactly; false when those are all of int64_t. */
+/* Computes the range of integers that the dtype holds exactly. Returns false if the range is all of int64_t. */
 static bool integer_range(ls_dtype dtype, int64_t *least, int64_t *most) {
     static const int floating_bits[LS_DTYPE_COUNT] = {[LS_F32] = 24, [LS_F64] = 53, [LS_BF16] = 8, [LS_F16] = 11};
     if (dtype == LS_I64) {
@@ -177,7 +177,7 @@ ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high)
                        &shape, dtype);
 }
 
-/* Fisher and Yates's shuffle, from the end. */
+/* Fisher-Yates shuffle, from the end. */
 static void shuffle(int64_t *numbers, int64_t n) {
     const ls_random_state random = ls_random_next_stream();
     for (int64_t i = 0; i < n; i++) {
@@ -223,7 +223,7 @@ ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data) {
                                           (size_t)tensor->count * ls_dtype_size(dtype)));
 }
 
-/* For memory that its owner wants no word of. */
+/* For memory whose owner needs no callback. */
 static void release_nothing(void *data, void *user) {
     (void)data;
     (void)user;
@@ -238,7 +238,7 @@ ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dty
     return storage != NULL ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype) : NULL;
 }
 
-/* The number of elements, or -1 with the error set. */
+/* Returns the number of elements, or -1 with the error set. */
 static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype dtype, const void *data) {
     int64_t count = 1;
     bool good = shape->ndim >= 0 && shape->ndim <= LS_MAX_DIMS;

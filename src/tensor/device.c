@@ -1,4 +1,4 @@
-/* The devices that are there, and copies between a device and the host. */
+/* The registered devices, and copies between a device and the host. */
 #include "tensor/device.h"
 
 #include <pthread.h>

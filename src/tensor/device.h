@@ -1,12 +1,12 @@
 /*
- * The boundary to the devices that hold and compute tensors. A device is an object: a name, memory, streams, events,
- * asynchronous copies and a table of kernels. Everything a stream is asked to do happens in order and may happen later;
- * the CPU does it at once. What fails later is told by the next call that waits for the stream (stream_wait, and so
- * ls_item and all that reads elements), once, with the message of what failed. Only the folder of a device knows how,
- * and nothing outside src/tensor/device reads elements through a pointer unless the device is_host.
+ * The interface to devices that hold and compute tensors. A device is an object: a name, memory, streams, events,
+ * asynchronous copies and a table of kernels. Work on a stream runs in order, possibly later; on the CPU it runs at
+ * once. The next call that waits for the stream (stream_wait, and so ls_item and all reads of elements) reports a later
+ * failure, once, with the message of the failed call. Only the device's folder knows how it works. Outside
+ * src/tensor/device, no code reads elements through a pointer unless the device is_host.
  *
- * A thread gives all its work to the device's default stream for that thread, so that memory which is released there
- * can be given out again at once: what comes to use it stands behind what used it before.
+ * A thread submits all its work to the device's default stream for that thread. So memory released there can be reused
+ * at once: the next use comes after the last one in stream order.
  */
 #ifndef LS_TENSOR_DEVICE_H
 #define LS_TENSOR_DEVICE_H
@@ -17,19 +17,22 @@
 typedef struct ls_event ls_event;
 
 struct ls_device {
-    const char *name; /* "cpu", "cuda:1": what users call it */
-    int index;        /* among the devices of its kind, from 0 */
-    bool is_host;     /* what a kernel was asked is done when it returns, in memory that any code can read: the CPU */
+    const char *name; /* the public name: "cpu", "cuda:1" */
+    int index;        /* index among the devices of its kind, from 0 */
+    bool is_host;     /* a kernel's work is done when it returns, in memory that any code can read: the CPU */
     const ls_kernels *kernels;
-    void *state;                                                 /* the device's own */
-    bool (*gains_by)(const ls_device *self, ls_dtype rounds_to); /* NULL: not known. Whether such products are faster */
+    void *state; /* owned by the device */
+    /* whether products with operands rounded to this dtype are faster; NULL: unknown */
+    bool (*gains_by)(const ls_device *self, ls_dtype rounds_to);
 
-    /* Memory: cached, aligned to 64 bytes, not cleared; NULL, with no message, when there is none. It is tied to the
-     * default stream of the calling thread: what is released may still be in use by what that was asked before. Any
-     * thread may release what another allocated. */
+    /*
+     * Memory: cached, aligned to 64 bytes, not cleared; NULL, without message, if out of memory. It belongs to the
+     * default stream of the calling thread: released memory may still be in use by earlier work of that stream. Any
+     * thread may release another thread's memory.
+     */
     void *(*allocate)(const ls_device *self, size_t bytes);
     void (*release)(const ls_device *self, void *memory, size_t bytes);
-    /* Memory of the host from and to which the device copies by itself; NULL when there is none. */
+    /* Host memory that the device can access directly; NULL if out of memory. */
     void *(*allocate_pinned)(const ls_device *self, size_t bytes);
     void (*release_pinned)(const ls_device *self, void *memory, size_t bytes);
 
@@ -37,9 +40,10 @@ struct ls_device {
     ls_stream *(*default_stream)(const ls_device *self);
     ls_stream *(*stream_new)(const ls_device *self);
     void (*stream_free)(ls_stream *stream);
-    ls_status (*stream_wait)(ls_stream *stream); /* until all it was asked to do is done */
-    /* The stream as libraries of the device's maker know it: what the calling thread has one of them put into it,
-     * before it asks another device for something, comes behind what the stream was asked so far. NULL: there are none.
+    ls_status (*stream_wait)(ls_stream *stream); /* waits until all submitted work is done */
+    /*
+     * Returns the vendor libraries' handle of the stream. Work that the calling thread submits to a library on it,
+     * before it uses another device, runs after the stream's earlier work. NULL: no such libraries.
      */
     void *(*library_stream)(ls_stream *stream);
 
@@ -50,8 +54,10 @@ struct ls_device {
     ls_status (*event_wait)(ls_event *event, ls_stream *stream); /* the stream waits, not the caller */
     bool (*event_done)(const ls_event *event);
 
-    /* Bytes, in the stream's order: within the device, and between it and the host, whose memory must stay as it is
-     * until the stream has come to it. */
+    /*
+     * Copies of bytes, in stream order: within the device, and between it and the host. The host memory must stay valid
+     * and unchanged until the copy has run.
+     */
     ls_status (*copy)(ls_stream *stream, void *to, const void *from, size_t bytes);
     ls_status (*clear)(ls_stream *stream, void *memory, size_t bytes);
     ls_status (*copy_to_host)(ls_stream *stream, void *host, const void *memory, size_t bytes);
@@ -60,24 +66,29 @@ struct ls_device {
 
 extern const ls_device ls_cpu;
 
-/* Those that are there: the CPU, and what was added. The index is a number for the life of the process. */
+/* The registered devices: the CPU, and added devices. The index is stable for the life of the process. */
 enum { LS_MOST_DEVICES = 64 };
-const ls_device *ls_device_at(int index);           /* NULL behind the last */
-const ls_device *ls_device_named(const char *name); /* NULL if there is none */
+const ls_device *ls_device_at(int index);           /* NULL after the last */
+const ls_device *ls_device_named(const char *name); /* NULL if no device has this name */
 int ls_device_index(const ls_device *device);
-/* One that is there, or that can be opened (device_open.c). NULL with an error, which says for `call` which
- * there are; LS_ERR_ARGUMENT where the name is none. */
+/*
+ * Returns a registered device, or opens one (device_open.c). Returns NULL with an error that lists the available
+ * devices for `call`; LS_ERR_ARGUMENT if the name is not a device name.
+ */
 const ls_device *ls_device_find(const char *call, const char *name);
-/* Adds one, for good. LS_ERR_STATE when there is one of its name, or are too many. */
+/* Registers a device permanently. Fails with LS_ERR_STATE if the name is in use or the table is full. */
 ls_status ls_device_add(const ls_device *device) LS_WARN_UNUSED;
 
-/* Puts in place of the kernels that a device lacks ones that fail with LS_ERR_UNSUPPORTED and the kernel's name. */
+/* Replaces missing kernels of a device by kernels that fail with LS_ERR_UNSUPPORTED and the kernel's name. */
 void ls_kernels_complete(ls_kernels *kernels);
 
-/* What ls_use_device says for this thread; NULL with the error noted when LOCKSTEP_DEVICE names none. */
+/*
+ * Returns the device set by ls_use_device for this thread; NULL with the error noted if LOCKSTEP_DEVICE is not a
+ * device.
+ */
 const ls_device *ls_device_default(void);
 
-/* The kernels and the default stream of the device a tensor lives on. */
+/* The kernels and the default stream of a tensor's device. */
 static inline const ls_kernels *ls_kernels_of(const ls_tensor *tensor) {
     return tensor->storage->device->kernels;
 }
@@ -88,22 +99,22 @@ static inline ls_stream *ls_stream_of(const ls_tensor *tensor) {
     return ls_device_stream(tensor->storage->device);
 }
 
-/* The elements of a tensor whose device is_host. */
+/* Returns the elements of a tensor whose device is_host. */
 static inline void *ls_host_data(const ls_tensor *tensor) {
     return tensor->data;
 }
 
-/* Bytes to the host and from it; done on return. */
+/* Copy bytes to the host and from it; done on return. */
 ls_status ls_device_fetch(const ls_device *device, void *host, const void *memory, size_t bytes);
 ls_status ls_device_store(const ls_device *device, void *memory, const void *host, size_t bytes);
 
 /*
- * The elements of a dense tensor where the host can reach them: the tensor's own memory on the CPU, else pinned memory
- * that they are copied to (`read`), and back from by ls_host_view_end (`write`, when its status is LS_OK). Between the
- * two the tensor must stay. For communication, files and what a program computes by itself.
+ * The elements of a dense tensor in host memory: the tensor's own memory on the CPU, otherwise pinned memory. They are
+ * copied to it (`read`), and ls_host_view_end copies them back (`write`, if its status is LS_OK). The tensor must not
+ * be freed in between. For communication, files and computation by the program itself.
  */
 typedef struct ls_host_view {
-    void *memory; /* NULL of an empty tensor, perhaps */
+    void *memory; /* may be NULL for an empty tensor */
     const ls_tensor *tensor;
     bool copied;
     bool write;

@@ -1,4 +1,4 @@
-/* GPUs become devices of this process when a program first names one: module cuda, opened on demand. */
+/* GPUs become devices of this process when the program first names one: module cuda, opened on demand. */
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -55,7 +55,7 @@ static bool is_gpu(const char *name) {
     return strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':');
 }
 
-/* The N of "cuda:N", 0 of "cuda"; -1 of what is neither. A device has one name, so "cuda:00" is none. */
+/* Returns the N of "cuda:N", 0 for "cuda", and -1 for other names. A device has one name, so "cuda:00" is invalid. */
 static int index_of(const char *name) {
     if (name[4] == '\0') {
         return 0;
@@ -97,7 +97,7 @@ static const ls_device *open_gpu(const char *call, const char *name, int index) 
     return ls_device_add(device) == LS_OK ? device : NULL;
 }
 
-/* Which is there since it was named before, be it by another thread a moment ago. */
+/* Returns the GPU if it is already registered, perhaps by another thread a moment ago. */
 static const ls_device *find_gpu(int index) {
     char name[16];
     (void)snprintf(name, sizeof name, "cuda:%d", index);

@@ -1,7 +1,7 @@
 /*
- * Tensors as text, in PyTorch's layout: one format for all elements, chosen by what there is to show; lines of at most
- * 80 characters; of more than 1,000 elements only the first and last three along each axis. The dtype is named when it
- * is not f32, i64 or bool.
+ * Tensors as text, in PyTorch's layout: one format for all elements, which depends on the printed elements. Lines have
+ * at most 80 characters. If there are more than 1,000 elements, prints only the first and last three along each axis.
+ * Prints the dtype unless it is f32, i64 or bool.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ enum { DIGITS = 4, LINE_WIDTH = 80, EDGE = 3, WHOLE_UP_TO = 1000, ELEMENT_TEXT =
 
 static const char prefix[] = "tensor(";
 
-/* Text that is cut at the capacity but counted whole. */
+/* Text that is truncated at the capacity; the full length is counted. */
 typedef struct writer {
     char *text;
     size_t capacity;
@@ -53,10 +53,10 @@ typedef struct printer {
     const ls_tensor *tensor;
     writer out;
     bool floating;
-    bool cut;        /* leave out the middle */
+    bool cut;        /* omit the middle */
     bool whole;      /* all finite numbers are whole */
-    bool scientific; /* they are too large, too small or too far apart for plain digits */
-    double least;    /* of the magnitudes that are finite and not 0; 0 when there are none */
+    bool scientific; /* too large, too small or too different for fixed-point notation */
+    double least;    /* of the finite, nonzero magnitudes; 0 if there are no such elements */
     double largest;
     int width; /* of an element */
 } printer;
@@ -67,7 +67,7 @@ static bool is_shown(const printer *p, int64_t size, int64_t i) {
     return !p->cut || size <= 2 * EDGE || i < EDGE || i >= size - EDGE;
 }
 
-/* Calls `visit` with every element that will be shown. */
+/* Calls `visit` with every element that will be printed. */
 static void visit_shown(printer *p, int axis, int64_t offset, element_visitor visit) {
     const ls_tensor *tensor = p->tensor;
     if (axis == tensor->ndim) {
@@ -85,7 +85,7 @@ static void visit_shown(printer *p, int axis, int64_t offset, element_visitor vi
     }
 }
 
-/* What the format depends on. */
+/* Collects the properties on which the format depends. */
 static void survey(printer *p, const void *element) {
     const double value = ls_element_number((ls_dtype)p->tensor->dtype, element);
     if (!isfinite(value) || value == 0) {
@@ -123,7 +123,7 @@ static int element_text(const printer *p, const void *element, char *text) {
 static void measure(printer *p, const void *element) {
     const double value = ls_element_number((ls_dtype)p->tensor->dtype, element);
     if (p->floating && (!isfinite(value) || value == 0)) {
-        return; /* as PyTorch has it, these take what room there is */
+        return; /* as in PyTorch, these do not affect the width */
     }
     char text[ELEMENT_TEXT];
     const int width = element_text(p, element, text);
@@ -149,7 +149,7 @@ static void put_element(printer *p, int64_t offset) {
     }
 }
 
-/* The last axis: as many elements to a line as fit. */
+/* Prints the last axis, with as many elements per line as fit. */
 static void put_row(printer *p, int64_t offset, int indent) {
     const int axis = p->tensor->ndim - 1;
     const int64_t size = p->tensor->size[axis];
@@ -205,7 +205,7 @@ static void put_axis(printer *p, int axis, int64_t offset, int indent) {
     put_text(&p->out, "]");
 }
 
-/* ", text", on a line of its own where it would not fit. */
+/* Prints ", text", on a new line if it does not fit. */
 static void put_suffix(printer *p, const char *format, ...) LS_PRINTF(2, 3);
 static void put_suffix(printer *p, const char *format, ...) {
     char suffix[LS_MAX_DIMS * 22 + 32];
@@ -273,7 +273,7 @@ void ls_print(const ls_tensor *tensor) {
     const size_t length = ls_format(tensor, local, sizeof local);
     char *text = length < sizeof local ? local : ls_allocate(length + 1);
     if (text == NULL) {
-        text = local; /* the beginning is better than nothing */
+        text = local; /* the beginning of the text is better than nothing */
     } else if (text != local) {
         (void)ls_format(tensor, text, length + 1);
     }

@@ -1,9 +1,9 @@
-/* What stands in the table for a kernel that a device lacks. */
+/* Replacements for kernels that a device lacks. */
 #include "tensor/device.h"
 
 #include "base/status.h"
 
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* the parameters are those of the kernel */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* each parameter list is the kernel's */
 
 static ls_status lacks(const char *name) {
     return ls_fail(LS_ERR_UNSUPPORTED, "the tensors' device has no kernel \"%s\": ls_to_device(tensor, \"cpu\") first",

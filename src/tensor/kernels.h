@@ -1,10 +1,10 @@
 /*
- * What a device must be able to compute. Kernels get tensors that their caller has already checked and whose outputs it
- * has already made; they fail only for want of memory or (LS_ERR_UNSUPPORTED, naming the kernel and the dtype) for a
- * dtype they do not have.
+ * The kernels of a device. The caller of a kernel has already checked the tensors and made the outputs. A kernel fails
+ * only if out of memory, or with LS_ERR_UNSUPPORTED, naming the kernel and the dtype, for a dtype that it does not
+ * support.
  *
- * Dtypes: f32 and f64 everywhere; i64, i32, u8 and bool where it says "any". bf16 and f16 are converted by the caller
- * (cast), so no kernel but cast and fill sees them.
+ * Dtypes: f32 and f64 in all kernels; i64, i32, u8 and bool where the list says "any dtype". The caller converts bf16
+ * and f16 (cast), so only cast and fill receive them.
  * Strides: maps, copy, cast, fill and reductions take any strides and broadcast (an operand's missing or size-1 axes
  * repeat); all others take contiguous tensors.
  */
@@ -16,11 +16,11 @@
 
 typedef struct ls_stream ls_stream;
 
-/* What happens to a matrix product on its way out. */
+/* Applied to the result of a matrix product. */
 typedef enum ls_activation { LS_ACTIVATION_NONE = 0, LS_ACTIVATION_RELU } ls_activation;
 
 /*
- * C[m, n] = op(A)[m, k] op(B)[k, n], row-major with leading dimensions in elements; op transposes where asked. f32 or
+ * C[m, n] = op(A)[m, k] op(B)[k, n], row-major with leading dimensions in elements; op transposes if requested. f32 or
  * f64.
  */
 typedef struct ls_gemm {
@@ -34,19 +34,18 @@ typedef struct ls_gemm {
     bool transpose_b;
     void *c;
     int64_t ldc;
-    bool accumulate;          /* C += instead of C = ; then no bias and no activation */
+    bool accumulate;          /* C += instead of C = ; then without bias and activation */
     const void *bias;         /* [n], added to every row; may be NULL */
     ls_activation activation; /* applied last */
-    int64_t batch;            /* so many products, 0: one, each `step` elements behind the one before; no two write to
-                                 the same place */
+    int64_t batch; /* number of products, 0 means 1; consecutive products are `step` elements apart; their outputs do
+                      not overlap */
     int64_t step_a, step_b, step_c;
-    ls_dtype compute;   /* sums are made in the wider of this and `dtype` */
-    ls_dtype rounds_to; /* of f32: LS_BF16 or LS_F16: the numbers of A and B count as rounded to it; sums, and C, are of
-                           f32. LS_F32, which is zero: they are taken as they are */
+    ls_dtype compute;   /* sums are computed in the wider of this and `dtype` */
+    ls_dtype rounds_to; /* for f32: LS_BF16 or LS_F16 rounds the elements of A and B to it; sums and C stay f32. LS_F32,
+                           which is zero: no rounding */
 } ls_gemm;
 
-/* One optimizer step over `count` numbers that lie together, f32 or f64; the meaning of the fields is that of optim.h.
- */
+/* One optimizer step over `count` adjacent elements, f32 or f64. optim.h explains the fields. */
 typedef struct ls_sgd_step {
     ls_dtype dtype;
     int64_t count;
@@ -60,7 +59,7 @@ typedef struct ls_sgd_step {
 
 /*
  * p -= parameter_decay p; g += gradient_decay p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
- * p -= (rate m + gradient_rate g) / (root sqrt(v) + epsilon): Adam and its kin, which differ in the numbers.
+ * p -= (rate m + gradient_rate g) / (root sqrt(v) + epsilon): Adam and its variants, which differ in the numbers.
  */
 typedef struct ls_adam_step {
     ls_dtype dtype;
@@ -69,7 +68,7 @@ typedef struct ls_adam_step {
     const void *gradient;
     void *first_moment;
     void *second_moment;
-    void *largest_second_moment; /* AMSGrad: in v's place below the fraction; else NULL */
+    void *largest_second_moment; /* AMSGrad: replaces v in the fraction; else NULL */
     double beta1, beta2, epsilon;
     double parameter_decay, gradient_decay;
     double rate, gradient_rate, root;
@@ -101,7 +100,7 @@ typedef struct ls_adadelta_step {
     void *parameter;
     const void *gradient;
     void *square_average;
-    void *change_average; /* of squares, too */
+    void *change_average; /* average of squares */
     double learning_rate, rho, epsilon, weight_decay;
 } ls_adadelta_step;
 
@@ -114,7 +113,7 @@ typedef struct ls_lion_step {
     double learning_rate, beta1, beta2, weight_decay;
 } ls_lion_step;
 
-/* The numbers are those of one parameter, whose norm they have; sums are made in double precision. */
+/* The elements must be one parameter, because the step uses its norm. Sums are computed in double precision. */
 typedef struct ls_lamb_step {
     ls_dtype dtype;
     int64_t count;
@@ -127,8 +126,8 @@ typedef struct ls_lamb_step {
 } ls_lamb_step;
 
 /*
- * One parameter, a matrix, row-major. Its products are to be made in an order that follows from the shape alone: each
- * rank makes them for itself, and all must end with the same bits.
+ * One parameter, a matrix, row-major. The order of sums in its products must depend only on the shape: each rank
+ * computes them separately, and all must get bit-identical results.
  */
 typedef struct ls_muon_step {
     ls_dtype dtype;
@@ -136,14 +135,14 @@ typedef struct ls_muon_step {
     void *parameter;
     const void *gradient;
     void *momentum_buffer;
-    void *work; /* ls_muon_work numbers of the dtype, of which nothing is kept */
+    void *work; /* ls_muon_work elements of the dtype, as temporary memory */
     double rate, momentum, parameter_decay, epsilon;
-    double a, b, c; /* of an iteration: X = a X + (b X X^T + c (X X^T)^2) X */
+    double a, b, c; /* coefficients of an iteration: X = a X + (b X X^T + c (X X^T)^2) X */
     int iterations;
     bool nesterov;
 } ls_muon_step;
 
-/* Two matrices, and two with their smaller side as both. */
+/* Two matrices of the parameter's shape, and two square ones with its smaller side. */
 static inline int64_t ls_muon_work(int64_t rows, int64_t columns) {
     const int64_t side = rows < columns ? rows : columns;
     return 2 * (rows * columns + side * side);
@@ -159,41 +158,40 @@ typedef struct ls_class_loss {
 } ls_class_loss;
 
 /*
- * How windows go over the three spatial axes of an image [n, channels, depth, height, width] (fewer axes: sizes of 1 in
- * front): for output position o, tap t is at o * stride - before + t * dilation, and what lies outside of the image is
- * padding.
+ * Windows over the three spatial axes of an image [n, channels, depth, height, width] (fewer axes: sizes of 1 first).
+ * For output position o, tap t is at o * stride - before + t * dilation; positions outside the image are padding.
  */
 typedef struct ls_window {
     int32_t kernel[3], stride[3], dilation[3];
-    int32_t before[3], after[3]; /* padding; kernels need not look at `after`, which the output's sizes follow from */
-    int32_t groups;              /* convolution: parts of the channels that do not see each other */
-    bool adaptive;               /* pooling: position o of `out` is of floor(o in / out) up to ceil((o + 1) in / out) */
-    bool exclude_padding;        /* average: divides by the positions inside of the image only */
+    int32_t before[3], after[3]; /* padding; kernels can ignore `after`, because the output's sizes include it */
+    int32_t groups;              /* convolution: number of independent groups of channels */
+    bool adaptive;               /* pooling: output o covers floor(o in / out) up to ceil((o + 1) in / out) */
+    bool exclude_padding;        /* average: divides by the number of positions inside the image only */
 } ls_window;
 
 /*
- * One step of a recurrent layer for n sequences. Tensors are contiguous, gates lie side by side in rows. Sequence i has
- * lengths[i] steps, checked to be 0 to `steps` (LS_ERR_ARGUMENT): at a later one it stays as it was.
+ * One step of a recurrent layer for n sequences. Tensors are contiguous; the gates are adjacent in each row. Sequence i
+ * has lengths[i] steps, which must be 0 to `steps` (LS_ERR_ARGUMENT). After its last step, its state stays unchanged.
  */
 typedef struct ls_cell {
     const ls_tensor *x;                   /* [n, gates * hidden]: the input's part */
-    const ls_tensor *recurrent;           /* likewise: that of the step before */
+    const ls_tensor *recurrent;           /* [n, gates * hidden]: the previous step's part */
     const ls_tensor *h_before, *c_before; /* [n, hidden]; c: LSTM only, as below */
     ls_tensor *h, *c;
-    ls_tensor *kept;          /* [n, 4 * hidden] for the gradient: not of the plain cell; NULL: nobody wants it */
-    const ls_tensor *lengths; /* i64 [n], or NULL: all have them all */
+    ls_tensor *kept;          /* [n, 4 * hidden], saved for the gradient, except for the plain cell; NULL: not needed */
+    const ls_tensor *lengths; /* i64 [n], or NULL: all sequences have all steps */
     int64_t step, steps;
-    bool relu; /* the plain cell: instead of tanh */
+    bool relu; /* plain cell: relu instead of tanh */
 } ls_cell;
 
-/* Its gradient. Where a sequence has ended, x and `recurrent` get zeros. */
+/* Its gradient. For a sequence that has ended, d_x and d_recurrent get zeros. */
 typedef struct ls_cell_gradient {
-    ls_tensor *d_x;          /* [n, gates * hidden] */
-    ls_tensor *d_recurrent;  /* likewise, of the GRU; of the others it is d_x */
-    ls_tensor *dh, *dc;      /* [n, hidden], of this step, but for `g`; become those of the step before, but for what
-                                flows through `recurrent` */
-    const ls_tensor *g;      /* [n, hidden], more of dh */
-    const ls_tensor *kept;   /* of ls_cell */
+    ls_tensor *d_x;         /* [n, gates * hidden] */
+    ls_tensor *d_recurrent; /* [n, gates * hidden] for the GRU; for the others it is d_x */
+    ls_tensor *dh, *dc;    /* [n, hidden], of this step, without `g`; become the gradients of the previous step, without
+                              the part through `recurrent` */
+    const ls_tensor *g;    /* [n, hidden], added to dh */
+    const ls_tensor *kept; /* of ls_cell */
     const ls_tensor *before; /* [n, hidden]: c_before of the LSTM, h_before of the GRU */
     const ls_tensor *after;  /* [n, hidden]: c of the LSTM, h of the plain cell */
     const ls_tensor *lengths;
@@ -201,16 +199,14 @@ typedef struct ls_cell_gradient {
     bool relu;
 } ls_cell_gradient;
 
-/*
- * ---- the types of kernels ----------------------------------------------------------------------------------------
- */
+/* ---- the types of kernels ---------------------------------------------------------------------------------------- */
 
 /*
- * map: element by element: y = f(operands...; parameters), operands of one dtype, which is also y's except for
+ * map: element-wise: y = f(operands...; parameters). The operands have one dtype, which is also y's except for
  * comparisons (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
  */
 #define LS_PARAMETERS_map ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
-/* pair: y made of x. */
+/* pair: computes y from x. */
 #define LS_PARAMETERS_pair     ls_stream *stream, ls_tensor *y, const ls_tensor *x
 #define LS_PARAMETERS_fill     ls_stream *stream, ls_tensor *y, double value
 #define LS_PARAMETERS_count_up ls_stream *stream, ls_tensor *y
@@ -267,15 +263,15 @@ typedef struct ls_cell_gradient {
     ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
         const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to
-/* Flat runs of numbers; results are numbers of f64 on the device. */
+/* Contiguous runs of elements; results are f64 numbers on the device. */
 #define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
 #define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
-/* What optimizers and norms need; pointers are to numbers of the dtype. */
+/* For optimizers and norms; pointers are to elements of the dtype. */
 #define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
 #define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
 #define LS_PARAMETERS_dot     ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
 #define LS_PARAMETERS_measure ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
-/* y *= a; *found becomes 1 where a product is Inf or NaN, and is left otherwise. */
+/* y *= a; sets *found to 1 if a product is Inf or NaN, otherwise leaves it unchanged. */
 #define LS_PARAMETERS_unscale  ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y, double *found
 #define LS_PARAMETERS_sgd      ls_stream *stream, const ls_sgd_step *step
 #define LS_PARAMETERS_adam     ls_stream *stream, const ls_adam_step *step
@@ -333,25 +329,25 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
 /*
  * ---- the list ----------------------------------------------------------------------------------------------------
  *
- * All kernels: MAP(name, operands, parameters) and KERNEL(name, type). The table, the CPU's row of it, and whatever
- * else goes over all kernels are made of this list.
+ * All kernels: MAP(name, operands, parameters) and KERNEL(name, type). The table, the CPU's row of it, and all other
+ * code over all kernels are generated from this list.
  */
 
 /* clang-format off */
 #define LS_MAPS(MAP)                                                                                                   \
-    /* of one operand; neg, abs, square, sign and clamp (low, high) of any */                                          \
+    /* of one operand; neg, abs, square, sign and clamp (low, high) for any dtype */                                   \
     MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2) MAP(sign, 1, 0)                                   \
     MAP(floor, 1, 0) MAP(ceil, 1, 0) MAP(round, 1, 0) /* half to even */                                               \
     MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
     MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(gelu_tanh, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
     MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
-    /* their gradients: operands (g, x) ... */                                                                         \
+    /* gradients of these: operands (g, x) ... */                                                                      \
     MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
     MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
     MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)      \
-    /* ... or (g, y), where the output is what is kept */                                                              \
+    /* ... or (g, y), if the output is saved */                                                                        \
     MAP(sqrt_backward, 2, 0) MAP(tanh_backward, 2, 0) MAP(sigmoid_backward, 2, 0) MAP(relu_backward, 2, 0)             \
-    /* of two operands, any; integer division and powers are the caller's to convert */                                \
+    /* of two operands, any dtype; the caller converts the operands of integer division and powers */                  \
     MAP(add, 2, 0) MAP(sub, 2, 0) MAP(mul, 2, 0) MAP(div, 2, 0) MAP(pow, 2, 0) MAP(maximum, 2, 0) MAP(minimum, 2, 0)   \
     MAP(eq, 2, 0) MAP(ne, 2, 0) MAP(lt, 2, 0) MAP(le, 2, 0) MAP(gt, 2, 0) MAP(ge, 2, 0)                                \
     /* of one operand and a number */                                                                                  \
@@ -360,7 +356,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(lt_number, 1, 1) MAP(le_number, 1, 1) MAP(gt_number, 1, 1) MAP(ge_number, 1, 1)                                \
     MAP(is_nan, 1, 0) MAP(is_finite, 1, 0) /* any; y bool */                                                           \
     MAP(where, 3, 0) /* (condition, a, b) */                                                                           \
-    /* gradients of those; ties of maximum and minimum are halved */                                                   \
+    /* gradients of these; maximum and minimum halve the gradient on a tie */                                          \
     MAP(div_backward_divisor, 3, 0)  /* (g, a, b): -g a / b^2 */                                                       \
     MAP(pow_backward_base, 3, 0)     /* (g, a, b) */                                                                   \
     MAP(pow_backward_exponent, 3, 0) /* (g, a, b): 0 where a is 0 and b >= 0 */                                        \
@@ -368,7 +364,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; swap them for b */                                           \
     MAP(minimum_backward, 3, 0)                                                                                        \
     MAP(maximum_number_backward, 2, 1) MAP(minimum_number_backward, 2, 1) /* (g, a; b) */                              \
-    /* losses element by element (x, target), and gradients (g, x, target) for x */                                    \
+    /* element-wise losses (x, target), and gradients (g, x, target) with respect to x */                              \
     MAP(mse, 2, 0) MAP(mse_backward, 3, 0) MAP(l1, 2, 0) MAP(l1_backward, 3, 0) MAP(bce, 2, 0)                         \
     MAP(bce_backward, 3, 0) MAP(bce_with_logits, 2, 0) MAP(bce_with_logits_backward, 3, 0)                             \
     MAP(huber, 2, 1) MAP(huber_backward, 3, 1) /* delta */                                                             \
@@ -378,13 +374,13 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* moving and filling; any dtype. copy: of one dtype. cast: any dtype to any other. count_up: 0, 1, 2, ...;        \
      * contiguous */                                                                                                   \
     KERNEL(copy, pair) KERNEL(cast, pair) KERNEL(fill, fill) KERNEL(count_up, count_up)                                \
-    /* random numbers; contiguous: in [a, b), or of mean a and deviation b */                                          \
+    /* random numbers; contiguous: in [a, b), or with mean a and deviation b */                                        \
     KERNEL(random_uniform, random) KERNEL(random_normal, random) KERNEL(random_integer, random_integer)                \
-    /* y = x / (1 - p) with probability 1 - p, else 0, element i by number first + i; the same state gives the same    \
-     * choice again (the gradient is the same call on g) */                                                            \
+    /* y = x / (1 - p) with probability 1 - p, else 0; number first + i decides on element i. The same state gives     \
+     * the same choice again (the gradient is the same call on g) */                                                   \
     KERNEL(dropout, dropout)                                                                                           \
-    /* reductions of any: y has x's dimensions with size 1 along reduced axes; sums of f32 are pairwise or in lanes,   \
-     * never one long chain. add_sum: y += the sum of x over the axes y lacks */                                       \
+    /* reductions, any dtype: y has x's number of dimensions, with size 1 along reduced axes. Sums of f32 are          \
+     * pairwise or in lanes, never one long chain. add_sum: y += the sum of x over the axes that y lacks */            \
     KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
     KERNEL(argmax, along) KERNEL(argmin, along) /* y i64, size 1 along the axis */                                     \
     KERNEL(cumsum, directed)                                                                                           \
@@ -392,54 +388,54 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* along an axis of contiguous tensors */                                                                          \
     KERNEL(softmax, along) KERNEL(softmax_backward, along_backward)                                                    \
     KERNEL(log_softmax, along) KERNEL(log_softmax_backward, along_backward)                                            \
-    /* Class losses. nll: element[n] = the loss of each row, row_weight[n] = the weight it has in the mean (0 when     \
-     * ignored); a target that is no class is LS_ERR_ARGUMENT and named. nll_backward: d = -scale * g[row] *           \
-     * (smoothed, weighted target). cross_entropy_backward goes on to the logits: it takes log_probability =           \
-     * log_softmax(logits) and gives the gradient of logits in one pass. g is [n], or one number for all rows. */      \
+    /* Class losses. nll: element[n] = the loss of each row; row_weight[n] = its weight in the mean (0 if ignored).    \
+     * A target that is not a class fails with LS_ERR_ARGUMENT, which names it. nll_backward: d = -scale * g[row] *    \
+     * (smoothed, weighted target). cross_entropy_backward: takes log_probability = log_softmax(logits) and computes   \
+     * the gradient of the logits in one pass. g is [n], or one number for all rows. */                                \
     KERNEL(nll, nll) KERNEL(nll_backward, class_loss_backward) KERNEL(cross_entropy_backward, class_loss_backward)     \
-    /* x as [rows, width]; mean and rstd [rows] are kept for the gradient; weight, bias and their gradients may be     \
-     * NULL; weight gradients accumulate. Where mean is NULL it is taken as 0: the RMS norm */                         \
+    /* x as [rows, width]; mean and rstd [rows] are saved for the gradient; weight, bias and their gradients may be    \
+     * NULL; weight gradients accumulate. If mean is NULL, 0 is used: the RMS norm */                                  \
     KERNEL(layer_norm, layer_norm) KERNEL(layer_norm_backward, layer_norm_backward)                                    \
-    /* x [n, channels, inner]; mean and rstd [channels]: computed when training (variance [channels] too, biased),     \
-     * else given */                                                                                                   \
+    /* x [n, channels, inner]; mean and rstd [channels]: computed in training (and the biased variance [channels]),    \
+     * otherwise given */                                                                                              \
     KERNEL(batch_norm_statistics, batch_norm_statistics) KERNEL(batch_norm, batch_norm)                                \
     KERNEL(batch_norm_backward, batch_norm_backward)                                                                   \
-    /* The same in parts, for a batch that is more than x. sums [channels] of f64 over the batch: of x; with a mean of \
-     * (x - mean) g, or of (x - mean)^2 where g is NULL. And dx in training with the means of g and of (x - mean) g. */ \
+    /* The same in parts, for a batch that is larger than x. sums: f64 [channels] over the batch: of x; with a mean,   \
+     * of (x - mean) g, or of (x - mean)^2 if g is NULL. dx: in training, from the means of g and of (x - mean) g. */  \
     KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
-    /* Images, all of five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the cross-correlation  \
-     * of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus bias: its x has the   \
-     * sizes of the other's y. conv_weight: d_weight += the gradient, where `small` is of y's sizes, `large` of x's.   \
-     * rounds_to, here and below: products are as those of ls_gemm. */                                                    \
+    /* Images, all with five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the                  \
+     * cross-correlation of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus     \
+     * bias: its x has the sizes of conv's y. conv_weight: d_weight += the gradient; `small` has y's sizes, `large` has\
+     * x's. rounds_to, here and below: as in ls_gemm. */                                                               \
     KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
-    /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
-     * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
+    /* max_pool: index (i64) is the offset of the first maximum, or of a NaN, in its channel's image; every window     \
+     * has a tap inside. average_pool_backward: y += the gradient, computed from x, the gradient of the output. */     \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
-    /* y is x with another size of one axis: output o is position floor(o in / out), or, linear, between the two beside    \
-     * max((o + 0.5) in / out - 0.5, 0), or beside o (in - 1) / (out - 1) with align_corners. resize_backward: y += the  \
-     * gradient, from that of the output, x. Contiguous; in is not 0 */                                                   \
+    /* y is x with another size of one axis. Output o is position floor(o in / out), or, if linear, is interpolated    \
+     * at max((o + 0.5) in / out - 0.5, 0), or with align_corners at o (in - 1) / (out - 1). resize_backward: y += the \
+     * gradient, computed from x, the gradient of the output. Contiguous; in is not 0 */                               \
     KERNEL(resize, resize) KERNEL(resize_backward, resize)                                                             \
-    /* y i64, x's shape: where the first, second, ... along the axis are; equal ones in their order, NaN the largest;  \
+    /* y i64, x's shape: the indices along the axis in sorted order; the sort is stable, and NaN is the largest;       \
      * contiguous */                                                                                                   \
     KERNEL(argsort, directed)                                                                                          \
-    /* y = softmax(scale q k^T) v, matrix by matrix of q [batch, heads, queries, width], k [.., keys, width] and       \
-     * v [.., keys, value width], any strides but 1 along the last axis; with causal key j for query i only where      \
-     * j <= i, with a mask (contiguous [batch, keys] of truths, or NULL) only where it is not 0; y is 0 where there is \
-     * no key. log_sum (contiguous [batch, heads, queries]) is the logarithm of the sum of exp(scale q k^T), infinite  \
-     * where there is no key. g is like y, dq like q ...; what of those is NULL is not wanted. Room beyond these       \
-     * tensors does not grow with the lengths. */                                                                      \
+    /* y = softmax(scale q k^T) v for each matrix of q [batch, heads, queries, width], k [.., keys, width] and v       \
+     * [.., keys, value width]. Any strides but 1 along the last axis. With causal, query i uses only keys j <= i. With\
+     * a mask (contiguous [batch, keys] of truth values, or NULL), only keys whose mask is not 0. y is 0 for a query   \
+     * without keys. log_sum (contiguous [batch, heads, queries]) is the logarithm of the sum of exp(scale q k^T),     \
+     * infinite for a query without keys. g is like y, dq like q and so on; a NULL gradient is not computed. Additional\
+     * memory does not grow with the lengths. */                                                                       \
     KERNEL(attention, attention) KERNEL(attention_backward, attention_backward)                                        \
-    /* Cells of recurrent layers, with a = x + recurrent. rnn_cell: h = tanh(a) or relu(a). lstm_cell, whose gates are \
-     * (i, f, g, o): c = sigmoid(f) c_before + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c). gru_cell, (r, z, n): n =    \
-     * tanh(x_n + sigmoid(r) recurrent_n), h = n + sigmoid(z) (h_before - n). */                                       \
+    /* Cells of recurrent layers, with a = x + recurrent. rnn_cell: h = tanh(a) or relu(a). lstm_cell, with gates      \
+     * (i, f, g, o): c = sigmoid(f) c_before + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c). gru_cell, with gates (r, z, \
+     * n): n = tanh(x_n + sigmoid(r) recurrent_n), h = n + sigmoid(z) (h_before - n). */                               \
     KERNEL(rnn_cell, cell) KERNEL(lstm_cell, cell) KERNEL(gru_cell, cell)                                              \
     KERNEL(rnn_cell_backward, cell_backward) KERNEL(lstm_cell_backward, cell_backward)                                 \
     KERNEL(gru_cell_backward, cell_backward)                                                                           \
-    /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
-     * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
+    /* indexing, any dtype; index is i64 and checked: LS_ERR_ARGUMENT names the first that is out of range. The        \
+     * index of take_along and scatter_add may be smaller than x (or y) along the other axes. */                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \
-    /* y += a x; y *= a; in double precision the sum of products, and the sum and the largest of magnitudes (NaN is    \
-     * the largest) */                                                                                                 \
+    /* y += a x; y *= a; in double precision: the sum of products, the sum of magnitudes and the largest magnitude     \
+     * (NaN is the largest) */                                                                                         \
     KERNEL(axpy, axpy) KERNEL(scale, scale) KERNEL(dot, dot)                                                           \
     KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure) KERNEL(unscale, unscale)                     \
     KERNEL(sgd, sgd) KERNEL(adam, adam) KERNEL(rmsprop, rmsprop) KERNEL(adagrad, adagrad) KERNEL(adadelta, adadelta)   \

@@ -1,4 +1,4 @@
-/* Reading elements: one, or all of two tensors to compare them. */
+/* Reading elements: one, or all elements of two tensors to compare them. */
 #include <math.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ double ls_at(const ls_tensor *tensor, const int64_t *index) {
     return read_element(tensor, offset);
 }
 
-/* Two tensors as dense memory of one dtype on the host, or nothing. */
+/* Two tensors as dense host memory of one dtype, or nothing. */
 typedef struct host_pair {
     ls_tensor *a;
     ls_tensor *b;
@@ -111,7 +111,7 @@ static void drop_pair(host_pair *dense) {
     ls_tensor_drop(dense->b);
 }
 
-/* Whether both are there; an error is noted for one that is gone. */
+/* Returns whether both exist; notes an error for a freed tensor. */
 static bool are_here(const char *call, const ls_tensor *a, const ls_tensor *b) {
     const ls_tensor *const both[] = {a, b};
     for (int i = 0; i < 2; i++) {

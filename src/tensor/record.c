@@ -1,4 +1,4 @@
-/* Records of tensors: freed with the last reference, and refused if a program still uses them then. */
+/* Records of tensors: freed with the last reference. A program that still uses a freed tensor gets an error. */
 #include <stdio.h>
 
 #include "tensor/scope.h"
@@ -28,7 +28,7 @@ static void free_with_history(ls_tensor *tensor) {
     free_record(tensor);
 }
 
-/* Freeing what the tape knows of may free more tensors: they queue up, so that the stack stays shallow. */
+/* Freeing a tensor with a node may free more tensors: they are queued, so that the stack stays shallow. */
 static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
     tensor->scope_older = thread->free_queue;
     thread->free_queue = tensor;

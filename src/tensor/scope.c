@@ -1,7 +1,7 @@
-/* Scopes: begun, ended, and the tensors that they hold. */
+/* Scopes: their begin and end, and the tensors that they hold. */
 #include "tensor/scope.h"
 
-/* The scope that holds the tensor's reference, or NULL. */
+/* Returns the scope that holds the tensor's reference, or NULL. */
 static ls_scope *holder(const ls_tensor *tensor) {
     return tensor->scope != &ls_nowhere ? tensor->scope : NULL;
 }
@@ -75,7 +75,7 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
     ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
     if (kept != NULL) {
-        kept->origin = callback->origin; /* the outer scope of the two, where the callback lives longer */
+        kept->origin = callback->origin; /* keep the outer scope of the two, where the callback lives longer */
         ls_scope_drop_callback(callback);
     } else {
         append_callback(scope, callback);
@@ -123,7 +123,9 @@ ls_scope *ls_scope_begin(void) {
     return scope;
 }
 
-/* Those of the scope before it at the same place have waited long enough. One that had no tensors changes nothing. */
+/*
+ * The records of the previous scope at the same depth have waited long enough. A scope without tensors changes nothing.
+ */
 static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
     if (scope->gone != NULL) {
         ls_scope_release_records(thread, scope->outer);
@@ -131,7 +133,10 @@ static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
     }
 }
 
-/* With the tensors of the innermost scope. `gone`: where their records go; NULL: they can be used again at once. */
+/*
+ * Ends the innermost scope and drops its tensors. `gone` is the list for their records; NULL: the records can be reused
+ * at once.
+ */
 static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor **gone) {
     ls_tensor **before = thread->gone;
     thread->gone = gone;
@@ -149,7 +154,8 @@ static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor *
     if (status != LS_OK) {
         ls_error_restore(status, scope->message);
     }
-    if (gone != NULL) { /* its record waits for the next, so that one that is ended twice is not taken for that */
+    if (gone != NULL) { /* reuse the scope's memory only after the next scope has ended, to detect that a scope is ended
+                           twice */
         ls_scope *ended = thread->ended;
         thread->ended = scope;
         scope = ended;
@@ -160,7 +166,7 @@ static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor *
     return status;
 }
 
-/* Why a scope that is not the innermost cannot be ended. */
+/* Explains why a scope that is not the innermost cannot be ended. */
 static ls_status refuse_end(const ls_thread_state *thread, const ls_scope *scope) {
     for (const ls_scope *open = thread->scope; open->outer != NULL; open = open->outer) {
         if (open == scope) {
@@ -173,7 +179,7 @@ static ls_status refuse_end(const ls_thread_state *thread, const ls_scope *scope
 }
 
 ls_status ls_scope_end(ls_scope *scope) {
-    if (scope == NULL) { /* ls_scope_begin failed: its message stands */
+    if (scope == NULL) { /* ls_scope_begin failed: keep its message */
         return ls_error_status() != LS_OK ? ls_error_status() : ls_fail(LS_ERR_ARGUMENT, "ls_scope_end: scope is NULL");
     }
     ls_thread_state *thread = ls_thread();
@@ -204,7 +210,7 @@ ls_tensor *ls_keep(ls_tensor *tensor) {
     return tensor;
 }
 
-/* The place of the record that has waited longest. The caller puts another record there. */
+/* Returns the position of the record that has waited longest. The caller stores another record there. */
 static ls_tensor **oldest_place(ls_record_ring *ring) {
     ls_tensor **place = &ring->records[ring->next];
     ring->next = ring->next + 1 < ring->size ? ring->next + 1 : 0;
@@ -223,8 +229,10 @@ static void keep_in_ring(ls_thread_state *thread, ls_record_ring *ring, ls_tenso
     }
 }
 
-/* Drops the reference of the user, who may not know that. `mark` tells ls_tensor_refuse_gone the reason; the record
- * waits in `ring`. */
+/*
+ * Drops the user's reference to a tensor that the user may still use by mistake. `mark` tells ls_tensor_refuse_gone the
+ * reason; the record waits in `ring`.
+ */
 static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *mark, ls_record_ring *ring) {
     ls_tensor **before = thread->gone;
     ls_tensor *gone = NULL;
@@ -311,7 +319,7 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor) {
     if (tensor == NULL) {
         return NULL;
     }
-    if (holder(tensor) != NULL) { /* its scope's reference will do */
+    if (holder(tensor) != NULL) { /* the scope's reference is enough */
         ls_tensor_drop(tensor);
         return tensor;
     }

@@ -1,7 +1,6 @@
 /*
- * Scopes and the thread's state around them. A scope lists the tensors made in it and holds the tape of what was
- * recorded in it; autograd fills the tape, this floor only keeps its ends and tells autograd when a tensor or a scope
- * goes.
+ * Scopes and the state of a thread. A scope lists the tensors made in it and holds the tape of the operations recorded
+ * in it. autograd fills the tape. This layer only keeps its ends and notifies autograd when a tensor or a scope ends.
  */
 #ifndef LS_TENSOR_SCOPE_H
 #define LS_TENSOR_SCOPE_H
@@ -13,20 +12,22 @@
 typedef struct ls_tape ls_tape;
 typedef struct ls_loss_divisor ls_loss_divisor;
 
-/* What autograd wants to hear. */
+/* Callbacks of autograd. */
 typedef struct ls_tape_listener {
-    /* The tensor that this node made is being freed. No live node refers to it. */
+    /* The output of this node is being freed. No live node refers to it. */
     void (*output_died)(ls_tape_link *node);
-    /* The scope ended and these nodes are left on its tape: moves them to `outer` (true) or frees them. `outer` is NULL
-     * when the thread ends. */
+    /*
+     * The scope ended and these nodes are left on its tape: moves them to `outer` (true) or frees them. `outer` is NULL
+     * when the thread ends.
+     */
     bool (*scope_ended)(ls_tape *tape, ls_tape *outer);
 } ls_tape_listener;
 
-/* The head of every node: its place in program order. */
+/* The head of every node, which links it in program order. */
 struct ls_tape_link {
     ls_tape_link *previous;
     ls_tape_link *next;
-    ls_tape *tape; /* NULL: what the tensor was made by is used up */
+    ls_tape *tape; /* NULL: the node was walked and freed */
     const ls_tape_listener *listener;
 };
 
@@ -35,49 +36,55 @@ struct ls_tape {
     ls_tape_link *last;
 };
 
-/* Something to be called once around a backward pass over this scope; when the scope ends first it goes outwards with
- * the nodes, or is forgotten. */
+/*
+ * A callback to be called once per backward pass over this scope. If the scope ends first, the callback moves outwards
+ * with the nodes, or is dropped.
+ */
 typedef struct ls_scope_callback {
-    const struct ls_pass_watch *watch; /* autograd's */
+    const struct ls_pass_watch *watch; /* for autograd */
     void *user;
-    void (*hold)(void *user, bool hold); /* NULL, or called when the record is made (true) and when it goes */
-    ls_scope *origin;                    /* the scope from which a backward pass took it; NULL: none */
+    /* NULL, or called when the record is made (true) and when it is freed (false) */
+    void (*hold)(void *user, bool hold);
+    ls_scope *origin; /* the scope from which a backward pass took it; NULL: none */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
 struct ls_scope {
-    ls_scope *outer; /* NULL for the root, which every thread has and which owns no tensors */
+    ls_scope *outer; /* NULL for the root scope, which every thread has and which owns no tensors */
     ls_tensor *newest;
     ls_tape tape;
     ls_scope_callback *callbacks;
-    ls_tensor *gone;  /* records of the tensors of the last scope that ended in this one: see ls_thread_state */
-    ls_status status; /* the first failure in it */
-    uint32_t errors;  /* ls_error_count when it began */
-    bool no_grad;     /* the thread's modes when it began, which its end restores */
+    ls_tensor *gone;  /* records of the tensors of the last scope that ended inside this scope: see ls_thread_state */
+    ls_status status; /* the first failure in the scope */
+    uint32_t errors;  /* ls_error_count at its begin */
+    bool no_grad;     /* the thread's modes at its begin, which its end restores */
     ls_dtype autocast;
     char message[LS_ERROR_CAPACITY];
 };
 
 /*
- * What ls_tensor.scope says of a tensor of which neither a scope nor the user holds a reference: nodes, modules, data
- * sets do, and who is lent it can neither release nor give it away. A mark, never read or written.
+ * Value of ls_tensor.scope for a tensor to which only nodes, modules or data sets hold references. A user who borrows
+ * it can neither release it nor give it away. Only the address is used.
  */
 extern ls_scope ls_nowhere;
 
-/* What ls_tensor.scope says of the record of a batch that its loader has taken back. A mark, too. */
+/* Value of ls_tensor.scope for the record of a batch that its loader has withdrawn. Only the address is used. */
 extern ls_scope ls_past_batch;
 
-/* How many records of released tensors wait at most, and how many of earlier batches. Records of batches wait 30
- * batches: more would not fit into the first cache, and cost a small step 2 percent. A batch's record is then the
- * record of every 31st batch, a prime number, so that a program which reads kept batches at regular intervals still
- * gets the error. */
+/*
+ * The maximum numbers of waiting records: of released tensors, and of earlier batches. Records of batches wait 30
+ * batches: more would not fit into the first cache, and cost a small step 2 percent. A record is then reused by every
+ * 31st batch, a prime number, so that a program which reads kept batches at regular intervals still gets the error.
+ */
 #define LS_RELEASED_RECORDS   32
 #define LS_PAST_BATCH_RECORDS 60
-/* How many freed objects of each kind wait at most before their memory is freed. */
+/* The maximum number of freed objects of each kind that wait before their memory is freed. */
 #define LS_RETIRED_OBJECTS 64
 
-/* A model is many modules. So that freeing a model does not end the wait of loaders and optimizers, which trials
- * borrow, these wait apart. */
+/*
+ * A model consists of many modules. Loaders and optimizers, which trials borrow, wait in a separate ring, so that
+ * freeing a model does not end their wait.
+ */
 typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
 
 /* The memory of freed objects. */
@@ -86,42 +93,41 @@ typedef struct ls_retired_ring {
     unsigned next; /* the position of the object that has waited longest */
 } ls_retired_ring;
 
-/* Records that wait before they are used again. The record that has waited longest is used first. */
+/* Records that wait before they are reused. The record that has waited longest is reused first. */
 typedef struct ls_record_ring {
-    ls_tensor **records; /* NULL where none waits yet */
+    ls_tensor **records; /* NULL if the position is empty */
     unsigned size;
     unsigned next; /* the position of the record that has waited longest */
 } ls_record_ring;
 
 /*
- * What a thread keeps.
+ * The state of a thread.
  *
- * A program may hold a pointer to a tensor that has gone. So that it is told, the record of such a tensor is not used
- * again at once (its memory is): records of a scope that a user ended wait until the next one has ended at the same
- * place, those of ls_release until some more were released. Records of batches wait apart from those of ls_release, so
- * that many calls of ls_release between two batches do not shorten the wait.
+ * A program may hold a pointer to a freed tensor. To give it an error, the record of such a tensor is not reused at
+ * once (its memory is). Records of a scope that a user ended wait until the next scope has ended at the same depth.
+ * Records of ls_release wait until a number of other tensors were released. Records of batches wait separately, so that
+ * many calls of ls_release between two batches do not shorten their wait.
  */
 typedef struct ls_thread_state {
-    ls_scope *scope;       /* the innermost; never NULL */
-    ls_tensor *free_queue; /* tensors to be freed one after the other, so that a long chain takes no deep stack */
-    struct ls_backward_pass *walking; /* autograd's: the backward pass that runs, or NULL */
-    uint64_t pass;                    /* counts this thread's backward passes */
-    uint32_t segment;                 /* what is recorded is of this part of the program; see ls_node */
-    const ls_device *device;          /* for new tensors; NULL: not asked for yet */
-    struct ls_batch_part
-        *batch;        /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
-    bool no_grad;      /* record nothing */
-    ls_dtype autocast; /* of products: LS_BF16 or LS_F16, or LS_F32 for none */
-    bool freeing;      /* the free queue is being emptied */
-    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: none was ever begun */
-    ls_scope *ended;  /* the last that a user ended: its record is used again when another has ended */
-    ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
+    ls_scope *scope;       /* the innermost scope; never NULL */
+    ls_tensor *free_queue; /* tensors to free one after the other, so that a long chain needs no deep stack */
+    struct ls_backward_pass *walking; /* for autograd: the running backward pass, or NULL */
+    uint64_t pass;                    /* number of this thread's backward passes */
+    uint32_t segment;                 /* segment of the program for recorded nodes; see ls_node */
+    const ls_device *device;          /* for new tensors; NULL: not determined yet */
+    struct ls_batch_part *batch; /* for autograd: the samples of the running module, if ranks share a batch; or NULL */
+    bool no_grad;                /* record nothing */
+    ls_dtype autocast;           /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
+    bool freeing;                /* the free queue is being emptied */
+    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: no scope was begun yet */
+    ls_scope *ended;  /* the last scope that a user ended: its record is reused when another scope has ended */
+    ls_tensor **gone; /* the list for records of freed tensors; NULL: they can be reused at once */
     ls_record_ring released;
     ls_record_ring past_batches;
     ls_tensor *released_records[LS_RELEASED_RECORDS];
     ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
     ls_retired_ring retired[LS_RETIRED_KINDS];
-    ls_loss_divisor *divisor; /* autograd's: where class losses note what they divide by; or NULL */
+    ls_loss_divisor *divisor; /* for autograd: class losses note their divisors here; or NULL */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;
@@ -129,23 +135,28 @@ typedef struct ls_thread_state {
 extern _Thread_local ls_thread_state *ls_thread_present
     __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Makes this thread's state; NULL with the error set when there is no memory. */
+/* Makes this thread's state; NULL with the error set if out of memory. */
 ls_thread_state *ls_thread_make(void);
 
-/* This thread's state, made on first use and freed when the thread ends. NULL with the error set when there is no
- * memory. */
+/*
+ * Returns this thread's state, made on first use and freed when the thread ends. NULL with the error set if out of
+ * memory.
+ */
 static inline ls_thread_state *ls_thread(void) {
     ls_thread_state *thread = ls_thread_present;
     return __builtin_expect(thread != NULL, 1) ? thread : ls_thread_make();
 }
 
 /*
- * What happens at the end of a thread: ends its scopes and frees its tape and its cache. Tensors that users hold stay
- * good. The thread may go on; it then starts anew.
+ * Called at the end of a thread: ends its scopes and frees its tape and its cache. Tensors that users hold stay valid.
+ * If the thread continues, it gets a new state.
  */
 void ls_thread_end(void);
 
-/* Memory for records (tensors, storages, nodes) from this thread's cache; NULL with no message when there is none. */
+/*
+ * Returns memory for records (tensors, storages, nodes) from this thread's cache; NULL without message if out of
+ * memory.
+ */
 static inline void *ls_record_allocate(size_t bytes) {
     ls_thread_state *thread = ls_thread();
     return thread != NULL ? ls_cache_allocate(&thread->cache, bytes) : NULL;
@@ -162,52 +173,58 @@ static inline void ls_record_release(void *record, size_t bytes) {
     }
 }
 
-/* Frees the tensors of the scope; it stays open. */
+/* Drops the tensors of the scope, which stays open. */
 void ls_scope_sweep(ls_scope *scope);
 
-/* ls_scope_end for scopes of the library's own, whose tensors no user has seen: their records are used again at once.
- */
+/* ls_scope_end for the library's own scopes, whose tensors no user has seen: their records are reused at once. */
 ls_status ls_scope_close(ls_scope *scope);
 
-/* Lets the records that wait in the scope be used again. */
+/* Makes the waiting records of the scope available for reuse. */
 void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
 
-/* Drops the reference to a tensor of a batch. If it is the last, a program that kept the pointer gets an error. NULL is
- * allowed. */
+/*
+ * Drops the reference to a tensor of a batch. If it is the last, a program that kept the pointer gets an error. NULL is
+ * allowed.
+ */
 void ls_tensor_withdraw(ls_tensor *tensor);
 
-/* Withdraws the tensor, and returns another record of its elements; NULL if something else refers to the tensor. */
+/* Withdraws the tensor, and returns a new record of its elements; NULL if there are other references to the tensor. */
 ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
-/* Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
+/*
+ * Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
  * is cleared, except for the mark that it was freed. The memory is freed after LS_RETIRED_OBJECTS more objects of the
- * kind, or with the thread. */
+ * kind, or with the thread.
+ */
 void ls_retire(void *object, ls_retired_kind kind);
 
-/* The callbacks of a scope: each pair of watch and user is there once. */
+/* The callbacks of a scope: each pair of watch and user occurs once. */
 ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback);
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
-/* Puts a callback, which is of no scope, at the end of the scope's; frees it if the scope has its like. */
+/*
+ * Appends a callback, which must be in no scope, to the scope's callbacks. Frees it if the scope already has the same
+ * pair.
+ */
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback);
 void ls_scope_drop_callback(ls_scope_callback *callback);
 void ls_scope_forget_callbacks(ls_scope *scope);
 
 /*
- * Notes the thread's present error in its innermost scope, if it is the first there. Every operation that fails calls
- * it; returns NULL so that `return ls_scope_failed();` reads well.
+ * Notes the thread's present error in its innermost scope, if it is the first there. Every failed operation calls it.
+ * Returns NULL, for `return ls_scope_failed();`.
  */
 void *ls_scope_failed(void);
 
-/* The same for functions of ls_status: returns the thread's present status. */
+/* Does the same for functions that return ls_status: returns the thread's present status. */
 static inline ls_status ls_scope_failed_status(void) {
     (void)ls_scope_failed();
     return ls_error_status();
 }
 
 /*
- * Whether a NULL among a call's arguments is explained by something that failed in the innermost scope (anywhere in the
- * thread when none is open). If not, the caller erred.
+ * Returns whether an earlier failure in the innermost scope (or anywhere in the thread, if no scope is open) explains a
+ * NULL argument of a call. If not, the caller erred.
  */
 bool ls_scope_explains_null(const ls_thread_state *thread);
 

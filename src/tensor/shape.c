@@ -1,4 +1,4 @@
-/* Looking at a tensor without touching its elements. */
+/* Queries of a tensor's properties, without access to its elements. */
 #include <stdio.h>
 
 #include "tensor/device.h"
@@ -37,7 +37,7 @@ ls_axes ls_axes_make(int count, const int *axis) {
     return axes;
 }
 
-/* Whether there is a tensor to look at. */
+/* Reports a tensor that is NULL or was freed. */
 static inline bool is_there(const char *call, const ls_tensor *tensor) {
     return tensor != NULL && ls_tensor_is_here(call, tensor);
 }
@@ -72,7 +72,7 @@ bool ls_is_contiguous(const ls_tensor *tensor) {
     return is_there("ls_is_contiguous", tensor) && tensor->contiguous;
 }
 
-/* The elements, if the program can access them. */
+/* Returns the elements, if the program can access them. */
 static void *data_of(const char *call, const ls_tensor *tensor) {
     if (tensor == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);

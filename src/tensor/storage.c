@@ -31,7 +31,7 @@ ls_storage *ls_storage_new(const ls_device *device, size_t bytes) {
 }
 
 void ls_storage_drop(ls_storage *storage) {
-    /* A sole owner needs no locked instruction: nobody else can come to share what only we refer to. */
+    /* A sole owner needs no atomic decrement: no other thread can obtain a reference. */
     if (atomic_load_explicit(&storage->references, memory_order_acquire) != 1 &&
         atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) != 1) {
         return;

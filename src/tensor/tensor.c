@@ -1,4 +1,4 @@
-/* Tensor records: made over new or shared storage. */
+/* Tensor records over new or shared storage. */
 #include "tensor/tensor.h"
 
 #include "tensor/device.h"
@@ -20,9 +20,9 @@ __attribute__((always_inline)) static inline ls_tensor *record_new(ls_thread_sta
     return tensor;
 }
 
-/* Sizes, dense strides, count; false when a size is negative or the count does not fit. */
+/* Sets sizes, dense strides and count. Returns false if a size is negative or the count overflows. */
 static inline bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
-    int64_t step = 1; /* the product of the sizes, taking 0 for 1 */
+    int64_t step = 1; /* the product of the sizes, with 0 counted as 1 */
     int64_t signs = 0;
     bool none = false;
     bool fits = true;
@@ -38,7 +38,7 @@ static inline bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
     return fits && signs >= 0;
 }
 
-/* Says what is wrong with a layout that lay_out_dense or the multiplication by the element size refused. */
+/* Reports the error in a layout whose count or size in bytes is invalid. */
 __attribute__((noinline, cold)) static void *refuse_layout(const char *call, int ndim, const int64_t *size) {
     bool negative = false;
     for (int i = 0; i < ndim; i++) {

@@ -1,9 +1,9 @@
 /*
- * tensor: arrays, the scopes that free them, and the boundary to the devices that compute on them. It knows base only.
+ * tensor: arrays, the scopes that free them, and the interface to devices. It depends only on base.
  *
- * This header: what a tensor is inside, for the floors above. A tensor is a small record over a reference-counted
- * storage; the record itself is reference-counted too (not atomically: a tensor belongs to one thread at a time). One
- * reference is held by the scope it was made in or by the user; nodes of the tape hold the others.
+ * This header: the members of a tensor, for the layers above. A tensor is a small record over a reference-counted
+ * storage. The record is also reference-counted (not atomically: a tensor belongs to one thread at a time). The scope
+ * in which it was made, or the user, holds one reference; nodes of the tape hold the others.
  */
 #ifndef LS_TENSOR_TENSOR_H
 #define LS_TENSOR_TENSOR_H
@@ -14,26 +14,26 @@
 
 typedef struct ls_device ls_device;
 typedef struct ls_storage ls_storage;
-typedef struct ls_leaf ls_leaf;           /* autograd's: what a leaf that wants a gradient carries */
+typedef struct ls_leaf ls_leaf;           /* for autograd: the data of a leaf that wants a gradient */
 typedef struct ls_tape_link ls_tape_link; /* see scope.h */
 
 /*
- * A block of device memory and who shares it. Tensors that are laid side by side into one block have a storage each,
- * a part of the whole, so that a change to one is not taken for a change to its neighbours.
+ * A block of device memory, shared by reference counting. Tensors that lie in one block have separate storages, each a
+ * part of the whole, so that a change to one does not count as a change to the others.
  */
 struct ls_storage {
     atomic_int references;
-    uint32_t version; /* counts changes in place: see ls_tensor_changed */
+    uint32_t version; /* number of in-place changes: see ls_tensor_changed */
     const ls_device *device;
     void *memory;
     size_t bytes;
-    void (*release)(void *memory, void *user); /* for memory that is not the device's; else NULL */
+    void (*release)(void *memory, void *user); /* frees memory that is not the device's; else NULL */
     void *user;
-    ls_storage *whole;      /* what this is a part of, held; or itself */
-    const char *changed_by; /* who changed it last, for messages; nothing when the version is 0 */
+    ls_storage *whole;      /* the storage of which this is a part, held; or itself */
+    const char *changed_by; /* the last call that changed it, for messages; unset if the version is 0 */
 };
 
-/* ls_tensor.spread from here on: the elements combine samples of this rank (autograd/mixing.c). */
+/* Values of ls_tensor.spread from here on: the elements combine samples of this rank (autograd/mixing.c). */
 #define LS_SPREAD_COMBINED 64
 
 struct ls_tensor {
@@ -44,12 +44,12 @@ struct ls_tensor {
     uint8_t dtype;
     int8_t ndim;
     bool contiguous;
-    bool needs_grad;    /* a leaf that wants a gradient, or made from something that does */
-    uint32_t spread;    /* autograd's: how the samples of a data-parallel module are spread over the elements */
-    ls_tape_link *node; /* what made it, weak: the tape owns nodes; NULL for leaves and where nothing is recorded */
-    ls_leaf *leaf;      /* NULL for all but leaves that want a gradient */
+    bool needs_grad;    /* a leaf that wants a gradient, or computed from such a leaf */
+    uint32_t spread;    /* for autograd: the position of a data-parallel module's samples in the elements */
+    ls_tape_link *node; /* the node that made it, weak: the tape owns nodes; NULL for leaves and without recording */
+    ls_leaf *leaf;      /* NULL except for leaves that want a gradient */
     void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */
-    ls_scope *scope; /* that holds one reference; NULL: the user does; &ls_nowhere: only who refers to it */
+    ls_scope *scope; /* the scope that holds one reference; NULL: the user does; &ls_nowhere: only other objects */
     ls_tensor *scope_older;
     ls_tensor *scope_newer;
     int64_t size[LS_MAX_DIMS];
@@ -61,14 +61,14 @@ static inline const ls_device *ls_tensor_device(const ls_tensor *tensor) {
 }
 
 /*
- * Makers. Each gives a tensor with one reference, held by the innermost scope (or by the caller when none is open), or
- * NULL with the error set and noted in the scope.
+ * Constructors. Each returns a tensor with one reference, held by the innermost scope (or by the caller if no scope is
+ * open), or NULL with the error set and noted in the scope.
  */
 
-/* Dense, on the device, elements not set; `call` names the failing call in messages. */
+/* Returns a dense tensor on the device, elements not set. `call` names the failing call in messages. */
 ls_tensor *ls_tensor_new(const char *call, const ls_device *device, int ndim, const int64_t *size, ls_dtype dtype);
 
-/* Other sizes, strides and offset (in elements, relative to base's first) over the memory of `base`. */
+/* Returns a view of `base` with other sizes, strides and offset (in elements, relative to base's first). */
 ls_tensor *ls_tensor_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
 
 /* The same two outside any scope: the caller holds the reference. */
@@ -77,7 +77,7 @@ ls_tensor *ls_tensor_new_owned(const char *call, const ls_device *device, int nd
 ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride,
                                 int64_t offset);
 
-/* A new one of the shape of `like`, on its device. */
+/* Returns a new tensor with the shape and device of `like`. */
 static inline ls_tensor *ls_tensor_like(const char *call, const ls_tensor *like, ls_dtype dtype) {
     return ls_tensor_new(call, ls_tensor_device(like), like->ndim, like->size, dtype);
 }
@@ -85,24 +85,24 @@ static inline ls_tensor *ls_tensor_like_owned(const char *call, const ls_tensor 
     return ls_tensor_new_owned(call, ls_tensor_device(like), like->ndim, like->size, dtype);
 }
 
-/* Whether an element of the dtype can hold the number: of integers and bool exactly, of floats after rounding. */
+/* Returns whether an element of the dtype can hold the number: integers and bool exactly, floats after rounding. */
 bool ls_dtype_holds(ls_dtype dtype, double value);
 
 /*
- * A dense tensor over the whole of `storage`, which it takes even when it fails; the sizes are the caller's to check.
- * NULL with no message when there is no memory. The caller holds the reference.
+ * Returns a dense tensor over the whole of `storage`, which it consumes, also on failure. The caller must check the
+ * sizes. Returns NULL without message if out of memory. The caller holds the reference.
  */
 ls_tensor *ls_tensor_of_storage(ls_storage *storage, int ndim, const int64_t *size, ls_dtype dtype);
 
-/* The same over memory of the device that somebody else owns. */
+/* The same over device memory that another object owns. */
 ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dtype dtype, void *memory);
 
-/* Whether such strides lay the elements out densely in row-major order. */
+/* Returns whether these strides are dense in row-major order. */
 bool ls_strides_are_dense(int ndim, const int64_t *size, const int64_t *stride);
 
 /*
- * Every change in place goes with this, so that a backward pass that needs the elements as they were can tell. `by` is
- * the public call, as messages name it; it is kept.
+ * Must be called for every in-place change, so that a backward pass that needs the earlier elements can detect it. `by`
+ * is the name of the public call for messages; the pointer is stored.
  */
 static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
     tensor->storage->version++;
@@ -110,31 +110,34 @@ static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
 }
 
 /*
- * The record of a tensor that has gone with its scope, or was released, stays for a while, so that a program that still
- * has the pointer is told (see ls_thread_state). It has no reference, and nothing else in it means anything but the
- * shape and the dtype.
+ * Returns whether the tensor was freed with its scope, or released. Its record stays for a while, so that a program
+ * that still has the pointer gets an error (see ls_thread_state). It has no reference, and only its shape and dtype are
+ * valid.
  */
 static inline bool ls_tensor_is_gone(const ls_tensor *tensor) {
     return __builtin_expect(tensor->references == 0, 0);
 }
 
-/* LS_ERR_STATE, noted in the scope, for such a tensor: argument `argument` of `call`, from 1; 0: the only one. */
+/*
+ * Fails with LS_ERR_STATE, noted in the scope, for such a tensor: argument `argument` of `call`, from 1; 0: the only
+ * one.
+ */
 ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor);
 
-/* False, with that error, when the tensor, the only one of `call`, is gone. */
+/* Returns false, with that error, if the tensor, the only tensor argument of `call`, was freed. */
 static inline bool ls_tensor_is_here(const char *call, const ls_tensor *tensor) {
     return !ls_tensor_is_gone(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
 }
 
-/* Nobody but who asks refers to the tensor, nor to its elements. */
+/* Returns whether the caller has the only reference to the tensor and its elements. */
 static inline bool ls_tensor_is_alone(const ls_tensor *tensor) {
     return tensor->references == 1 && atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;
 }
 
-/* Frees one whose last reference went. */
+/* Frees a tensor without references. */
 void ls_tensor_destroy(ls_tensor *tensor);
 
-/* References. ls_tensor_drop frees with the last one; NULL is allowed. */
+/* References. ls_tensor_drop frees the tensor with the last reference; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;
     return tensor;
@@ -146,57 +149,64 @@ static inline void ls_tensor_drop(ls_tensor *tensor) {
 }
 
 /*
- * A reference for a constructor that takes the tensor over: the user's, when he holds the tensor outside any scope, and
- * else a new one. So a tensor may be taken over many times, and stays in its scope, too. NULL, and one that is gone,
- * give NULL. ls_tensor_disown gives the reference back; if it is the last, who still has the pointer is told.
+ * Returns a reference for a constructor that takes ownership of the tensor: the user's reference, if the user holds the
+ * tensor outside any scope, otherwise a new one. So several objects may own a tensor, and it also stays in its scope.
+ * Returns NULL for NULL and for a freed tensor. ls_tensor_disown drops the reference; if it is the last, a program that
+ * still uses the pointer gets an error.
  */
 ls_tensor *ls_tensor_own(ls_tensor *tensor);
 void ls_tensor_disown(ls_tensor *tensor);
 
-/* Takes what a module holds out of the scope it was made in, so that it goes with the module alone. Returns it. */
+/* Removes a module's tensor from the scope in which it was made, so that only the module keeps it alive. Returns it. */
 static inline ls_tensor *ls_out_of_scope(ls_tensor *tensor) {
     ls_release(tensor);
     return tensor;
 }
 
-/* Moves the reference that a scope or the user holds to the caller. NULL gives NULL. */
+/* Moves the reference of a scope or the user to the caller. NULL gives NULL. */
 ls_tensor *ls_tensor_take(ls_tensor *tensor);
 
-/* Hands a reference of the caller's to the innermost scope (to the user when none is open). NULL gives NULL. */
+/* Moves the caller's reference to the innermost scope (to the user if no scope is open). NULL gives NULL. */
 ls_tensor *ls_tensor_give(ls_tensor *tensor);
 
 /*
- * Moves the elements of a leaf into `storage` at `offset` elements, which must have room, as a part of it: handles to
- * the tensor stay good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
+ * Moves the elements of a leaf into `storage` at `offset` elements, which must be large enough; they become a part of
+ * it. Pointers to the tensor stay valid. Used to place parameters and gradients in flat buffers. The tensor must be
+ * contiguous.
  */
 ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset);
 
-/* Moves the elements of a leaf, which must be contiguous, to a storage of its own on the device, if they are on
- * another: handles to the tensor stay good. */
+/*
+ * Moves the elements of a leaf, which must be contiguous, to a new storage on the device, unless they are there.
+ * Pointers to the tensor stay valid.
+ */
 ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device);
 
-/* Storages. A new one has one reference; NULL with no message when there is no memory. */
+/* Storages. A new storage has one reference; NULL without message if out of memory. */
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);
 ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
                             void (*release)(void *memory, void *user), void *user);
 void ls_storage_drop(ls_storage *storage);
 
-/* A reference of the caller's to x itself when it is contiguous and of that dtype, else to a dense, converted copy. */
+/*
+ * Returns x itself if it is contiguous and of that dtype, otherwise a dense, converted copy. The caller owns the
+ * reference.
+ */
 ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype);
 
-/* A reference of the caller's to x itself when it lives on the device, else to a dense copy there. */
+/* Returns x itself if it is on the device, otherwise a dense copy there. The caller owns the reference. */
 ls_tensor *ls_tensor_on_device(const char *call, const ls_tensor *x, const ls_device *device);
 
-/* The elements of x as that dtype, dense and on the host: a reference of the caller's, to x itself or to a copy. */
+/* Returns the elements of x in that dtype, dense and on the host: x itself or a copy. The caller owns the reference. */
 ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype);
 
-/* The element `offset` elements behind the first, as it is in memory (at most 8 bytes), fetched from the device. */
+/* Copies the element `offset` elements after the first, in its memory format (at most 8 bytes), from the device. */
 ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element);
 
-/* An element in memory as a number. */
+/* Converts an element in memory to a number. */
 double ls_element_number(ls_dtype dtype, const void *element);
 
-/* Whether two tensors have the same sizes. */
+/* Returns whether two tensors have the same sizes. */
 static inline bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) {
     bool same = a->ndim == b->ndim;
     for (int i = 0; same && i < a->ndim; i++) {
@@ -205,7 +215,7 @@ static inline bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) 
     return same;
 }
 
-/* -ndim..ndim-1 to 0..ndim-1; -1 when out of range. */
+/* Maps -ndim..ndim-1 to 0..ndim-1; -1 if out of range. */
 int ls_axis_index(int axis, int ndim);
 
 /* "[64, 784]" for messages. */

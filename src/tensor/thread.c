@@ -1,5 +1,7 @@
-/* This thread's state, and what files below scopes need of it: made on first use, freed by a key's destructor when the
- * thread ends and by a destructor of the library when the thread that leaves the program does. */
+/*
+ * The thread's state, and functions on it that files below scopes need. It is made on first use. A key's destructor
+ * frees it when the thread ends; for the thread that exits the program, a destructor of the library does.
+ */
 #include "tensor/scope.h"
 
 #include <pthread.h>

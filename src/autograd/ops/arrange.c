@@ -1,8 +1,8 @@
-/* The same elements at other places, composed of views, joins and picks. */
+/* Operations that move elements, composed of views, joins and selections by index. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
-/* size - 1, ..., 1, 0 on x's device. */
+/* Returns size - 1, ..., 1, 0 on x's device. */
 static ls_tensor *backwards(const char *call, const ls_tensor *x, int64_t size) {
     ls_tensor *count = ls_tensor_new(call, ls_tensor_device(x), 1, &size, LS_I64);
     if (count != NULL && ls_kernels_of(count)->count_up(ls_stream_of(count), count) != LS_OK) {
@@ -61,7 +61,7 @@ ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis) {
     return y;
 }
 
-/* x `times` times one after the other along the axis. */
+/* Returns `times` copies of x, joined along the axis. */
 static ls_tensor *repeated(ls_tensor *x, int axis, int64_t times) {
     int64_t before = 1, behind = 1;
     ls_shape shape = ls_shape_of(x);
@@ -77,7 +77,7 @@ static ls_tensor *repeated(ls_tensor *x, int axis, int64_t times) {
     return y;
 }
 
-/* `shape` gets that of x with as many axes as there are numbers. */
+/* Sets `shape` to x's shape with as many axes as `times` has numbers. */
 static ls_status check_repeat(const char *call, const ls_tensor *x, const ls_shape *times, ls_shape *shape) {
     const int added = times->ndim - x->ndim;
     int64_t bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);

@@ -1,4 +1,4 @@
-/* Attention: softmax(scale q k^T) v, and its gradient, by kernels that never have the matrix of all scores. */
+/* Attention: softmax(scale q k^T) v, and its gradient, by kernels that never store the matrix of all scores. */
 #include <lockstep/attention.h>
 
 #include "autograd/ops/operand.h"
@@ -13,7 +13,7 @@
 enum { Q, K, V, BIAS, MASK, INPUTS };
 enum { SAVED_OUTPUT, SAVED_LOG_SUM };
 
-/* [length, width] and [batch, length, width] as the kernels take them, [batch, heads, length, width]. */
+/* Views [length, width] and [batch, length, width] as the kernels' [batch, heads, length, width]. */
 static ls_tensor with_four_axes(const ls_tensor *x) {
     int64_t size[4], stride[4];
     for (int i = 3, from = x->ndim - 1; i >= 0; i--) {
@@ -25,8 +25,8 @@ static ls_tensor with_four_axes(const ls_tensor *x) {
 }
 
 /*
- * A tensor of these sizes with the memory order of q: where heads lie inside of positions, as a projection leaves them,
- * they do so here, and what puts them back together is a view.
+ * Returns a tensor of these sizes with the memory order of q. If a projection has left the heads inside the positions,
+ * so does the result, and merging the heads is then a view.
  */
 static ls_tensor *laid_out_like(const char *call, const ls_tensor *q, const ls_tensor *x, int64_t width) {
     int64_t size[LS_MAX_DIMS] = {0};
@@ -53,10 +53,10 @@ static ls_status attention_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-/* Three tensors and the bias, as kernels take them. */
+/* The tensors and the bias, in the kernels' shape. */
 typedef struct operands {
     ls_tensor q, k, v, bias;
-    const ls_tensor *given_bias; /* NULL: there is none */
+    const ls_tensor *given_bias; /* NULL: no bias */
 } operands;
 
 static void open_operands(operands *o, ls_tensor *const *inputs) {
@@ -97,7 +97,7 @@ static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls
         o.given_bias, node->parameters.number[0], node->parameters.integer[0] != 0, node->rounds_to);
 }
 
-/* Whether its rows can be read as they lie: the last axis dense, and no row over another. */
+/* Returns whether kernels can read the rows in place: the last axis is dense, and rows do not overlap. */
 static bool rows_are_dense(const ls_tensor *x) {
     const int last = x->ndim - 1;
     return (x->size[last] <= 1 || x->stride[last] == 1) &&
@@ -126,7 +126,7 @@ static ls_status attention_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-/* Axes before the last two are those of batches. */
+/* All axes before the last two are batch axes. */
 static ls_samples_use attention_samples(ls_samples_call *call) {
     for (int i = Q; i <= BIAS; i++) {
         const int axis = call->inputs[i] != NULL ? ls_sample_axis(call, i) : -1;
@@ -190,7 +190,7 @@ static ls_status check_key_mask(ls_tensor *const *inputs) {
     return LS_OK;
 }
 
-/* Whether the mask has the axes of q or fewer, each of the size that the scores have there, or of 1. */
+/* Returns whether each axis of the mask has the size of the scores' axis, or 1. The mask may have fewer axes than q. */
 static bool mask_broadcasts(ls_tensor *const *inputs, const ls_tensor *mask) {
     const ls_tensor *q = inputs[Q], *k = inputs[K];
     bool fits = mask->ndim <= q->ndim;
@@ -222,7 +222,7 @@ static ls_status check_attn_mask(ls_tensor *const *inputs, const ls_tensor *mask
     return LS_OK;
 }
 
-/* What is added to the scores, of the shape [..., queries, keys] and with dense rows. */
+/* Returns the bias that is added to the scores, of shape [..., queries, keys] and with dense rows. */
 static ls_tensor *bias_of(ls_tensor *const *inputs, ls_tensor *mask) {
     const ls_tensor *q = inputs[Q], *k = inputs[K];
     ls_shape scores = {.ndim = q->ndim};
@@ -241,7 +241,7 @@ static ls_tensor *bias_of(ls_tensor *const *inputs, ls_tensor *mask) {
                : ls_replaced(ls_contiguous(bias), bias, mask);
 }
 
-/* Applies the operation to inputs whose rows are dense. */
+/* Applies the operation; first copies inputs whose rows are not dense. */
 static ls_tensor *attend(ls_tensor *const *given, const ls_op_parameters *parameters) {
     ls_tensor *inputs[INPUTS];
     for (int i = 0; i < INPUTS; i++) {

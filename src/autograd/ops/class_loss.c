@@ -1,6 +1,7 @@
 /*
- * Cross entropy and negative log likelihood. Both are one node over [rows, classes]: what comes in other shapes is
- * permuted to that first. Cross entropy keeps log softmax(logits), from which one pass makes the logits' gradient.
+ * Cross entropy and negative log likelihood. Both are one node over [rows, classes]; inputs of other shapes are first
+ * permuted to that shape. Cross entropy saves log softmax(logits), from which one kernel computes the gradient of the
+ * logits.
  */
 #include "autograd/loss_divisor.h"
 #include "autograd/op.h"
@@ -10,7 +11,7 @@
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
 
-/* The inputs and saved tensors of a node, and integer[] and number[] of its parameters. */
+/* Indices of the node's inputs, of its saved tensors, and of integer[] and number[] of its parameters. */
 enum { X, TARGET, WEIGHT, INPUTS };
 enum { LOG_PROBABILITY, DIVISOR };
 enum { REDUCTION, IGNORE, IGNORE_INDEX };
@@ -24,7 +25,7 @@ static ls_class_loss loss_of(ls_tensor *const *inputs, const ls_op_parameters *p
                            .ignore_index = parameters->integer[IGNORE_INDEX]};
 }
 
-/* Whether rows count differently in the mean, so that the sum of their weights is what to divide by. */
+/* Returns whether rows have different weights in the mean, so that the divisor is the sum of the weights. */
 static bool is_weighted(const ls_class_loss *loss) {
     return loss->weight != NULL || loss->ignore;
 }
@@ -38,7 +39,7 @@ static ls_status class_loss_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-/* Divides the sum of the elements by the sum of the row weights, which is kept for the gradient. */
+/* Divides the sum of the elements by the sum of the row weights, which is saved for the gradient. */
 static ls_status weighted_mean(ls_op_call *call, const ls_tensor *row_weight) {
     ls_tensor *divisor =
         ls_tensor_new_owned(call->op->name, ls_tensor_device(row_weight), 0, NULL, (ls_dtype)row_weight->dtype);
@@ -50,7 +51,7 @@ static ls_status weighted_mean(ls_op_call *call, const ls_tensor *row_weight) {
     return ls_kernels_of(divisor)->div(ls_stream_of(divisor), call->output, operands, NULL);
 }
 
-/* `room` [2, rows] is for the losses and the weights of the rows. */
+/* `room` [2, rows] is memory for the losses and the weights of the rows. */
 static ls_status reduce_rows(ls_op_call *call, const ls_tensor *log_probability, ls_tensor *room) {
     const ls_class_loss loss = loss_of(call->inputs, call->parameters);
     const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
@@ -98,7 +99,10 @@ static ls_status cross_entropy_forward(ls_op_call *call) {
 typedef ls_status (*class_gradient_kernel)(ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale,
                                            const ls_tensor *log_probability, const ls_class_loss *loss);
 
-/* g = gradient / divisor, 0 where that is 0: when every target is ignored the loss is NaN, its gradient 0. */
+/*
+ * Computes g = gradient / divisor, or 0 if the divisor is 0: if every target is ignored, the loss is NaN and its
+ * gradient 0.
+ */
 static ls_status divide_unless_none(ls_tensor *g, const ls_tensor *gradient, const ls_tensor *divisor) {
     const ls_kernels *kernels = ls_kernels_of(g);
     ls_stream *stream = ls_stream_of(g);
@@ -119,7 +123,10 @@ static ls_status divide_unless_none(ls_tensor *g, const ls_tensor *gradient, con
     return status;
 }
 
-/* The gradient of the rows before the kernel's scale, dense: g, divided by the sum of the weights where that was. */
+/*
+ * Returns the gradient of the rows before the kernel's scaling, dense: g, divided by the sum of the weights if the loss
+ * was.
+ */
 static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
     const ls_tensor *divisor = node->saved[DIVISOR];
     if (divisor == NULL) {
@@ -157,7 +164,7 @@ static ls_status cross_entropy_backward(ls_node *node, ls_tensor *gradient) {
                           ls_kernels_of(gradient)->cross_entropy_backward);
 }
 
-/* The axis of the rows may count samples, that of the classes may not. */
+/* Samples may lie along the axis of the rows, but not along the class axis. */
 static ls_samples_use class_loss_samples(ls_samples_call *call) {
     const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
     if (ls_sample_axis(call, X) == 1) {
@@ -210,7 +217,7 @@ static ls_status check_options(const char *call, const ls_tensor *x, int64_t cla
     return LS_OK;
 }
 
-/* Target has the shape of x without its class axis, which is 1 (0 of a single vector). */
+/* Checks that target has the shape of x without its class axis (axis 1, or axis 0 of a vector). */
 static ls_status check_target(const char *call, const ls_tensor *x, const ls_tensor *target) {
     if (target->dtype != LS_I64 && target->dtype != LS_I32 && target->dtype != LS_U8) {
         return ls_fail(LS_ERR_SHAPE, "%s: target is %s; class numbers are i64, i32 or u8", call,
@@ -240,7 +247,7 @@ static ls_status check_arguments(const char *call, ls_tensor *x, const ls_tensor
 
 /* ---- other shapes ------------------------------------------------------------------------------------------------ */
 
-/* x [n, classes, ...] or [classes] as [rows, classes]. */
+/* Returns x [n, classes, ...] or [classes] as [rows, classes]. */
 static ls_tensor *as_rows(ls_tensor *x) {
     const int class_axis = x->ndim > 1 ? 1 : 0;
     const int64_t classes = x->size[class_axis];
@@ -257,13 +264,13 @@ static ls_tensor *as_rows(ls_tensor *x) {
     return ls_replaced(ls_reshape(permuted, LS_SHAPE(rows, classes)), permuted, x);
 }
 
-/* Target of any class dtype as i64 [rows]. */
+/* Returns a target of any class dtype as i64 [rows]. */
 static ls_tensor *as_row_targets(ls_tensor *target) {
     ls_tensor *flat = target->ndim == 1 ? target : ls_reshape(target, LS_SHAPE(target->count));
     return flat == NULL || flat->dtype == LS_I64 ? flat : ls_replaced(ls_to(flat, LS_I64), flat, target);
 }
 
-/* Class weights in the dtype that kernels compute in. */
+/* Returns class weights in the dtype in which the kernels compute. */
 static ls_tensor *as_plain(ls_tensor *weight) {
     return weight == NULL || ls_is_plain(weight->dtype) ? weight : ls_to(weight, ls_compute_dtype(weight->dtype));
 }
@@ -290,7 +297,7 @@ static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target
 
 static ls_tensor *class_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
     if (x == NULL || target == NULL) {
-        return ls_apply(op, (ls_tensor *[INPUTS]){[X] = x, [TARGET] = target}, INPUTS, NULL); /* refuses */
+        return ls_apply(op, (ls_tensor *[INPUTS]){[X] = x, [TARGET] = target}, INPUTS, NULL); /* reports the error */
     }
     if (check_arguments(op->name, x, target, options) != LS_OK) {
         return ls_scope_failed();
@@ -318,7 +325,10 @@ static ls_status check_probabilities(const char *call, ls_tensor *x, const ls_cl
     return check_options(call, x, x->size[x->ndim > 1 ? 1 : 0], options);
 }
 
-/* -sum over classes of weight target log softmax(x): an operation each, which know what samples are to them. */
+/*
+ * Computes -sum over classes of weight target log softmax(x), by separate operations that have their own rules for
+ * samples.
+ */
 static ls_tensor *entropy_of_rows(ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
     const int axis = x->ndim > 1 ? 1 : 0;
     const double smoothing = options->label_smoothing;

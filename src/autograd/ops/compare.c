@@ -1,4 +1,4 @@
-/* Comparisons, which give bool and no gradient, and the choice between two tensors by one. */
+/* Comparisons, which return bool and have no gradient, and ls_where. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
@@ -34,7 +34,7 @@ static ls_tensor *compare(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(ls_promote(a, b)), LS_BOOL);
 }
 
-/* Kernels compare integers with a double as it is, its fraction included. */
+/* The kernels compare integers with an exact double, including its fraction. */
 static ls_tensor *compare_number(const ls_op *op, ls_tensor *a, double number) {
     const ls_op_parameters parameters = {.number = {number}};
     if (a == NULL) {
@@ -47,7 +47,7 @@ static ls_tensor *compare_integer(const ls_op *op, const ls_op *tensor_op, ls_te
     return a == NULL ? compare_number(op, a, 0) : ls_compare_integer(op, tensor_op, a, number);
 }
 
-/* What is beyond i64 is larger than every integer, as its double is. */
+/* A number above the range of i64 is larger than every integer tensor element; its double is, too. */
 static ls_tensor *compare_unsigned(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, uint64_t number) {
     return number <= INT64_MAX ? compare_integer(op, tensor_op, a, (int64_t)number)
                                : compare_number(op, a, (double)number);
@@ -73,7 +73,7 @@ FORMS(le)
 FORMS(gt)
 FORMS(ge)
 
-/* Of one tensor. */
+/* Applies a test to one tensor. */
 static ls_tensor *test(const ls_op *op, ls_tensor *x) {
     return x == NULL ? ls_apply(op, &x, 1, NULL)
                      : ls_apply_as(op, &x, 1, 1, NULL, ls_compute_dtype((ls_dtype)x->dtype), LS_BOOL);
@@ -87,7 +87,7 @@ ls_tensor *ls_is_finite(ls_tensor *x) {
     return test(&is_finite_op, x);
 }
 
-/* ---- logic: of what the conversion to bool makes of any dtype --------------------------------------------------- */
+/* ---- logic: on the conversion to bool of any dtype -------------------------------------------------------------- */
 
 static const ls_op logical_not_op = COMPARISON(logical_not, eq_number);
 static const ls_op logical_and_op = COMPARISON(logical_and, minimum);
@@ -117,7 +117,7 @@ ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b) {
 
 /* ---- where ---------------------------------------------------------------------------------------------------- */
 
-/* The inputs are (a, b, condition): those with one dtype and a gradient first. */
+/* The inputs are (a, b, condition): first the two that share a dtype and have gradients. */
 enum { WHERE_A, WHERE_B, WHERE_CONDITION };
 
 static ls_status where_shape(ls_op_call *call) {
@@ -162,7 +162,8 @@ static const ls_op where_op = {.name = "ls_where",
 ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b) {
     ls_tensor *const inputs[] = {a, b, condition};
     if (condition == NULL || a == NULL || b == NULL) {
-        return ls_apply(&where_op, (ls_tensor *[]){condition, a, b}, 3, NULL); /* counted as the user does */
+        /* in the user's order, for messages that number the arguments */
+        return ls_apply(&where_op, (ls_tensor *[]){condition, a, b}, 3, NULL);
     }
     const ls_dtype result = ls_promote(a, b);
     return ls_apply_as(&where_op, inputs, 3, 2, NULL, ls_compute_dtype(result), result);

@@ -6,7 +6,7 @@
 
 enum { X, WEIGHT, BIAS, CONV_INPUTS };
 
-/* The positions from a window's first to behind its last. */
+/* Returns the number of positions from the first of a window to its last, inclusive. */
 static int64_t reach(const ls_window *window, int axis) {
     return (int64_t)window->dilation[axis] * (window->kernel[axis] - 1) + 1;
 }
@@ -51,7 +51,7 @@ static ls_status transpose_shape(ls_op_call *call) {
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* The kernel at an offset, on what may have any spatial axes. */
+/* Runs the kernel at an offset on images with 1 to 3 spatial axes. */
 static ls_status convolve(size_t kernel, ls_tensor *to, const ls_tensor *from, const ls_tensor *weight,
                           const ls_tensor *bias, const ls_window *window, ls_dtype rounds_to) {
     ls_tensor y = ls_image_view(to);
@@ -105,7 +105,7 @@ static ls_status conv_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* Samples that are groups of channels, each with a weight of its own, may stay apart. */
+/* Samples stay apart if they are groups of channels with separate weights. */
 static ls_samples_use conv_samples(ls_samples_call *call) {
     if (ls_sample_axis(call, X) == 0 && ls_sample_axis(call, WEIGHT) < 0 && ls_sample_axis(call, BIAS) < 0) {
         return LS_SAMPLES_KEPT;
@@ -126,7 +126,7 @@ const ls_op *const ls_conv_ops[] = {&conv_op, &transpose_op, NULL};
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* A call before it is an operation. */
+/* The arguments of a call, before the operation. */
 typedef struct convolution {
     const ls_op *op;
     const ls_tensor *x, *weight, *bias;
@@ -167,7 +167,7 @@ static ls_status check_tensors(const convolution *c) {
     return LS_OK;
 }
 
-/* One axis of a window whose numbers fit the options. */
+/* Checks one axis of a window whose numbers are already in range. */
 static ls_status check_axis(const char *call, const ls_conv_numbers *options, const ls_window *window, int axis,
                             int32_t more) {
     if (reach(window, axis) > INT32_MAX) {
@@ -218,7 +218,7 @@ ls_tensor *ls_convolve(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const l
     const ls_op *op = numbers->transposed ? &transpose_op : &conv_op;
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL || weight == NULL) {
-        return ls_apply(op, inputs, CONV_INPUTS, NULL); /* refuses */
+        return ls_apply(op, inputs, CONV_INPUTS, NULL); /* reports the error */
     }
     if (!ls_inputs_are_here(op->name, inputs, CONV_INPUTS)) {
         return NULL;

@@ -1,4 +1,4 @@
-/* Copies, conversions and the way off the tape. */
+/* Copies, conversions and detaching from the tape. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 

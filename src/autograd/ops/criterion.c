@@ -1,4 +1,4 @@
-/* Losses as what trials and pipelines train by. */
+/* Losses in the form that trials and pipelines take. */
 #include <lockstep/loss.h>
 
 ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user) {

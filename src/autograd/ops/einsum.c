@@ -1,4 +1,4 @@
-/* Sums over products by letters, composed of permutations, sums and matrix products, two operands at a time. */
+/* Einstein summation, composed of permutations, sums and matrix products, two operands at a time. */
 #include <string.h>
 
 #include "autograd/ops/operand.h"
@@ -14,14 +14,14 @@ typedef struct labelled {
     char letter[LS_MAX_DIMS];
 } labelled;
 
-/* What an equation says. */
+/* A parsed equation. */
 typedef struct equation {
     int operands;
     char letter[MOST_OPERANDS][LS_MAX_DIMS + 1];
     int axes[MOST_OPERANDS];
     char output[LS_MAX_DIMS + 1];
     int output_axes;
-    int uses[LETTERS]; /* how many operands that are still to be taken in, and the output, name the letter */
+    int uses[LETTERS]; /* number of uses of each letter in the output and in the operands that are not processed yet */
     int64_t size[LETTERS];
 } equation;
 
@@ -35,7 +35,7 @@ static ls_status refuse(const char *text, const char *why) {
     return ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\": %s", call, text, why);
 }
 
-/* Reads letters up to what is none; where it ended, NULL on failure. */
+/* Reads letters up to the first other character. Returns the end, or NULL on failure. */
 static const char *read_letters(const char *text, const char *at, char *letter, int *count) {
     for (*count = 0; is_letter(*at) || *at == ' '; at++) {
         if (*at == ' ') {
@@ -50,7 +50,7 @@ static const char *read_letters(const char *text, const char *at, char *letter, 
     return at;
 }
 
-/* Without an arrow: the letters that are there once, in alphabetical order, capitals first. */
+/* Without an arrow: the output has the letters that occur once, in alphabetical order, capitals first. */
 static ls_status implicit_output(const char *text, equation *e) {
     int times[LETTERS] = {0};
     for (int i = 0; i < e->operands; i++) {
@@ -135,15 +135,16 @@ static ls_status check_sizes(const char *text, ls_tensor *const *operands, equat
     return LS_OK;
 }
 
-/* ---- computing: each takes a tensor over, NULL too, and gives NULL when something failed --------------------------
+/*
+ * ---- computing: each function consumes its tensors. NULL is allowed, and NULL marks a failure ---------------------
  */
 
-/* `next` instead of what x was made of. */
+/* Replaces x's tensor by `next`, which was computed from it. */
 static void replace(labelled *x, ls_tensor *next) {
     x->tensor = ls_replaced(next, x->tensor, NULL);
 }
 
-/* The axes in the order of these letters, which are all of them. */
+/* Permutes the axes to the order of these letters, which must be all of x's letters. */
 static void order(labelled *x, const char *letter, int count) {
     ls_axes axes = {.count = count};
     bool same = true;
@@ -157,7 +158,7 @@ static void order(labelled *x, const char *letter, int count) {
     memcpy(x->letter, letter, (size_t)count);
 }
 
-/* A letter that is there twice: the diagonal of those two axes, which are brought together last. */
+/* Replaces two axes with the same letter by their diagonal, as the last axis. */
 static void take_diagonal(labelled *x, int first, int second) {
     const int count = x->tensor->ndim;
     const int64_t size = x->tensor->size[first];
@@ -183,14 +184,14 @@ static void take_diagonals(labelled *x) {
         for (int k = i + 1; x->tensor != NULL && k < x->tensor->ndim; k++) {
             if (x->letter[i] == x->letter[k]) {
                 take_diagonal(x, i, k);
-                i = -1; /* the letters have moved: from the start */
+                i = -1; /* the letters have moved: start again */
                 break;
             }
         }
     }
 }
 
-/* Sums over the letters that neither `other` nor what is still to come names. */
+/* Sums over the letters that occur neither in `other` nor in the output or the remaining operands. */
 static void sum_the_rest(const equation *e, labelled *x, const labelled *other) {
     ls_axes axes = {.count = 0};
     int left = 0;
@@ -207,7 +208,7 @@ static void sum_the_rest(const equation *e, labelled *x, const labelled *other) 
     }
 }
 
-/* The letters of a pair: in both and wanted behind it, in one only, and in both and summed over. */
+/* The letters of a pair: in both and needed later, in one only, and in both and summed over. */
 typedef struct split {
     char both[LS_MAX_DIMS], summed[LS_MAX_DIMS], only[2][LS_MAX_DIMS];
     int boths, sums, onlys[2];
@@ -241,7 +242,7 @@ static int64_t size_of(const equation *e, const char *letter, int count) {
     return size;
 }
 
-/* One operand as a batch of matrices: [both, only, summed], or [both, summed, only]. */
+/* Returns one operand as a batch of matrices: [both, only, summed], or [both, summed, only]. */
 static ls_tensor *as_matrices(const equation *e, const split *s, labelled *x, int which) {
     char letter[LS_MAX_DIMS];
     const int only = s->onlys[which];
@@ -256,7 +257,7 @@ static ls_tensor *as_matrices(const equation *e, const split *s, labelled *x, in
     return x->tensor;
 }
 
-/* The product of two whose other letters are summed over already. */
+/* Returns the product of two operands whose other letters are already summed over. */
 static labelled multiply_matrices(const equation *e, const char *text, labelled *a, labelled *b) {
     labelled y = {.tensor = NULL};
     const split s = split_letters(e, a, b);
@@ -280,7 +281,7 @@ static labelled multiply_matrices(const equation *e, const char *text, labelled 
     return y;
 }
 
-/* The product of two, summed over the letters that nothing behind it names; takes both over. */
+/* Returns the product of two operands, summed over the letters that are not needed later. Consumes both. */
 static labelled multiply(const equation *e, const char *text, labelled a, labelled b) {
     labelled y = {.tensor = NULL};
     if (a.tensor != NULL && b.tensor != NULL) {
@@ -297,7 +298,7 @@ static labelled multiply(const equation *e, const char *text, labelled a, labell
     return y;
 }
 
-/* Operand i as it comes, without the letters' uses that it was. */
+/* Returns operand i, with the diagonals of repeated letters, and subtracts its uses of letters. */
 static labelled take_operand(equation *e, ls_tensor *const *operands, int i) {
     labelled x = {.tensor = ls_view_as_is(operands[i])};
     memcpy(x.letter, e->letter[i], (size_t)e->axes[i]);

@@ -1,4 +1,4 @@
-/* Arithmetic element by element: functions of one tensor, of two that broadcast, and of a tensor and a number. */
+/* Element-wise arithmetic: functions of one tensor, of two tensors with broadcasting, and of a tensor and a number. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
@@ -16,7 +16,7 @@ static ls_status backward_from_output(ls_node *node, ls_tensor *gradient) {
                              (const ls_tensor *[]){gradient, node->saved[0]});
 }
 
-/* A linear function is its own derivative. */
+/* The derivative of a linear function is the same function. */
 static ls_status backward_linear(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate_map(node, 0, gradient, node->op->kernel, (const ls_tensor *[]){gradient});
 }
@@ -68,7 +68,7 @@ static ls_status pow_backward(ls_node *node, ls_tensor *gradient) {
     return ls_wants(node, 1) ? ls_accumulate_map(node, 1, gradient, LS_KERNEL(pow_backward_exponent), operands) : LS_OK;
 }
 
-/* The kernel gives the share of its second operand. */
+/* The kernel computes the gradient of its second operand. */
 static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < 2; i++) {
         if (ls_wants(node, i)) {
@@ -81,7 +81,7 @@ static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- rows ----------------------------------------------------------------------------------------------------- */
 
-enum { A = 1, B = 2 }; /* of .reads: the first input, the second */
+enum { A = 1, B = 2 }; /* bits of .reads: the first input, the second */
 
 #define UNARY(name_, gradient_kernel, rule)                                                                            \
     {                                                                                                                  \
@@ -183,7 +183,7 @@ const ls_op *const ls_elementwise_ops[] = {
 
 /* ---- one tensor ----------------------------------------------------------------------------------------------- */
 
-/* A function of real numbers: integers become f32. */
+/* Applies a function of real numbers. Integers become f32. */
 static ls_tensor *real_function(const ls_op *op, ls_tensor *x, const ls_op_parameters *parameters) {
     if (x == NULL || ls_is_plain(x->dtype)) {
         return ls_apply(op, &x, 1, parameters);
@@ -192,7 +192,7 @@ static ls_tensor *real_function(const ls_op *op, ls_tensor *x, const ls_op_param
     return ls_apply_as(op, &x, 1, 1, parameters, ls_compute_dtype(result), result);
 }
 
-/* A function that integers have too. */
+/* Applies a function that also exists for integers. */
 static ls_tensor *any_function(const ls_op *op, ls_tensor *x, const ls_op_parameters *parameters) {
     if (x == NULL || ls_is_plain(x->dtype)) {
         return ls_apply(op, &x, 1, parameters);
@@ -310,12 +310,15 @@ static ls_tensor *arithmetic(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(result), result);
 }
 
-/* A double on the right. */
+/* Arithmetic with a double on the right. */
 static ls_tensor *arithmetic_number(const ls_op *op, ls_tensor *a, double number) {
     return real_function(op, a, &(ls_op_parameters){.number = {number}});
 }
 
-/* An integer on the right; `tensor_op` is the same operation of two tensors. Results that are too large wrap around. */
+/*
+ * Arithmetic with an integer on the right. `tensor_op` is the same operation on two tensors. Results that are too large
+ * wrap around.
+ */
 static ls_tensor *arithmetic_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a,
                                      int64_t number) {
     return a == NULL || ls_dtype_is_floating(a->dtype) ? arithmetic_number(op, a, (double)number)
@@ -391,7 +394,7 @@ ls_tensor *ls_div_unsigned(ls_tensor *a, uint64_t b) {
     return ls_div_number(a, (double)b);
 }
 
-/* Integer powers by way of i64, where they are exact and wrap around as products do. */
+/* Integer powers are computed in i64, which is exact and wraps around as products do. */
 static ls_dtype power_dtype(ls_dtype result) {
     return ls_dtype_is_floating(result) ? ls_compute_dtype(result) : LS_I64;
 }
@@ -405,7 +408,10 @@ ls_tensor *ls_pow_tensor(ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(&pow_op, inputs, 2, 2, NULL, power_dtype(result), result);
 }
 
-/* A whole exponent that f32 would round to another one, which may be even instead of odd, is taken in f64. */
+/*
+ * A whole exponent that f32 cannot represent could change from odd to even by rounding, so the power is computed in
+ * f64.
+ */
 ls_tensor *ls_pow_number(ls_tensor *a, double b) {
     if (a == NULL || a->dtype == LS_F64 || !is_whole(b) || (double)(float)b == b) {
         return arithmetic_number(&pow_number_op, a, b);
@@ -445,7 +451,7 @@ static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_
     if (y == NULL || !ls_dtype_is_floating(b->dtype) || y->dtype == b->dtype) {
         return y;
     }
-    ls_tensor *own = ls_to(y, b->dtype); /* beside halves of no dimensions the number is f32, to be exact */
+    ls_tensor *own = ls_to(y, b->dtype); /* b is a 16-bit float and has no dimensions: the number is f32, to be exact */
     ls_release(y);
     return own;
 }
@@ -476,7 +482,7 @@ ls_tensor *ls_rdiv_number(double a, ls_tensor *b) {
     return beside(ls_div_tensor, ls_number_beside("ls_div", b, a), b);
 }
 
-/* A quotient is a real number, whatever the tensor's dtype holds. */
+/* A quotient is a real number, so the result is floating for every dtype. */
 ls_tensor *ls_rdiv_integer(int64_t a, ls_tensor *b) {
     return ls_rdiv_number((double)a, b);
 }

@@ -1,10 +1,10 @@
-/* The largest and the smallest: max, min, and where they are. */
+/* Maximum and minimum, and their indices. */
 #include "autograd/ops/promote.h"
 #include "autograd/ops/reduce.h"
 
 /* ---- the gradient: to the first extreme of each group --------------------------------------------------------- */
 
-/* x seen with its reduced axes last. */
+/* Views x with its reduced axes last. */
 static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *parameters) {
     int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
     int at = 0;
@@ -19,7 +19,7 @@ static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *paramet
     return ls_stack_view(x, x->ndim, size, stride, 0);
 }
 
-/* A dense tensor in that order of axes, seen in x's order: a view with a reference of the caller's. */
+/* Views a dense tensor of that axis order in x's order. The caller owns the returned reference. */
 static ls_tensor *groups_back(const ls_tensor *dense, const ls_tensor *x, const ls_op_parameters *parameters) {
     int64_t stride[LS_MAX_DIMS];
     int64_t step = 1;
@@ -34,7 +34,7 @@ static ls_tensor *groups_back(const ls_tensor *dense, const ls_tensor *x, const 
     return ls_tensor_view_owned(dense, x->ndim, x->size, stride, 0);
 }
 
-/* rows and spread are [outer, group], g is [outer, 1]. */
+/* Shapes: rows and spread are [outer, group], g is [outer, 1]. */
 static ls_status spread_rows(ls_tensor *spread, ls_tensor *index, const ls_tensor *rows, const ls_tensor *g,
                              size_t kernel) {
     const ls_kernels *kernels = ls_kernels_of(rows);

@@ -1,4 +1,4 @@
-/* Elements picked by index: index_select, embedding, take_along. The gradient is added to where they came from. */
+/* Elements selected by index: index_select, embedding, take_along. The gradient is added at the selected positions. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
@@ -12,7 +12,7 @@ static int axis_of(const ls_op_parameters *parameters) {
     return (int)parameters->integer[0];
 }
 
-/* The kernel that found an index out of range named itself; the user called something else. */
+/* Replaces the kernel's name in its message about an index out of range by the name of the user's call. */
 static ls_status rename_failure(const char *call, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
@@ -20,7 +20,7 @@ static ls_status rename_failure(const char *call, ls_status status) {
     return status == LS_ERR_ARGUMENT && reason != NULL ? ls_fail(status, "%s%s", call, reason) : status;
 }
 
-/* y = kernel(x, index), for x of any strides. */
+/* Computes y = kernel(x, index), for x of any strides. */
 static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *index) {
     ls_tensor *x = ls_dense(call->op->name, call->inputs[X]);
     if (x == NULL) {
@@ -33,7 +33,7 @@ static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *ind
     return status == LS_OK ? LS_OK : rename_failure(call->op->name, status);
 }
 
-/* Adds the gradient, seen as `ndim` sizes, to the elements of x's that were picked. */
+/* Adds the gradient, viewed with `ndim` sizes, to the selected elements of x's gradient. */
 static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const int64_t *size, const ls_tensor *index) {
     ls_tensor *g = ls_dense(node->op->name, gradient);
     ls_tensor *place = g == NULL ? NULL : ls_gradient_place_zeroed(node, X);
@@ -48,7 +48,7 @@ static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const in
     return status;
 }
 
-/* Applies with the index as contiguous i64, and x by way of a dtype that kernels have. */
+/* Applies the operation with a contiguous i64 index, and x converted to a dtype that the kernels support. */
 static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tensor *index) {
     if (!ls_inputs_are_here(op->name, (ls_tensor *[]){x, index}, 2)) {
         return NULL;
@@ -154,7 +154,7 @@ static ls_status embedding_backward(ls_node *node, ls_tensor *gradient) {
     return put_back(node, gradient, 2, (const int64_t[]){index->count, node->inputs[X]->size[1]}, &flat);
 }
 
-/* The samples may pick rows, but not be the rows. */
+/* The samples may select rows, but may not be the rows. */
 static ls_samples_use embedding_samples(ls_samples_call *call) {
     return ls_sample_axis(call, X) < 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
 }

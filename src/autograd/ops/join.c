@@ -1,11 +1,11 @@
-/* Tensors put together or extended: concat, stack, pad. */
+/* Joining and padding tensors: concat, stack, pad. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
 
 /* ---- concat and stack ----------------------------------------------------------------------------------------- */
 
-/* concat's parameters: the axis. The part of y that comes from input i, which begins at `start`. */
+/* For concat, whose parameter is the axis: views the part of y from input i, which begins at `start`. */
 static ls_tensor concat_part(const ls_tensor *y, const ls_op_parameters *parameters, const ls_tensor *input,
                              int64_t start) {
     const int axis = (int)parameters->integer[0];
@@ -49,7 +49,7 @@ static ls_status concat_forward(ls_op_call *call) {
     return LS_OK;
 }
 
-/* Accumulates the part of the gradient that a stack view shows for input i. */
+/* Accumulates the viewed part of the gradient for input i. */
 static ls_status accumulate_part(ls_node *node, int i, const ls_tensor *gradient, const ls_tensor *view) {
     const int64_t bytes = (const char *)view->data - (const char *)gradient->data;
     const int64_t offset = bytes / (int64_t)ls_dtype_size(gradient->dtype);
@@ -106,7 +106,7 @@ static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-/* Samples along different axes: one process would have tensors of different shapes. */
+/* If samples lie along different axes, one process would have tensors of different shapes. */
 static ls_samples_use stack_samples(ls_samples_call *call) {
     for (int i = 0; i < call->input_count; i++) {
         const int axis = ls_sample_axis(call, i);
@@ -118,7 +118,7 @@ static ls_samples_use stack_samples(ls_samples_call *call) {
     return LS_SAMPLES_MOVED;
 }
 
-/* Tensors that one process has once may join the samples along other axes only. */
+/* Inputs without samples may be joined with inputs that have samples only along other axes. */
 static ls_samples_use concat_samples(ls_samples_call *call) {
     const bool along_samples = call->parameters->integer[0] == call->axis;
     for (int i = 0; i < call->input_count; i++) {
@@ -142,7 +142,7 @@ static const ls_op stack_op = {.name = "ls_stack",
                                .backward = stack_backward,
                                .over_samples = stack_samples};
 
-/* Of tensors of one dimensionality: the dtype that all of them promote to. */
+/* Returns the dtype to which all tensors promote; they have the same number of dimensions. */
 static ls_dtype common_dtype(ls_tensor *const *tensors, int count) {
     ls_tensor together = *tensors[0];
     for (int i = 1; i < count; i++) {
@@ -192,7 +192,7 @@ ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis) {
 
 enum { PAD_AXIS, PAD_BEFORE, PAD_AFTER };
 
-/* The part of y that x fills. */
+/* Views the part of y that x fills. */
 static ls_tensor pad_middle(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *p) {
     const int axis = (int)p->integer[PAD_AXIS];
     return ls_stack_view_slice(y, axis, p->integer[PAD_BEFORE], x->size[axis], 1);

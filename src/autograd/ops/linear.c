@@ -5,7 +5,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/samples.h"
 
-/* One call's matrices: z[rows, out] = x[rows, in] weight[out, in]^T. */
+/* The matrices of one call: z[rows, out] = x[rows, in] weight[out, in]^T. */
 typedef struct affine {
     const ls_tensor *x, *weight;
     int64_t rows, in, out;
@@ -13,7 +13,7 @@ typedef struct affine {
     bool x_transposed, weight_transposed;
 } affine;
 
-/* The two rows are told apart by this: only the gradient of relu asks for the output. */
+/* Distinguishes the two rows: only the gradient of relu needs the output. */
 static bool is_relu(const ls_op *op) {
     return op->saves_output;
 }
@@ -32,7 +32,7 @@ static bool matrix_of(const ls_tensor *tensor, int64_t rows, int64_t columns, in
            ls_matrix_layout(rows, columns, tensor->stride[0], tensor->stride[1], leading, transposed);
 }
 
-/* False when one of them must be copied first. */
+/* Returns false if x or weight must be copied first. */
 static bool affine_of(const ls_tensor *x, const ls_tensor *weight, affine *map) {
     *map = (affine){.x = x, .weight = weight, .rows = 1, .in = weight->size[1], .out = weight->size[0]};
     for (int i = 0; i < x->ndim - 1; i++) {
@@ -81,7 +81,7 @@ static ls_status linear_forward(ls_op_call *call) {
         return LS_OK;
     }
     affine map;
-    (void)affine_of(call->inputs[0], call->inputs[1], &map); /* ls_linear_activation has made sure */
+    (void)affine_of(call->inputs[0], call->inputs[1], &map); /* cannot fail: ls_linear_activation has made the copies */
     const ls_gemm gemm = {.dtype = (ls_dtype)output->dtype,
                           .m = map.rows,
                           .n = map.out,
@@ -145,7 +145,7 @@ static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *m
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
-/* The column sums of dz; of one row it is the row. */
+/* Computes the bias gradient: the column sums of dz, or dz itself if it has one row. */
 static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map) {
     bool accumulate;
     ls_tensor *db = ls_gradient_place(node, 2, &accumulate);
@@ -167,7 +167,7 @@ static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map
     return kernels->sum(stream, &sums, &matrix);
 }
 
-/* The gradient before the activation, dense, by a reference of the caller's. */
+/* Returns the gradient before the activation, dense. The caller owns the reference. */
 static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
     if (!is_relu(node->op)) {
         return ls_dense(node->op->name, gradient);
@@ -226,7 +226,7 @@ static const ls_op linear_relu_op = {.name = "ls_linear",
 
 const ls_op *const ls_linear_ops[] = {&linear_op, &linear_relu_op, NULL};
 
-/* Which inputs gemm cannot read as they lie. The shape rule refuses what is not a matrix at all. */
+/* Returns the inputs that gemm cannot read in place. The shape rule refuses inputs that are not matrices. */
 static unsigned must_copy(const ls_tensor *x, const ls_tensor *weight) {
     enum { X = 1, WEIGHT = 2, BIAS = 4 };
     affine map;
@@ -240,7 +240,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     const ls_op *op = activation == LS_ACTIVATION_RELU ? &linear_relu_op : &linear_op;
     ls_tensor *const inputs[] = {x, weight, bias};
     if (x == NULL || weight == NULL) {
-        return ls_apply(op, inputs, 2, NULL); /* refuses */
+        return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
     const int count = bias != NULL ? 3 : 2;
     if (ls_check_floating(op->name, inputs, count) != LS_OK) {

@@ -1,4 +1,4 @@
-/* The affine map with its activation as one node of the tape: what a Linear followed by a ReLU becomes. */
+/* Linear map and activation as one node of the tape: used for a Linear followed by a ReLU. */
 #ifndef LS_AUTOGRAD_OPS_LINEAR_H
 #define LS_AUTOGRAD_OPS_LINEAR_H
 
@@ -6,7 +6,7 @@
 
 #include "tensor/kernels.h"
 
-/* activation(x weight^T + bias), as ls_linear otherwise. */
+/* Computes activation(x weight^T + bias), with the rules of ls_linear. */
 ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_activation activation);
 
 #endif

@@ -1,11 +1,11 @@
-/* Losses of x and target element by element: (x - target)^2 and its kin. Class losses are in class_loss.c. */
+/* Element-wise losses of x and target, such as (x - target)^2. Class losses are in class_loss.c. */
 #include "autograd/ops/loss.h"
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* integer[] of the parameters; number[] holds what the kernel wants. */
+/* Index in integer[] of the parameters; number[] holds the kernel's numbers. */
 enum { REDUCTION };
 
 ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction) {
@@ -55,7 +55,7 @@ static ls_status loss_forward(ls_op_call *call) {
         return ls_forward_map(call);
     }
     const ls_tensor *const *operands = (const ls_tensor *const *)call->inputs;
-    if (x->count == 1) { /* its own mean and sum */
+    if (x->count == 1) { /* one element is its own mean and sum */
         ls_tensor element = ls_stack_view_dense(call->output, x->ndim, x->size);
         return ls_map(call->op->kernel, &element, operands, call->parameters->number);
     }
@@ -111,7 +111,7 @@ static ls_status of_x_by_kernel(const ls_node *node, ls_tensor *d, const ls_tens
     return ls_map(node->op->kernel_backward, d, operands, node->parameters.number);
 }
 
-/* Losses of x - target alone. */
+/* For losses of x - target only. */
 static ls_status negative_of_x(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
     LS_TRY(of_x_by_kernel(node, d, g));
     return ls_kernels_of(d)->neg(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL);
@@ -121,14 +121,14 @@ static ls_status difference_backward(ls_node *node, ls_tensor *gradient) {
     return loss_backward(node, gradient, of_x_by_kernel, negative_of_x);
 }
 
-/* d = max(log(d), -100), as the loss holds its logarithms. */
+/* Computes d = max(log(d), -100), the bound of the loss. */
 static ls_status bounded_log(ls_tensor *d) {
     const ls_kernels *kernels = ls_kernels_of(d);
     LS_TRY(kernels->log(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL));
     return kernels->maximum_number(ls_stream_of(d), d, (const ls_tensor *[]){d}, (const double[]){-100.0});
 }
 
-/* d = g (log(1 - p) - log p), with room for one of the logarithms. */
+/* Computes d = g (log(1 - p) - log p). `room` is memory for one of the logarithms. */
 static ls_status bce_of_target_with(const ls_node *node, ls_tensor *d, const ls_tensor *g, ls_tensor *room) {
     const ls_kernels *kernels = ls_kernels_of(d);
     ls_stream *stream = ls_stream_of(d);
@@ -160,7 +160,7 @@ static ls_status negative_product(ls_tensor *d, const ls_tensor *g, const ls_ten
     return kernels->neg(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL);
 }
 
-/* log(1 - p) - log p of p = sigmoid(x) is -x. */
+/* For p = sigmoid(x): log(1 - p) - log p = -x. */
 static ls_status logits_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
     return negative_product(d, g, node->inputs[0]);
 }
@@ -173,7 +173,7 @@ static ls_status kl_of_x(const ls_node *node, ls_tensor *d, const ls_tensor *g) 
     return negative_product(d, g, node->inputs[1]);
 }
 
-/* d = g (log t + 1 - x) where t > 0, else 0, with room for the condition and for the 0. */
+/* Computes d = g (log t + 1 - x) where t > 0, else 0. The other tensors are memory for the condition and for the 0. */
 static ls_status kl_of_target_with(const ls_node *node, ls_tensor *d, const ls_tensor *g, ls_tensor *positive,
                                    ls_tensor *zero) {
     const ls_kernels *kernels = ls_kernels_of(d);
@@ -258,7 +258,7 @@ static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, l
                              double number) {
     ls_tensor *const inputs[] = {x, target};
     if (x == NULL || target == NULL) {
-        return ls_apply(op, inputs, 2, NULL); /* refuses */
+        return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
     if (ls_loss_check_reduction(op->name, reduction) != LS_OK) {
         return ls_scope_failed();
@@ -285,7 +285,10 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_
     return apply_loss(&huber_op, x, target, reduction, delta);
 }
 
-/* Logits given by mistake would make a loss that looks like one. NaN passes, as through every loss. */
+/*
+ * Checks that elements are in [0, 1], because logits given by mistake could give a plausible loss. NaN is accepted, as
+ * in every loss.
+ */
 static ls_status check_probabilities(ls_tensor *probability) {
     if (probability == NULL || probability->count == 0 || probability->dtype == LS_BOOL) {
         return LS_OK;
@@ -314,7 +317,7 @@ ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduct
     return apply_loss(&bce_op, probability, target, reduction, 0.0);
 }
 
-/* Whether a weight leaves the shape of the logits as it is. */
+/* Checks that the weight broadcasts to the shape of the logits. */
 static ls_status check_weight(const char *which, const ls_tensor *weight, const ls_tensor *logits) {
     int ndim = 0;
     int64_t size[LS_MAX_DIMS];
@@ -329,14 +332,14 @@ static ls_status check_weight(const char *which, const ls_tensor *weight, const 
                          LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
 }
 
-/* 1 + (pos_weight - 1) * target. */
+/* Computes 1 + (pos_weight - 1) * target. */
 static ls_tensor *positive_factor(ls_tensor *target, ls_tensor *pos_weight) {
     ls_tensor *more = ls_sub_number(pos_weight, 1);
     more = more == NULL ? NULL : ls_replaced(ls_mul_tensor(more, target), more, NULL);
     return more == NULL ? NULL : ls_replaced(ls_add_number(more, 1), more, NULL);
 }
 
-/* The factor times log(1 + exp(-x)). */
+/* Computes the factor times log(1 + exp(-x)). */
 static ls_tensor *positive_part(ls_tensor *x, ls_tensor *target, ls_tensor *pos_weight) {
     ls_tensor *part = ls_neg(x);
     part = part == NULL ? NULL : ls_replaced(ls_softplus(part), part, NULL);
@@ -348,7 +351,7 @@ static ls_tensor *positive_part(ls_tensor *x, ls_tensor *target, ls_tensor *pos_
     return ls_replaced(y, part, NULL);
 }
 
-/* weight * ((1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + exp(-x))) of each element. */
+/* Computes weight * ((1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + exp(-x))) of each element. */
 static ls_tensor *weighted_bce(ls_tensor *x, ls_tensor *target, const ls_bce_with_logits_options *options) {
     ls_tensor *product = ls_mul_tensor(x, target);
     ls_tensor *rest = product == NULL ? NULL : ls_replaced(ls_sub_tensor(x, product), product, NULL);

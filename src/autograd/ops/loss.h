@@ -1,4 +1,4 @@
-/* What losses share: their reductions. */
+/* Reductions of losses. */
 #ifndef LS_AUTOGRAD_OPS_LOSS_H
 #define LS_AUTOGRAD_OPS_LOSS_H
 
@@ -6,14 +6,16 @@
 
 #include "tensor/tensor.h"
 
-/* LS_OK for a reduction that is one. */
+/* Fails unless `reduction` is a valid value. */
 ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction);
 
-/* total = factor * the sum of all elements; total has one element, both are dense. */
+/* Computes total = factor * the sum of all elements. `total` has one element; both are dense. */
 ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor);
 
-/* The mean or the sum of the elements, or the elements; consumes them. NULL gives NULL. For losses that are composed of
- * other operations. */
+/*
+ * Returns the mean or the sum of the elements, or the elements. Consumes `elements`; NULL gives NULL. For losses that
+ * are composed of other operations.
+ */
 ls_tensor *ls_loss_reduced(ls_tensor *elements, ls_loss_reduction reduction);
 
 #endif

@@ -1,12 +1,12 @@
-/* Elements chosen by truths and by their places, composed of comparisons and ls_where. */
+/* Elements selected by masks and by position, composed of comparisons and ls_where. */
 #include "autograd/ops/ops.h"
 
-/* A tensor of no dimensions beside x, of its dtype. */
+/* Returns a tensor without dimensions, of x's dtype and device. */
 static ls_tensor *number_beside(const char *call, const ls_tensor *x, double value) {
     return ls_tensor_give(ls_number_owned(call, ls_tensor_device(x), (ls_dtype)x->dtype, value));
 }
 
-/* x where `mask`, else zero; consumes the mask. */
+/* Returns x where `mask` is true, else zero. Consumes the mask. */
 static ls_tensor *kept(const char *call, ls_tensor *x, ls_tensor *mask) {
     ls_tensor *zero = mask == NULL ? NULL : number_beside(call, x, 0);
     ls_tensor *y = zero == NULL ? NULL : ls_where(mask, x, zero);
@@ -40,7 +40,7 @@ ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
     return y;
 }
 
-/* 0, 1, ... along one axis of a tensor of [rows, columns], on x's device. */
+/* Returns 0, 1, ... along one axis of a tensor of [rows, columns], on x's device. */
 static ls_tensor *counted(const char *call, const ls_tensor *x, int64_t rows, int64_t columns) {
     ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), 2, (const int64_t[]){rows, columns}, LS_I64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
@@ -50,7 +50,7 @@ static ls_tensor *counted(const char *call, const ls_tensor *x, int64_t rows, in
     return y;
 }
 
-/* A triangle of each matrix of x: columns up to, or from, the row plus `diagonal`. */
+/* Returns a triangle of each matrix of x: columns up to, or from, row + `diagonal`. */
 static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, bool upper) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
@@ -59,7 +59,8 @@ static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, boo
         return ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no matrices: two dimensions or more", call, LS_SHAPE_TEXT(x));
     }
     const int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];
-    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal; /* further away is the same */
+    /* a larger distance has the same result */
+    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
     ls_tensor *row = counted(call, x, rows, 1);
     ls_tensor *column = row == NULL ? NULL : counted(call, x, 1, columns);
     ls_tensor *end = column == NULL ? NULL : ls_add_integer(row, diagonal);

@@ -5,15 +5,15 @@
 #include "autograd/ops/ops.h"
 #include "autograd/samples.h"
 
-/* One of the three matrices of a product, or a batch of them: vectors are matrices of one row or one column. */
+/* One of the three matrices of a product, or a batch of matrices. A vector is a matrix with one row or one column. */
 typedef struct operand {
     const ls_tensor *tensor;
     int64_t rows, columns;
     int64_t row_stride, column_stride;
-    int64_t batch_stride[LS_MAX_DIMS]; /* along the product's batch axes; 0 where it repeats */
+    int64_t batch_stride[LS_MAX_DIMS]; /* along the product's batch axes; 0 along axes where the matrix repeats */
 } operand;
 
-/* c = a b for every index of the batch axes. */
+/* Computes c = a b for every index of the batch axes. */
 typedef struct batched_product {
     int batch_ndim;
     int64_t batch[LS_MAX_DIMS];
@@ -21,7 +21,7 @@ typedef struct batched_product {
     ls_dtype rounds_to; /* see ls_gemm */
 } batched_product;
 
-/* The last axes of a tensor that are matrix axes; those before are batch axes. */
+/* Returns the number of matrix axes of a tensor: its last axes. The axes before them are batch axes. */
 static int matrix_axes(const ls_tensor *tensor) {
     return tensor->ndim < 2 ? tensor->ndim : 2;
 }
@@ -46,14 +46,17 @@ static operand operand_of(const ls_tensor *tensor, bool has_rows, bool has_colum
     return result;
 }
 
-/* Whether gemm can read it as it lies. */
+/* Returns whether gemm can read the matrix in place. */
 static bool readable(const operand *o) {
     int64_t leading;
     bool transposed;
     return ls_matrix_layout(o->rows, o->columns, o->row_stride, o->column_stride, &leading, &transposed);
 }
 
-/* Takes the last batch axis, of `count` positions, into the rows of `o`; false when they do not go on evenly. */
+/*
+ * Merges the last batch axis, of size `count`, into the rows of `o`. Returns false if the combined stride is not
+ * uniform.
+ */
 static bool fold(operand *o, int axis, int64_t count) {
     const int64_t step = o->batch_stride[axis];
     if (step == 0 || (o->rows > 1 && step != o->rows * o->row_stride)) {
@@ -65,8 +68,8 @@ static bool fold(operand *o, int axis, int64_t count) {
 }
 
 /*
- * Where b is the same matrix for a batch axis along which the rows of a and of c go on evenly, that axis is more rows:
- * one large product in place of many.
+ * If b is the same matrix along a batch axis, and the rows of a and c continue with a uniform stride along it, the axis
+ * is merged into the rows: one large product instead of many.
  */
 static void fold_batch_into_rows(batched_product *p) {
     for (int last = p->batch_ndim - 1; last >= 0; last--) {
@@ -98,7 +101,7 @@ static batched_product product_of(const ls_tensor *a, const ls_tensor *b, const 
     return result;
 }
 
-/* The next index of the batch; false after the last. */
+/* Advances to the next index of the batch. Returns false after the last. */
 static bool next_index(const batched_product *p, int64_t *index) {
     for (int i = p->batch_ndim - 1; i >= 0; i--) {
         if (++index[i] < p->batch[i]) {
@@ -117,7 +120,7 @@ static char *matrix_at(const operand *o, const batched_product *p, const int64_t
     return (char *)o->tensor->data + offset * (int64_t)ls_dtype_size((ls_dtype)o->tensor->dtype);
 }
 
-/* Whether a matrix of `o` that repeats along batch axes has been visited before `index`. */
+/* Returns whether a matrix of `o` that repeats along batch axes was visited before `index`. */
 static bool visited(const operand *o, const batched_product *p, const int64_t *index) {
     for (int i = 0; i < p->batch_ndim; i++) {
         if (index[i] > 0 && o->batch_stride[i] == 0) {
@@ -140,8 +143,8 @@ static void set_b(ls_gemm *gemm, const operand *o, bool transpose) {
 }
 
 /*
- * target (+)= left right for every index of the batch, either factor transposed where asked; k is the inner size. The
- * target is dense, and a target that repeats along batch axes gathers the sum over them.
+ * Computes target (+)= left right for every index of the batch. Each factor may be transposed; k is the inner size. The
+ * target is dense. A target that repeats along batch axes receives the sum over them.
  */
 static ls_status multiply(const batched_product *p, const operand *left, bool transpose_left, const operand *right,
                           bool transpose_right, const operand *target, bool accumulate) {
@@ -166,7 +169,7 @@ static ls_status multiply(const batched_product *p, const operand *left, bool tr
     set_a(&gemm, left, transpose_left);
     set_b(&gemm, right, transpose_right);
     gemm.ldc = target->rows > 1 ? target->row_stride : target->columns;
-    /* The last axis of the batch is the kernel's, unless all its products go to one place. */
+    /* The kernel loops over the last batch axis, unless its products are all added into one matrix. */
     batched_product outer = *p;
     const int last = p->batch_ndim - 1;
     if (last >= 0 && target->batch_stride[last] != 0) {
@@ -192,7 +195,7 @@ static ls_status refuse(const char *why, const ls_op_call *call) {
                    LS_SHAPE_TEXT(call->inputs[1]), why);
 }
 
-/* The size of a's and b's batch axes together at `from_end` (1: the last batch axis); -1 when they do not fit. */
+/* Returns the common size of a's and b's batch axes at `from_end` (1: the last batch axis); -1 if they do not fit. */
 static int64_t batch_size(const ls_tensor *a, const ls_tensor *b, int from_end) {
     const int a_axis = a->ndim - matrix_axes(a) - from_end;
     const int b_axis = b->ndim - matrix_axes(b) - from_end;
@@ -242,7 +245,7 @@ static ls_status matmul_forward(ls_op_call *call) {
     return multiply(&p, &p.a, false, &p.b, false, &p.c, false);
 }
 
-/* da = dc b^T and db = a^T dc, written where the gradients are. */
+/* Computes da = dc b^T and db = a^T dc, directly in the gradients' memory. */
 static ls_status matmul_gradients(ls_node *node, const ls_tensor *gradient) {
     bool accumulate;
     if (ls_wants(node, 0)) {
@@ -272,8 +275,10 @@ static ls_status matmul_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* The place of input i's samples among the axes of the product, counted from the last one, which is 1; 0: none, -1:
- * they are summed over. A vector has no axis of its own in the product. */
+/*
+ * Returns the axis of input i's samples in the product, counted from the last axis, which is 1. Returns 0 if it has no
+ * samples, and -1 if they are summed over. A vector has no axis in the product.
+ */
 static int place_from_end(const ls_samples_call *call, int i) {
     const int ndim = call->inputs[i]->ndim, axis = ls_sample_axis(call, i);
     const int place = ndim - axis, inner = i == 0 || ndim == 1 ? 1 : 2, other_inner = i == 0 ? 1 : 2;
@@ -283,7 +288,7 @@ static int place_from_end(const ls_samples_call *call, int i) {
     return place == inner ? -1 : place - (call->inputs[1 - i]->ndim == 1 && place > other_inner);
 }
 
-/* Samples that both inputs have lie along the same axis of the product, and not along the inner one. */
+/* If both inputs have samples, these lie along the same axis of the product, which is not the inner axis. */
 static ls_samples_use matmul_samples(ls_samples_call *call) {
     const int a = place_from_end(call, 0), b = place_from_end(call, 1);
     if (a < 0 || b < 0 || (a > 0 && b > 0 && a != b)) {
@@ -305,7 +310,7 @@ const ls_op *const ls_matmul_ops[] = {&matmul_op, NULL};
 ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b) {
     ls_tensor *const inputs[] = {a, b};
     if (a == NULL || b == NULL) {
-        return ls_apply(&matmul_op, inputs, 2, NULL); /* refuses */
+        return ls_apply(&matmul_op, inputs, 2, NULL); /* reports the error */
     }
     if (ls_check_floating(matmul_op.name, inputs, 2) != LS_OK) {
         return ls_scope_failed();

@@ -4,7 +4,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* The inputs that both have first; what batch_norm adds are the statistics it computed. */
+/* The inputs, common to both norms first. batch_norm adds the statistics that it computed. */
 enum { X, WEIGHT, BIAS, MEAN, RSTD };
 
 static ls_status check_epsilon(const char *call, double epsilon) {
@@ -14,7 +14,7 @@ static ls_status check_epsilon(const char *call, double epsilon) {
     return LS_OK;
 }
 
-/* Where the gradients of a norm go; NULL where none is wanted. */
+/* Outputs for the gradients of a norm; NULL for gradients that are not wanted. */
 typedef struct norm_gradients {
     ls_tensor *dx, *weight, *bias;
 } norm_gradients;
@@ -52,7 +52,7 @@ static ls_status norm_backward(ls_node *node, ls_tensor *gradient, norm_rule rul
 
 /* ---- layer_norm -------------------------------------------------------------------------------------------------- */
 
-/* saved[] of its node, and integer[] of its parameters. */
+/* Indices in saved[] of the node, and in integer[] of the parameters. */
 enum { SAVED_MEAN, SAVED_RSTD };
 enum { WIDTH, AXES, NOT_CENTERED };
 
@@ -100,7 +100,7 @@ static const ls_op rms_norm_op = {.name = "ls_rms_norm",
                                   .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
                                   .optional = 1U << WEIGHT | 1U << BIAS};
 
-/* Whether `part` (may be NULL) has the last `axes` sizes of x. */
+/* Returns whether `part` (may be NULL) has the last `axes` sizes of x. */
 static bool ends(const ls_tensor *x, const ls_tensor *part, int axes) {
     bool fits = part == NULL || part->ndim == axes;
     for (int i = 0; part != NULL && fits && i < axes; i++) {
@@ -129,7 +129,7 @@ static ls_tensor *norm_rows(const ls_op *op, ls_tensor *x, int axes, ls_tensor *
                             double epsilon) {
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL) {
-        return ls_apply(op, inputs, 3, NULL); /* refuses */
+        return ls_apply(op, inputs, 3, NULL); /* reports the error */
     }
     if (axes == 0) {
         axes = weight != NULL ? weight->ndim : bias != NULL ? bias->ndim : 0;
@@ -155,11 +155,11 @@ ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon
 
 /* ---- batch_norm -------------------------------------------------------------------------------------------------- */
 
-/* integer[] and number[] of its parameters; the context is the ls_batch_part, where ranks share the batch. */
+/* Indices in integer[] and number[] of the parameters. If ranks share the batch, the context is the ls_batch_part. */
 enum { TRAINING };
 enum { VALUES_A_CHANNEL }; /* of all ranks */
 
-/* x [n, channels, ...] as the kernels take it: [n, channels, inner]. */
+/* Views x [n, channels, ...] in the kernels' shape [n, channels, inner]. */
 static ls_tensor view_by_channels(const ls_tensor *x) {
     int64_t inner = 1;
     for (int i = 2; i < x->ndim; i++) {
@@ -214,14 +214,14 @@ static ls_status convert(ls_tensor *y, const ls_tensor *x) {
     return (y->dtype == x->dtype ? kernels->copy : kernels->cast)(ls_stream_of(y), y, x);
 }
 
-/* Sums of the numbers, f64 and dense, over ranks. */
+/* Sums the numbers, f64 and dense, over ranks. */
 static ls_status add_over_ranks(ls_batch_part *part, const ls_tensor *numbers) {
     ls_host_view view;
     LS_TRY(ls_host_view_begin(&view, numbers, LS_HOST_READ | LS_HOST_WRITE));
     return ls_host_view_end(&view, part->add(part, view.memory, numbers->count));
 }
 
-/* d += sums, in the dtype of d, times `factor`, which may be NULL. */
+/* Computes d += sums, times `factor` unless that is NULL, in the dtype of d. */
 static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *factor) {
     const ls_kernels *kernels = ls_kernels_of(d);
     ls_stream *stream = ls_stream_of(d);
@@ -238,9 +238,11 @@ static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *
     return status;
 }
 
-/* saved[] of the node of shared_norm_op while a backward pass runs: per channel the sum of g, then per channel that of
- * (x - mean) g. After the sums of all ranks come three numbers: how many ranks have a gradient in this pass, how many
- * may have one in a later pass, and on how many the pass has failed. */
+/*
+ * Indices in saved[] of the node of shared_norm_op during a backward pass. Each tensor has, per channel, the sum of g,
+ * then, per channel, the sum of (x - mean) g. The sums of all ranks are followed by three numbers: the number of ranks
+ * that have a gradient in this pass, that may have one in a later pass, and on which the pass has failed.
+ */
 enum { OWN_SUMS, ALL_SUMS };
 enum { SUMS_A_CHANNEL = 2 };
 enum { REACHED_NOW, REACHED_LATER, REACH_FAILED, REACHES };
@@ -258,7 +260,7 @@ static ls_tensor *new_sums(const ls_node *node, int64_t more) {
     return ls_tensor_new_owned(node->op->name, ls_tensor_device(x), 1, &size, LS_F64);
 }
 
-/* Zeros without a gradient. */
+/* Computes this rank's sums; they are zeros without a gradient. */
 static ls_status compute_sums(const ls_node *node, ls_tensor *sums) {
     const ls_kernels *kernels = ls_kernels_of(sums);
     ls_stream *stream = ls_stream_of(sums);
@@ -279,7 +281,7 @@ static ls_status compute_sums(const ls_node *node, ls_tensor *sums) {
     return status;
 }
 
-/* The sums over all ranks and what the ranks say of the node travel together. */
+/* Sums over all ranks, and in the same message agrees on the reach of the node. */
 static ls_status add_sums_over_ranks(ls_node *node, ls_reach *reach) {
     const ls_tensor *own = node->saved[OWN_SUMS], *all = node->saved[ALL_SUMS];
     ls_tensor sums = ls_stack_view_slice(all, 0, 0, own->count, 1);
@@ -318,7 +320,7 @@ static ls_status shared_norm_agree(ls_node *node, ls_reach *reach) {
     return status;
 }
 
-/* The gradients of weight and bias are of this rank's sums, that of x is of all ranks'. */
+/* The gradients of weight and bias use this rank's sums; the gradient of x uses the sums of all ranks. */
 static ls_status shared_norm_rule(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d) {
     ls_tensor *const *inputs = node->inputs;
     const int64_t channels = inputs[X]->size[1];
@@ -354,7 +356,7 @@ static void hold_part(void *context, bool hold) {
     }
 }
 
-/* Its statistics are those of the global batch. */
+/* Samples stay apart, because the statistics are of the global batch. */
 static ls_samples_use shared_norm_samples(ls_samples_call *call) {
     return call->axis != 1 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
@@ -372,8 +374,8 @@ static const ls_op shared_norm_op = {
     .optional = 1U << WEIGHT | 1U << BIAS};
 
 /*
- * Mean and (biased) variance over all ranks in two passes, as of one batch: the deviations are from the mean of all, so
- * nothing cancels. `room` is for a number a channel, and one more.
+ * Computes mean and (biased) variance over all ranks in two passes, as for one batch: the deviations are from the
+ * global mean, which avoids cancellation. `room` holds a number per channel, and one more.
  */
 static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                 ls_tensor *room, double *values) {
@@ -398,7 +400,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     return convert(variance, &sums);
 }
 
-/* `*values` a channel here become those of all ranks. */
+/* Replaces `*values`, the number of values per channel here, by the number on all ranks. */
 static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                    double *values) {
     const int64_t size = mean->count + 1;
@@ -411,12 +413,12 @@ static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_t
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
-/* One call's arguments. */
+/* The arguments of one call. */
 typedef struct batch_norm {
     ls_tensor *x, *running_mean, *running_var, *weight, *bias;
     bool training;
     double momentum, epsilon;
-    ls_batch_part *part; /* of a batch that ranks share, in training; or NULL */
+    ls_batch_part *part; /* if ranks share the batch, in training; or NULL */
 } batch_norm;
 
 static ls_status check_channels(const batch_norm *norm) {
@@ -432,7 +434,7 @@ static ls_status check_channels(const batch_norm *norm) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
                            LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
         }
-        const bool own = i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be halves as x is */
+        const bool own = i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be 16-bit floats if x is */
         if (part->dtype != compute && !own) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be %s for x of %s", names[i],
                            ls_dtype_name((ls_dtype)part->dtype), ls_dtype_name(compute),
@@ -466,7 +468,7 @@ static ls_status check_batch_norm(const batch_norm *norm) {
     return LS_OK;
 }
 
-/* running += momentum * (present - running). */
+/* Computes running += momentum * (present - running). */
 static ls_status move_running(ls_tensor *running, const ls_tensor *present, double momentum, double correction) {
     const ls_kernels *kernels = ls_kernels_of(running);
     ls_stream *stream = ls_stream_of(running);
@@ -476,7 +478,7 @@ static ls_status move_running(ls_tensor *running, const ls_tensor *present, doub
     return kernels->axpy(stream, dtype, running->count, momentum * correction, present->data, running->data);
 }
 
-/* rstd = 1 / sqrt(variance + epsilon); they may be one. */
+/* Computes rstd = 1 / sqrt(variance + epsilon). Both may be the same tensor. */
 static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double epsilon) {
     const ls_kernels *kernels = ls_kernels_of(rstd);
     ls_stream *stream = ls_stream_of(rstd);
@@ -484,7 +486,7 @@ static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double ep
     return kernels->pow_number(stream, rstd, (const ls_tensor *[]){rstd}, (const double[]){-0.5});
 }
 
-/* Statistics of no samples are zeros, and leave the running ones as they are. */
+/* For an empty batch, the statistics are zeros, and the running statistics are unchanged. */
 static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd,
                                   double *samples) {
     const ls_tensor x = view_by_channels(dense);
@@ -508,7 +510,7 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
     return take_rstd(rstd, rstd, norm->epsilon);
 }
 
-/* On x that is dense and plain. */
+/* Applies the norm to a dense x of f32 or f64. */
 static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
     ls_tensor *rstd = ls_tensor_new_owned("ls_batch_norm", ls_tensor_device(x), 1, &x->size[1], (ls_dtype)x->dtype);
     ls_tensor *mean = NULL;
@@ -540,7 +542,7 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                          ls_tensor *bias, bool training, double momentum, double epsilon) {
     if (x == NULL) {
-        return ls_apply(&batch_norm_op, &x, 1, NULL); /* refuses */
+        return ls_apply(&batch_norm_op, &x, 1, NULL); /* reports the error */
     }
     if (!ls_inputs_are_here(batch_norm_op.name, (ls_tensor *[]){x, running_mean, running_var, weight, bias}, 5)) {
         return NULL;

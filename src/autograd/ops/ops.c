@@ -15,7 +15,7 @@ const ls_op *const *const ls_op_families[] = {
 bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count) {
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] == NULL) {
-            return ls_apply(&(const ls_op){.name = call}, inputs, input_count, NULL) != NULL; /* refuses */
+            return ls_apply(&(const ls_op){.name = call}, inputs, input_count, NULL) != NULL; /* reports the error */
         }
     }
     return ls_inputs_are_here(call, inputs, input_count);
@@ -29,7 +29,7 @@ int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
     return index;
 }
 
-/* "the last axis" reads better than a number that is the same for no two operands. */
+/* "the last axis" reads better than a number, which would differ between operands. */
 static ls_status broadcast_failed(const char *call, const ls_tensor *a, const ls_tensor *b, int from_end) {
     const int64_t a_size = a->size[a->ndim - from_end], b_size = b->size[b->ndim - from_end];
     char axis[32];
@@ -59,7 +59,7 @@ ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_ten
 ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype) {
     const char *name = call->op->name;
     const ls_tensor *first = call->inputs[0];
-    ls_tensor together; /* ndim and size only: what the inputs seen so far have together */
+    ls_tensor together; /* only ndim and size: the broadcast shape of the inputs so far */
     for (int i = 1; i < call->input_count; i++) {
         const ls_tensor *next = call->inputs[i];
         if (!ls_tensor_same_shape(first, next)) {
@@ -109,7 +109,7 @@ void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
     }
 }
 
-/* Only what kernels read is set: stack views are made many times in a small training step. */
+/* Sets only the members that kernels read, because a small training step makes many stack views. */
 static inline void begin_view(ls_tensor *view, const ls_tensor *base, int ndim) {
     view->data = base->data;
     view->storage = base->storage;

@@ -1,13 +1,13 @@
 /*
- * autograd/ops: one file per family of operations, each a list of `static const ls_op` rows over rules that the family
- * shares. This header: what the families share with one another. Dtype promotion is in promote.h.
+ * autograd/ops: one file per family of operations. Each family is a list of `static const ls_op` rows over shared
+ * rules. This header: functions shared by the families. Dtype promotion is in promote.h.
  */
 #ifndef LS_AUTOGRAD_OPS_H
 #define LS_AUTOGRAD_OPS_H
 
 #include "autograd/op.h"
 
-/* The rows of each family, NULL at the end: what the gradient-check table goes through. */
+/* The rows of each family, NULL at the end; the gradient-check table goes through them. */
 extern const ls_op *const ls_elementwise_ops[];
 extern const ls_op *const ls_steps_ops[];
 extern const ls_op *const ls_compare_ops[];
@@ -32,58 +32,58 @@ extern const ls_op *const ls_loss_ops[];
 extern const ls_op *const ls_class_loss_ops[];
 extern const ls_op *const ls_random_ops[];
 
-/* All of these families, NULL at the end. */
+/* All these families, NULL at the end. */
 extern const ls_op *const *const ls_op_families[];
 
-/* Sets the error, notes it in the scope and gives NULL: how a public function refuses its arguments. */
+/* Sets the error, notes it in the scope and returns NULL. For public functions that refuse their arguments. */
 #define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
 
-/* False, with the error noted, when one of the inputs is NULL or gone: for calls that are composed of others. */
+/* Returns false, with the error noted, if an input is NULL or was freed. For calls that are composed of others. */
 bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count);
 
-/* `axis` of x as 0..ndim-1; -1 with the error set and noted when there is no such axis. */
+/* Returns `axis` of x in 0..ndim-1; -1 with the error set and noted if there is no such axis. */
 int ls_op_axis(const char *call, const ls_tensor *x, int axis);
 
-/* Where a new axis goes: 0..ndim; -1 with the error set and noted. */
+/* Returns the position of a new axis, in 0..ndim; -1 with the error set and noted if it is invalid. */
 int ls_op_new_axis(const char *call, const ls_tensor *x, int axis);
 
-/* reshape.c: the operation behind ls_reshape. It makes a view, with the strides of ls_view_strides. */
+/* reshape.c: the operation of ls_reshape. It makes a view, with the strides of ls_view_strides. */
 extern const ls_op ls_reshape_op;
 
-/* The strides that show x in another shape without moving anything. Returns false if there are none. */
+/* Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist. */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride);
 
-/* Sizes as parameters: the sizes are the integers, and their number is the first number. */
+/* Returns sizes as parameters: the sizes are the integers, and their count is the first number. */
 ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size);
 
-/* x's elements as another tensor in the same shape: a view on the tape. */
+/* Returns a view of x in the same shape, on the tape. */
 ls_tensor *ls_view_as_is(ls_tensor *x);
 
-/* The shape that a and b have together, as NumPy broadcasts; LS_ERR_SHAPE names the axis that does not fit. */
+/* Computes the shape of a and b after NumPy broadcasting. LS_ERR_SHAPE names the axis that does not fit. */
 ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size);
 
-/* Shape rule: the output has the dtype and the shape of all inputs (1 to 3) together. */
+/* Shape rule: the output has the given dtype and the broadcast shape of all inputs (1 to 3). */
 ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype);
 
-/* A tensor of no dimensions outside any scope. */
+/* Returns a tensor without dimensions, outside any scope. */
 ls_tensor *ls_number_owned(const char *call, const ls_device *device, ls_dtype dtype, double value);
 
 /* The strides of a dense tensor. */
 void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride);
 
-/* A reference of the caller's to x itself when it is contiguous, else to a dense copy outside any scope and tape. */
+/* Returns x itself if it is contiguous, else a dense copy outside any scope and tape. The caller owns the reference. */
 ls_tensor *ls_dense(const char *call, ls_tensor *x);
 
 /*
- * Looks: records on the stack that show (part of) a tensor in another shape, for kernels, which keep nothing. They hold
- * no reference and are in no scope.
+ * Stack views: records on the stack that show (part of) a tensor in another shape. For kernels, which keep no
+ * reference. They hold no reference and are in no scope.
  */
 ls_tensor ls_stack_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
-/* The same elements of a contiguous tensor in another shape. */
+/* Views the elements of a contiguous tensor in another shape. */
 ls_tensor ls_stack_view_dense(const ls_tensor *base, int ndim, const int64_t *size);
-/* `length` positions along `axis` from `start`, every `step`-th. */
+/* Views `length` positions along `axis` from `start`, every `step`-th. */
 ls_tensor ls_stack_view_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step);
-/* Position `index` along `axis`, which goes away. */
+/* Views position `index` along `axis`; the view lacks this axis. */
 ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index);
 
 /* Runs the map kernel at `kernel` on the device of y. */
@@ -96,21 +96,23 @@ static inline ls_status ls_map(size_t kernel, ls_tensor *y, const ls_tensor *con
 ls_status ls_shape_as_input(ls_op_call *call);
 ls_status ls_forward_map(ls_op_call *call);
 
-/* Of rows that go along the axis integer[0]: what they make of samples. */
+/* Rule for samples of operations along the axis integer[0]. */
 ls_samples_use ls_mixes_along_axis(ls_samples_call *call);
 
-/* Backward rule: the gradient is handed on as it is. */
+/* Backward rule: passes the gradient on unchanged. */
 ls_status ls_backward_same(ls_node *node, ls_tensor *gradient);
 
-/* Gives input i the map of the operands, computed in the shape of `gradient` (the node's). */
+/* Adds the map of the operands, computed in the shape of `gradient` (the node's), to the gradient of input i. */
 ls_status ls_accumulate_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
                             const ls_tensor *const *operands);
 
-/* ls_gradient_place, zeroed unless it holds a gradient: for rules that only add. */
+/* ls_gradient_place, zeroed unless it holds a gradient. For rules that only add. */
 ls_tensor *ls_gradient_place_zeroed(ls_node *node, int i);
 
-/* Accumulates the gradient (a stack view will do) for input i, repeated along its missing and size-1 axes: a view, not
- * a copy. */
+/*
+ * Adds the gradient (a stack view is allowed) to the gradient of input i, repeated along its missing and size-1 axes by
+ * a view, without a copy.
+ */
 ls_status ls_accumulate_repeated(ls_node *node, int i, const ls_tensor *gradient);
 
 #endif

@@ -1,4 +1,4 @@
-/* Pooling: the largest or the mean of windows, and of windows that follow from the sizes (adaptive). */
+/* Pooling: the maximum or the mean of windows. Adaptive pooling derives the windows from the sizes. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/window.h"
@@ -24,13 +24,13 @@ static ls_status max_forward(ls_op_call *call) {
     return ls_kernels_of(&x)->max_pool(ls_stream_of(&x), &y, &places, &x, &call->parameters->window);
 }
 
-/* [n * channels, all the rest]. */
+/* Views x as [n * channels, all other axes]. */
 static ls_tensor by_planes(const ls_tensor *x) {
     const int64_t planes = x->size[0] * x->size[1];
     return ls_stack_view_dense(x, 2, (const int64_t[]){planes, planes > 0 ? x->count / planes : 0});
 }
 
-/* dx += the gradient, where `index` says. */
+/* Adds the gradient to dx at the positions in `index`. */
 static ls_status scatter(ls_tensor *dx, const ls_tensor *g, const ls_tensor *index) {
     ls_tensor to = by_planes(dx);
     const ls_tensor from = by_planes(g), at = by_planes(index);
@@ -91,7 +91,7 @@ const ls_op *const ls_pool_ops[] = {&max_pool_op, &average_pool_op, &adaptive_ma
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* How many windows there are along an axis of `size`; 0 or less: none. */
+/* Returns the number of windows along an axis of `size`; 0 or less without any window. */
 static int64_t windows_along(const ls_window *window, int axis, int64_t size, bool ceil_mode) {
     const int64_t stride = window->stride[axis], before = window->before[axis];
     const int64_t room = size + 2 * before - (int64_t)window->dilation[axis] * (window->kernel[axis] - 1) - 1;
@@ -99,13 +99,13 @@ static int64_t windows_along(const ls_window *window, int axis, int64_t size, bo
         return 0;
     }
     int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
-    if (ceil_mode && (count - 1) * stride >= size + before) { /* the last would begin behind the image */
+    if (ceil_mode && (count - 1) * stride >= size + before) { /* the last window would begin after the image */
         count--;
     }
     return room + stride > 0 ? count : 0;
 }
 
-/* Whether each of `count` windows sees a position of the image. */
+/* Returns whether each of `count` windows covers a position of the image. */
 static bool all_see(const ls_window *window, int axis, int64_t size, int64_t count) {
     const int64_t step = window->dilation[axis], kernel = window->kernel[axis];
     for (int64_t o = 0; o < count; o++) {
@@ -114,7 +114,7 @@ static bool all_see(const ls_window *window, int axis, int64_t size, int64_t cou
         if (tap >= kernel || from + tap * step >= size) {
             return false;
         }
-        if (from >= 0) { /* the last is the one that could be too far */
+        if (from >= 0) { /* only the last window can be out of range */
             return (count - 1) * window->stride[axis] - window->before[axis] < size;
         }
     }
@@ -200,10 +200,10 @@ static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_sh
     return LS_OK;
 }
 
-/* With options, or with a size. */
+/* Applies pooling with options, or with an output size. */
 static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_numbers *options, const ls_shape *size) {
     if (x == NULL || !ls_inputs_are_here(op->name, &x, 1)) {
-        return ls_apply(op, &x, 1, NULL); /* refuses */
+        return ls_apply(op, &x, 1, NULL); /* reports the error */
     }
     ls_op_parameters parameters = {0};
     if (ls_check_floating(op->name, &x, 1) != LS_OK || ls_check_image(op->name, x) != LS_OK ||

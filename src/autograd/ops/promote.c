@@ -11,7 +11,7 @@ static category category_of(ls_dtype dtype) {
     return dtype == LS_BOOL ? CATEGORY_BOOL : ls_dtype_is_floating(dtype) ? CATEGORY_FLOATING : CATEGORY_INTEGER;
 }
 
-/* The larger place wins; bf16 and f16 share one, as neither holds the other. */
+/* Returns the rank of a dtype: the larger rank wins. bf16 and f16 share a rank, because neither holds the other. */
 static int place_of(ls_dtype dtype) {
     static const int place[LS_DTYPE_COUNT] = {
         [LS_BOOL] = 0, [LS_U8] = 1, [LS_I32] = 2, [LS_I64] = 3, [LS_F16] = 4, [LS_BF16] = 4, [LS_F32] = 5, [LS_F64] = 6,
@@ -35,19 +35,19 @@ ls_dtype ls_promote_integer(ls_dtype dtype) {
     return dtype == LS_BOOL ? LS_I64 : dtype;
 }
 
-/* Numbers of 64 bits that a double holds, as kernels take them. */
+/* Returns whether a double, the type of the kernels' numbers, holds the 64-bit number exactly. */
 static bool is_double(int64_t number) {
     return number >= -((int64_t)1 << 53) && number <= (int64_t)1 << 53;
 }
 
-/* As in PyTorch, u8 takes negative numbers too. */
+/* As in PyTorch, u8 accepts negative numbers. */
 static bool holds(ls_dtype dtype, int64_t number) {
     return dtype == LS_U8    ? number >= -UINT8_MAX && number <= UINT8_MAX
            : dtype == LS_I32 ? number >= INT32_MIN && number <= INT32_MAX
                              : true;
 }
 
-/* A number that a double does not hold, beside `a`. */
+/* Returns a tensor for a number that a double does not hold, in an operation with `a`. */
 static ls_tensor *exact_number(const char *call, const ls_tensor *a, int64_t number) {
     ls_tensor *exact = ls_tensor_new(call, ls_tensor_device(a), 0, NULL, LS_I64);
     if (exact != NULL && ls_device_store(ls_tensor_device(a), exact->data, &number, sizeof number) != LS_OK) {

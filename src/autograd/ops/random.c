@@ -1,6 +1,6 @@
 /*
- * Dropout. Element i of a tensor is decided by number i of a stream. Where ranks share a batch, or the last axis of a
- * tensor, i is the place in what one process would have.
+ * Dropout. Number i of a random stream decides about element i of a tensor. If ranks share a batch, or the last axis of
+ * a tensor, i is the element's index in the tensor that one process would have.
  */
 #include "autograd/ops/random.h"
 
@@ -10,7 +10,10 @@
 #include "autograd/ops/ops.h"
 #include "base/random.h"
 
-/* integer[] of the parameters: the number of the first element; how many lie side by side here; and in the whole. */
+/*
+ * Indices in integer[] of the parameters: the number of the first element; the size of the last axis here; its size in
+ * the whole tensor.
+ */
 enum { FIRST, WIDTH, WHOLE };
 
 static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
@@ -35,7 +38,7 @@ static ls_status dropout_forward(ls_op_call *call) {
     return dropout(call->output, call->inputs[0], call->parameters);
 }
 
-/* The same numbers choose the same elements again, so no mask is kept. */
+/* The same numbers select the same elements again, so no mask is stored. */
 static ls_status dropout_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *dense = ls_dense(node->op->name, gradient);
     LS_TRY(ls_made(dense));
@@ -51,7 +54,7 @@ static const ls_op dropout_op = {
 
 const ls_op *const ls_random_ops[] = {&dropout_op, NULL};
 
-/* How many elements of the whole come before those of this rank's samples. */
+/* Counts the elements of the global batch before the first sample of this rank. */
 static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before) {
     ls_batch_part *part = ls_thread()->batch;
     *before = 0;
@@ -74,7 +77,7 @@ static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before
 
 ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole) {
     if (x == NULL) {
-        return ls_apply(&dropout_op, &x, 1, NULL); /* refuses */
+        return ls_apply(&dropout_op, &x, 1, NULL); /* reports the error */
     }
     if (!(p >= 0.0 && p <= 1.0)) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: p is %g, must be from 0 to 1", dropout_op.name, p);

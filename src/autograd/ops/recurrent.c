@@ -1,6 +1,6 @@
 /*
- * Recurrent layers: one row of the tape for all steps of a layer in one direction. A step is a matrix product and a
- * kernel for the cell's gates; the gradients of weight and bias are made of all steps at once.
+ * Recurrent layers: one ls_op row for all steps of a layer in one direction. A step is a matrix product and a kernel
+ * for the cell's gates. The gradients of weight and bias are computed from all steps at once.
  */
 #include "autograd/ops/recurrent.h"
 
@@ -11,9 +11,9 @@
 
 enum { X, WEIGHT, BIAS, STATE, LENGTHS, INPUTS };
 enum { SAVED_OUTPUT, SAVED_GATES, SAVED_CELLS };
-/* integer[] of the parameters. */
+/* Indices in integer[] of the parameters. */
 enum { KIND, REVERSE };
-/* From so many steps on it pays to transpose the weight. */
+/* From this number of steps on, transposing the weight pays. */
 enum { FEW_STEPS = 4 };
 
 int64_t ls_recurrence_gates(ls_recurrence kind) {
@@ -24,11 +24,11 @@ int64_t ls_recurrence_states(ls_recurrence kind) {
     return kind == LS_RECURRENCE_LSTM ? 2 : 1;
 }
 
-/* What both ways need to know of a call. */
+/* Properties of a call that forward and backward need. */
 typedef struct pass {
     ls_recurrence kind;
     bool reverse;
-    int64_t steps, n, hidden, gates; /* gates: numbers, not parts */
+    int64_t steps, n, hidden, gates; /* gates: count of numbers in all gates */
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_dtype dtype;
@@ -46,7 +46,7 @@ static pass pass_of(const ls_tensor *x, const ls_tensor *weight, const ls_op_par
                   .dtype = (ls_dtype)x->dtype};
 }
 
-/* Step `i` of the pass is position step_at of x; the states before and behind it are these rows of the output. */
+/* Step `i` of the pass is position step_at of x. The states before and after it are these rows of the output. */
 static int64_t step_at(const pass *p, int64_t i) {
     return p->reverse ? p->steps - 1 - i : i;
 }
@@ -69,7 +69,7 @@ static ls_status recur_shape(ls_op_call *call) {
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
-/* State `which` of the input, or zeros. */
+/* Copies state `which` of the input, or zeros. */
 static ls_status begin_state(const pass *p, ls_tensor *row, const ls_tensor *state, int64_t which) {
     if (state == NULL) {
         return p->kernels->fill(p->stream, row, 0);
@@ -78,10 +78,10 @@ static ls_status begin_state(const pass *p, ls_tensor *row, const ls_tensor *sta
     return p->kernels->copy(p->stream, row, &from);
 }
 
-/* What the steps of a call use beside its tensors. */
+/* Memory that the steps of a call use in addition to its tensors. */
 typedef struct workspace {
     ls_tensor *recurrent; /* [n, gates] */
-    ls_tensor *turned; /* [hidden, gates]: the weight transposed, which products run faster on; NULL: too few steps */
+    ls_tensor *turned; /* [hidden, gates]: the weight transposed, with which products are faster; NULL: too few steps */
 } workspace;
 
 static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, const workspace *work) {
@@ -125,7 +125,7 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
     return status == LS_OK ? LS_OK : ls_fail(status, "%s: %s", call->op->name, ls_error_message());
 }
 
-/* The states before all steps, and in the LSTM's extra row its last c. */
+/* Computes the states after all steps and, for the LSTM, the extra row with the last c. */
 static ls_status forward_steps(const ls_op_call *call, const pass *p, const workspace *work) {
     ls_tensor *cells = call->saved[SAVED_CELLS];
     ls_tensor first = ls_stack_view_select(call->output, 0, row_before(p, 0));
@@ -185,12 +185,12 @@ static ls_status recur_forward(ls_op_call *call) {
 
 /* ---- backwards --------------------------------------------------------------------------------------------------- */
 
-/* What a backward pass makes, outside of any scope. */
+/* Tensors of a backward pass, outside of any scope. */
 typedef struct gradients {
     ls_tensor *g;           /* of the output, dense */
     ls_tensor *d_x;         /* [steps, n, gates] */
-    ls_tensor *d_recurrent; /* likewise: d_x itself but for GRU */
-    ls_tensor *state;       /* [states, n, hidden]: of the step that the pass has come to */
+    ls_tensor *d_recurrent; /* [steps, n, gates]: d_x itself, except for GRU */
+    ls_tensor *state;       /* [states, n, hidden]: at the present step of the pass */
 } gradients;
 
 static ls_status backward_step(const ls_node *node, const pass *p, const gradients *d, int64_t i) {
@@ -255,7 +255,7 @@ static ls_status backward_steps(const ls_node *node, const pass *p, const gradie
     return p->kernels->axpy(p->stream, p->dtype, first.count, 1, first.data, dh.data);
 }
 
-/* One product of all steps: each one's gates with the state before it. */
+/* One product over all steps: the gates of each step with its previous state. */
 static ls_status give_weight(ls_node *node, const pass *p, const gradients *d) {
     bool accumulate;
     ls_tensor *dw = ls_gradient_place(node, WEIGHT, &accumulate);

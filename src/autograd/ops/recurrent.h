@@ -1,4 +1,4 @@
-/* The passes of recurrent layers over their sequences, which the modules are made of. */
+/* Passes of recurrent layers over their sequences, used by the modules. */
 #ifndef LS_AUTOGRAD_OPS_RECURRENT_H
 #define LS_AUTOGRAD_OPS_RECURRENT_H
 
@@ -12,19 +12,22 @@ typedef enum ls_recurrence {
     LS_RECURRENCE_GRU   /* Cho et al., arXiv 1406.1078; r, z, n */
 } ls_recurrence;
 
-/* How many parts of the hidden width a step's gates have: 1, 4 for LSTM, 3 for GRU. */
+/* Returns the number of gates of a step, in units of the hidden width: 1, 4 for LSTM, 3 for GRU. */
 int64_t ls_recurrence_gates(ls_recurrence kind);
-/* How many tensors go from step to step: h, and c of the LSTM. */
+/* Returns the number of tensors passed from step to step: h, and for the LSTM also c. */
 int64_t ls_recurrence_states(ls_recurrence kind);
 
 /*
- * One layer in one direction (`reverse`: from the last step to the first) over x [steps, n, gates * hidden], the
- * input's part of the gates; weight [gates * hidden, hidden] and bias [gates * hidden] (may be NULL) make that of the
- * step before; state [states, n, hidden] is where it begins (NULL: zeros); lengths (i64 [n], NULL: all steps) how many
- * steps each sequence has: in the steps behind them its state stays as it is.
+ * Runs one layer in one direction (`reverse`: from the last step to the first).
+ *   - x [steps, n, gates * hidden]: the input's part of the gates.
+ *   - weight [gates * hidden, hidden], bias [gates * hidden] (may be NULL): compute the part from the previous step.
+ *   - state [states, n, hidden]: the initial state; NULL: zeros.
+ *   - lengths (i64 [n]; NULL: all steps): the number of steps of each sequence. After its last step, its state stays
+ *     unchanged.
  *
- * The result is [steps + 1, n, hidden]: h before all steps and behind each of them, so that rows 1 to `steps` are those
- * of x; in reverse the first comes last, and rows 0 to steps - 1 are those of x. The LSTM has one row more: the last c.
+ * Returns [steps + 1, n, hidden]: h before all steps and after each step. Rows 1 to `steps` correspond to x. In
+ * reverse, the initial state comes last, and rows 0 to steps - 1 correspond to x. The LSTM has one more row: the last
+ * c.
  */
 ls_tensor *ls_recur(ls_recurrence kind, ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *state,
                     ls_tensor *lengths, bool reverse);

@@ -1,10 +1,11 @@
-/* Reductions over any axes, indices of extremes, and running sums. Those with rules of their own are in statistics.c.
+/*
+ * Reductions over any axes, indices of extremes, and running sums. statistics.c has the reductions with special rules.
  */
 #include "autograd/ops/reduce.h"
 
 #include "autograd/ops/promote.h"
 
-/* ---- what all reductions share -------------------------------------------------------------------------------- */
+/* ---- shared by all reductions ---------------------------------------------------------------------------------- */
 
 static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *axes, int64_t *mask) {
     if (axes->count < 0 || axes->count > LS_MAX_DIMS) {
@@ -25,7 +26,7 @@ static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *
     return LS_OK;
 }
 
-/* Fills in the parameters of reduce.h; LS_ERR_ARGUMENT names an axis that is wrong. */
+/* Sets the parameters of reduce.h. LS_ERR_ARGUMENT names an invalid axis. */
 static ls_status prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
                          ls_op_parameters *parameters) {
     LS_TRY(axes_mask(call, x, axes, &parameters->integer[LS_REDUCE_MASK]));
@@ -57,12 +58,15 @@ ls_status ls_reduce_shape(ls_op_call *call) {
     return ls_reduce_shape_as(call, call->inputs[0]->dtype);
 }
 
-/* `reduced` if the axis of the samples is reduced; else the samples stay on that axis, which may move. */
+/*
+ * Returns `reduced` if the axis of the samples is reduced. Otherwise the samples stay on that axis, whose index may
+ * change.
+ */
 static ls_samples_use reduce_samples(ls_samples_call *call, ls_samples_use reduced) {
     if (ls_reduces(call->parameters, call->axis)) {
         return reduced;
     }
-    int before = 0; /* reduced axes before that of the samples */
+    int before = 0; /* number of reduced axes before the axis of the samples */
     for (int i = 0; i < call->axis && !call->parameters->integer[LS_REDUCE_KEEPDIM]; i++) {
         before += ls_reduces(call->parameters, i);
     }
@@ -149,8 +153,8 @@ static ls_status mean_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /*
- * The product of the others, for each element: with P the product of the nonzero elements of its group, it is
- * P / x where the others hold no zero (x itself taken as 1 when it is the only zero), and 0 where they do.
+ * Computes, for each element, the product of the others. With P the product of the nonzero elements of its group, this
+ * is P / x if the others hold no zero (x itself counts as 1 if it is the only zero), and otherwise 0.
  */
 static ls_status product_of_others(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters,
                                    ls_tensor *const *temporaries) {
@@ -275,7 +279,7 @@ static ls_status cumsum_forward(ls_op_call *call) {
     return ls_kernels_of(x)->cumsum(ls_stream_of(x), call->output, x, axis, false);
 }
 
-/* Each element is in all sums from its own on. */
+/* Each element contributes to the sums from its own position on. */
 static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = ls_tensor_like(node->op->name, gradient, gradient->dtype);
     if (share == NULL) {

@@ -1,7 +1,7 @@
-/* The same elements in another shape, where they need not be moved. */
+/* Views of the same elements in another shape, if no element must move. */
 #include "autograd/ops/ops.h"
 
-/* Target sizes travel in the integer parameters and their number in the first number. */
+/* The sizes are stored in the integer parameters, and their count in the first number. */
 ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size) {
     ls_op_parameters parameters = {.number = {ndim}};
     for (int i = 0; i < ndim; i++) {
@@ -11,9 +11,9 @@ ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size) {
 }
 
 /*
- * The strides that show x in another shape without moving anything; false when there are none. Both shapes are cut,
- * from the end, into the shortest runs of axes with equally many elements; x's axes of a run must lie together in
- * memory.
+ * Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist.
+ * Both shapes are divided, from the end, into the shortest runs of axes with equally many elements. x's axes of a run
+ * must be contiguous with one another in memory.
  */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
     if (x->count == 0 || x->contiguous) {
@@ -27,8 +27,8 @@ bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t 
             continue;
         }
         int64_t step = x->stride[from];
-        int64_t x_run = x->size[from], run = 1; /* elements of the run on either side */
-        int64_t next = step * x_run;            /* where the axis before has to step to be one with it */
+        int64_t x_run = x->size[from], run = 1; /* number of elements of the run on either side */
+        int64_t next = step * x_run;            /* the stride with which the previous axis joins the run */
         from--;
         while (to >= 0 && (run < x_run || size[to] == 1)) {
             stride[to] = step * run;
@@ -77,10 +77,13 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, share);
 }
 
-/* The axis of y that has the elements of axis `axis` of x, alone or merged with others; -1 if several axes have. */
+/*
+ * Returns the axis of y that has the elements of axis `axis` of x, alone or merged with others; -1 if several axes have
+ * them.
+ */
 static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
     const int64_t size = x->size[axis];
-    int64_t below = 1; /* elements of the axes after `axis` */
+    int64_t below = 1; /* number of elements of the axes after `axis` */
     for (int i = axis + 1; i < x->ndim; i++) {
         below *= x->size[i];
     }
@@ -96,8 +99,8 @@ static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
 }
 
 /*
- * Samples that lead stay in front, after axes of size 1. An axis that counts a single sample looks like any other axis
- * of size 1: if it leads it is taken to be the first one, else new axes make it unknown.
+ * Leading samples stay in front, after axes of size 1. An axis of a single sample looks like any other axis of size 1:
+ * if it leads, it is assumed to be the first; otherwise new axes make it unknown.
  */
 static ls_samples_use reshape_samples(ls_samples_call *call) {
     const ls_tensor *x = call->inputs[0], *y = call->output;

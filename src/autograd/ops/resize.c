@@ -1,4 +1,4 @@
-/* Images of other sizes, one axis after the other, and channels as positions. */
+/* Resizing of images, one axis after the other, and conversions between channels and positions. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
@@ -6,7 +6,7 @@
 
 /* ---- resizing ---------------------------------------------------------------------------------------------------- */
 
-/* integer[] of the parameters; ls_mixes_along_axis looks at the first. */
+/* Indices in integer[] of the parameters; ls_mixes_along_axis reads the first. */
 enum { AXIS, OUT, LINEAR, CORNERS };
 
 static ls_status resize_shape(ls_op_call *call) {
@@ -37,7 +37,7 @@ static ls_status resize_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* One axis of another size. */
+/* Resizes one axis. */
 static const ls_op resize_op = {.name = "ls_resize",
                                 .shape = resize_shape,
                                 .forward = resize_forward,
@@ -102,7 +102,7 @@ static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
     return true;
 }
 
-/* x in six axes, these in another order, in four. */
+/* Reshapes x to six axes, permutes them, and reshapes to four axes. */
 static ls_tensor *reorder(ls_tensor *x, ls_shape six, ls_axes axes, ls_shape four) {
     ls_tensor *apart = ls_reshape(x, six);
     ls_tensor *moved = apart == NULL ? NULL : ls_permute(apart, axes);

@@ -1,4 +1,4 @@
-/* Rotary positions, composed: pairs of numbers times a table of cosines and sines. */
+/* Rotary position embedding, composed of other operations: pairs of numbers times a table of cosines and sines. */
 #include <lockstep/attention.h>
 
 #include "autograd/ops/operand.h"
@@ -10,7 +10,7 @@
 
 static const char call[] = "ls_rotary";
 
-/* 0, 1, ... in f64 on x's device. */
+/* Returns 0, 1, ... in f64 on x's device. */
 static ls_tensor *counted(const ls_tensor *x, int ndim, const int64_t *size) {
     ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), ndim, size, LS_F64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
@@ -20,7 +20,7 @@ static ls_tensor *counted(const ls_tensor *x, int ndim, const int64_t *size) {
     return y;
 }
 
-/* The angles [positions, width / 2], in f64: in f32 those of distant positions would be off. */
+/* Returns the angles [positions, width / 2], in f64: in f32, the angles of distant positions would be inaccurate. */
 static ls_tensor *angles_for(const ls_tensor *x, double base, int64_t first) {
     const int64_t positions = x->size[x->ndim - 2], width = x->size[x->ndim - 1];
     ls_tensor *position = counted(x, 2, (const int64_t[]){positions, 1});
@@ -37,7 +37,7 @@ static ls_tensor *angles_for(const ls_tensor *x, double base, int64_t first) {
     return angle;
 }
 
-/* function(angle) in x's dtype. */
+/* Returns function(angle) in x's dtype. */
 static ls_tensor *table(const ls_tensor *x, ls_tensor *angle, ls_tensor *(*function)(ls_tensor *)) {
     ls_tensor *exact = function(angle);
     ls_tensor *y = exact == NULL ? NULL : ls_to(exact, (ls_dtype)x->dtype);
@@ -45,7 +45,7 @@ static ls_tensor *table(const ls_tensor *x, ls_tensor *angle, ls_tensor *(*funct
     return y;
 }
 
-/* a b + sign c d, where sign is 1 or -1. */
+/* Returns a b + sign c d, where sign is 1 or -1. */
 static ls_tensor *sum_of_products(ls_tensor *a, ls_tensor *b, ls_tensor *c, ls_tensor *d, int sign) {
     ls_tensor *left = ls_mul_tensor(a, b);
     ls_tensor *right = left == NULL ? NULL : ls_mul_tensor(c, d);
@@ -55,7 +55,7 @@ static ls_tensor *sum_of_products(ls_tensor *a, ls_tensor *b, ls_tensor *c, ls_t
     return y;
 }
 
-/* The pairs' elements turned by the angles, both ways put together again as `halves` says. */
+/* Rotates the pairs by the angles and joins them in the order that `halves` gives. */
 static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor *sine, bool halves) {
     ls_tensor *both[2] = {sum_of_products(pair[0], cosine, pair[1], sine, -1), NULL};
     both[1] = both[0] == NULL ? NULL : sum_of_products(pair[0], sine, pair[1], cosine, 1);
@@ -75,7 +75,7 @@ static ls_status check(const ls_tensor *x, double base, bool halves) {
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [..., positions, width] of an even width", call,
                        LS_SHAPE_TEXT(x));
     }
-    if (x->ndim == LS_MAX_DIMS && !halves) { /* neighbours are put together along an axis of their own */
+    if (x->ndim == LS_MAX_DIMS && !halves) { /* neighbours are joined along a new axis */
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, may have %d dimensions at most", call, LS_SHAPE_TEXT(x),
                        LS_MAX_DIMS - 1);
     }

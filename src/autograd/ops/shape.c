@@ -9,7 +9,7 @@ static ls_status made_view(ls_op_call *call, int ndim, const int64_t *size, cons
 
 /* ---- reshape -------------------------------------------------------------------------------------------------- */
 
-/* x, not NULL, in a shape that has as many elements. */
+/* Reshapes x, not NULL, to a shape with as many elements. */
 static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
     const ls_op_parameters parameters = ls_shape_parameters(ndim, size);
     int64_t stride[LS_MAX_DIMS];
@@ -22,7 +22,7 @@ static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
     return y;
 }
 
-/* Puts in the size that -1 stands for. */
+/* Computes the size for which -1 stands. */
 static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
     const ls_shape asked = *shape;
     int64_t known = 1, bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
@@ -39,11 +39,11 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         }
         unknown = is_unknown ? i : unknown;
         if (!is_unknown && __builtin_mul_overflow(known, asked.size[i], &known)) {
-            known = INT64_MAX; /* more than any tensor has; refused below */
+            known = INT64_MAX; /* exceeds every tensor; refused below */
         }
         fits = !__builtin_mul_overflow(bytes, asked.size[i] > 0 ? asked.size[i] : 1, &bytes) && fits;
     }
-    if (x->count == 0 && !fits) { /* its strides could not be counted */
+    if (x->count == 0 && !fits) { /* its strides would overflow */
         return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s cannot become %s: it has more elements than can be counted",
                        LS_SHAPE_TEXT(x), ls_shape_describe(asked.ndim, asked.size).text);
     }
@@ -255,7 +255,7 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
         shape.size[i] = size;
         fits = !__builtin_mul_overflow(bytes, size != 0 ? size : 1, &bytes) && fits;
     }
-    if (!fits) { /* no memory is needed, but everything counts elements in 64 bits */
+    if (!fits) { /* the view needs no memory, but element counts have 64 bits */
         return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more elements than can be counted",
                              LS_SHAPE_TEXT(x), asked.text);
     }
@@ -281,7 +281,10 @@ static ls_status slice_shape(ls_op_call *call) {
     return made_view(call, view.ndim, view.size, view.stride, bytes / (int64_t)ls_dtype_size(x->dtype));
 }
 
-/* The share is 0 but for the slice; it is added in place, so many slices of one tensor make one pass each. */
+/*
+ * The gradient is 0 outside the slice. It is added in place, so each of many slices of a tensor touches only its own
+ * elements.
+ */
 static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     bool accumulate = false;
     ls_tensor *place = ls_gradient_place(node, 0, &accumulate);
@@ -297,7 +300,7 @@ static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     return kernels->copy(ls_stream_of(place), &part, gradient);
 }
 
-/* One sample of this rank is not one of the batch. */
+/* A rank with one sample still has only a part of the batch. */
 static ls_samples_use slice_samples(ls_samples_call *call) {
     const int64_t *integer = call->parameters->integer;
     if (!integer[SLICE_DROPS_AXIS]) {
@@ -330,7 +333,7 @@ ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length) {
     return ls_apply(&slice_op, &x, 1, &parameters);
 }
 
-/* A position as Python means it: from the end when negative, and held within 0..size. */
+/* Returns a position in Python's sense: negative counts from the end; clamped to 0..size. */
 static int64_t held_position(int64_t position, int64_t size) {
     const int64_t from_start = position < 0 ? position + size : position;
     return from_start < 0 ? 0 : from_start > size ? size : from_start;

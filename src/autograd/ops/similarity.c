@@ -1,15 +1,15 @@
-/* Similarities and distances of vectors, and losses of them, composed of other operations. */
+/* Similarities and distances of vectors, and losses from them, composed of other operations. */
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
-/* |x| along the axis, which stays with size 1, at least epsilon. */
+/* Returns |x| along the axis, which stays with size 1, at least epsilon. */
 static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
     ls_tensor *norm = ls_norm_axes(x, 2, LS_AXES(axis), true);
     return norm == NULL ? NULL : ls_replaced(ls_maximum_number(norm, epsilon), norm, NULL);
 }
 
-/* x / max(|x|, epsilon); x may have one position along the axis in place of `width`. */
+/* Returns x / max(|x|, epsilon). x may have size 1 along the axis instead of `width`. */
 static ls_tensor *direction_of(ls_tensor *x, int axis, int64_t width, double epsilon) {
     ls_shape shape = ls_shape_of(x);
     shape.size[axis] = x->size[axis] == 1 ? width : x->size[axis];
@@ -44,7 +44,10 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
     return product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(along), false), product, NULL);
 }
 
-/* x [n, width] / sqrt(x . x + 1e-12): by the length of x with one number more, which no dtype takes for 0. */
+/*
+ * Returns x [n, width] / sqrt(x . x + 1e-12): divides by the norm of x extended by one number, which no dtype rounds to
+ * 0.
+ */
 static ls_tensor *direction_of_row(ls_tensor *x) {
     ls_tensor *longer = ls_pad(x, 1, 0, 1, 1e-6);
     ls_tensor *length = longer == NULL ? NULL : ls_replaced(ls_norm_axes(longer, 2, LS_AXES(1), true), longer, NULL);
@@ -83,7 +86,7 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
     return ls_loss_reduced(loss, reduction);
 }
 
-/* |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
+/* Returns |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
 static ls_tensor *distance(ls_tensor *a, ls_tensor *b) {
     ls_tensor *apart = ls_sub_tensor(a, b);
     apart = apart == NULL ? NULL : ls_replaced(ls_add_number(apart, 1e-6), apart, NULL);

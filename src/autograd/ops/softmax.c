@@ -5,7 +5,7 @@
 #include <float.h>
 #include <math.h>
 
-/* integer[] of the parameters. */
+/* Indices in integer[] of the parameters. */
 enum { AXIS, KEEPDIM };
 
 static int axis_of(const ls_op_parameters *parameters) {
@@ -80,7 +80,7 @@ static ls_status logsumexp_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-/* `tensor`, whose size along `axis` was reduced, with that axis there, of size 1. */
+/* Views `tensor`, whose axis `axis` was reduced, with that axis at size 1. */
 static ls_tensor with_axis(const ls_tensor *tensor, int axis, int ndim) {
     ls_tensor view = *tensor;
     if (tensor->ndim < ndim) {
@@ -95,13 +95,13 @@ static ls_tensor with_axis(const ls_tensor *tensor, int axis, int ndim) {
     return view;
 }
 
-/* Infinities to the largest finite number: they are subtracted from, and infinity minus itself is no number. */
+/* Replaces infinities by the largest finite number, because infinity minus infinity is NaN. */
 static ls_status make_finite(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     const double largest = x->dtype == LS_F64 ? DBL_MAX : (double)FLT_MAX;
     return ls_kernels_of(x)->clamp(stream, y, &x, (const double[]){-largest, largest});
 }
 
-/* y = log(sum(exp(x - largest))) + largest. */
+/* Computes y = log(sum(exp(x - largest))) + largest. */
 static ls_status compute_logsumexp(ls_tensor *y, const ls_tensor *x, ls_tensor *shifted, ls_tensor *largest) {
     const ls_kernels *kernels = ls_kernels_of(x);
     ls_stream *stream = ls_stream_of(x);
@@ -129,7 +129,7 @@ static ls_status logsumexp_forward(ls_op_call *call) {
     return status;
 }
 
-/* dx = g exp(x - y). */
+/* Computes dx = g exp(x - y). */
 static ls_status compute_logsumexp_gradient(ls_tensor *dx, const ls_tensor *g, const ls_tensor *x, const ls_tensor *y,
                                             ls_tensor *finite) {
     const ls_kernels *kernels = ls_kernels_of(x);
@@ -178,7 +178,7 @@ const ls_op *const ls_softmax_ops[] = {&softmax_op, &log_softmax_op, &logsumexp_
 
 static ls_tensor *apply_along(const ls_op *op, ls_tensor *x, int axis, bool keepdim, bool dense) {
     if (x == NULL) {
-        return ls_apply(op, &x, 1, NULL); /* refuses */
+        return ls_apply(op, &x, 1, NULL); /* reports the error */
     }
     if (ls_check_floating(op->name, &x, 1) != LS_OK) {
         return ls_scope_failed();

@@ -1,8 +1,8 @@
-/* Order along an axis. Values are taken by their indices, which brings their gradients back to their places. */
+/* Sorting along an axis. Values are gathered by index, so that their gradients return to their positions. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* integer[] of the parameters; the axis is where ls_mixes_along_axis looks. */
+/* Indices in integer[] of the parameters; ls_mixes_along_axis reads the axis. */
 enum { AXIS, DESCENDING };
 
 static ls_status argsort_shape(ls_op_call *call) {
@@ -30,13 +30,13 @@ static const ls_op top_k_op = ORDER("ls_top_k");
 
 const ls_op *const ls_sort_ops[] = {&argsort_op, &sort_op, &top_k_op, NULL};
 
-/* `axis` is one of x's. */
+/* `axis` must be a valid axis of x. */
 static ls_tensor *order(const ls_op *op, ls_tensor *x, int axis, bool descending) {
     const ls_op_parameters parameters = {.integer = {[AXIS] = axis, [DESCENDING] = descending}};
     return ls_apply_as(op, &x, 1, 1, &parameters, ls_compute_dtype((ls_dtype)x->dtype), LS_I64);
 }
 
-/* The elements of x at `index`, which goes to *indices where that is asked for. */
+/* Returns the elements of x at `index`. Stores the index in *indices unless that is NULL. */
 static ls_tensor *take(ls_tensor *x, int axis, ls_tensor *index, ls_tensor **indices) {
     ls_tensor *values = index == NULL ? NULL : ls_take_along_axis(x, axis, index);
     if (values != NULL && indices != NULL) {
@@ -74,7 +74,8 @@ ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor 
     }
     ls_tensor *all = order(&top_k_op, x, along, !smallest);
     ls_tensor *first = all == NULL ? NULL : ls_narrow(all, along, 0, k);
-    ls_tensor *index = first == NULL ? NULL : ls_clone(first); /* not a view of what is k and all the rest */
+    /* a copy, because a view would keep all the indices alive */
+    ls_tensor *index = first == NULL ? NULL : ls_clone(first);
     ls_release(all);
     ls_release(first);
     return take(x, along, index, indices);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* A tensor like this one for a rule's own use, dropped by it. */
+/* Returns an empty tensor like this one, for temporary use in a rule, which drops it. */
 static ls_tensor *scratch_like(const char *call, const ls_tensor *like) {
     return ls_tensor_like_owned(call, like, like->dtype);
 }
@@ -40,7 +40,7 @@ static ls_status var_forward(ls_op_call *call) {
     return status;
 }
 
-/* 2 (x - mean) g / freedom */
+/* Computes 2 (x - mean) g / freedom. */
 static ls_status var_share(ls_tensor *share, ls_tensor *factor, const ls_node *node, const ls_tensor *g) {
     const double two_over_freedom = 2 / degrees_of_freedom(&node->parameters);
     LS_TRY(ls_map(LS_KERNEL(mul_number), factor, &g, &two_over_freedom));
@@ -73,9 +73,9 @@ ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim)
     return ls_reduce_real(&var_op, x, axes, keepdim, correction);
 }
 
-/* ---- norm: one row for each p that has a shorter way, and one for all others --------------------------------- */
+/* ---- norm: a row for each p with a faster rule, and one for all others ---------------------------------------- */
 
-/* y = the reduction of map(x); the power, where there is one, is applied after the map. */
+/* Computes y = the reduction of map(x). The power, if given, is applied after the map. */
 static ls_status reduce_mapped(ls_op_call *call, size_t map, const double *power, size_t reduction) {
     ls_tensor *mapped = scratch_like(call->op->name, call->inputs[0]);
     if (mapped == NULL) {
@@ -129,7 +129,7 @@ static ls_status norm_1_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, share);
 }
 
-/* factor = g y^(1 - p), and 0 where the norm is 0: there its gradient is taken as 0. */
+/* Computes factor = g y^(1 - p), and 0 if the norm is 0, where the gradient is defined as 0. */
 static ls_status norm_factor(ls_tensor *factor, const ls_tensor *g, const ls_tensor *y, double p) {
     const double power = 1 - p;
     LS_TRY(ls_map(LS_KERNEL(pow_number), factor, &y, &power));
@@ -137,7 +137,7 @@ static ls_status norm_factor(ls_tensor *factor, const ls_tensor *g, const ls_ten
     return ls_map(LS_KERNEL(relu_backward), factor, (const ls_tensor *[]){factor, y}, NULL);
 }
 
-/* The factor above in x's dimensions, with a reference of the caller's. */
+/* Returns this factor with x's number of dimensions. The caller owns the reference. */
 static ls_tensor *new_norm_factor(ls_node *node, const ls_tensor *gradient, double p) {
     const ls_tensor *x = node->inputs[0];
     const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
@@ -163,7 +163,7 @@ static ls_status norm_2_backward(ls_node *node, ls_tensor *gradient) {
     return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
-/* |x|^(p - 1) factor, with x's sign, and 0 where x is 0, also for p < 1. */
+/* Computes |x|^(p - 1) factor, with x's sign, and 0 where x is 0, also for p < 1. */
 static ls_status norm_p_share(ls_tensor *share, ls_tensor *magnitude, const ls_tensor *x, const ls_tensor *factor,
                               double p) {
     const double power = p - 1;

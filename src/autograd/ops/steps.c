@@ -1,4 +1,4 @@
-/* Functions that are constant between steps, whose gradient is 0: rounding and signs. */
+/* Piecewise constant functions, whose gradient is 0: rounding and signs. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 

@@ -1,4 +1,4 @@
-/* What convolution and pooling share: images, and the numbers that are given for each of their spatial axes. */
+/* Shared by convolution and pooling: images, and options with a number for each spatial axis. */
 #ifndef LS_AUTOGRAD_OPS_WINDOW_H
 #define LS_AUTOGRAD_OPS_WINDOW_H
 
@@ -8,23 +8,26 @@
 
 enum { LS_SPATIAL = 3 };
 
-/* x [n, channels, ...] with 1 to 3 spatial axes as kernels take images: with sizes of 1 in front of those. */
+/*
+ * Views x [n, channels, ...] with 1 to 3 spatial axes in the kernels' shape, with sizes of 1 before the spatial axes.
+ */
 ls_tensor ls_image_view(const ls_tensor *x);
 
-/* LS_ERR_SHAPE unless x is such an image; it has x->ndim - 2 spatial axes. */
+/* Fails with LS_ERR_SHAPE unless x is such an image; it has x->ndim - 2 spatial axes. */
 ls_status ls_check_image(const char *call, const ls_tensor *x);
 
 /*
- * An option's numbers for `axes` spatial axes, to the last of number[3]: `usual` for those in front, and for all of
- * them when nothing was given. LS_ERR_ARGUMENT for another count of numbers, or one below `least`.
+ * Stores an option's numbers for `axes` spatial axes in the last elements of number[3]. The elements before are set to
+ * `usual`, and so are all if no number was given. Fails with LS_ERR_ARGUMENT for another count of numbers, or a number
+ * below `least`.
  */
 ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shape *given, int axes, int64_t least,
                              int32_t usual, int32_t *number);
 
-/* The sizes of y [n, channels, out...] in the axes that x has. */
+/* Returns a tensor y [n, channels, out...] with the number of axes of x. */
 ls_tensor *ls_image_new(const char *call, const ls_tensor *x, int64_t channels, const int64_t *out);
 
-/* The options of both kinds of convolution, of operations and of layers. */
+/* Options of both kinds of convolution, for operations and layers. */
 typedef struct ls_conv_numbers {
     bool transposed;
     bool same; /* never with `transposed` */
@@ -33,25 +36,25 @@ typedef struct ls_conv_numbers {
     ls_shape output_padding; /* empty unless `transposed` */
 } ls_conv_numbers;
 
-/* ls_conv or ls_conv_transpose. */
+/* Runs ls_conv or ls_conv_transpose. */
 ls_tensor *ls_convolve(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_numbers *numbers);
 
 /*
- * Sets strides, dilation and padding of a window over `axes` spatial axes, after window->kernel was set.
- * LS_ERR_ARGUMENT if a number is wrong for every image.
+ * Sets strides, dilation and padding of a window over `axes` spatial axes; window->kernel must be set. Fails with
+ * LS_ERR_ARGUMENT if a number is invalid for every image.
  */
 ls_status ls_conv_window(const char *call, int axes, const ls_conv_numbers *numbers, ls_window *window);
 
-/* The options of both kinds of pooling. */
+/* Options of both kinds of pooling. */
 typedef struct ls_pool_numbers {
     ls_shape kernel, stride, padding;
-    ls_shape dilation; /* empty for means */
+    ls_shape dilation; /* empty for average pooling */
     bool ceil_mode, exclude_padding;
 } ls_pool_numbers;
 
 ls_pool_numbers ls_max_pool_numbers(const ls_max_pool_options *options);
 ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options);
-/* Sets the window of pooling over `axes` spatial axes, as ls_conv_window does. */
+/* Sets the window of pooling over `axes` spatial axes, like ls_conv_window. */
 ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *numbers, ls_window *window);
 
 #endif

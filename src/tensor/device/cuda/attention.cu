@@ -1,23 +1,28 @@
 /*
- * Attention by products of blocks: the scores of some heads and some rows of queries, with all keys, are in memory at a
- * time, so many as most_numbers allows. The forward pass leaves exp(scale q k^T - largest) there, whose product with v
- * is divided by the sum of its row; the backward pass makes probabilities anew from the logarithms of the sums. Blocks
- * go one behind the other, so that dk and dv are sums in one order.
+ * Attention by products of blocks. Only the scores of some heads and some rows of queries, with all keys, are in memory
+ * at a time, up to most_numbers. The forward pass stores exp(scale q k^T - largest). Its product with v is divided by
+ * the sum of the row. The backward pass computes the probabilities again from the logarithms of the sums. Blocks run
+ * one after the other, so that dk and dv are always summed in one order.
  *
- * Halves go to the library first, which has kernels for some shapes.
+ * For 16-bit floats, the library is tried first, which has kernels for some shapes.
  */
 #include "tensor/device/cuda/attention.cuh"
 #include "tensor/device/cuda/products.cuh"
 
 namespace {
 
-/* So many scores at once: 48 MiB of f32, in the backward pass twice, and what products of halves need beside them. */
+/*
+ * Number of scores in memory at once: 48 MiB of f32, twice that in the backward pass, and temporary memory for products
+ * of 16-bit floats.
+ */
 constexpr int64_t most_numbers = (int64_t)12 << 20;
-/* With the causal mask, rows are taken in so many blocks, each with the keys that it sees, but of so many rows at
- * least. */
+/*
+ * With the causal mask, rows are divided into this number of blocks, each with the keys that it uses. A block has at
+ * least fewest_rows rows.
+ */
 constexpr int64_t causal_blocks = 8, fewest_rows = 256;
 
-/* Matrices of a tensor: element (h, i, j) of a run of heads is data[h * head + i * row + j]. */
+/* Matrices of a tensor: element (i, j) of head h of a run is data[h * head + i * row + j]. */
 template <class T> struct heads {
     T *data; /* nullptr: not wanted */
     int64_t head, row;
@@ -27,18 +32,18 @@ template <class T> struct heads {
     }
 };
 
-/* One call: `runs` runs of `count` heads each, whose matrices lie at even steps. */
+/* One call: `runs` runs of `count` heads each, with a uniform stride between the heads' matrices. */
 struct call {
     const ls_tensor *q, *k, *v, *mask, *bias;
     int64_t runs, count, queries, keys, width, value_width;
-    bool is_one_run; /* all batches: head h is h % heads of batch h / heads */
+    bool is_one_run; /* all batches are one run: head h is h % heads of batch h / heads */
     int64_t heads;
     double scale;
     bool causal;
     ls_dtype rounds_to;
 };
 
-/* Whether heads go on evenly from one batch to the next. */
+/* Returns whether the stride between heads continues from one batch to the next. */
 bool goes_on(const ls_tensor *x) {
     return x == nullptr || x->size[0] <= 1 || x->size[1] * x->stride[1] == x->stride[0] ||
            (x->size[1] == 1 && x->stride[0] >= 0);
@@ -48,7 +53,7 @@ int64_t head_step(const call &c, const ls_tensor *x) {
     return c.is_one_run && x->size[1] == 1 ? x->stride[0] : x->stride[1];
 }
 
-/* The heads of one run. */
+/* Returns the heads of one run. */
 template <class T> heads<T> run_of(const call &c, const ls_tensor *x, int64_t run) {
     if (x == nullptr) {
         return {nullptr, 0, 0};
@@ -71,16 +76,16 @@ call call_of(const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const l
     return c;
 }
 
-/* Rows `row` to row + rows of heads `head` to head + count of a run, and the keys that they see at all. */
+/* Rows `row` to row + rows of heads `head` to head + count of a run, and the number of keys that they use. */
 struct block {
     int64_t run, head, count, row, rows, keys;
-    int64_t leading; /* of its scores; heads are rows * leading apart */
+    int64_t leading; /* leading dimension of its scores; heads are rows * leading apart */
 };
 
-/* How many rows and heads are taken at once. */
+/* Chooses the number of rows and heads of a block. */
 block largest_block(const call &c) {
     block b = {};
-    b.leading = (c.keys + 3) / 4 * 4; /* rows begin at multiples of sixteen bytes */
+    b.leading = (c.keys + 3) / 4 * 4; /* rows begin at multiples of 16 bytes */
     const int64_t fit = most_numbers / (b.leading > 0 ? b.leading : 1);
     b.rows = fit < 1 ? 1 : fit < c.queries ? fit : c.queries;
     if (c.causal) {
@@ -97,7 +102,7 @@ int64_t room_of(const block &b) {
     return b.count * b.rows * b.leading;
 }
 
-/* The block behind b, from all zeros on; false behind the last. Blocks of rows are innermost. */
+/* Advances b to the next block, starting from all zeros. Returns false after the last. Blocks of rows are innermost. */
 bool next_block(const call &c, const block &largest, block *b) {
     if (b->count == 0) {
         *b = {0, 0, 0, 0, 0, 0, 0};
@@ -116,7 +121,7 @@ bool next_block(const call &c, const block &largest, block *b) {
     return b->run < c.runs;
 }
 
-/* c (+)= op(a) op(b) for each head of a block. */
+/* Computes c (+)= op(a) op(b) for each head of a block. */
 template <class T> struct factor {
     heads<T> matrix;
     bool transpose;
@@ -142,14 +147,14 @@ template <class T> heads<const T> constant(const heads<T> &x) {
     return {x.data, x.head, x.row};
 }
 
-/* scores = q k^T of a block. */
+/* Computes scores = q k^T of a block. */
 template <class T> ls_status scores_of(ls_stream *stream, const call &c, const block &b, const heads<T> &scores) {
     const heads<const T> q = constant(run_of<T>(c, c.q, b.run).from(b.head, b.row));
     const heads<const T> k = constant(run_of<T>(c, c.k, b.run).from(b.head, 0));
     return multiply<T>(stream, c, b, {q, false}, {k, true}, scores, b.rows, b.keys, c.width, false);
 }
 
-/* What a kernel needs to know of the rows of a block: row i is of head i / rows. */
+/* Properties of the rows of a block for kernels: row i belongs to head i / rows. */
 template <class T> struct rows_of_block {
     int64_t rows, keys, leading, row, head, queries;
     bool causal;
@@ -158,14 +163,14 @@ template <class T> struct rows_of_block {
     const T *bias; /* of the first batch and head, or nullptr */
     int64_t bias_batch, bias_head, bias_row;
 
-    /* How many of its keys row `line` of a head sees, but for the mask. */
+    /* Returns how many of its keys row `line` of a head uses, apart from the mask. */
     LS_HOST_DEVICE int64_t visible(int64_t line) const {
         return causal && row + line + 1 < keys ? row + line + 1 : keys;
     }
     LS_HOST_DEVICE const uint8_t *mask_of(int64_t number) const {
         return mask == nullptr ? nullptr : mask + ls::quotient(first_head + number, heads) * mask_step;
     }
-    /* What is added to the scores of row `line` of a head, or nullptr. */
+    /* Returns the bias of the scores of row `line` of a head, or nullptr. */
     LS_BOTH const T *bias_of(int64_t number, int64_t line) const {
         if (bias == nullptr) {
             return nullptr;
@@ -173,7 +178,7 @@ template <class T> struct rows_of_block {
         const int64_t batch = ls::quotient(first_head + number, heads);
         return bias + batch * bias_batch + (first_head + number - batch * heads) * bias_head + (row + line) * bias_row;
     }
-    /* Where the row is among all queries of the run's heads. */
+    /* Returns the row's index among all queries of the run's heads. */
     LS_HOST_DEVICE int64_t place(int64_t number, int64_t line) const {
         return (head + number) * queries + row + line;
     }
@@ -203,12 +208,12 @@ LS_HOST_DEVICE double exponential(double x) {
     return exp(x);
 }
 
-/* A score with its bias. */
+/* Returns a score with its bias. */
 template <class T> LS_BOTH T biased(T score, const T *bias, int64_t j) {
     return bias == nullptr ? score : score + bias[j];
 }
 
-/* Scores become exp(score - the largest of the row), 0 where a key is hidden, and `sums` those of the rows. */
+/* Replaces scores by exp(score - the largest of the row), or 0 for hidden keys. Stores the rows' sums in `sums`. */
 template <class T>
 ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scores, double *sums, T *log_sum) {
     const rows_of_block<T> r = rows_of<T>(c, b);
@@ -221,7 +226,7 @@ ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scor
         T largest = -(T)INFINITY;
         for (int64_t j = t.lane; j < seen; j += t.size) {
             const T score = mask == nullptr || mask[j] != 0 ? biased(s[j] * scale, bias, j) : -(T)INFINITY;
-            largest = score <= largest ? largest : score; /* NaN is the largest, and stays */
+            largest = score <= largest ? largest : score; /* NaN counts as the largest, and stays */
             if (largest != largest) {
                 break;
             }
@@ -243,7 +248,7 @@ ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scor
     });
 }
 
-/* The rows of y divided by their sums. */
+/* Divides the rows of y by their sums. */
 template <class T>
 ls_status divide(ls_stream *stream, const call &c, const block &b, const heads<T> &y, const double *sums) {
     const int64_t width = c.value_width, rows = b.rows, head = y.head, step = y.row;
@@ -280,8 +285,8 @@ struct gradients {
 };
 
 /*
- * Scores become probabilities p, exp(score - log_sum), and what is in d, the gradient of the probabilities, that of q
- * k^T: scale p (d - sum(g y)). Without d the probabilities alone.
+ * Replaces scores by probabilities p = exp(score - log_sum). Replaces d, the gradient of the probabilities, by the
+ * gradient of q k^T: scale p (d - sum(g y)). Without d, computes only the probabilities.
  */
 template <class T>
 ls_status probabilities(ls_stream *stream, const call &c, const block &b, T *scores, T *d, const heads<const T> &g,
@@ -367,7 +372,7 @@ template <class T> ls_status backward(ls_stream *stream, const call &c, const gr
 
 } // namespace
 
-/* Whether the library is to be asked. */
+/* Returns whether to try the library. */
 static bool is_of_halves(const ls_tensor *q, const ls_tensor *k, ls_dtype rounds_to) {
     return q->dtype == LS_F32 && (rounds_to == LS_BF16 || rounds_to == LS_F16) && q->count > 0 && k->count > 0;
 }

@@ -1,6 +1,6 @@
 /*
- * What attention.cu asks of the library, which has a kernel for some shapes of halves (attention_library.cu), and the
- * graphs that tell cuDNN what is wanted (attention_graph.cuh).
+ * The library's attention for attention.cu, with kernels for some shapes of 16-bit floats (attention_library.cu), and
+ * its graphs for cuDNN (attention_graph.cuh).
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ATTENTION_CUH
 #define LS_TENSOR_DEVICE_CUDA_ATTENTION_CUH
@@ -9,8 +9,10 @@
 
 namespace ls {
 
-/* The parameters of a call of f32 whose operands are rounded to a half. dq, dk and dv may be NULL; those and g are of
- * the backward pass. */
+/*
+ * The parameters of a call on f32 whose operands are rounded to a 16-bit float. dq, dk and dv may be NULL; these and g
+ * are for the backward pass.
+ */
 struct attention_call {
     const ls_tensor *q, *k, *v, *mask, *bias;
     ls_tensor *y, *log_sum, *dq, *dk, *dv;
@@ -20,7 +22,7 @@ struct attention_call {
     ls_dtype half;
 };
 
-/* LS_ERR_UNSUPPORTED, with no error set: the library does not have it. */
+/* LS_ERR_UNSUPPORTED, with no error set: the library has no kernel for this. */
 ls_status library_attention(ls_stream *stream, const attention_call &call);
 ls_status library_attention_backward(ls_stream *stream, const attention_call &call);
 

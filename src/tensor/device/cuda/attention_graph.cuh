@@ -1,11 +1,10 @@
 /*
- * Attention as graphs of cuDNN's operations. cuDNN has one kernel for the whole graph where the graph is one of those
- * that it knows: so operations, their order and the types between them are as its documentation and its C++ front end
- * have them, and what looks superfluous (a product by one, reshapes that only say how a matrix is read) belongs to
- * that.
+ * Attention as graphs of cuDNN's operations. cuDNN has one kernel for a whole graph only if it recognizes the graph. So
+ * the operations, their order and the types between them follow cuDNN's documentation and its C++ front end. This
+ * includes operations that look superfluous: a product by one, and reshapes that only mark a matrix as transposed.
  *
- * The backward pass takes the gradient of q as one product of the gradient of the scores, which cuDNN then has in
- * memory: its other way adds parts of dq by atomic operations, in any order.
+ * The backward pass computes the gradient of q as one product with the gradient of the scores, which cuDNN then stores
+ * in memory. cuDNN's alternative adds parts of dq by atomic operations, in any order.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ATTENTION_GRAPH_CUH
 #define LS_TENSOR_DEVICE_CUDA_ATTENTION_GRAPH_CUH
@@ -16,30 +15,30 @@
 
 namespace ls {
 
-/* Of 64-bit numbers only, so that there is nothing between them. Heads lie behind each other, of rows of `width`. */
+/* Only 64-bit members, so that there is no padding. Heads are stored one after the other, with rows of `width`. */
 struct attention_shape {
     int64_t backward, is_bf16, causal, batch, heads, queries, keys, width;
 };
 
-/* How tensors of the graph are named when it runs. */
+/* Identifiers of tensors when the graph runs. */
 enum attention_tensor {
     ATTENTION_Q = 1,
     ATTENTION_K,
     ATTENTION_V,
     ATTENTION_Y,
     ATTENTION_LOG_SUM,
-    ATTENTION_SCALE,  /* a number of the host, f32 */
-    ATTENTION_HIDDEN, /* what a hidden score becomes, likewise */
-    ATTENTION_ONE,    /* 1, likewise */
+    ATTENTION_SCALE,  /* a number on the host, f32 */
+    ATTENTION_HIDDEN, /* the value of a hidden score, also a number on the host, f32 */
+    ATTENTION_ONE,    /* 1, a number on the host */
     ATTENTION_G,
     ATTENTION_DQ,
     ATTENTION_DK,
     ATTENTION_DV,
-    ATTENTION_DOT,   /* room for the sums of g y: f32 [batch, heads, queries] */
-    ATTENTION_INSIDE /* those from here on are not in memory */
+    ATTENTION_DOT,   /* memory for the sums of g y: f32 [batch, heads, queries] */
+    ATTENTION_INSIDE /* identifiers from here on have no memory */
 };
 
-/* Descriptors of one graph, all kept until it ends. After a failure nothing more happens. */
+/* Descriptors of one graph, all kept until it ends. After a failure, further calls do nothing. */
 struct attention_graph {
     typedef cudnnBackendDescriptor_t descriptor;
     enum { MOST = 192, MOST_OPERATIONS = 32 };
@@ -48,7 +47,7 @@ struct attention_graph {
     int made_count, operation_count;
     int64_t next;
     cudnnStatus_t status;
-    const char *at; /* what failed */
+    const char *at; /* the failed call */
 
     bool is_good() const {
         return status == CUDNN_STATUS_SUCCESS;
@@ -96,8 +95,7 @@ struct attention_graph {
         int64_t size[4], step[4];
     };
 
-    /* A tensor in memory; a number of the host where is_number; and what is between two operations where id is
-     * ATTENTION_INSIDE. */
+    /* A tensor in memory; a number on the host if is_number; or an intermediate result if id is ATTENTION_INSIDE. */
     descriptor tensor(int64_t id, cudnnDataType_t type, const layout &l, bool is_number = false) {
         const char *const what = "a tensor";
         const int64_t alignment = 16;
@@ -125,7 +123,7 @@ struct attention_graph {
         return tensor(ATTENTION_INSIDE, type, l);
     }
 
-    /* ---- operations; each gives its result ---- */
+    /* ---- operations; each returns its result ---- */
 
     void add(descriptor d, const char *what) {
         finish(d, what);
@@ -147,7 +145,7 @@ struct attention_graph {
         add(d, what);
         return c;
     }
-    /* Of one, two or three operands; b and t may be NULL. */
+    /* For one, two or three operands; b and t may be NULL. */
     descriptor each(const char *what, cudnnPointwiseMode_t mode, descriptor x, descriptor b, descriptor t, descriptor y,
                     cudnnDataType_t precision = CUDNN_DATA_FLOAT, int64_t axis = -1) {
         const float one = 1;
@@ -194,7 +192,7 @@ struct attention_graph {
         return y;
     }
 
-    /* The operations as one graph. */
+    /* Combines the operations to one graph. */
     descriptor whole(cudnnHandle_t handle) {
         const char *const what = "the graph";
         const descriptor d = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
@@ -209,7 +207,7 @@ struct attention_graph {
 
 /* ---- layouts ---- */
 
-/* A matrix of each head, or that read as its transpose. */
+/* A matrix per head, or the layout that reads it as its transpose. */
 inline attention_graph::layout matrices_of(const attention_shape &s, int64_t rows, int64_t columns) {
     return {{s.batch, s.heads, rows, columns}, {s.heads * rows * columns, rows * columns, columns, 1}};
 }
@@ -219,7 +217,7 @@ inline attention_graph::layout transposes_of(const attention_shape &s, int64_t r
 
 /* ---- graphs ---- */
 
-/* Scores of keys behind their query become ATTENTION_HIDDEN. */
+/* Replaces the scores of keys after their query by ATTENTION_HIDDEN. */
 inline cudnnBackendDescriptor_t causal_scores(attention_graph *g, const attention_shape &s,
                                               cudnnBackendDescriptor_t scores) {
     const attention_graph::layout square = matrices_of(s, s.queries, s.keys);
@@ -258,7 +256,7 @@ inline void describe_forward(attention_graph *g, const attention_shape &s) {
     (void)g->product("p v", p, v, y);
 }
 
-/* The sums of g y, as f32 in memory. */
+/* Computes the sums of g y, as f32 in memory. */
 inline cudnnBackendDescriptor_t dots_of(attention_graph *g, const attention_shape &s, cudnnBackendDescriptor_t dy) {
     typedef cudnnBackendDescriptor_t descriptor;
     const cudnnDataType_t half = s.is_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;

@@ -1,7 +1,8 @@
 /*
- * Attention of halves by cuDNN's fused kernels, which keep scores and probabilities on the chip. Operands are packed as
- * halves, [batch, heads, length, width], and results go back to f32 in their own strides. Where cuDNN refuses a shape,
- * attention.cu does the work; LOCKSTEP_LOG=debug tells once for each shape which of them it is, and why.
+ * Attention of 16-bit floats by cuDNN's fused kernels, which keep scores and probabilities on the chip. Operands are
+ * packed as 16-bit floats, [batch, heads, length, width], and results are converted back to f32 in their own strides.
+ * If cuDNN refuses a shape, attention.cu computes it. LOCKSTEP_LOG=debug logs once per shape which of them is used, and
+ * why.
  */
 #include "tensor/device/cuda/attention.cuh"
 
@@ -39,7 +40,7 @@ using ls::attention_graph;
 using ls::attention_shape;
 using ls::packed_parts;
 
-/* ---- halves ---- */
+/* ---- 16-bit floats ---- */
 
 ls_status pack(ls_stream *stream, const attention_call &call, const packed_parts &all) {
     return call.half == LS_BF16 ? ls::pack_halves<LS_BF16>(stream, all) : ls::pack_halves<LS_F16>(stream, all);
@@ -51,9 +52,9 @@ ls_status unpack(ls_stream *stream, const attention_call &call, const packed_par
 
 /* ---- plans ---- */
 
-/* Shorter ones are no work for it. */
+/* The library is not used for shorter sequences or wider heads. */
 constexpr int64_t shortest = 64, widest = 128;
-/* Backward, what it keeps of the gradients of scores at once: of so many heads as fit. */
+/* Limit for the gradients of scores that the backward pass keeps at once, for as many heads as fit. */
 constexpr int64_t most_workspace = (int64_t)512 << 20;
 
 struct plan {
@@ -69,9 +70,9 @@ constexpr int most_told = 64;
 struct library {
     cudnnHandle_t handle;
     size_t version;
-    int capability; /* the GPU's, its first number */
+    int capability; /* compute capability of the GPU, major number */
     ls::plan_table<plan, 256> plans;
-    attention_shape told[most_told]; /* shapes that are not asked for, of which a log line told */
+    attention_shape told[most_told]; /* shapes for which the library is not used, and this was logged */
     int told_count;
 };
 
@@ -91,7 +92,7 @@ void end(void *memory) {
     free(l);
 }
 
-/* Only who asks for it, as long as it has not been run on a GPU. */
+/* Used only on request, until it has been tested on a GPU. */
 bool is_wanted() {
     static const bool wanted = [] {
         const char *const text = getenv("LOCKSTEP_CUDNN_ATTENTION");
@@ -100,7 +101,7 @@ bool is_wanted() {
     return wanted;
 }
 
-/* Without a handle where cuDNN is not wanted or does not start. */
+/* The library has no handle if cuDNN is not wanted or does not start. */
 ls_status library_of(ls_stream *stream, library **found) {
     void **const slot = ls_cuda_stream_slot(stream, LS_CUDA_SLOT_ATTENTION, end);
     *found = static_cast<library *>(*slot);
@@ -111,7 +112,7 @@ ls_status library_of(ls_stream *stream, library **found) {
     if (l == nullptr) {
         return ls_fail_memory("attention", sizeof *l);
     }
-    const cudaStream_t cuda = ls_cuda_stream(stream); /* makes its GPU the thread's */
+    const cudaStream_t cuda = ls_cuda_stream(stream); /* makes its GPU the thread's current one */
     if (is_wanted() && cudnnCreate(&l->handle) != CUDNN_STATUS_SUCCESS) {
         l->handle = nullptr;
         (void)cudaGetLastError();
@@ -140,13 +141,13 @@ void tell(const attention_shape &s, ls_log_level level, const char *what) {
 
 void tell_refusal(const plan *p, const char *at, cudnnStatus_t status) {
     char text[640], why[384] = "";
-    (void)cudaGetLastError(); /* what cuDNN tried is not the next kernel's failure */
+    (void)cudaGetLastError(); /* clear errors of cuDNN's attempts, which the next kernel would report */
     cudnnGetLastErrorString(why, sizeof why);
     (void)snprintf(text, sizeof text, "cuDNN has no kernel: %s: %s %s", at, cudnnGetErrorString(status), why);
     tell(p->key, LS_LOG_DEBUG, text);
 }
 
-/* The engine of a configuration: its number, and whether cuDNN notes that its bits may change from run to run. */
+/* Gets the engine of a configuration: its number, and whether cuDNN notes that its bits may change from run to run. */
 bool engine_of(cudnnBackendDescriptor_t configuration, int64_t *number, bool *changes) {
     cudnnBackendDescriptor_t engine = nullptr;
     cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -170,14 +171,16 @@ bool engine_of(cudnnBackendDescriptor_t configuration, int64_t *number, bool *ch
     return is_good;
 }
 
-/* What a plan may keep in memory. Backward at least the gradients of the scores: one that does not would have to add to
- * dq in any order, which cuDNN's notes do not tell. */
+/*
+ * Returns whether a plan's use of memory is acceptable. A backward plan must store at least the gradients of the
+ * scores: otherwise it would add to dq in any order, which cuDNN's notes do not say.
+ */
 bool is_fit(const attention_shape &s, int64_t workspace) {
     const int64_t scores = s.batch * s.heads * s.queries * s.keys;
     return workspace <= 2 * most_workspace && (!s.backward || workspace >= scores * (int64_t)sizeof(uint16_t));
 }
 
-/* Whether a configuration becomes the plan. */
+/* Tries to make the plan from a configuration. */
 bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
     cudnnBackendDescriptor_t made = nullptr;
     int64_t bytes = 0, count = 0;
@@ -202,14 +205,14 @@ bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
         (void)cudnnBackendDestroyDescriptor(made);
         return false;
     }
-    p->graph.made[p->graph.made_count++] = made; /* there is room: see heuristics */
+    p->graph.made[p->graph.made_count++] = made; /* cannot overflow: see heuristics */
     p->chosen = made;
     p->workspace = bytes;
     p->is_known = true;
     return true;
 }
 
-/* Configurations of a heuristic, which are then the graph's. */
+/* Adds the configurations of a heuristic to the graph, which owns them. */
 int heuristics(attention_graph *g, cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode,
                cudnnBackendDescriptor_t *found, int most) {
     const char *const what = "the heuristic";
@@ -229,7 +232,7 @@ int heuristics(attention_graph *g, cudnnBackendDescriptor_t whole, cudnnBackendH
     return g->is_good() ? (int)(count < most ? count : most) : 0;
 }
 
-/* Takes the first of the engines that cuDNN names for the graph, but for those whose bits may change. */
+/* Chooses the first engine that cuDNN lists for the graph, except engines whose bits may change. */
 void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
     enum { MOST = 12 };
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
@@ -255,7 +258,7 @@ void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
     tell_refusal(p, p->graph.at != nullptr ? p->graph.at : "no engine", p->graph.status);
 }
 
-/* Tells once why a shape is not asked for. */
+/* Logs once why the library is not used for a shape. */
 void tell_once(library *l, const attention_shape &shape, const char *why_not) {
     for (int i = 0; i < l->told_count; i++) {
         if (memcmp(&l->told[i], &shape, sizeof shape) == 0) {
@@ -268,7 +271,7 @@ void tell_once(library *l, const attention_shape &shape, const char *why_not) {
     }
 }
 
-/* The plan for a shape, or NULL where cuDNN has none. */
+/* Returns the plan for a shape, or NULL if cuDNN has none. */
 plan *plan_for(library *l, const attention_shape &shape) {
     bool is_new;
     plan *const p = l->plans.find(shape, clear, &is_new);
@@ -291,7 +294,7 @@ plan *plan_for(library *l, const attention_shape &shape) {
     return p->is_known ? p : nullptr;
 }
 
-/* ---- what it takes ---- */
+/* ---- accepted calls ---- */
 
 attention_shape shape_of(const attention_call &call, bool backward) {
     const ls_tensor *const q = call.q;
@@ -299,9 +302,11 @@ attention_shape shape_of(const attention_call &call, bool backward) {
             q->size[1], q->size[2],           call.k->size[2], q->size[3]};
 }
 
-/* Versions 9.10.0 and 9.10.1 are known to be wrong, and those to 9.15.0, in the backward pass, where the last keys do
- * not fill a block. On other GPUs than Hopper's the backward pass takes other kernels, of which it is not known whether
- * their bits are always the same. */
+/*
+ * Versions 9.10.0 and 9.10.1 are known to be wrong. Versions up to 9.15.0 are wrong in the backward pass if the last
+ * keys do not fill a block. On GPUs other than Hopper, the backward pass uses other kernels, and it is not known
+ * whether their bits are always the same.
+ */
 const char *why_not(const library *l, const attention_call &call, const attention_shape &s) {
     if (!is_wanted()) {
         return "not by cuDNN: LOCKSTEP_CUDNN_ATTENTION is not 1";
@@ -335,7 +340,7 @@ const char *why_not(const library *l, const attention_call &call, const attentio
 
 /* ---- running ---- */
 
-/* Tensors of the graph and where they are. */
+/* Tensors of the graph and their addresses. */
 struct places {
     int64_t name[16];
     void *memory[16];
@@ -347,7 +352,7 @@ struct places {
     }
 };
 
-/* LS_ERR_UNSUPPORTED, and for good, where cuDNN does not run it after all. */
+/* Returns LS_ERR_UNSUPPORTED, also for later calls, if cuDNN fails to run the plan. */
 ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
     attention_graph g = {};
     const char *const what = "its tensors' places";
@@ -374,13 +379,15 @@ ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
     return ls_cuda_launched(stream, p->key.backward ? "attention_backward (cuDNN)" : "attention (cuDNN)");
 }
 
-/* What a hidden score becomes: cuDNN before 9.10 wants a number. */
+/* Returns the value of a hidden score: before 9.10, cuDNN needs a finite number. */
 float hidden_score(const library *l) {
     return l->version < 91000 ? -FLT_MAX : -INFINITY;
 }
 
-/* How many heads the backward pass takes at once: all of some batches, or some of all heads, in even parts, and so that
- * log_sum begins at multiples of 16 bytes; 0 where not one fits. */
+/*
+ * Returns how many heads the backward pass processes at once: all heads of some batches, or some heads, in equal parts,
+ * such that log_sum begins at multiples of 16 bytes; 0 if not even one head fits.
+ */
 int64_t heads_at_once(const attention_shape &s) {
     const int64_t one = (s.queries + 63) / 64 * 64 * ((s.keys + 127) / 128 * 128) * 2;
     const int64_t all = s.batch * s.heads, room = most_workspace / one, even = s.queries % 4 != 0 ? 4 : 1;
@@ -395,14 +402,14 @@ int64_t heads_at_once(const attention_shape &s) {
     return (units + parts - 1) / parts * unit;
 }
 
-/* So many heads of a shape as heads_at_once gives, or leaves to the last part. */
+/* Returns the shape of a part with `heads` heads. */
 attention_shape part_of(attention_shape s, int64_t heads) {
     s.batch = heads % s.heads == 0 ? heads / s.heads : 1;
     s.heads = heads / s.batch;
     return s;
 }
 
-/* Memory of the backward pass: packed halves of tensors like q (q, y, g, dq) and like k (k, v, dk, dv). */
+/* Memory of the backward pass: packed 16-bit tensors like q (q, y, g, dq) and like k (k, v, dk, dv). */
 struct packed {
     uint16_t *q, *y, *g, *dq, *k, *v, *dk, *dv;
     float *dot;
@@ -516,7 +523,7 @@ ls_status ls::library_attention_backward(ls_stream *stream, const attention_call
     const attention_shape first = part_of(shape, step);
     plan *const most = plan_for(l, first), *const last = plan_for(l, part_of(shape, left));
     if (most == nullptr || last == nullptr || memcmp(&most->key, &first, sizeof first) != 0) {
-        return LS_ERR_UNSUPPORTED; /* the last: one took the other's place */
+        return LS_ERR_UNSUPPORTED; /* making the plan of the last part has replaced the other plan */
     }
     return backward_of(stream, l, call, most, last);
 }

@@ -1,4 +1,4 @@
-/* Batch normalisation and its gradient. Variances are biased and taken around the mean (two passes). */
+/* Batch normalization and its gradient. Variances are biased and computed around the mean (two passes). */
 #include "tensor/device/cuda/channels.cuh"
 
 namespace {
@@ -15,14 +15,14 @@ double samples_of(const ls::channel_view &view) {
     return (double)view.n * (double)view.inner;
 }
 
-/* finish(channel, the sum over its elements of x). */
+/* Calls finish(channel, the sum of x over its elements). */
 template <class T, class Finish>
 ls_status plain_sums(ls_stream *stream, const char *name, const ls::channel_view &view, const T *x, Finish finish) {
     return ls::channel_sums<T, 1>(
         stream, name, view, [=] LS_BODY(int64_t at, int64_t, int64_t, T * chain) { chain[0] += x[at]; }, finish);
 }
 
-/* finish(channel, the sum over its elements of (x - mean) g, or of (x - mean)^2 where g is NULL). */
+/* Calls finish(channel, the sum over its elements of (x - mean) g, or of (x - mean)^2 if g is NULL). */
 template <class T, class Finish>
 ls_status product_sums(ls_stream *stream, const char *name, const ls::channel_view &view, const T *g, const T *x,
                        const T *mean, Finish finish) {
@@ -56,11 +56,11 @@ template <class T> ls_status batch_norm(LS_PARAMETERS_batch_norm) {
     });
 }
 
-/* dx = rstd weight (g - shift - (x - mean) slope). */
+/* Computes dx = rstd weight (g - shift - (x - mean) slope). */
 template <class T> struct gradient_terms {
     T *dx;
-    const T *g, *x, *mean, *rstd, *weight; /* weight: or NULL */
-    const T *shift, *slope;                /* of each channel: the mean of g, and of g xhat, times rstd */
+    const T *g, *x, *mean, *rstd, *weight; /* weight may be NULL */
+    const T *shift, *slope;                /* per channel: the mean of g, and the mean of g xhat times rstd */
 };
 
 template <class T>
@@ -71,7 +71,10 @@ ls_status input_gradient(ls_stream *stream, const char *name, const ls::channel_
     });
 }
 
-/* Both sums over the batch, to the gradients of weight and bias (or NULL) and to shift and slope of gradient_terms. */
+/*
+ * Computes both sums over the batch, for the gradients of weight and bias (which may be NULL) and for shift and slope
+ * of gradient_terms.
+ */
 template <class T>
 ls_status parameter_gradients(ls_stream *stream, const ls::channel_view &view, T *d_weight, T *d_bias, T *shift,
                               T *slope, gradient_terms<T> m, bool training) {

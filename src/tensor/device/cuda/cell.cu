@@ -1,9 +1,9 @@
-/* Cells of recurrent layers and their gradients: a thread for each unit of each sequence, with all gates of it. */
+/* Cells of recurrent layers and their gradients: one thread per unit of each sequence, for all gates of the unit. */
 #include "tensor/device/cuda/scalar.cuh"
 
 namespace {
 
-/* ls_cell with pointers of the GPU; what is absent is NULL. */
+/* ls_cell with GPU pointers; absent tensors are NULL. */
 template <class T> struct cell_data {
     const T *x, *recurrent, *h_before, *c_before;
     T *h, *c, *kept;
@@ -17,7 +17,7 @@ template <class T> struct cell_data {
           kept(ls::data<T>(cell->kept)), lengths(ls::data<int64_t>(cell->lengths)), step(cell->step),
           rows(cell->h->size[0]), width(cell->h->size[1]), relu(cell->relu) {
     }
-    /* Where sequence i has ended, unit `at` stays as it was: true. */
+    /* If sequence i has ended, copies the state of unit `at` and returns true. */
     LS_BODY bool stays(int64_t i, int64_t at) const {
         if (lengths == nullptr || step < lengths[i]) {
             return false;
@@ -39,7 +39,7 @@ template <class T> struct cell_data {
     }
 };
 
-/* ls_cell_gradient likewise. */
+/* ls_cell_gradient with GPU pointers. */
 template <class T> struct gradient_data {
     T *d_x, *d_recurrent, *dh, *dc;
     const T *g, *kept, *before, *after;
@@ -54,7 +54,10 @@ template <class T> struct gradient_data {
           step(cell->step), rows(cell->dh->size[0]), width(cell->dh->size[1]), gates(cell->d_x->size[1]),
           relu(cell->relu) {
     }
-    /* Where sequence i has ended, the gradient of unit k goes on, and its gates get none: true. */
+    /*
+     * If sequence i has ended, passes the gradient of unit k on, sets the gradients of its gates to zero, and returns
+     * true.
+     */
     LS_BODY bool stays(int64_t i, int64_t k) const {
         if (lengths == nullptr || step < lengths[i]) {
             return false;
@@ -89,7 +92,7 @@ template <class T> ls_status rnn_cell_backward(ls_stream *stream, const ls_cell_
             return;
         }
         const T h = d.after[at], dh = d.dh[at] + d.g[at];
-        d.d_x[at] = d.relu ? (h <= 0 ? 0 : dh) /* also of NaN */ : dh * (1 - h * h);
+        d.d_x[at] = d.relu ? (h <= 0 ? 0 : dh) /* also for NaN */ : dh * (1 - h * h);
         d.dh[at] = 0;
     });
 }
@@ -170,7 +173,7 @@ template <class T> ls_status gru_cell_backward(ls_stream *stream, const ls_cell_
     });
 }
 
-/* Once for all steps: every pass over a sequence comes to step 0. */
+/* Once for all steps, at step 0, which every pass over a sequence includes. */
 ls_status check_lengths(ls_stream *stream, const char *name, const ls_cell *cell) {
     if (cell->lengths == nullptr || cell->step != 0) {
         return LS_OK;

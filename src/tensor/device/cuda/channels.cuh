@@ -1,7 +1,7 @@
 /*
- * Tensors [n, channels, inner]: sums over everything but the channels, and maps with a number or two of each channel.
- * A channel's elements are summed in parts, since there may be fewer channels than a GPU has threads, and then the
- * parts, always in the same order.
+ * Tensors [n, channels, inner]: sums over everything but the channels, and maps with one or two numbers per channel. A
+ * channel's elements are summed in parts, since there may be fewer channels than a GPU has threads. Then the parts are
+ * summed, always in the same order.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CHANNELS_CUH
 #define LS_TENSOR_DEVICE_CUDA_CHANNELS_CUH
@@ -14,7 +14,7 @@ struct channel_view {
     int64_t n, channels, inner;
 };
 
-/* What the parts of a channel come to: partial is [parts, channels, N]. */
+/* Sums the parts of a channel: partial is [parts, channels, N]. */
 template <int N, class Finish> struct joined_parts {
     const double *partial;
     int64_t parts, channels;
@@ -35,7 +35,7 @@ template <int N, class Finish> struct joined_parts {
     }
 };
 
-/* Parts of rows where inner is 1: a thread for each part of each channel, so that neighbours read neighbours. */
+/* Parts of rows if inner is 1: one thread per part of each channel, so that adjacent threads read adjacent elements. */
 template <class T, int N, class Add>
 ls_status sum_columns(ls_stream *stream, const char *name, channel_view view, int64_t parts, double *partial, Add add) {
     const int64_t channels = view.channels, n = view.n, length = (n + parts - 1) / parts;
@@ -59,7 +59,7 @@ ls_status sum_columns(ls_stream *stream, const char *name, channel_view view, in
     });
 }
 
-/* A team for each part of each channel, whose members walk side by side over its elements, row after row. */
+/* A team per part of each channel, whose members read adjacent elements, row after row. */
 template <class T, int N, class Add>
 ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int64_t parts, double *partial, Add add) {
     const int64_t channels = view.channels, inner = view.inner, count = view.n * inner;
@@ -67,7 +67,8 @@ ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int
     return teams<256>(stream, name, parts * channels, [=] LS_BODY(team & t, int64_t i) {
         const int64_t part = quotient(i, channels), channel = i - part * channels;
         const int64_t last = least(count, (part + 1) * length);
-        const int64_t rows_on = t.size / inner, on = t.size - rows_on * inner; /* from one element to a member's next */
+        /* distance from one element of a member to its next */
+        const int64_t rows_on = t.size / inner, on = t.size - rows_on * inner;
         int64_t e = part * length + t.lane;
         int64_t row = quotient(e, inner), within = e - row * inner;
         double sum[N] = {0};
@@ -94,8 +95,8 @@ ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int
 }
 
 /*
- * For every channel finish(channel, sums), with the N sums over its elements of what add(at, row, channel, chain) adds
- * to the N numbers of `chain`, where element `at` of the tensor is one of row `row` of n.
+ * Calls finish(channel, sums) for every channel. The N sums are over its elements: add(at, row, channel, chain) adds
+ * element `at` of the tensor, which is in row `row` of n, to the N numbers of `chain`.
  */
 template <class T, int N, class Add, class Finish>
 ls_status channel_sums(ls_stream *stream, const char *name, channel_view view, Add add, Finish finish) {
@@ -109,7 +110,7 @@ ls_status channel_sums(ls_stream *stream, const char *name, channel_view view, A
     const scratch room(stream, (size_t)(parts * view.channels * N) * sizeof(double));
     LS_TRY(room.status(name));
     double *const partial = room.as<double>();
-    if (view.n * view.inner == 0) { /* no element to divide by */
+    if (view.n * view.inner == 0) { /* avoids a division by zero */
         view.n = 0;
         view.inner = 1;
     }
@@ -118,7 +119,7 @@ ls_status channel_sums(ls_stream *stream, const char *name, channel_view view, A
     return rows(stream, name, view.channels, parts, joined_parts<N, Finish>{partial, parts, view.channels, finish});
 }
 
-/* f(at, channel) for every element. */
+/* Calls f(at, channel) for every element. */
 template <class F> ls_status each_of_channels(ls_stream *stream, const char *name, channel_view view, F f) {
     const int64_t channels = view.channels, inner = view.inner, runs = view.n * channels;
     if (inner >= 256 && runs >= 512) {

@@ -1,4 +1,4 @@
-/* The sentences of checks that kernels make: those of the CPU's kernels. */
+/* Messages of checks that kernels make: the same as for the CPU's kernels. */
 #include "base/status.h"
 #include "tensor/device/cuda/stream.h"
 

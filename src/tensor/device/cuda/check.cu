@@ -1,5 +1,7 @@
-/* Checks of numbers on the GPU: the first that is wrong goes to memory of the host that stream_wait looks at. On the
- * host, tests/shadow has this function. */
+/*
+ * Checks of numbers on the GPU. The first wrong number is stored in host memory, which stream_wait reads. On the host,
+ * tests/shadow has this function.
+ */
 #ifdef __CUDACC__
 
 #include "tensor/device/cuda/launch.cuh"
@@ -9,7 +11,7 @@ ls_status ls_cuda_check_numbers(ls_stream *stream, ls_cuda_check check, const ch
     ls_cuda_fault *const fault = ls_cuda_stream_fault(stream);
     const bool has_but = but != nullptr;
     const int64_t allowed = has_but ? *but : 0;
-    /* One team, so that the first is found without atomic operations. */
+    /* One team, which finds the first wrong number without atomic operations. */
     return ls::teams<1024>(stream, name, count > 0 ? 1 : 0, [=] LS_BODY(ls::team & t, int64_t) {
         int64_t first = INT64_MAX;
         for (int64_t i = t.lane; i < count && first == INT64_MAX; i += t.size) {

@@ -1,12 +1,12 @@
 /*
- * Losses of log-probabilities against class numbers: the formulas are those of device/cpu/class_loss.c. A target that
- * is no class becomes an error of the stream; its row is left out as one that is to be ignored.
+ * Losses of log-probabilities and class numbers, with the formulas of device/cpu/class_loss.c. An invalid target
+ * becomes an error of the stream; its row is treated as ignored.
  */
 #include "tensor/device/cuda/rows.cuh"
 
 namespace {
 
-/* Which class each row has. */
+/* The class of each row. */
 struct targets {
     const int64_t *target;
     int64_t classes, ignored;
@@ -15,7 +15,7 @@ struct targets {
     explicit targets(const ls_class_loss *loss, int64_t classes)
         : target(ls::data<int64_t>(loss->target)), classes(classes), ignored(loss->ignore_index), ignore(loss->ignore) {
     }
-    /* -1: the row does not count */
+    /* -1: the row is ignored */
     LS_BODY int64_t of(int64_t row) const {
         const int64_t number = target[row];
         return (ignore && number == ignored) || number < 0 || number >= classes ? -1 : number;
@@ -30,7 +30,7 @@ ls_status check_targets(ls_stream *stream, const char *name, const ls_class_loss
 template <class T> struct nll_row {
     targets target;
     T *element, *row_weight;
-    const T *log_probability, *weight; /* weight: or NULL */
+    const T *log_probability, *weight; /* weight may be NULL */
     T smoothing;
 
     template <class Team> LS_BODY void operator()(const Team &t, int64_t row) const {
@@ -63,7 +63,7 @@ template <class T> ls_status nll(LS_PARAMETERS_nll) {
                                ls::data<T>(log_probability), ls::data<T>(loss->weight), (T)loss->label_smoothing});
 }
 
-/* sum[0] = that of the weights of the classes. */
+/* sum[0] = the sum of the weights of the classes. */
 template <class T> struct weights_sum {
     int64_t classes;
     const T *weight;
@@ -79,7 +79,9 @@ template <class T> struct weights_sum {
     }
 };
 
-/* The gradient of one row: -factor q for the log-probabilities; for the logits they come from, factor (p sum(q) - q).
+/*
+ * The gradient of one row: -factor q with respect to the log-probabilities; factor (p sum(q) - q) with respect to the
+ * logits.
  */
 template <class T, bool LOGITS> struct class_gradient {
     targets target;
@@ -88,7 +90,7 @@ template <class T, bool LOGITS> struct class_gradient {
     int64_t g_step;
     T scale;
     const T *log_probability;
-    const T *weight, *sum_of_weights; /* or NULL, both */
+    const T *weight, *sum_of_weights; /* both may be NULL */
     T smoothing, hit, share;          /* q at the target, and q elsewhere, before the weights */
 
     template <class Team> LS_BODY void operator()(const Team &t, int64_t row) const {

@@ -1,6 +1,7 @@
 /*
- * Convolution: by cuDNN (conv_library.cu), and what that does not take (padding that is not the same on both sides, and
- * on the host all) by plain kernels that gather: one thread, or for the weight one team, for each number of the result.
+ * Convolution by cuDNN (conv_library.cu), or, if that refuses (padding that differs between the two sides; everything
+ * on the host), by simple gather kernels: one thread per element of the result, or one team for gradients of the
+ * weight.
  */
 #include "tensor/device/cuda/conv.cuh"
 
@@ -27,7 +28,7 @@ conv_shape shape_of(const ls_tensor *large, const ls_tensor *small, const ls_win
     return shape;
 }
 
-/* Splits number i of an array whose last three axes have these sizes; what is left is the number of the channel. */
+/* Splits index i of an array whose last three axes have these sizes. Returns the index of the channel. */
 LS_HOST_DEVICE int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
     for (int axis = 2; axis >= 0; axis--) {
         const int64_t rest = ls::quotient(i, size[axis]);
@@ -37,7 +38,9 @@ LS_HOST_DEVICE int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
     return i;
 }
 
-/* Where a tap of the window at output position `at` lies in a channel of the large side; -1: in the padding. */
+/*
+ * Returns the offset in a channel of the large side of a tap of the window at output position `at`; -1: in the padding.
+ */
 LS_HOST_DEVICE int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a, int64_t b, int64_t c) {
     const int64_t z = at[0] * s.stride[0] - s.before[0] + a * s.dilation[0];
     const int64_t y = at[1] * s.stride[1] - s.before[1] + b * s.dilation[1];
@@ -46,7 +49,10 @@ LS_HOST_DEVICE int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a
     return inside ? (z * s.size[1] + y) * s.size[2] + x : -1;
 }
 
-/* The output position along an axis whose tap `tap` sees position `at` of the large side; -1: none does. */
+/*
+ * Returns the output position along an axis whose tap `tap` reads position `at` of the large side; -1 if there is no
+ * such position.
+ */
 LS_HOST_DEVICE int64_t seer_of(const conv_shape &s, int axis, int64_t at, int64_t tap) {
     const int64_t from = at + s.before[axis] - tap * s.dilation[axis];
     const int64_t seer = from < 0 ? -1 : ls::quotient(from, s.stride[axis]);
@@ -57,11 +63,11 @@ LS_HOST_DEVICE int64_t product_of(const int64_t *size) {
     return size[0] * size[1] * size[2];
 }
 
-/* ---- the three works; sums are made in double precision ---- */
+/* ---- the three kinds of work; sums are computed in double precision ---- */
 
 template <class T> LS_BODY T small_number(const conv_shape &s, int64_t i, const T *large, const T *weight) {
     int64_t at[3];
-    const int64_t channel = place_of(i, s.out, at); /* of all samples */
+    const int64_t channel = place_of(i, s.out, at); /* index over all samples */
     const int64_t sample = ls::quotient(channel, s.groups * s.outputs),
                   output = channel - sample * s.groups * s.outputs;
     const int64_t plane = product_of(s.size), taps = product_of(s.kernel);
@@ -108,12 +114,13 @@ template <class T> LS_BODY T large_number(const conv_shape &s, int64_t i, const 
     return (T)sum;
 }
 
-/* What this member of a team has of the gradient of weight number i. */
+/* Computes this team member's part of the gradient of weight element i. */
 template <class T>
 LS_BODY double weight_part(const conv_shape &s, int64_t i, const T *large, const T *small, int lane, int lanes) {
     int64_t tap[3];
     const int64_t pair = place_of(i, s.kernel, tap);
-    const int64_t output = ls::quotient(pair, s.channels), channel = pair - output * s.channels; /* of the group */
+    /* index in the group */
+    const int64_t output = ls::quotient(pair, s.channels), channel = pair - output * s.channels;
     const int64_t group = ls::quotient(output, s.outputs);
     const int64_t plane = product_of(s.size), positions = product_of(s.out);
     double sum = 0;
@@ -160,7 +167,7 @@ ls_status convolve(ls_stream *stream, conv_work work, const conv_shape &shape, c
     return data.dtype == LS_F32 ? make<float>(stream, work, shape, data) : make<double>(stream, work, shape, data);
 }
 
-/* With rounded copies of the two that the third is made of. */
+/* Uses rounded copies of the two operands. */
 ls_status convolve_rounded(ls_stream *stream, conv_work work, const conv_shape &s, const conv_data &data,
                            ls_dtype half) {
     conv_data copies = data;

@@ -1,7 +1,7 @@
 /*
- * Convolution by cuDNN. As for matrix products, each stream keeps plans (descriptions, and the algorithm that cuDNN's
- * heuristic names for them), and algorithms are left out whose bits depend on the order in which their parts end, or
- * whose transforms lose digits.
+ * Convolution by cuDNN. As for matrix products, each stream keeps plans (descriptors, and the algorithm that cuDNN's
+ * heuristic selects). Excluded are algorithms whose bits depend on the order in which their parts end, or whose
+ * transforms lose digits.
  */
 #include "tensor/device/cuda/conv.cuh"
 
@@ -31,10 +31,10 @@ using ls::conv_data;
 using ls::conv_shape;
 using ls::conv_work;
 
-/* Slower algorithms of less room do where the fastest asks for more. */
+/* If the fastest algorithm needs more, a slower one with less memory is used. */
 constexpr size_t most_workspace = (size_t)1 << 30;
 
-/* Of 64-bit numbers only, so that there is nothing between them. */
+/* Only 64-bit members, so that there is no padding. */
 struct plan_key {
     int64_t work, dtype, tensor_units;
     conv_shape shape;
@@ -68,7 +68,7 @@ ls_status failed(const char *what, cudnnStatus_t status) {
     return ls_fail(LS_ERR_DEVICE, "convolution: cuDNN %s: %s", what, cudnnGetErrorString(status));
 }
 
-/* Refused, rather than failed. */
+/* The library refuses, which is not a failure. */
 bool is_refusal(cudnnStatus_t status) {
     return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED ||
            CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM;
@@ -124,14 +124,14 @@ ls_status library_of(ls_stream *stream, library **found) {
     return LS_OK;
 }
 
-/* ---- what it takes ---- */
+/* ---- accepted calls ---- */
 
-/* The first axis that it sees: those of an image, or of a volume. */
+/* Returns the first axis that cuDNN sees: of an image, or of a volume. */
 int first_axis(const conv_shape &s) {
     return s.size[0] == 1 && s.out[0] == 1 && s.kernel[0] == 1 && s.before[0] == 0 ? 1 : 0;
 }
 
-/* It pads as much behind an image as before it, and finds the sizes of the small side itself. */
+/* cuDNN pads equally on both sides of an image, and computes the sizes of the small side itself. */
 bool is_for_it(const conv_shape &s) {
     int64_t large = s.samples * s.groups * s.channels, small = s.samples * s.groups * s.outputs;
     for (int i = 0; i < 3; i++) {
@@ -207,8 +207,8 @@ cudnnStatus_t describe(plan *p) {
 }
 
 /*
- * Transforms of Fourier lose digits, and so do Winograd's of larger tiles, which the "nonfused" ones are; on numbers
- * that were rounded for units of 11 bits none may work at all.
+ * Fourier transforms lose digits, and so do Winograd transforms with larger tiles, the "nonfused" ones. For operands
+ * rounded to 11 bits, no transform is allowed.
  */
 bool keeps_digits(const plan *p, int algorithm) {
     switch (p->key.work) {
@@ -240,8 +240,10 @@ cudnnStatus_t ask_workspace(const library *l, plan *p) {
     }
 }
 
-/* Takes the first that will do; they come with the fastest first. What a result says of its units does not hold where
- * those of 11 bits are forbidden. */
+/*
+ * Selects the first acceptable algorithm; the results are sorted by speed. Ignores a result's math type if 11-bit
+ * units are forbidden.
+ */
 template <class RESULT> void take(const library *l, plan *p, const RESULT *results, int count) {
     for (int i = 0; i < count && !p->is_known; i++) {
         const RESULT &r = results[i];
@@ -278,7 +280,10 @@ cudnnStatus_t choose(const library *l, plan *p) {
     return status;
 }
 
-/* The plan for a convolution, made where the table has none; another one goes where there is no place left. */
+/*
+ * Returns the plan for a convolution. If it is not in the table, makes it, and replaces another plan if the table is
+ * full.
+ */
 ls_status plan_for(library *l, const plan_key &key, plan **found) {
     bool is_new;
     plan *const place = l->plans.find(key, clear, &is_new);
@@ -291,7 +296,7 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
     if (all.status == CUDNN_STATUS_SUCCESS) {
         all(choose(l, place));
     }
-    (void)cudaGetLastError(); /* what the library tried is not the next kernel's failure */
+    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would report */
     if (all.status != CUDNN_STATUS_SUCCESS && !is_refusal(all.status)) {
         clear(place);
         return failed("cannot plan", all.status);

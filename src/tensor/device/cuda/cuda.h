@@ -1,10 +1,10 @@
 /*
  * Module cuda (lockstep-cuda.so): the GPUs of this process as devices "cuda:0", "cuda:1", ... The core opens it when a
- * program first names one (tensor/device_open.c), so that other processes neither need CUDA's libraries nor pay for
- * loading them. This header is all that the two sides know of each other, and CUDA's own are included in this folder
- * only.
+ * program first names a GPU (tensor/device_open.c), so that other processes neither need CUDA's libraries nor pay for
+ * loading them. This header is the whole interface between the two sides. CUDA's own headers are included in this
+ * folder only.
  *
- * The module exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a driver
+ * The module exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a driver,
  * the function returns a table whose device_count is 0.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_H
@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-/* What the core does for the module: see the declarations of the functions with ls_. */
+/* Functions of the core for the module: see the declarations of the functions with ls_. */
 struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
     ls_status (*fail_memory)(const char *call, size_t bytes);
@@ -25,37 +25,42 @@ struct ls_cuda_core {
     void (*kernels_complete)(ls_kernels *kernels);
 };
 
-/* What `lockstep doctor` tells of a GPU. */
+/* The information of `lockstep doctor` about a GPU. */
 typedef struct ls_cuda_info {
     char name[256];    /* "NVIDIA H100 80GB HBM3" */
-    char bus[32];      /* where it is on the PCI bus: "0000:19:00.0" */
-    size_t total;      /* bytes of its memory, */
-    size_t free_bytes; /* and how many of them nobody uses; 0 where that is not known */
+    char bus[32];      /* address on the PCI bus: "0000:19:00.0" */
+    size_t total;      /* bytes of its memory */
+    size_t free_bytes; /* bytes that are free; 0 if unknown */
     int major, minor;  /* its compute capability */
     int multiprocessors;
 } ls_cuda_info;
 
 struct ls_cuda {
-    int device_count; /* GPUs that this process may use: 0 is no failure of the module */
+    int device_count; /* GPUs that this process may use; 0 does not mean that the module failed */
     const char
-        *failure; /* why there are none, as the end of a sentence: "no driver answers"; NULL where there are some */
+        *failure; /* why there is no GPU, as the end of a sentence: "no driver answers"; NULL if there are GPUs */
 
-    /* As their libraries write them: 13000 of CUDA is 13.0, 130002 of cuBLAS 13.0.2, 91200 of cuDNN 9.12.0; 0 where it
-     * is not known. The driver's is that of the newest CUDA it can run. */
+    /*
+     * In the libraries' format: 13000 for CUDA is 13.0, 130002 for cuBLAS 13.0.2, 91200 for cuDNN 9.12.0; 0 if unknown.
+     * driver_version is the newest CUDA that the driver supports.
+     */
     int driver_version, runtime_version, cublas_version, cudnn_version;
 
-    /* The device "cuda:INDEX", always the same one; any thread may ask. NULL with the error set: LS_ERR_DEVICE. */
+    /*
+     * Returns the device "cuda:INDEX", always the same object; any thread may call it. NULL with the error set:
+     * LS_ERR_DEVICE.
+     */
     const ls_device *(*device)(int index);
 
-    /* May be slow, as it may have to start CUDA on the GPU. False with the error set. */
+    /* May be slow, because it may have to start CUDA on the GPU. Returns false with the error set on failure. */
     bool (*info)(int index, ls_cuda_info *info);
 };
 
 /* ---- the core's side ------------------------------------------------------------------------------------------- */
 
-/* The opened module, the same for the whole process; NULL, with no error set, where there is none to open. */
+/* Returns the opened module, the same for the whole process; NULL, with no error set, if it cannot be opened. */
 const ls_cuda *ls_cuda_open(void);
-/* Why that is, or why the module has no GPU; "" where it has one, and before it was asked for. */
+/* Returns why the module cannot be opened or has no GPU; "" if it has a GPU, and before ls_cuda_open was called. */
 const char *ls_cuda_failure(void);
 
 #endif

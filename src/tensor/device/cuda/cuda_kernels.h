@@ -1,7 +1,7 @@
 /*
- * The GPU's kernels: ls_cuda_NAME for each of the list in tensor/kernels.h, which says what it computes; table.c puts
- * them together. They ask the stream and return; what fails later is told by the next wait for the stream. Weak: tests
- * are built without them where there is no C++ compiler, and see NULL.
+ * The GPU's kernels: ls_cuda_NAME for each kernel in tensor/kernels.h, which says what it computes; table.c collects
+ * them. They submit work to the stream and return. The next wait for the stream reports later failures. The symbols are
+ * weak: without a C++ compiler, tests are built without the kernels, and the symbols are NULL.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_KERNELS_H
 #define LS_TENSOR_DEVICE_CUDA_CUDA_KERNELS_H
@@ -15,10 +15,10 @@ LS_OTHER_KERNELS(DECLARE)
 #undef DECLARE_MAP
 #undef DECLARE
 
-/* Those of this folder; what is missing fails with its name. */
+/* Returns the kernels of this folder; a missing kernel fails with its name. */
 const ls_kernels *ls_cuda_kernels(void);
 
-/* Whether products of f32 whose operands count as rounded to it are faster than others. */
+/* Returns whether products of f32 with operands rounded to this dtype are faster than others. */
 bool ls_cuda_gains_by(ls_dtype rounds_to);
 
 #endif

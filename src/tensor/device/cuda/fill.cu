@@ -3,7 +3,7 @@
 
 namespace {
 
-/* A number of dtype D in memory (T), and as a value. */
+/* An element of dtype D in memory (T), and as a value. */
 template <int D, class T> struct element {
     typedef T type;
     static LS_HOST_DEVICE T value(T x) {
@@ -29,7 +29,7 @@ struct element_bool {
     }
 };
 
-/* From a floating value or an integer: as number.h has it, but integers wrap around where they do not fit. */
+/* Converts a floating value or an integer like number.h, except that integers that do not fit wrap around. */
 template <int D, class V> LS_HOST_DEVICE auto stored(V v) {
     constexpr bool is_floating = std::is_floating_point<V>::value;
     if constexpr (D == LS_F32) {

@@ -1,4 +1,4 @@
-/* Flat runs of numbers: y += a x, y *= a, inner products and norms. Sums are made in double precision. */
+/* Contiguous runs of elements: y += a x, y *= a, inner products and norms. Sums are computed in double precision. */
 #include "tensor/device/cuda/parts.cuh"
 
 namespace {
@@ -15,7 +15,7 @@ template <class T> ls_status scale(ls_stream *stream, int64_t count, double fact
     return ls::each_four<1>(stream, "scale", one, [=] LS_BODY(T(&v)[1]) { v[0] *= a; });
 }
 
-/* Whoever finds one writes the same. */
+/* All threads that find an Inf or NaN write the same value. */
 template <class T> ls_status unscale(ls_stream *stream, int64_t count, double factor, void *y, double *found) {
     const T a = (T)factor;
     const ls::arrays<T, 1> one = {{ls::numbers<T>(y)}, count};

@@ -1,4 +1,4 @@
-/* Flat runs of numbers, four of each array to a thread: what moves 16 bytes at a time fills the memory's width. */
+/* Contiguous runs of elements, four of each array per thread: accesses of 16 bytes use the full memory bandwidth. */
 #ifndef LS_TENSOR_DEVICE_CUDA_FOUR_CUH
 #define LS_TENSOR_DEVICE_CUDA_FOUR_CUH
 
@@ -8,12 +8,12 @@ namespace ls {
 
 template <class T> struct alignas(16) four { T number[4]; };
 
-/* N arrays of `count` numbers each. One that is NULL is read as zeros, and what is written there is dropped. */
+/* N arrays of `count` elements each. A NULL array is read as zeros, and writes to it are dropped. */
 template <class T, int N> struct arrays {
     T *of[N];
     int64_t count;
 
-    /* Whether every fourth number of each lies at a multiple of 16 bytes. */
+    /* Returns whether every fourth element of each array is at a multiple of 16 bytes. */
     bool aligned() const {
         bool all = true;
         for (int k = 0; k < N; k++) {
@@ -23,7 +23,7 @@ template <class T, int N> struct arrays {
     }
 };
 
-/* Numbers 4 t .. of an array, where `whole` says that all four are there and the array is aligned. */
+/* Reads elements 4 t and following of an array. `whole`: all four exist and the array is aligned. */
 template <class T> LS_HOST_DEVICE void read_four(T (&to)[4], const T *from, int64_t t, int64_t count, bool whole) {
     if (whole && from != nullptr) {
         const four<T> read = reinterpret_cast<const four<T> *>(from)[t];
@@ -54,7 +54,9 @@ template <class T> LS_HOST_DEVICE void write_four(T *to, const T (&from)[4], int
     }
 }
 
-/* f(v) for every number, v[k] being that of array k; bit k of `written`: array k gets what f leaves in v[k]. */
+/*
+ * Calls f(v) for every index; v[k] is the element of array k. If bit k of WRITTEN is set, array k gets v[k] afterwards.
+ */
 template <unsigned WRITTEN, class T, int N, class F>
 ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F f) {
     const bool aligned = a.aligned();
@@ -82,7 +84,7 @@ ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F
     });
 }
 
-/* The numbers of a kernel's arguments, of which a pointer to const is not written to. */
+/* Casts an argument of a kernel to its element type. Pointers to const are not written. */
 template <class T> T *numbers(const void *memory) {
     return static_cast<T *>(const_cast<void *>(memory));
 }

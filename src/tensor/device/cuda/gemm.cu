@@ -1,6 +1,6 @@
 /*
- * Matrix products: rounding of operands, bias and activation here, the products themselves by a library
- * (gemm_library.cu) or, where it has none, in plain loops.
+ * Matrix products: rounding of operands, bias and activation are computed here, the products by a library
+ * (gemm_library.cu) or, if it refuses, in simple loops.
  */
 #include "tensor/device/cuda/products.cuh"
 
@@ -30,7 +30,7 @@ ls_status halves_one_by_one(ls_stream *stream, const ls::matrices &m, int64_t le
     });
 }
 
-/* All steps and sizes are multiples of four, and so are the addresses. */
+/* All strides and sizes are multiples of four, and the addresses are aligned to four elements. */
 template <int HALF> ls_status halves_by_four(ls_stream *stream, const ls::matrices &m, int64_t leading, uint16_t *to) {
     const float *const from = static_cast<const float *>(m.data);
     const int64_t rows = m.rows, groups = m.columns / 4, from_leading = m.leading, step = m.step;
@@ -54,7 +54,8 @@ template <int HALF> ls_status halves_of(ls_stream *stream, ls::matrices m, int64
     if (m.count == 1) {
         m.step = m.rows * m.leading;
     }
-    if (m.leading == m.columns && leading == m.columns && m.step == m.rows * m.columns) { /* one long row */
+    /* all matrices as one long row */
+    if (m.leading == m.columns && leading == m.columns && m.step == m.rows * m.columns) {
         m.columns *= m.rows * m.count;
         m.rows = m.count = 1;
         m.leading = leading = m.step = m.columns;
@@ -93,7 +94,7 @@ struct plain_f16 {
     }
 };
 
-/* One thread for each number of C, which sums in double precision. */
+/* One thread per element of C, which sums in double precision. */
 template <class FROM, class T> ls_status in_loops(ls_stream *stream, const ls_gemm &gemm) {
     const ls_gemm p = gemm;
     const typename FROM::type *const all_a = static_cast<const typename FROM::type *>(p.a);
@@ -127,7 +128,7 @@ ls_status loops_for(ls_stream *stream, const ls_gemm &gemm) {
     }
 }
 
-/* What is left to do after a product: the bias, then the activation. Without a product: they alone. */
+/* Adds the bias, then applies the activation, after a product, or, if it is empty, to zeros. */
 template <class T> ls_status finish(ls_stream *stream, const ls_gemm &gemm, bool add_bias, bool is_empty) {
     const T *const bias = add_bias ? static_cast<const T *>(gemm.bias) : nullptr;
     const bool relu = gemm.activation == LS_ACTIVATION_RELU;
@@ -141,7 +142,7 @@ template <class T> ls_status finish(ls_stream *stream, const ls_gemm &gemm, bool
         const int64_t matrix = ls::quotient(row, m);
         T *const at = c + matrix * step + (row - matrix * m) * leading + column;
         const T sum = (is_empty ? (T)0 : *at) + (bias != nullptr ? bias[column] : (T)0);
-        *at = relu && sum < 0 ? (T)0 : sum; /* NaN stays, which the library's own does not promise */
+        *at = relu && sum < 0 ? (T)0 : sum; /* keeps NaN, which the library's activation does not guarantee */
     });
 }
 
@@ -150,7 +151,7 @@ ls_status finish_as(ls_stream *stream, const ls_gemm &gemm, ls_dtype dtype, bool
                            : finish<double>(stream, gemm, add_bias, is_empty);
 }
 
-/* So many products are asked of the library at once: more are not a grid of every kernel it has. */
+/* The maximum number of products per library call: not every kernel of the library supports larger grids. */
 constexpr int64_t most_at_once = 32768;
 
 ls_status by_library(ls_stream *stream, const ls_gemm &gemm, bool *has_bias) {
@@ -168,7 +169,7 @@ ls_status by_library(ls_stream *stream, const ls_gemm &gemm, bool *has_bias) {
         } else {
             LS_TRY(status);
         }
-        if (part.bias != nullptr && !added && gemm.batch > most_at_once) { /* parts may differ in this */
+        if (part.bias != nullptr && !added && gemm.batch > most_at_once) { /* `added` may differ between parts */
             part.activation = LS_ACTIVATION_NONE;
             LS_TRY(finish_as(stream, part, gemm.dtype == LS_F64 ? LS_F64 : LS_F32, true, false));
             added = true;
@@ -178,7 +179,7 @@ ls_status by_library(ls_stream *stream, const ls_gemm &gemm, bool *has_bias) {
     return LS_OK;
 }
 
-/* gemm.dtype says what operands are of; C is of `dtype`. */
+/* gemm.dtype is the dtype of the operands; C has `dtype`. */
 ls_status multiply(ls_stream *stream, const ls_gemm &gemm, ls_dtype dtype) {
     bool has_bias = false;
     if (dtype == LS_F32 && gemm.compute == LS_F64) {
@@ -189,7 +190,7 @@ ls_status multiply(ls_stream *stream, const ls_gemm &gemm, ls_dtype dtype) {
     return finish_as(stream, gemm, dtype, !has_bias, false);
 }
 
-/* Rows of halves that all start at multiples of sixteen bytes. */
+/* Row length for 16-bit floats with which all rows start at multiples of 16 bytes. */
 int64_t aligned_row(int64_t columns) {
     return (columns + 7) / 8 * 8;
 }

@@ -1,12 +1,12 @@
 /*
- * Products by cuBLAS. It takes matrices column by column: a row-major C is its transpose there, so what is asked of it
- * is C^T = op(B)^T op(A)^T, in which our B comes first, and the bias of a column of C is that of a row.
+ * Products by cuBLAS, which uses column-major matrices: a row-major C is its transpose there. So it computes C^T =
+ * op(B)^T op(A)^T, with our B first, and the bias of a column of C is the bias of a row.
  *
- * A plan is what it needs to know of a product (descriptions and the algorithm that its heuristic names for them). Each
- * stream keeps its plans in a table, so that a training step in its steady state makes none. The choice follows from
- * shapes and alignments alone; algorithms whose bits depend on the order in which their parts end are left out.
+ * A plan holds the descriptors of a product and the algorithm that cuBLAS's heuristic selects. Each stream keeps its
+ * plans in a table, so that a training step in its steady state makes none. The choice follows from shapes and
+ * alignments alone. Algorithms whose bits depend on the order in which their parts end are excluded.
  *
- * On the host the products are those of the CPU, so that what is around them can be tested.
+ * On the host, the CPU computes the products, so that the surrounding code can be tested.
  */
 #include "tensor/device/cuda/products.cuh"
 
@@ -62,9 +62,9 @@ ls_status ls::library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bia
 namespace {
 
 constexpr size_t workspace_bytes = (size_t)32 << 20;
-constexpr uint32_t highest_alignment = 16; /* what the widest load of a kernel needs */
+constexpr uint32_t highest_alignment = 16; /* required by the widest load of a kernel */
 
-/* All that a plan depends on, of 64-bit numbers only, so that there is nothing between them. */
+/* All properties on which a plan depends: only 64-bit members, so that there is no padding. */
 struct plan_key {
     int64_t dtype, m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
     int64_t flags; /* transposes, bias */
@@ -144,7 +144,7 @@ int64_t alignment_of(const void *pointer, int64_t element) {
     return alignment;
 }
 
-/* A leading dimension of a single row may be anything, and the library insists on a right one. */
+/* The leading dimension of a single row may be any number, but the library needs a valid one. */
 int64_t leading_of(int64_t rows, int64_t columns, int64_t leading) {
     return rows <= 1 && leading < columns ? columns : leading;
 }
@@ -183,7 +183,7 @@ struct first_failure {
     }
 };
 
-/* A row-major matrix of these rows and columns. */
+/* Makes the layout of a row-major matrix. */
 cublasStatus_t make_layout(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t rows, int64_t columns,
                            int64_t leading, int64_t batch, int64_t step) {
     first_failure all;
@@ -247,7 +247,7 @@ cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const plan_
     return all.status;
 }
 
-/* The best algorithm, if there is one: p->is_known. */
+/* Selects the best algorithm, if there is one: p->is_known. */
 cublasStatus_t choose(const library *l, plan *p) {
     cublasLtMatmulPreference_t preference = nullptr;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
@@ -288,7 +288,9 @@ cublasStatus_t make(const library *l, plan *p, const ls_gemm &gemm) {
     return all.status == CUBLAS_STATUS_SUCCESS && !p->is_known ? choose(l, p) : all.status;
 }
 
-/* The plan for a product, made where the table has none; one of other products goes where there is no place left. */
+/*
+ * Returns the plan for a product. If it is not in the table, makes it, and replaces another plan if the table is full.
+ */
 ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
     bool is_new;
     plan *const place = l->plans.find(key_of(gemm), clear, &is_new);
@@ -297,7 +299,7 @@ ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
         return LS_OK;
     }
     const cublasStatus_t status = make(l, place, gemm);
-    (void)cudaGetLastError(); /* what the library tried is not the next kernel's failure */
+    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would report */
     if (status != CUBLAS_STATUS_SUCCESS) {
         clear(place);
         return failed("cannot plan a product", status);

@@ -1,11 +1,10 @@
 /*
- * Small groups of threads: eight or thirty-two that work on one row together without shared memory, where a team of
- * launch.cuh would mostly wait,
+ * Small groups of threads: 8 or 32 threads that work on one row together without shared memory, if a team of launch.cuh
+ * would mostly wait,
  *
  *     ls::groups<32>(stream, "name", n, [=] LS_BODY(const ls::group<32> &g, int64_t i) { ... });
  *
- * and a team of one, for functions written over teams that a single thread calls. Outside of nvcc a group has one
- * member.
+ * and a team of one, for functions over teams that a single thread calls. Without nvcc, a group has one member.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_GROUPS_CUH
 #define LS_TENSOR_DEVICE_CUDA_GROUPS_CUH
@@ -22,7 +21,7 @@ struct single {
     }
 };
 
-/* A bool in memory, whose byte may come from a user who takes more than 1 for true. */
+/* A bool in memory; the user's bytes may also be larger than 1, which means true. */
 struct truth {
     uint8_t byte;
 
@@ -38,7 +37,7 @@ template <int SIZE> struct group {
     static constexpr int size = SIZE;
     int lane;
 
-    /* Every member gets the same: joins commute, and each step joins two equal halves. */
+    /* Every member gets the same result: the joins are commutative, and each step joins two halves of equal size. */
     template <class T, class Join> __device__ T reduce(T value, Join join) const {
         const unsigned mine =
             SIZE == 32 ? 0xffffffffU : ((1U << (SIZE % 32)) - 1U) << (threadIdx.x & 31U & ~(SIZE - 1U));
@@ -60,7 +59,7 @@ template <int SIZE, class F> __global__ void __launch_bounds__(256) groups_kerne
 template <int SIZE> struct group : single {};
 #endif
 
-/* f(group, i) for every i of n: SIZE members call it for one i together. */
+/* Calls f(group, i) for every i of n: SIZE members call it for each i together. */
 template <int SIZE, class F> ls_status groups(ls_stream *stream, const char *name, int64_t n, F f) {
     static_assert(SIZE == 8 || SIZE == 16 || SIZE == 32, "a group is of one warp");
     if (n <= 0) {

@@ -1,13 +1,13 @@
 /*
- * Reading and adding at places that an index names. Indices are checked by the stream; kernels leave out bad ones.
- * Whatever is added to one place is added there in the order of the index, so the result has the bits of the CPU's.
+ * Reading and adding at positions given by an index. The stream checks indices; kernels ignore wrong ones. Elements for
+ * one position are added in the order of the index, so the result has the bits of the CPU's.
  */
 #include "tensor/device/cuda/four.cuh"
 #include "tensor/device/cuda/order.cuh"
 
 namespace {
 
-/* How elements are added: numbers, of which integers wrap around; truths; and four numbers at once. */
+/* How elements are added: numbers (integers wrap around), truth values, and four numbers at once. */
 template <class T> struct of_number {
     typedef T type;
     static LS_HOST_DEVICE T sum(T a, T b) {
@@ -35,7 +35,7 @@ struct of_four {
     }
 };
 
-/* function<E>(...) for the dtype. */
+/* Calls function<E>(...) for the dtype. */
 #define OF_ELEMENT(name, dtype, function, ...)                                                                         \
     ((dtype) == LS_F32    ? function<of_number<float>>(__VA_ARGS__)                                                    \
      : (dtype) == LS_F64  ? function<of_number<double>>(__VA_ARGS__)                                                   \
@@ -59,7 +59,7 @@ struct alignas(16) sixteen {
     uint64_t half[2];
 };
 
-/* Runs of `run` words W, which may be parts of elements or many of them. */
+/* Copies runs of `run` words W, which may be parts of elements or several elements. */
 template <class W>
 ls_status select_words(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index,
                        int64_t run) {
@@ -77,20 +77,22 @@ ls_status select_words(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int 
     });
 }
 
-/* ---- adding rows to the places that an ordered list names ----------------------------------------------------------
- */
+/* ---- adding rows at the positions in an ordered list ------------------------------------------------------------- */
 
-/* The key of what is left out: behind all others. */
+/* The key of ignored elements: after all others. */
 constexpr int64_t NOWHERE = INT64_MAX;
 
-/* Sources in the order of their destination; of the first of each destination, how many there are; of others 0. */
+/*
+ * Sources in the order of their destination. The first source of each destination has the number of its sources; the
+ * others have 0.
+ */
 struct ordered {
     ls::placed sources;
     int64_t *length;
     int64_t many;
 };
 
-/* `keys` is the first quarter of the memory, which has room for 4 n numbers; they are written over. */
+/* `keys` is the first quarter of the memory, which has room for 4 n numbers; the keys are overwritten. */
 ls_status order_sources(ls_stream *stream, const char *name, int64_t n, int64_t *memory, ordered *result) {
     const ls::placed room[2] = {{memory + 2 * n, memory + 3 * n}, {memory, memory + n}};
     int which;
@@ -122,7 +124,7 @@ ls_status add_ordered(ls_stream *stream, const char *name, int64_t outer, int64_
         const int64_t *const source = list.sources.place + at;
         T sum = *to;
         int64_t j = 0;
-        for (; j + 8 <= length; j += 8) { /* reads that overlap */
+        for (; j + 8 <= length; j += 8) { /* overlaps the reads */
             T read[8];
             for (int l = 0; l < 8; l++) {
                 read[l] = from[source[j + l] * inner];
@@ -141,7 +143,7 @@ ls_status add_ordered(ls_stream *stream, const char *name, int64_t outer, int64_
 /* ---- index_add -----------------------------------------------------------------------------------------------------
  */
 
-/* Few rows: each element's thread looks at the whole index. */
+/* For few rows: each element's thread reads the whole index. */
 template <class E>
 ls_status add_few(ls_stream *stream, const ls::axis_view &view, const int64_t *index, int64_t many, typename E::type *y,
                   const typename E::type *x) {
@@ -180,7 +182,7 @@ ls_status add_rows(ls_stream *stream, const ls::axis_view view, const int64_t *i
 /* ---- take_along and scatter_add ------------------------------------------------------------------------------------
  */
 
-/* The tensor that the index points into, as seen beside the index: it stands still along the axis. */
+/* Views the tensor into which the index points with the shape of the index: stride 0 along the axis. */
 ls_tensor beside(const ls_tensor *x, int axis, const ls_tensor *index) {
     ls_tensor still = *x;
     memcpy(still.size, index->size, sizeof still.size);
@@ -210,9 +212,9 @@ ls_status take(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, co
     });
 }
 
-/* A column: what lies along the axis at one place of the others. */
+/* A column: the elements along the axis at one position of the other axes. */
 template <class T> struct columns {
-    ls::walk<2> walk; /* its first element of index (and x), and of y */
+    ls::walk<2> walk; /* offsets of its first element in index (and x), and in y */
     int64_t length, step;
     int64_t along, size; /* of y */
     const int64_t *index;
@@ -240,8 +242,8 @@ template <class E> ls_status scatter_by_threads(ls_stream *stream, const columns
 }
 
 /*
- * One warp for each column: its members look at 32 sources at once, and of those that have one destination the first
- * adds them all, in their order.
+ * One warp per column. Its members read 32 sources at once. Of the sources with one destination, the first member adds
+ * them all, in their order.
  */
 template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<typename E::type> &of) {
     const columns<typename E::type> c = of;
@@ -258,7 +260,7 @@ template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<t
 #else
             unsigned same = 1;
             const bool first = inside;
-            const int turns = t.size; /* one member at a time, each for its own source */
+            const int turns = t.size; /* one member at a time, for its own source */
 #endif
             for (int turn = 0; turn < turns; turn++) {
                 if (first && (turns == 1 || turn == t.lane)) {
@@ -273,7 +275,7 @@ template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<t
                     *to = sum;
                 }
 #ifdef __CUDA_ARCH__
-                __syncwarp(); /* the next turn may read what this one wrote */
+                __syncwarp(); /* the next turn may read the elements that this turn wrote */
 #else
             t.sync();
 #endif
@@ -282,7 +284,7 @@ template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<t
     });
 }
 
-/* Few long columns: by an ordered list of all sources. */
+/* For few long columns: uses an ordered list of all sources. */
 template <class E>
 ls_status scatter_ordered(ls_stream *stream, const ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index) {
     const ls_tensor still = beside(y, axis, index);
@@ -305,7 +307,10 @@ ls_status scatter_ordered(ls_stream *stream, const ls_tensor *y, const ls_tensor
                           ls::data<typename E::type>(x));
 }
 
-/* A turn of a column's loop takes a microsecond, and ordering a nanosecond for each source: whichever is the least. */
+/*
+ * Selects the faster method: a turn of a column's loop takes about a microsecond, ordering about a nanosecond per
+ * source.
+ */
 template <class E>
 ls_status scatter(ls_stream *stream, const ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index) {
     typedef typename E::type T;

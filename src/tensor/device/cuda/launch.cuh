@@ -5,13 +5,13 @@
  *     ls::each(stream, "name", n, [=] LS_BODY(int64_t i) { ... });              one thread for each i of n
  *     ls::teams<256>(stream, "name", n, [=] LS_BODY(ls::team &t, int64_t i) { ... });   256 threads for each i of n
  *
- * Under nvcc these start kernels. Under any other C++ compiler they are loops on the host, in which a team has one
- * member, or as many threads as a test wants (ls_cuda_host_members): so every kernel's arithmetic, bounds and waiting
- * are tested where there is no GPU (tests/shadow runs them as device "shadow:1"). Nothing in a lambda may depend on how
- * many members its team has, but for the order of a sum.
+ * With nvcc these start kernels. With any other C++ compiler they are loops on the host, in which a team has one
+ * member, or a number of threads that a test sets (ls_cuda_host_members). So every kernel's arithmetic, bounds and
+ * synchronization are tested without a GPU (tests/shadow runs them as device "shadow:1"). Results of a lambda must not
+ * depend on the number of members of its team, except for the order of a sum.
  *
- * Results are the same in every run: no atomic operation where order shows, and sizes of teams and of parts follow from
- * shapes alone.
+ * Results are the same in every run: atomic operations are used only if their order has no effect, and the sizes of
+ * teams and of parts follow from shapes alone.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_LAUNCH_CUH
 #define LS_TENSOR_DEVICE_CUDA_LAUNCH_CUH
@@ -41,16 +41,19 @@ extern "C" {
 
 namespace ls {
 
-/* The threads that work on one item together. lane: which of them this is, below size. */
+/* The threads that work on one item together. lane: the index of this thread, below size. */
 struct team {
     int lane, size;
 #ifdef __CUDACC__
-    void *joined; /* shared memory of 32 numbers of at most 8 bytes, for reduce */
+    void *joined; /* shared memory for 32 numbers of at most 8 bytes, for reduce */
 
     __device__ void sync() const {
         __syncthreads();
     }
-    /* `value` of all members joined by `join`, in an order that follows from the size alone; every member gets it. */
+    /*
+     * Joins the values of all members by `join`, in an order that follows from the size alone. Every member gets the
+     * result.
+     */
     template <class T, class Join> __device__ T reduce(T value, Join join) const {
         static_assert(sizeof(T) <= 8, "there is room for so much of each warp");
         T *const each = static_cast<T *>(joined);
@@ -69,7 +72,7 @@ struct team {
         return all;
     }
 #else
-    ls_cuda_host_team *others; /* NULL: there are none */
+    ls_cuda_host_team *others; /* NULL: the team has one member */
 
     void sync() const {
         if (others != nullptr) {
@@ -90,7 +93,7 @@ struct team {
             memcpy(&next, each[i], sizeof next);
             all = join(all, next);
         }
-        sync(); /* before somebody writes there again */
+        sync(); /* before the memory is written again */
         return all;
     }
 #endif
@@ -119,7 +122,7 @@ template <int THREADS, class F> __global__ void __launch_bounds__(THREADS) teams
 }
 #endif
 
-/* f(i) for every i of n, in any order, beside each other. */
+/* Calls f(i) for every i of n, in any order, in parallel. */
 template <class F> ls_status each(ls_stream *stream, const char *name, int64_t n, F f) {
     if (n <= 0) {
         return LS_OK;
@@ -149,12 +152,12 @@ template <class F> void member_of_teams(void *argument, int lane, int size, ls_c
     team t{lane, size, others};
     for (int64_t i = 0; i < call->n; i++) {
         (*call->f)(t, i);
-        t.sync(); /* teams are not beside each other here: the next one may use what this one shared */
+        t.sync(); /* teams run one after the other here: the next team may reuse the shared memory */
     }
 }
 #endif
 
-/* f(team, i) for every i of n: THREADS members (a multiple of 32) call it for one i together. */
+/* Calls f(team, i) for every i of n: THREADS members (a multiple of 32) call it for each i together. */
 template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *name, int64_t n, F f) {
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a team is of whole warps");
     if (n <= 0) {
@@ -177,7 +180,7 @@ template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *n
 #endif
 }
 
-/* Memory of the device for the time of a kernel call: given back in the stream's order when this goes. */
+/* Device memory for the time of a kernel call, released in the stream's order by the destructor. */
 struct scratch {
     ls_stream *stream;
     size_t bytes;
@@ -192,7 +195,7 @@ struct scratch {
     }
     scratch(const scratch &) = delete;
     scratch &operator=(const scratch &) = delete;
-    /* LS_ERR_MEMORY when there was none. */
+    /* Returns LS_ERR_MEMORY if the allocation failed. */
     ls_status status(const char *name) const {
         return memory != nullptr ? LS_OK : ls_fail_memory(name, bytes);
     }
@@ -201,18 +204,18 @@ struct scratch {
     }
 };
 
-/* a / b of numbers that are not negative: 64-bit division takes a GPU ten times as long. */
+/* Returns a / b for nonnegative numbers: 64-bit division is ten times slower on a GPU. */
 LS_HOST_DEVICE inline int64_t quotient(int64_t a, int64_t b) {
     return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 
 /*
- * Where element i of N tensors that are walked side by side lies: axes of ls_loop, of which the first tensor decides
- * the shape and the others broadcast to it. at(i, offset) fills in elements from each tensor's first.
+ * The offsets of element i in N tensors. The axes are like ls_loop's; the first tensor has the shape, and the others
+ * broadcast to it. at(i, offset) sets the offsets, in elements, from each tensor's first element.
  */
 template <int N> struct walk {
     int ndim;
-    bool dense; /* element i of every tensor is its number i */
+    bool dense; /* element i of every tensor is at offset i */
     int64_t count;
     int64_t size[LS_MAX_DIMS];
     int64_t step[LS_MAX_DIMS][N];
@@ -257,7 +260,7 @@ template <int N> struct walk {
     }
 };
 
-/* A contiguous tensor seen from one of its axes: `outer` blocks of `width` rows of `inner` elements. */
+/* A contiguous tensor, viewed along one axis: `outer` blocks of `width` rows of `inner` elements. */
 struct axis_view {
     int64_t outer, width, inner;
 
@@ -279,8 +282,10 @@ inline ls_status no_kernel(const char *name, int dtype) {
 
 } // namespace ls
 
-/* function<T>(...) for the C type of f32 or f64; and of all dtypes but the halves, where bool is uint8_t. (Lambdas of
- * the GPU cannot stand in generic lambdas, but in template functions.) */
+/*
+ * Call function<T>(...) for the C type of f32 or f64; and of all dtypes but 16-bit floats, with uint8_t for bool. (GPU
+ * lambdas are not allowed in generic lambdas, but in template functions.)
+ */
 #define LS_OF_FLOATS(dtype, function, ...)                                                                             \
     ((dtype) == LS_F32   ? function<float>(__VA_ARGS__)                                                                \
      : (dtype) == LS_F64 ? function<double>(__VA_ARGS__)                                                               \

@@ -1,11 +1,11 @@
-/* Layer normalisation and its gradient. Variances are biased and taken around the mean (two passes), or around 0. */
+/* Layer normalization and its gradient. Variances are biased and computed around the mean (two passes), or around 0. */
 #include "tensor/device/cuda/channels.cuh"
 
 namespace {
 
 template <class T> struct normalise_row {
     int64_t width;
-    T *y, *mean, *rstd; /* mean: or NULL */
+    T *y, *mean, *rstd; /* mean may be NULL */
     const T *x, *weight, *bias;
     T epsilon;
 
@@ -35,7 +35,9 @@ template <class T> struct normalise_row {
     }
 };
 
-/* dx = rstd (gw - mean(gw) - xhat mean(gw xhat)) with gw = g weight; without mean(gw) where x was not centered. */
+/*
+ * Computes dx = rstd (gw - mean(gw) - xhat mean(gw xhat)) with gw = g weight; without mean(gw) if x was not centered.
+ */
 template <class T> struct row_gradient {
     int64_t width;
     T *dx;
@@ -68,7 +70,7 @@ template <class T> ls_status layer_norm(LS_PARAMETERS_layer_norm) {
                                      ls::data<T>(weight), ls::data<T>(bias), (T)epsilon});
 }
 
-/* Adds to those of weight and bias, of which one may be NULL, that of all rows. */
+/* Adds the sums over all rows to the gradients of weight and bias, of which one may be NULL. */
 template <class T>
 ls_status parameter_gradients(ls_stream *stream, ls::channel_view view, T *d_weight, T *d_bias, const T *g, const T *x,
                               const T *mean, const T *rstd) {

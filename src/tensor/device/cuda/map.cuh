@@ -1,6 +1,6 @@
 /*
- * Makes the GPU's kernels of maps from the same rows as the CPU's (tensor/device/maps_*.inc): T is the element type, U
- * the type to compute in, and what the rows call LS_TAKE, LS_EXP and so on is found here.
+ * Generates the GPU's map kernels from the same rows as the CPU's (tensor/device/maps_*.inc). T is the element type, U
+ * the type of the computation. The macros that the rows use, such as LS_TAKE and LS_EXP, are defined here.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_MAP_CUH
 #define LS_TENSOR_DEVICE_CUDA_MAP_CUH
@@ -27,7 +27,7 @@ template <> LS_HOST_DEVICE inline uint8_t number<uint8_t>(double value) {
     return ls_u8_of(value);
 }
 
-/* Integers compute as unsigned numbers, which wrap around; small ones as 32 bits. */
+/* Integers are computed as unsigned numbers, which wrap around; small ones with 32 bits. */
 template <class T> struct computing { typedef T type; };
 template <> struct computing<int64_t> { typedef uint64_t type; };
 template <> struct computing<int32_t> { typedef uint32_t type; };
@@ -44,8 +44,10 @@ LS_OF_TWO(normal_of, ls_normal_f32, ls_normal_f64)
 LS_OF_TWO(bell_of, ls_bell_f32, ls_bell_f64)
 #undef LS_OF_TWO
 
-/* y = f(operands), elements of type R made of those of type T. A function of its own type, not a lambda: rows name
- * their operands. */
+/*
+ * y = f(operands), with elements of type R computed from type T. F is a class, not a lambda, because rows name their
+ * operands.
+ */
 template <class R, class T, class F>
 ls_status map1(ls_stream *stream, const char *name, ls_tensor *y, const ls_tensor *const *operand, F f) {
     const ls_tensor *const all[2] = {y, operand[0]};
@@ -73,7 +75,7 @@ ls_status map2(ls_stream *stream, const char *name, ls_tensor *y, const ls_tenso
     });
 }
 
-/* The first operand may be of another type: the condition of `where`. */
+/* The first operand may have another type: the condition of `where`. */
 template <class R, class C, class T, class F>
 ls_status map3(ls_stream *stream, const char *name, ls_tensor *y, const ls_tensor *const *operand, F f) {
     const ls_tensor *const all[4] = {y, operand[0], operand[1], operand[2]};
@@ -102,7 +104,7 @@ struct map_numbers {
 
 } // namespace ls
 
-/* What rows are written with. */
+/* Macros for the rows. */
 #define LS_NONE enum { no_numbers = 0 }
 #define LS_TAKE(name)                                                                                                  \
     enum { numbers_taken = 1 };                                                                                        \
@@ -117,11 +119,11 @@ struct map_numbers {
 #define LS_NORMAL(x)  ls::normal_of(x)
 #define LS_BELL(x)    ls::bell_of(x)
 
-/* How many parameters each map has, from the list of kernels. */
+/* Number of parameters of each map, from the list of kernels. */
 #define LS_COUNT_OF(name, operands, parameters) enum { ls_parameters_of_##name = parameters };
 LS_MAPS(LS_COUNT_OF)
 
-/* The function of a map, and the map for one type. TRUTH: of bool, which is "not 0" after. */
+/* The function of a map, and the map for one type. TRUTH: for bool; the result is then "is not 0". */
 #define LS_FUNCTION1(name, take, a, expression)                                                                        \
     template <class T, bool TRUTH> struct name##_of {                                                                  \
         typedef typename ls::computing<T>::type U;                                                                     \

@@ -1,9 +1,9 @@
-/* Maps of two operands, or of one and a number. */
+/* Maps of two operands, or of one operand and a number. */
 #include "tensor/device/cuda/map.cuh"
 
 #include "tensor/device/maps_binary.inc"
 
-/* Wraps around as products do; with a negative exponent what is left of the fraction. */
+/* Wraps around as products do. With a negative exponent, truncates the fraction. */
 static LS_HOST_DEVICE inline int64_t raised(int64_t base, int64_t exponent) {
     if (exponent < 0) {
         return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;

@@ -1,9 +1,9 @@
-/* Comparisons, which give bool, and the choice that a bool makes. */
+/* Comparisons, which return bool, and the selection by a bool. */
 #include "tensor/device/cuda/map.cuh"
 
 /*
- * Whether integer a is below, equal to, or above a number that may have a fraction: -1, 0, 1, and 2 where the number is
- * NaN. A double is not wide enough for every i64, so what is compared is the whole part, and then the fraction.
+ * Returns -1, 0 or 1 if integer a is below, equal to, or above a number that may have a fraction, and 2 if the number
+ * is NaN. A double does not hold every i64 exactly, so compares the whole part, then the fraction.
  */
 static LS_HOST_DEVICE inline int compared(int64_t a, double number) {
     if (number != number) {
@@ -26,7 +26,7 @@ static LS_HOST_DEVICE inline int compared(double a, double b) {
     return a != a || b != b ? 2 : (a > b) - (a < b);
 }
 static LS_HOST_DEVICE inline int compared(float a, double number) {
-    return compared((double)a, (double)(float)number); /* as the CPU: the number is first rounded to f32 */
+    return compared((double)a, (double)(float)number); /* as on the CPU, the number is first rounded to f32 */
 }
 static LS_HOST_DEVICE inline int compared(int32_t a, double number) {
     return compared((int64_t)a, number);

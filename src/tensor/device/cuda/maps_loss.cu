@@ -1,4 +1,4 @@
-/* Losses element by element, and their gradients. */
+/* Element-wise losses, and their gradients. */
 #include "tensor/device/cuda/map.cuh"
 
 #include "tensor/device/maps_loss.inc"

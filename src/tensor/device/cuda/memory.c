@@ -1,12 +1,14 @@
-/* Memory of a GPU. Blocks come in the size classes of tensor/cache.h. Small ones are cut from slabs and never go back
- * to CUDA; large ones do when CUDA has no more. */
+/*
+ * Memory of a GPU. Blocks come in the size classes of tensor/cache.h. Small blocks are cut from slabs, which are never
+ * returned to CUDA. Large blocks are returned when CUDA is out of memory.
+ */
 #include <stdlib.h>
 
 #include "tensor/device/cuda/runtime.h"
 
 enum { SLAB = 8 << 20, SMALL = 512 << 10 };
 
-/* NULL when there is none. */
+/* Returns NULL if the bin is empty. */
 static void *pop(ls_cuda_blocks *blocks, int bin) {
     ls_cuda_bin *from = &blocks->bin[bin];
     if (from->count == 0) {
@@ -16,7 +18,7 @@ static void *pop(ls_cuda_blocks *blocks, int bin) {
     return from->block[--from->count];
 }
 
-/* False when there is no memory for the list. */
+/* Returns false if out of memory for the list. */
 static bool push(ls_cuda_blocks *blocks, int bin, void *memory) {
     ls_cuda_bin *to = &blocks->bin[bin];
     if (to->count == to->room) {
@@ -40,7 +42,7 @@ static bool push(ls_cuda_blocks *blocks, int bin, void *memory) {
 static void *fetch(ls_gpu *gpu, size_t bytes) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* else the next kernel would be told of it */
+        (void)cudaGetLastError(); /* otherwise the next kernel would report this error */
         return NULL;
     }
     gpu->taken += bytes;
@@ -62,7 +64,7 @@ static void *cut_from_slab(ls_gpu *gpu, size_t bytes) {
     return memory;
 }
 
-/* Gives large blocks back to CUDA, which first waits for all that the GPU was asked. */
+/* Returns large blocks to CUDA, which first waits for all work of the GPU. */
 static void empty(ls_gpu *gpu, ls_cuda_blocks *blocks) {
     for (int bin = ls_cache_bin((size_t)SMALL) + 1; bin < LS_CACHE_BINS; bin++) {
         for (void *memory = NULL; (memory = pop(blocks, bin)) != NULL;) {
@@ -87,7 +89,10 @@ static void *take_locked(ls_stream *stream, int bin) {
     return memory;
 }
 
-/* Not under the lock: the program may have a log of its own. What other threads keep unused is not known here. */
+/*
+ * Called without the lock, because the program may have its own log function. The unused memory of other threads is
+ * unknown here.
+ */
 static void say_how_much(const ls_stream *stream, size_t bytes, size_t taken, size_t pool) {
     size_t left = 0, total = 0;
     (void)cudaMemGetInfo(&left, &total);

@@ -1,4 +1,4 @@
-/* How the core enters the module, the core's functions that it calls, and which GPUs there are. */
+/* The module's entry point, calls of the core's functions, and the list of GPUs. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

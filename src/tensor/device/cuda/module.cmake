@@ -1,15 +1,15 @@
-# Module cuda: GPUs of NVIDIA, by CUDA 12 or newer with cuBLAS and cuDNN 9. Without them there is no module.
+# Module cuda: NVIDIA GPUs, with CUDA 12 or newer, cuBLAS and cuDNN 9. The module is not built without them.
 set(LS_CUDA auto CACHE STRING "Whether to build module cuda: auto (where CUDA, cuBLAS and cuDNN are found), on or off")
 set_property(CACHE LS_CUDA PROPERTY STRINGS auto on off)
 if(NOT LS_CUDA MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "LS_CUDA is ${LS_CUDA}, must be auto, on or off")
 endif()
 
-if(NOT LS_CUDA STREQUAL off AND NOT LS_SANITIZE) # the sanitizers see its kernels as tests/shadow builds them
+if(NOT LS_CUDA STREQUAL off AND NOT LS_SANITIZE) # the sanitizers check its kernels in tests/shadow
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # Machine code for Ampere and Hopper, and what newer ones translate.
+    # Machine code for Ampere and Hopper, and code that newer GPUs translate.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPUs to build for")
     endif()

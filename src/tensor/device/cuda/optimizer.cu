@@ -1,6 +1,6 @@
 /*
- * Optimizer steps, each in one pass over parameters, gradients and state; the formulas are those of
- * device/cpu/optimizer.inc. What does not change from number to number is worked out in double precision first.
+ * Optimizer steps, each in one pass over parameters, gradients and state, with the formulas of
+ * device/cpu/optimizer.inc. Values that are equal for all elements are computed first, in double precision.
  */
 #include "tensor/device/cuda/parts.cuh"
 
@@ -19,7 +19,7 @@ template <class T> ls_status sgd(ls_stream *stream, const ls_sgd_step *step) {
         const T g = v[2] + decay * v[0];
         T change = g;
         if (buffered) {
-            /* What the buffer holds before its first step does not matter: it may be anything, NaN too. */
+            /* Before its first step, the content of the buffer is not used, because it may be NaN. */
             v[1] = first ? g : momentum * v[1] + take * g;
             change = nesterov ? g + momentum * v[1] : v[1];
         }
@@ -125,10 +125,11 @@ template <class T> ls_status lion(ls_stream *stream, const ls_lion_step *step) {
     });
 }
 
-/* ---- lamb: the step is scaled by norms that are known only after a pass, so it is worked out twice ----------------
+/*
+ * ---- lamb: norms that are known only after a pass scale the step, so it is computed twice --------------------------
  */
 
-/* The step before it is scaled, from a number's moments and the number itself. */
+/* The step before scaling, from an element and its moments. */
 template <class T> struct lamb_change {
     T scale, root, epsilon, decay;
 
@@ -141,7 +142,9 @@ template <class T> struct lamb_change {
     }
 };
 
-/* The moments, and for each part the sums of squares of the parameters, square[p], and of the step, square[parts + p].
+/*
+ * Computes the moments, and for each part the sums of squares of the parameters, square[p], and of the step,
+ * square[parts + p].
  */
 template <class T> ls_status lamb_moments(ls_stream *stream, const ls_lamb_step *step, double *square) {
     const lamb_change<T> change(step);
@@ -150,7 +153,7 @@ template <class T> ls_status lamb_moments(ls_stream *stream, const ls_lamb_step 
     const ls::arrays<T, 4> all = {{ls::numbers<T>(step->parameter), ls::numbers<T>(step->gradient),
                                    ls::numbers<T>(step->first_moment), ls::numbers<T>(step->second_moment)},
                                   step->count};
-    const ls::parts part(step->count); /* their ends are multiples of four, but for the last */
+    const ls::parts part(step->count); /* the ends are multiples of four, except the last */
     const bool aligned = all.aligned();
     return ls::teams<256>(stream, "lamb", part.count, [=] LS_BODY(ls::team & t, int64_t p) {
         double of_parameter = 0, of_change = 0;
@@ -210,8 +213,8 @@ template <class T> ls_status lamb(ls_stream *stream, const ls_lamb_step *step) {
  */
 
 /*
- * The direction X, row-major as the parameter is. Its smaller side is m, and the iteration goes over the matrix of m
- * rows: X, or X^T where X is tall, for which gemm reads X the other way.
+ * The direction X, row-major like the parameter. Its smaller side is m. The iteration works on a matrix with m rows: X,
+ * or X^T if X is tall, which gemm reads transposed.
  */
 template <class T> struct muon_matrices {
     int64_t rows, columns, side;
@@ -240,7 +243,7 @@ template <class T> ls_gemm product(int64_t m, int64_t n, int64_t k, const T *a, 
     return gemm;
 }
 
-/* gram = X X^T, or X^T X. */
+/* Computes gram = X X^T, or X^T X. */
 template <class T> ls_status muon_gram(ls_stream *stream, const muon_matrices<T> &of) {
     ls_gemm gemm = product(of.side, of.side, of.tall ? of.rows : of.columns, of.x, of.x, of.gram);
     gemm.lda = gemm.ldb = of.columns;
@@ -249,14 +252,14 @@ template <class T> ls_status muon_gram(ls_stream *stream, const muon_matrices<T>
     return ls_cuda_gemm(stream, &gemm);
 }
 
-/* y = a x + b y */
+/* Computes y = a x + b y. */
 template <class T> ls_status combine(ls_stream *stream, int64_t count, double a, const T *x, double b, T *y) {
     const T factor = (T)a, keep = (T)b;
     const ls::arrays<T, 2> both = {{y, const_cast<T *>(x)}, count};
     return ls::each_four<1>(stream, "muon", both, [=] LS_BODY(T(&v)[2]) { v[0] = factor * v[1] + keep * v[0]; });
 }
 
-/* `square` times X, or X times `square`, which is symmetric but for rounding. */
+/* Multiplies X by `square`, from the left or from the right. `square` is symmetric except for rounding. */
 template <class T> ls_status muon_iteration(ls_stream *stream, const ls_muon_step *step, const muon_matrices<T> &of) {
     const int64_t m = of.side;
     LS_TRY(muon_gram(stream, of));
@@ -280,7 +283,7 @@ template <class T> ls_status muon_direction(ls_stream *stream, const ls_muon_ste
     });
 }
 
-/* x is divided by its norm, or by epsilon where that is larger. */
+/* Divides x by its norm, or by epsilon if that is larger. */
 template <class T> ls_status muon_normalise(ls_stream *stream, const ls_muon_step *step, T *x) {
     const int64_t count = step->rows * step->columns;
     const double least = step->epsilon;

@@ -1,7 +1,7 @@
 /*
- * Places 0 to n - 1 in the order of a key that each has, equal ones in their own order: short runs are ordered by
- * counting what comes before each place, and then four runs at a time become one, where each place finds its rank in
- * the other three by bisection. So no step depends on the order in which threads run.
+ * Stable sort of the indices 0 to n - 1 by a key per index. Short runs are sorted by counting the keys before each
+ * index. Then four runs at a time are merged: each index finds its rank in the other three by bisection. So no step
+ * depends on the order in which threads run.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ORDER_CUH
 #define LS_TENSOR_DEVICE_CUDA_ORDER_CUH
@@ -10,7 +10,7 @@
 
 namespace ls {
 
-/* How many of the ordered keys [begin, end) are below `key`, or not above it. */
+/* Returns how many of the sorted keys [begin, end) are below `key`, or not above it. */
 LS_HOST_DEVICE inline int64_t keys_below(const int64_t *keys, int64_t begin, int64_t end, int64_t key, bool or_equal) {
     const int64_t from = begin;
     while (begin < end) {
@@ -24,12 +24,12 @@ LS_HOST_DEVICE inline int64_t keys_below(const int64_t *keys, int64_t begin, int
     return begin - from;
 }
 
-/* Ordered keys and the places that they were at. */
+/* Sorted keys and their original indices. */
 struct placed {
     int64_t *key, *place;
 };
 
-/* Runs of `length` become ordered, each by itself. */
+/* Sorts each run of `length`. */
 inline ls_status order_runs(ls_stream *stream, const char *name, int64_t n, int64_t length, const int64_t *keys,
                             const placed to) {
     return each(stream, name, n, [=] LS_BODY(int64_t i) {
@@ -48,7 +48,7 @@ inline ls_status order_runs(ls_stream *stream, const char *name, int64_t n, int6
     });
 }
 
-/* Each four ordered runs of `length` become one. */
+/* Merges each four sorted runs of `length` to one. */
 inline ls_status order_merge(ls_stream *stream, const char *name, int64_t n, int64_t length, const placed from,
                              const placed to) {
     return each(stream, name, n, [=] LS_BODY(int64_t i) {
@@ -67,8 +67,10 @@ inline ls_status order_merge(ls_stream *stream, const char *name, int64_t n, int
     });
 }
 
-/* Orders by way of two rooms of n keys and places each, and says in which of them the result is. `keys` may be those of
- * the second room. */
+/*
+ * Sorts with two buffers of n keys and indices each, and says which of them has the result. `keys` may be the keys of
+ * the second buffer.
+ */
 inline ls_status order_places(ls_stream *stream, const char *name, int64_t n, const int64_t *keys,
                               const placed (&room)[2], int *result) {
     const int64_t run = 512;

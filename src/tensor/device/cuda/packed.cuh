@@ -1,6 +1,7 @@
 /*
- * Tensors of four axes, [batch, heads, rows, width], between f32 in any strides and halves that lie densely: several in
- * one kernel, each thread eight numbers of a row. Widths are multiples of eight, and strides of the last axis 1.
+ * Conversion of tensors [batch, heads, rows, width] between f32 with any strides and dense 16-bit floats. Several
+ * tensors in one kernel, eight elements of a row per thread. Widths are multiples of eight, and the stride of the last
+ * axis is 1.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PACKED_CUH
 #define LS_TENSOR_DEVICE_CUDA_PACKED_CUH
@@ -16,13 +17,15 @@ struct alignas(16) packed_halves {
     uint16_t x[8];
 };
 
-/* One tensor [batch, heads, rows, 8 groups], of which element 8 i of the packed halves is item i - first. */
+/*
+ * One tensor [batch, heads, rows, 8 groups]. Item i covers elements 8 (i - first) and following of the packed tensor.
+ */
 struct packed_part {
     float *wide;
     packed_halves *halves;
     int64_t batch_step, head_step, row_step, heads, rows, groups;
-    int64_t first, behind; /* its items among those of all parts */
-    bool by_four;          /* f32 in whole vectors */
+    int64_t first, behind; /* range of its items among the items of all parts */
+    bool by_four;          /* f32 is accessed in vectors of four */
 
     LS_HOST_DEVICE float *place(int64_t item) const {
         const int64_t row = ls::quotient(item, groups), head = ls::quotient(row, rows);

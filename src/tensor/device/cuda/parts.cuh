@@ -1,4 +1,4 @@
-/* Many numbers joined into one, in parts that a team takes each, whose lengths follow from the count alone. */
+/* Reductions of many numbers to one, in parts, one per team. The lengths of parts follow from the count alone. */
 #ifndef LS_TENSOR_DEVICE_CUDA_PARTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PARTS_CUH
 
@@ -19,7 +19,7 @@ struct larger {
     }
 };
 
-/* At least 8192 numbers to a part, and no more parts than run at once. */
+/* At least 8192 numbers per part, and at most as many parts as run at once. */
 struct parts {
     int64_t total, length, count;
 
@@ -38,7 +38,7 @@ struct parts {
     }
 };
 
-/* What a member finds in [begin, end), four at a time so that their reads overlap. `term` is of at least 0. */
+/* Joins a member's numbers in [begin, end), four at a time, so that the reads overlap. `term` must accept 0. */
 template <class Join, class Term>
 LS_BODY double join_stretch(const team &t, int64_t begin, int64_t end, Join join, Term term) {
     double four[4] = {0, 0, 0, 0};
@@ -54,7 +54,7 @@ LS_BODY double join_stretch(const team &t, int64_t begin, int64_t end, Join join
     return t.reduce(join(join(four[0], four[1]), join(four[2], four[3])), join);
 }
 
-/* *result = term(0), term(1), ... of `count` joined, which begins with 0. */
+/* *result = the join of term(0), term(1), ... for `count` terms, starting from 0. */
 template <class Join, class Term>
 ls_status join_all(ls_stream *stream, const char *name, int64_t count, Join join, double *result, Term term) {
     const parts part(count);

@@ -1,7 +1,7 @@
 /*
- * What a library needs to know of a call (a plan), kept by what it depends on, so that a training step in its steady
- * state makes none. Each stream has tables of its own. A PLAN has a `key` of 64-bit numbers only, with nothing between
- * them, and `is_used`; all zeros is an empty one.
+ * Tables of plans: a library's data for a call, cached by its key, so that a training step in its steady state makes
+ * none. Each stream has separate tables. A PLAN has a `key` with only 64-bit members, without padding, and `is_used`;
+ * all zeros is an empty plan.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PLANS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PLANS_CUH
@@ -25,8 +25,10 @@ template <class KEY> uint64_t hash_of(const KEY &key) {
 template <class PLAN, int SIZE> struct plan_table {
     PLAN plan[SIZE];
 
-    /* The plan of the key. Where there is none, *is_new: an empty one, or another's that `clear` has emptied, with the
-     * key in it; who makes it says is_used. */
+    /*
+     * Returns the plan of the key. If no such plan exists, sets *is_new, and returns an empty plan, or a plan that
+     * `clear` has emptied, with the key set. The caller that makes the plan sets is_used.
+     */
     template <class KEY> PLAN *find(const KEY &key, void (*clear)(PLAN *), bool *is_new) {
         constexpr int probes = 8;
         const uint64_t hash = hash_of(key);

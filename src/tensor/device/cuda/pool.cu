@@ -1,12 +1,12 @@
-/* Pooling: the largest number, or the mean, of what a window sees in each channel. */
+/* Pooling: the maximum or the mean of each window in each channel. */
 #include "tensor/device/cuda/rows.cuh"
 
 namespace {
 
-/* What a window sees along an axis: every `step`-th position from `start` up to `end`. */
+/* The positions of a window along an axis: every `step`-th from `start` up to `end`. */
 struct span {
     int64_t start, end, step;
-    int64_t divisor; /* the positions that an average divides by */
+    int64_t divisor; /* number of positions by which an average divides */
 };
 
 /* An image and its outputs. */
@@ -24,7 +24,7 @@ struct pool {
         }
     }
 
-    /* What window `o` sees along an axis. */
+    /* Returns the positions of window `o` along an axis. */
     LS_BODY span span_of(int axis, int64_t o) const {
         const int64_t in = size[axis];
         if (window.adaptive) {
@@ -37,11 +37,11 @@ struct pool {
         const int64_t reach = from + (window.kernel[axis] - 1) * step + 1;
         const int64_t start = from < 0 ? ls::quotient(step - 1 - from, step) * step + from : from;
         const int64_t end = ls::least(reach, in);
-        /* What a last window has behind the padding (ceil_mode) does not count, as in PyTorch. */
+        /* The part of a last window after the padding (ceil_mode) does not count, as in PyTorch. */
         return {start, end, step, window.exclude_padding ? end - start : ls::least(reach, in + before) - from};
     }
 
-    /* The windows that see position p of an axis: `start` up to `end`; for windows without dilation. */
+    /* Returns the windows that cover position p of an axis: `start` up to `end`; for windows without dilation. */
     LS_BODY span seen_by(int axis, int64_t p) const {
         const int64_t in = size[axis], o = out[axis];
         if (window.adaptive) {
@@ -52,7 +52,7 @@ struct pool {
         return {first, ls::least(o, ls::quotient(at, stride) + 1), 1, 0};
     }
 
-    /* The plane of window i, which is then its place along the last axis, with what it sees. */
+    /* Returns the plane of window i, and sets the window's positions. */
     LS_BODY int64_t window_at(int64_t i, span (&spans)[3]) const {
         for (int axis = 2; axis >= 0; axis--) {
             const int64_t rest = ls::quotient(i, out[axis]);
@@ -91,7 +91,7 @@ template <class T> ls_status max_pool(ls_stream *stream, const pool &images, T *
     });
 }
 
-/* The mean of one window: members take its positions in turns. */
+/* The mean of one window; members of a team share its positions. */
 template <class T> struct window_mean {
     pool p;
     T *y;
@@ -116,14 +116,14 @@ template <class T> struct window_mean {
 };
 
 template <class T> ls_status average_pool(ls_stream *stream, const pool &p, T *y, const T *x) {
-    int64_t volume = 1; /* of a window, about */
+    int64_t volume = 1; /* approximate volume of a window */
     for (int axis = 0; axis < 3; axis++) {
         volume *= p.window.adaptive ? p.size[axis] / ls::most(1, p.out[axis]) + 1 : p.window.kernel[axis];
     }
     return ls::rows(stream, "average_pool", p.planes * p.positions, volume, window_mean<T>{p, y, x});
 }
 
-/* Each position gathers from the windows that see it. */
+/* Each position sums over the windows that cover it. */
 template <class T> ls_status average_pool_backward(ls_stream *stream, const pool &images, T *dx, const T *g) {
     const pool p = images;
     return ls::each(stream, "average_pool_backward", p.planes * p.plane, [=] LS_BODY(int64_t at) {

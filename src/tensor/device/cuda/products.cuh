@@ -1,6 +1,6 @@
 /*
- * What gemm.cu, conv.cu and attention.cu share: matrices whose numbers are rounded to a half, and products by the
- * library, which is cuBLAS, or the CPU's kernels where these files are built for the host.
+ * Shared by gemm.cu, conv.cu and attention.cu: rounding of matrices to 16-bit floats, and products by a library:
+ * cuBLAS, or the CPU's kernels if these files are built for the host.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
@@ -9,27 +9,31 @@
 
 namespace ls {
 
-/* `count` matrices as they lie, row-major, each `step` elements behind the one before. */
+/* `count` matrices, row-major; consecutive matrices are `step` elements apart. */
 struct matrices {
     const void *data;
     int64_t rows, columns, leading, count, step;
 };
 
-/* The numbers of f32 matrices as bf16 or f16 in dense matrices of rows of `leading` numbers; what is behind a row's
- * columns is left as it was. */
+/*
+ * Converts f32 matrices to bf16 or f16, in dense matrices with rows of `leading` elements. Elements after a row's
+ * columns are not written.
+ */
 ls_status to_halves(ls_stream *stream, const matrices &from, ls_dtype half, int64_t leading, uint16_t *to);
 
-/* `count` numbers of f32, rounded to those of a half. */
+/* Rounds `count` f32 numbers to bf16 or f16, and stores them as f32. */
 ls_status rounded(ls_stream *stream, const float *from, ls_dtype half, int64_t count, float *to);
 
 /*
- * The product of operands of dtype gemm.dtype: f32, f64, bf16 or f16, with C of f32 for the halves. m, n and k are not
- * 0, batch is not 0, compute, rounds_to and the activation are not looked at. *has_bias: whether it has added the bias.
- * LS_ERR_UNSUPPORTED, with no error set: the library does not have it.
+ * Computes the product of operands of dtype gemm.dtype: f32, f64, bf16 or f16; for 16-bit floats, C is f32. m, n, k and
+ * batch must not be 0; compute, rounds_to and the activation are ignored. *has_bias: whether it has added the bias.
+ * LS_ERR_UNSUPPORTED, with no error set: the library has no kernel for this.
  */
 ls_status library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bias);
 
-/* Whether LOCKSTEP_TF32 is 1: products of f32 may round their operands to 11 bits, on units many times as fast. */
+/*
+ * Returns whether LOCKSTEP_TF32 is 1: products of f32 may then round their operands to 11 bits, on much faster units.
+ */
 bool allows_tf32();
 
 } // namespace ls

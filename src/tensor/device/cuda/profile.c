@@ -1,8 +1,8 @@
 /*
- * LOCKSTEP_CUDA_PROFILE=1: where a GPU's time goes, as a table on standard error when the program ends. An event is
- * recorded behind each kernel; the time of a kernel is that since the event before it, so a GPU that waits for the host
- * shows in the kernels it waits for. A stream's first kernel counts as nothing, and so does what the program's first
- * thread asked after it last waited.
+ * LOCKSTEP_CUDA_PROFILE=1: a table of GPU time per kernel, on standard error when the program ends. An event is
+ * recorded after each kernel. A kernel's time is the time since the previous event, so time in which the GPU waits for
+ * the host counts for the next kernel. A stream's first kernel has no time. Kernels of the program's first thread after
+ * its last wait are not counted.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ typedef struct kernel_time {
 static kernel_time table[MOST_NAMES];
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What a stream has recorded and not yet added up. The first event begins the first kernel. */
+/* Events of a stream that are not added up yet. The first event is the start of the first kernel. */
 struct ls_cuda_profile {
     int count;
     cudaEvent_t event[PENDING + 1];

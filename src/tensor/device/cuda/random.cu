@@ -1,6 +1,6 @@
 /*
- * Random numbers: element i is number i of the stream, the same one that the CPU makes (base/philox.h). A thread makes
- * a block: two numbers, or four words for dropout.
+ * Random numbers: element i is number i of the stream, equal to the CPU's (base/philox.h). A thread makes a block: two
+ * numbers, or four words for dropout.
  */
 #include "tensor/device/cuda/four.cuh"
 
@@ -10,7 +10,7 @@ extern "C" {
 
 namespace {
 
-/* a + b c, rounded twice, as on the CPU. */
+/* Returns a + b c, rounded twice, as on the CPU. */
 LS_HOST_DEVICE inline double scaled(double a, double b, double c) {
 #ifdef __CUDA_ARCH__
     return __dadd_rn(a, __dmul_rn(b, c));
@@ -19,7 +19,7 @@ LS_HOST_DEVICE inline double scaled(double a, double b, double c) {
 #endif
 }
 
-/* Numbers 2 t and 2 t + 1 of y. */
+/* Writes elements 2 t and 2 t + 1 of y. */
 template <class T, class V> LS_HOST_DEVICE void write_pair(T *y, int64_t count, int64_t t, const V (&pair)[2]) {
     y[2 * t] = (T)pair[0];
     if (2 * t + 1 < count) {
@@ -27,7 +27,7 @@ template <class T, class V> LS_HOST_DEVICE void write_pair(T *y, int64_t count, 
     }
 }
 
-/* The largest number of the dtype below `high`, for rounding must not reach it. */
+/* Returns the largest number of the dtype below `high`, which rounding must not reach. */
 double largest_below(double high, int dtype) {
     if (dtype != LS_F32) {
         return nextafter(high, -INFINITY);
@@ -54,7 +54,7 @@ ls_status random_uniform(ls_stream *stream, ls_tensor *tensor, ls_random_state s
     });
 }
 
-/* Box and Muller's pairs. */
+/* Box-Muller pairs. */
 template <class T>
 ls_status random_normal(ls_stream *stream, ls_tensor *tensor, ls_random_state state, double mean, double deviation) {
     T *const y = ls::data<T>(tensor);
@@ -86,7 +86,7 @@ ls_status random_integer(ls_stream *stream, ls_tensor *tensor, ls_random_state s
     });
 }
 
-/* Element i lives when word first + i of the stream is at least p * 2^32. */
+/* Element i is kept if word first + i of the stream is at least p * 2^32. */
 template <class T>
 ls_status dropout(ls_stream *stream, ls_tensor *to, const ls_tensor *from, ls_random_state state, uint64_t first,
                   double p) {
@@ -95,7 +95,7 @@ ls_status dropout(ls_stream *stream, ls_tensor *to, const ls_tensor *from, ls_ra
     T *const y = ls::data<T>(to);
     const T *const x = ls::data<T>(from);
     const int64_t count = to->count;
-    const int64_t before = (int64_t)(first % 4); /* words of the first block that are others' */
+    const int64_t before = (int64_t)(first % 4); /* words of the first block that belong to earlier elements */
     const bool aligned = before == 0 && (uintptr_t)y % 16 == 0 && (uintptr_t)x % 16 == 0;
     return ls::each(stream, "dropout", (before + count + 3) / 4, [=] LS_BODY(int64_t t) {
         uint32_t words[4];

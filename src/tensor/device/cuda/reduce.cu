@@ -1,9 +1,11 @@
 /*
- * Reductions over any axes. What is left of the axes of x after merging is either reduced or kept. Where the innermost
- * is kept, neighbouring threads take neighbouring places of y, each for itself; where it is reduced, a group or a team
- * takes one place together. Where places are few, each is reduced in parts, whose values a second pass joins. How many
- * parts follows from sizes alone. The whole of a dense tensor is halved first, as the CPU does it: then in f64 its sum
- * has the bits of the sums of equal shares of it that a balanced tree of ranks adds up.
+ * Reductions over any axes. After merging, each axis of x is either reduced or kept.
+ * - If the innermost axis is kept, adjacent threads compute adjacent elements of y, each separately.
+ * - If it is reduced, a group or a team computes one element together.
+ * - If y has few elements, each is reduced in parts, and a second pass joins them. The number of parts follows from
+ *   sizes alone.
+ * - A whole dense tensor is first halved repeatedly, as on the CPU. In f64, its sum then has the bits of a balanced
+ *   tree of ranks that adds up the sums of equal shares.
  */
 #include <limits>
 
@@ -12,8 +14,8 @@
 namespace {
 
 /*
- * What is joined: `in` lies in memory, a few of them are joined as `few`, and all as `all`. Bool is `truth` where a
- * value is made true by not being 0, and uint8_t where values are only chosen from.
+ * Types of a reduction: elements in memory are `in`; a few are joined in type `few`, all in type `all`. Bool is `truth`
+ * if values are converted to 0 or 1, and uint8_t if values are only selected.
  */
 template <class T> struct wide { typedef uint64_t few, all; };
 template <> struct wide<float> {
@@ -104,15 +106,15 @@ struct axes {
 constexpr int TREE = 8;
 constexpr int64_t LEAF = 1024, PIECE = 4096, THREADS_WANTED = 1 << 17, MOST_PARTS = 1 << 14;
 
-/* A reduction by OP from numbers of IN: of OP::in, or of OP::all where they are parts of such a reduction. */
+/* A reduction by OP from elements of type IN: OP::in, or OP::all for parts of such a reduction. */
 template <class OP, class IN> struct job {
     typedef typename OP::in T;
     typedef typename OP::all ALL;
     const IN *x;
     T *y;
-    ALL *partial; /* gets values instead of y: part p of place o is number o * parts + p */
+    ALL *partial; /* if set, gets the parts' values instead of y: part p of element o is at o * parts + p */
     int64_t parts;
-    bool onto; /* joins y */
+    bool onto; /* joins the result with y */
     axes kept, reduced;
 
     LS_BODY void put(int64_t place, int64_t part, ALL value) const {
@@ -125,8 +127,8 @@ template <class OP, class IN> struct job {
     }
 
     /*
-     * Numbers begin, begin + step, ... before `end` of a place: where they are along one axis TREE of them at a time,
-     * which are loaded side by side. (With more axes that many divisions side by side take a minute to compile.)
+     * Joins numbers begin, begin + step, ... before `end` of an element of y. Along one axis, loads TREE of them at a
+     * time. (With more axes, that many parallel divisions take a minute to compile.)
      */
     LS_BODY ALL joined(int64_t place, int64_t begin, int64_t end, int64_t step) const {
         typedef typename std::conditional<std::is_same<IN, T>::value, typename OP::few, ALL>::type FEW;
@@ -152,7 +154,7 @@ template <class OP, class IN> struct job {
     }
 };
 
-/* Part p of a place is PIECE numbers, or all where there is one part. */
+/* Part p of an element is PIECE consecutive numbers, or all numbers if there is one part. */
 template <class OP, class IN> ls_status pass_by_rows(ls_stream *stream, const char *name, const job<OP, IN> &j) {
     const job<OP, IN> work = j;
     const int64_t width = j.reduced.count;
@@ -179,8 +181,10 @@ template <class OP, class IN> ls_status pass_by_rows(ls_stream *stream, const ch
     });
 }
 
-/* Part p of a place is number p, p + parts, ...: neighbouring threads read neighbouring numbers, however few places
- * there are. */
+/*
+ * Part p of an element is numbers p, p + parts, ...: adjacent threads read adjacent numbers, even if y has few
+ * elements.
+ */
 template <class OP> ls_status pass_by_columns(ls_stream *stream, const char *name, const job<OP, typename OP::in> &j) {
     const job<OP, typename OP::in> work = j;
     const int64_t places = j.kept.count;
@@ -191,7 +195,7 @@ template <class OP> ls_status pass_by_columns(ls_stream *stream, const char *nam
     });
 }
 
-/* The job that joins the parts of `first`, which lie in `partial`, to what `first` was to give. */
+/* Returns the job that joins the parts of `first`, which are in `partial`, to the result of `first`. */
 template <class OP, class IN>
 job<OP, typename OP::all> joining_parts(const job<OP, IN> &first, const typename OP::all *partial, int64_t parts) {
     job<OP, typename OP::all> last = {partial, first.y, first.partial, 1, first.onto, first.kept, axes()};
@@ -226,8 +230,8 @@ ls_status run(ls_stream *stream, const char *name, const job<OP, typename OP::in
 }
 
 /*
- * Joins n values, a power of two, as a tree: neighbours, then neighbours of what that gives. One team does it, TREE
- * values a thread at a time; behind the values is room for as many.
+ * Joins n values, a power of two, as a binary tree of neighbours. One team does it, TREE values per thread at a time.
+ * The memory after the values has room for n more.
  */
 template <class OP>
 ls_status join_tree(ls_stream *stream, const char *name, int64_t n, typename OP::all *values, typename OP::in *y,
@@ -262,7 +266,7 @@ ls_status join_tree(ls_stream *stream, const char *name, int64_t n, typename OP:
     });
 }
 
-/* The whole of n numbers that lie together: each half for itself, while they are equal and long enough. */
+/* Reduces n contiguous numbers: splits them into halves, while these are equal and long enough. */
 template <class OP>
 ls_status run_halves(ls_stream *stream, const char *name, job<OP, typename OP::in> whole, int64_t n) {
     typedef typename OP::all ALL;
@@ -283,7 +287,7 @@ ls_status run_halves(ls_stream *stream, const char *name, job<OP, typename OP::i
     return join_tree<OP>(stream, name, n / leaf, values.as<ALL>(), whole.y, whole.onto);
 }
 
-/* What nothing reduces to. */
+/* Stores the result of an empty reduction. */
 template <class OP> ls_status put_start(ls_stream *stream, const char *name, ls_tensor *y) {
     typedef typename OP::in T;
     const ls_tensor *const one[1] = {y};

@@ -1,13 +1,13 @@
-/* One axis of another size: the nearest position, or the mean of the two beside it by their distance. */
+/* Resizing one axis: the nearest position, or linear interpolation between two positions. */
 #include "tensor/device/cuda/scalar.cuh"
 
 namespace {
 
-/* How `out` outputs of an axis lie on `in` inputs, in blocks of `inner` elements. */
+/* `out` outputs on `in` inputs of an axis, in blocks of `inner` elements. */
 struct stretch {
     int64_t outer, in, out, inner;
     bool linear;
-    double scale, shift; /* linear: output o lies at o * scale + shift, at least 0 */
+    double scale, shift; /* linear: output o is at o * scale + shift, at least 0 */
 
     stretch(const ls_tensor *like, int64_t in, int64_t out, int axis, bool linear, bool align_corners)
         : outer(1), in(in), out(out), inner(1), linear(linear), shift(0) {
@@ -23,7 +23,7 @@ struct stretch {
         }
     }
 
-    /* The input below output o; *part is that of the one above. */
+    /* Returns the input below output o; *part is the weight of the input above. */
     LS_BODY int64_t below(int64_t o, double *part) const {
         if (!linear) {
             *part = 0;
@@ -41,7 +41,7 @@ struct stretch {
         return inside ? position : in - 1;
     }
 
-    /* The first output with an input of at least p below it: guessed, then made right in a few steps. */
+    /* Returns the first output whose lower input is at least p: estimated, then corrected in a few steps. */
     LS_BODY int64_t first_at(int64_t p) const {
         double part;
         double guess = linear ? ((double)p - shift) / scale : (double)p * (double)out / (double)in;
@@ -65,11 +65,11 @@ template <class T> ls_status resize_to(ls_stream *stream, const stretch &axis, T
         const int64_t first = s.below(row - outer * s.out, &part);
         const T *const from = x + (outer * s.in + first) * s.inner + (at - row * s.inner);
         const T above = (T)part, rest = 1 - above;
-        y[at] = part > 0 ? rest * from[0] + above * from[s.inner] : from[0]; /* infinity times 0 is none */
+        y[at] = part > 0 ? rest * from[0] + above * from[s.inner] : from[0]; /* avoids infinity times 0 */
     });
 }
 
-/* Each input gathers from the outputs that it is below of, or above. */
+/* Each input sums over the outputs of which it is the lower or the upper input. */
 template <class T> ls_status resize_from(ls_stream *stream, const stretch &axis, T *dx, const T *g) {
     const stretch s = axis;
     return ls::each(stream, "resize_backward", s.outer * s.in * s.inner, [=] LS_BODY(int64_t at) {

@@ -1,7 +1,7 @@
 /*
- * Kernels that go over the rows of a matrix: how many threads a row gets, and sums along it. Numbers are added up in
- * their own type in chains of CHAIN, and these in double precision, which is exact enough for rows of any length and
- * costs few conversions.
+ * Kernels over the rows of a matrix: the number of threads per row, and sums along it. Numbers are summed in their own
+ * type in chains of CHAIN, and the chains in double precision. This is exact enough for rows of any length and needs
+ * few conversions.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ROWS_CUH
 #define LS_TENSOR_DEVICE_CUDA_ROWS_CUH
@@ -12,7 +12,7 @@ namespace ls {
 
 enum { CHAIN = 32 };
 
-/* In a team's place: a thread that does a row by itself. */
+/* Replaces a team: a single thread that processes a row. */
 struct alone {
     static constexpr int lane = 0;
     static constexpr int size = 1;
@@ -21,7 +21,10 @@ struct alone {
     }
 };
 
-/* f(team, row) for every row, where f's call is a template over the team: as many threads as the width is worth. */
+/*
+ * Calls f(team, row) for every row; the call operator of f is a template over the team. The number of threads depends
+ * on the width.
+ */
 template <class F> ls_status rows(ls_stream *stream, const char *name, int64_t count, int64_t width, F f) {
     if (width <= 16) {
         return each(stream, name, count, [=] LS_BODY(int64_t row) { f(alone(), row); });
@@ -35,7 +38,7 @@ template <class F> ls_status rows(ls_stream *stream, const char *name, int64_t c
     return width <= 8192 ? teams<256>(stream, name, count, f) : teams<512>(stream, name, count, f);
 }
 
-/* Adds up what add(i, part) adds to the N numbers of `part` for each i of count; every member gets the sums. */
+/* Sums over all i of count; add(i, part) adds to the N numbers of `part`. Every member gets the sums. */
 template <class T, int N, class Team, class Add>
 LS_BODY void row_sums(const Team &t, int64_t count, double (&sum)[N], Add add) {
     for (int k = 0; k < N; k++) {

@@ -1,4 +1,4 @@
-/* Functions of one number, by its type: those of f32 have the CPU's formulas, so that both agree to rounding. */
+/* Scalar functions by type. The f32 functions have the CPU's formulas, so that both agree up to rounding. */
 #ifndef LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 #define LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 

@@ -1,9 +1,9 @@
-/* What goes along one axis, line by line: where the extreme is, and running sums. Any strides. */
+/* Operations along one axis, line by line: the index of the extreme, and running sums. Any strides. */
 #include "tensor/device/cuda/groups.cuh"
 
 namespace {
 
-/* The tensor's first slice across the axis. */
+/* Returns the tensor's first slice across the axis. */
 ls_tensor slice_across(const ls_tensor *x, int axis) {
     ls_tensor slice = *x;
     slice.count = x->count / x->size[axis];
@@ -12,7 +12,7 @@ ls_tensor slice_across(const ls_tensor *x, int axis) {
     return slice;
 }
 
-/* The lines of y and x along an axis: their first elements, and how far it is to the next one of a line. */
+/* The lines of y and x along an axis: their first elements, and the strides within a line. */
 struct lines {
     ls_tensor y_slice, x_slice;
     const ls_tensor *both[2];
@@ -22,16 +22,16 @@ struct lines {
         : y_slice(slice_across(y, axis)), x_slice(slice_across(x, axis)), both{&y_slice, &x_slice},
           width(x->size[axis]), x_step(x->stride[axis]), y_step(y->stride[axis]) {
     }
-    lines(const lines &) = delete; /* `both` points into this one */
+    lines(const lines &) = delete; /* `both` points into this object */
     lines &operator=(const lines &) = delete;
 };
 
-/* NaN beats every number, and nothing beats it. */
+/* NaN beats every number, and no number beats NaN. */
 template <class T, bool LARGEST> LS_BODY bool beats(T a, T b) {
     return b == b && !(LARGEST ? a <= b : a >= b);
 }
 
-/* Where in a line the first is that no other beats. */
+/* Returns the index in a line of the first element that no other beats. */
 template <class T, bool LARGEST, class TEAM>
 LS_BODY int64_t found_by(const TEAM &t, const T *x, int64_t width, int64_t step) {
     int64_t found = t.lane < width ? t.lane : width - 1;
@@ -103,10 +103,10 @@ ls_status find_any(ls_stream *stream, const char *name, ls_tensor *y, const ls_t
     }
 }
 
-/* A line is summed in parts of PART numbers, a thread each, where there are too few lines to keep the GPU busy. */
+/* If there are too few lines to keep the GPU busy, a line is summed in parts of PART numbers, one thread each. */
 constexpr int64_t PART = 32, MANY_LINES = 16384, SHORT_LINE = 64;
 
-/* Part p of a line: its numbers, from the end where `reverse` says so. */
+/* Part p of a line: its numbers, from the end if `reverse`. */
 struct parts {
     int64_t width, length, count, x_step, y_step;
     bool reverse, beside; /* neighbouring threads take neighbouring lines, not parts */
@@ -125,7 +125,7 @@ struct parts {
     }
 };
 
-/* The sum of each part, line by line. */
+/* Computes the sum of each part, line by line. */
 template <class IN, class SUM>
 ls_status sum_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, const IN *x, SUM *sums) {
     const ls::walk<2> lines = walk;
@@ -142,7 +142,7 @@ ls_status sum_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, 
     });
 }
 
-/* Running sums of each part, which start with those of the parts before, where there are any. y may be x. */
+/* Computes running sums of each part, which start with the sum of the previous parts, if any. y may be x. */
 template <class IN, class OUT, class SUM>
 ls_status run_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, const IN *x, OUT *y,
                     const SUM *before) {
@@ -160,7 +160,7 @@ ls_status run_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, 
     });
 }
 
-/* Dense lines, of which only sizes and steps are looked at. */
+/* A dense matrix, of which only sizes and strides are used. */
 ls_tensor matrix(int64_t rows, int64_t columns) {
     ls_tensor dense = {};
     dense.count = rows * columns;
@@ -174,7 +174,7 @@ ls_tensor matrix(int64_t rows, int64_t columns) {
     return dense;
 }
 
-/* The sums of parts are summed up in the same way, as often as it takes. */
+/* The sums of parts are summed in the same way, recursively. */
 template <class IN, class OUT, class SUM>
 ls_status run_sums(ls_stream *stream, const lines &along, bool reverse, const IN *x, OUT *y) {
     const ls::walk<2> walk(along.both);

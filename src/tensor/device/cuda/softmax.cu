@@ -1,7 +1,7 @@
 /*
- * Softmax and its logarithm along one axis, and their gradients. Where the axis is the last and a row is short enough
- * for the registers of those who work on it, memory is read once. Longer rows, and rows along another axis, are read
- * twice. y may be x, and dx may be dy: each reads its numbers before it writes them.
+ * Softmax and its logarithm along one axis, and their gradients. If the axis is the last and a row fits into the
+ * registers of its threads, memory is read once. Longer rows, and rows along another axis, are read twice. y may be x,
+ * and dx may be dy: each thread reads its numbers before it writes them.
  */
 #include "tensor/device/cuda/groups.cuh"
 
@@ -14,13 +14,15 @@ LS_BODY inline double logarithm_of(double x) {
     return log(x);
 }
 
-/* NaN is passed over: it comes back with the exponentials. */
+/* Skips NaN, which the exponentials produce again. */
 template <class T> LS_BODY T larger(T a, T b) {
     return a > b ? a : b;
 }
 
-/* How many numbers a member holds of a row that EACH times the size of its team, TEAM, has room for: where the team
- * has one member, all. */
+/*
+ * Number of elements that a member holds of a row of up to EACH times the size of its team, TEAM. If the team has one
+ * member, it holds all.
+ */
 template <int SIZE, int EACH> struct held {
 #ifdef __CUDACC__
     static constexpr int count = EACH;
@@ -29,7 +31,7 @@ template <int SIZE, int EACH> struct held {
 #endif
 };
 
-/* The row's number k * size + lane is value[k]. */
+/* Number k * size + lane of the row is value[k]. */
 template <class T, int SIZE, int EACH, bool LOG, class TEAM>
 LS_BODY void held_row(const TEAM &t, T *y, const T *x, int width) {
     constexpr int count = held<SIZE, EACH>::count;
@@ -59,17 +61,19 @@ LS_BODY void held_row(const TEAM &t, T *y, const T *x, int width) {
     }
 }
 
-/* So many numbers are loaded before the first is written: the compiler cannot know that they do not overlap. */
+/* Number of elements loaded before the first is written, because the compiler cannot know that they do not overlap. */
 constexpr int WRITTEN = 4;
 
-/* What a member has seen of a row: the largest, and the sum of exponentials beside that. */
+/* A member's results for a row: the maximum, and the sum of exponentials relative to it. */
 template <class T> struct seen {
     T largest;
     double sum;
 };
 
-/* PIECE numbers at a time, so that the sum so far is rarely brought to another largest. What is -Inf counts for nothing
- * before there is another number. */
+/*
+ * Processes PIECE numbers at a time, so that the sum is rarely rescaled to a new maximum. -Inf adds nothing until
+ * another number was seen.
+ */
 template <class T, class TEAM> LS_BODY seen<T> look(const TEAM &t, const T *x, int64_t width, int64_t step) {
     constexpr int PIECE = 8;
     const T nothing = -(T)HUGE_VALF;
@@ -119,7 +123,7 @@ LS_BODY void long_row(const TEAM &t, T *y, const T *x, int64_t width, int64_t st
     }
 }
 
-/* dx = y (dy - sum(dy y)), or dx = dy - exp(y) sum(dy) where y is the logarithm. */
+/* dx = y (dy - sum(dy y)), or dx = dy - exp(y) sum(dy) if y is the logarithm. */
 template <class T, bool LOG> LS_BODY T gradient(T dy, T y, T sum) {
     return LOG ? dy - ls::exp_of(y) * sum : y * (dy - sum);
 }
@@ -179,14 +183,14 @@ LS_BODY void long_row_backward(const TEAM &t, T *dx, const T *dy, const T *y, in
     }
 }
 
-/* Memory of one call, forward or, where there is dy, backward. */
+/* Memory of one call: forward, or backward if dy is set. */
 template <class T> struct place {
     T *out;
-    const T *dy, *x; /* backward, x is y */
+    const T *dy, *x; /* backward: x is y */
     int64_t width, inner;
 };
 
-/* Kernels differ in T and in these. */
+/* Template parameters of the kernels. */
 template <class T, bool BACK, bool LOG> struct kind {
     template <int SIZE, int EACH, class TEAM>
     static LS_BODY void short_row(const TEAM &t, const place<T> &p, int64_t row) {
@@ -219,7 +223,7 @@ ls_status run_groups(ls_stream *stream, const char *name, const place<T> &p, int
 template <class T, class KIND>
 ls_status run_long(ls_stream *stream, const char *name, const place<T> &p, int64_t rows) {
     const place<T> at = p;
-    if (p.inner > 1 && (rows >= 16384 || p.width < 64)) { /* neighbouring threads take neighbouring rows */
+    if (p.inner > 1 && (rows >= 16384 || p.width < 64)) { /* adjacent threads process adjacent rows */
         return ls::each(stream, name, rows, [=] LS_BODY(int64_t row) { KIND::any_row(ls::single(), at, row); });
     }
     if (p.inner > 1) {

@@ -1,8 +1,8 @@
 /*
- * The order of the elements along one axis: a merge sort in which each element finds its own place. First runs of
- * SHORT elements are put in order by counting; then, pass by pass, two neighbouring runs become one: an element's place
- * is its own in its run, and so many more as there are elements before it in the other, which a binary search tells.
- * Of equal ones those of the left run go first, so that the order is stable.
+ * Sorting along one axis: a merge sort in which each element computes its own position. First, runs of SHORT elements
+ * are sorted by counting. Then each pass merges pairs of adjacent runs: an element's position is its index in its run
+ * plus the number of elements before it in the other run, found by binary search. Equal elements of the left run come
+ * first, so that the sort is stable.
  */
 #include "tensor/device/cuda/groups.cuh"
 
@@ -15,7 +15,7 @@ template <class T> LS_BODY bool goes_before(T a, T b, bool descending) {
     return descending ? a > b || (a != a && b == b) : a < b || (b != b && a == a);
 }
 
-/* The contiguous tensor, whose lines are the columns of `outer` blocks of `width` rows of `inner` elements. */
+/* A contiguous tensor, whose lines are the columns of `outer` blocks of `width` rows of `inner` elements. */
 struct lines {
     int64_t width, inner;
     bool descending;
@@ -26,13 +26,13 @@ struct lines {
     }
 };
 
-/* Elements in runs, line by line: their keys, and where in the line they were. */
+/* Elements in runs, line by line: their keys, and their original indices in the line. */
 template <class T> struct runs {
     T *key;
     int64_t *index;
 };
 
-/* y gets the order itself, where it is not NULL, and else `to` the runs. */
+/* Stores the order in y, unless it is NULL; otherwise stores the runs in `to`. */
 template <class T>
 ls_status first_runs(ls_stream *stream, const lines &all, int64_t count, int64_t *y, const T *x, const runs<T> &to) {
     const lines l = all;
@@ -57,7 +57,7 @@ ls_status first_runs(ls_stream *stream, const lines &all, int64_t count, int64_t
     });
 }
 
-/* How many of the n sorted keys go before `key`; with `equal`, those too that are equal. */
+/* Returns how many of the n sorted keys come before `key`; with `equal`, counts equal keys, too. */
 template <class T> LS_BODY int64_t count_before(const T *keys, int64_t n, T key, bool equal, bool descending) {
     int64_t low = 0;
     for (int64_t high = n; low < high;) {

@@ -1,5 +1,7 @@
-/* Streams, events and copies of a GPU. Each thread has a default stream on each GPU, made when it first needs it and
- * ended with the thread. */
+/*
+ * Streams, events and copies of a GPU. Each thread has a default stream on each GPU, made on first use and freed with
+ * the thread.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +14,12 @@ ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error
     if (error == cudaSuccess) {
         return LS_OK;
     }
-    (void)cudaGetLastError(); /* else the next kernel is told of it */
+    (void)cudaGetLastError(); /* otherwise the next kernel would report this error */
     return ls_fail(LS_ERR_DEVICE, "%s: %s: %s (%s)", gpu->name, doing, cudaGetErrorString(error),
                    cudaGetErrorName(error));
 }
 
-/* A failure of what was asked before: CUDA does not say of which kernel. */
+/* Reports a failure of earlier work: CUDA does not say in which kernel. */
 static ls_status late_status(const ls_stream *stream, cudaError_t error) {
     return error == cudaSuccess
                ? LS_OK
@@ -36,7 +38,7 @@ static bool waits_for_each(void) {
 }
 
 cudaError_t ls_cuda_use_index(int index) {
-    static _Thread_local int present = -1; /* all of this module goes through here */
+    static _Thread_local int present = -1; /* all of this module changes the device here */
     if (present == index) {
         return cudaSuccess;
     }
@@ -46,7 +48,7 @@ cudaError_t ls_cuda_use_index(int index) {
 }
 
 void ls_cuda_use(const ls_gpu *gpu) {
-    (void)ls_cuda_use_index(gpu->device.index); /* what is then asked of another GPU fails by itself */
+    (void)ls_cuda_use_index(gpu->device.index); /* if this fails, the next work for the other GPU fails, too */
 }
 
 cudaStream_t ls_cuda_stream(ls_stream *stream) {
@@ -126,13 +128,12 @@ static ls_stream *stream_new(const ls_device *self) {
 }
 
 void **ls_cuda_stream_slot(ls_stream *stream, ls_cuda_slot which, void (*end)(void *state)) {
-    ls_cuda_use(stream->gpu); /* who comes for it is about to call the library */
+    ls_cuda_use(stream->gpu); /* the caller is about to call the library */
     stream->slot[which].end = end;
     return &stream->slot[which].state;
 }
 
-/* ---- each thread's own ---------------------------------------------------------------------------------------------
- */
+/* ---- default streams of threads ---------------------------------------------------------------------------------- */
 
 typedef struct thread_streams {
     ls_stream *of[LS_MOST_DEVICES];
@@ -171,7 +172,9 @@ ls_stream *ls_cuda_own_stream(ls_gpu *gpu) {
     return *stream;
 }
 
-/* That of the thread that opens a GPU is made then, and can fail. That of a later thread cannot: nobody could be told.
+/*
+ * The thread that opens a GPU makes its default stream then, and gets an error if that fails. For a later thread, there
+ * is no way to report an error.
  */
 static ls_stream *default_stream(const ls_device *self) {
     ls_stream *stream = ls_cuda_own_stream(gpu_of(self));
@@ -293,7 +296,7 @@ static ls_status event_wait(ls_event *event, ls_stream *stream) {
 static bool event_done(const ls_event *event) {
     ls_cuda_use(event->gpu);
     const bool done = cudaEventQuery(event->cuda) != cudaErrorNotReady;
-    (void)cudaGetLastError(); /* "not ready" would be the next kernel's */
+    (void)cudaGetLastError(); /* otherwise the next kernel would report "not ready" */
     return done;
 }
 

@@ -1,16 +1,18 @@
 /*
- * Convolution. Images come as [n, channels, ...], and oneDNN's fast code wants them in blocks of channels, so they are
- * taken a few samples at a time: those are still in the second cache when they are computed with. The threads share out
- * these pieces; how many samples are a piece follows from the shapes alone, and the gradient of the weight is the sum
- * over pieces in their order, so that the bits do not depend on the number of threads.
+ * Convolution. Images come as [n, channels, ...], and oneDNN's fast code wants blocks of channels. So a few samples at
+ * a time are reordered, which are then still in the second-level cache when they are used. The threads share out these
+ * pieces. The number of samples of a piece follows from the shapes alone, and the gradient of the weight is the sum
+ * over pieces in their order, so the bits do not depend on the number of threads.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/device/onednn/plan.h"
 
-/* So many bytes of both images are a piece, and for the gradient of the weight, each piece of which is a matrix to be
- * added, so many positions at least. */
+/*
+ * A piece has this number of bytes of both images. For the gradient of the weight, where each piece produces a matrix
+ * to add, it has at least this number of positions.
+ */
 enum { PIECE_BYTES = 512 * 1024, WEIGHT_POSITIONS = 1500 };
 
 /* Operands of a plan, in this order. */
@@ -18,7 +20,7 @@ enum { LARGE, SMALL, WEIGHT, BIAS };
 
 enum { ALIGNMENT = 64 };
 
-/* One convolution, without the number of samples. */
+/* A convolution, without the number of samples. */
 typedef struct conv_shape {
     ls_conv_work work;
     int64_t channels, outputs, groups;
@@ -29,7 +31,7 @@ typedef struct conv_shape {
 
 typedef struct conv_arguments {
     conv_shape shape;
-    int64_t samples, large_step, small_step; /* numbers of a sample */
+    int64_t samples, large_step, small_step; /* numbers per sample */
     float *large, *small, *weight;
     const float *bias;
 } conv_arguments;
@@ -65,9 +67,9 @@ static ls_plan_key key_of(const conv_task *task) {
 }
 
 /*
- * Blocks of 16 channels are fastest where they hold channels only; where a fifth of them would be empty, channels that
- * lie together, whatever their number, are. A few input channels are read as they lie, and of a convolution of each
- * channel for itself only the block is fast.
+ * Blocks of 16 channels are fastest if few of their channels are empty. If more than a fifth would be empty, the
+ * channels-last layout, for any number of channels, is faster. A few input channels are read directly. For depthwise
+ * convolutions, only blocks are fast.
  */
 static dnnl_format_tag_t best_tag(const conv_shape *shape, bool volume) {
     const int64_t in = shape->channels / shape->groups, out = shape->outputs / shape->groups;
@@ -78,19 +80,19 @@ static dnnl_format_tag_t best_tag(const conv_shape *shape, bool volume) {
     return volume ? dnnl_ndhwc : dnnl_nhwc;
 }
 
-/* The axes that oneDNN sees: those of an image, or of a volume. */
+/* Returns the first of the axes that oneDNN sees, which are the axes of an image or of a volume. */
 static int first_axis(const conv_shape *shape) {
     return shape->size[0] == 1 && shape->out[0] == 1 && shape->window->kernel[0] == 1 ? 1 : 0;
 }
 
-/* What is behind the image in the last window: less than nothing where strides leave out its end. */
+/* Returns the padding after the image in the last window: negative if strides leave out the end of the image. */
 static int64_t padding_after(const conv_shape *shape, int i) {
     const ls_window *w = shape->window;
     const int64_t reach = (int64_t)w->dilation[i] * (w->kernel[i] - 1) + 1;
     return (shape->out[i] - 1) * w->stride[i] + reach - shape->size[i] - w->before[i];
 }
 
-/* Layouts of one convolution: as given (with the bias), as wanted, and of the forward pass that a gradient is of. */
+/* Layouts of a convolution: as given (with the bias), as wanted, and of the forward pass for a gradient. */
 enum { GIVEN = 0, WANTED = 4, HINT = 7, LAYOUTS = 10 };
 typedef struct conv_layouts {
     ls_layout own[LAYOUTS];
@@ -145,7 +147,8 @@ static bool make_layouts(const conv_task *task, conv_layouts *layouts) {
     layouts->own[GIVEN + BIAS] = ls_layout_new(1, &outputs, dnnl_f32, dnnl_a);
     const dnnl_data_type_t from = shape->in_bf16 ? dnnl_bf16 : dnnl_f32;
     const ls_conv_work work = shape->work;
-    for (int i = WANTED; i <= HINT; i += HINT - WANTED) { /* oneDNN gives a gradient of f32 for a pass all in bf16 */
+    /* oneDNN computes a gradient in f32 for a forward pass in bf16 */
+    for (int i = WANTED; i <= HINT; i += HINT - WANTED) {
         const bool hint = i == HINT;
         layouts->own[i + LARGE] = ls_layout_new(2 + axes, large, work == LS_CONV_LARGE && !hint ? dnnl_f32 : from, tag);
         layouts->own[i + SMALL] = ls_layout_new(2 + axes, small, work == LS_CONV_SMALL && !hint ? dnnl_f32 : from, tag);
@@ -176,7 +179,7 @@ static dnnl_status_t describe(const conv_task *task, const conv_layouts *layouts
     return status;
 }
 
-/* oneDNN's reference code is slower than ours. */
+/* oneDNN's reference code is slower than this project's. */
 static bool is_worth_it(const_dnnl_primitive_desc_t description) {
     const char *name = NULL;
     return dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name) == dnnl_success &&
@@ -214,15 +217,15 @@ static dnnl_status_t make_plan(ls_plan *plan, int slots, const void *context) {
 /* ---- running -------------------------------------------------------------------------------------------------------
  */
 
-/* A plan at work on pieces of so many samples, with its room. */
+/* A plan for pieces of `samples` samples, with its memory. */
 typedef struct conv_run {
     const conv_arguments *call;
     ls_plan *plan;
     int64_t samples;
     int threads;
-    size_t offset[3], scratch, slot; /* within a thread's part of the room, and how large that is */
-    char *weight;                    /* the weight as the plan wants it, or the sum of its gradients */
-    char *parts;                     /* of the threads */
+    size_t offset[3], scratch, slot; /* offsets within a thread's part of the memory, and the size of the part */
+    char *weight;                    /* the weight in the plan's layout, or the sum of its gradients */
+    char *parts;                     /* the threads' parts of the memory */
 } conv_run;
 
 static size_t aligned(size_t bytes) {
@@ -241,7 +244,7 @@ static size_t divide_room(conv_run *run) {
     return aligned(run->plan->operand[WEIGHT].bytes) + (size_t)run->threads * run->slot;
 }
 
-/* The gradient of the weight stays as the primitive makes it. */
+/* Runs one piece. A gradient of the weight stays in the primitive's layout. */
 static dnnl_status_t run_piece(const conv_run *run, int slot, int64_t first) {
     const conv_arguments *call = run->call;
     char *room = run->parts + (size_t)slot * run->slot;
@@ -271,9 +274,9 @@ static dnnl_status_t run_piece(const conv_run *run, int slot, int64_t first) {
     return status;
 }
 
-/* Pieces `first` to behind `last`, one after the other in each thread. */
+/* Runs pieces `first` up to `last`, one after the other in each thread. */
 static dnnl_status_t run_pieces(const conv_run *run, int64_t first, int64_t last) {
-    int failed = (int)dnnl_success; /* any status that is not success */
+    int failed = (int)dnnl_success; /* a dnnl_status_t */
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(run->threads) schedule(static) reduction(max : failed)
 #endif
@@ -289,7 +292,7 @@ static dnnl_status_t run_pieces(const conv_run *run, int64_t first, int64_t last
     return (dnnl_status_t)failed;
 }
 
-/* The sum of the pieces' gradients, in the pieces' order, as the primitive makes them. */
+/* Sums the pieces' gradients, in the pieces' order, in the primitive's layout. */
 static dnnl_status_t sum_gradients(const conv_run *run, int64_t pieces) {
     const size_t count = run->plan->operand[WEIGHT].bytes / sizeof(float);
     float *restrict sum = (float *)(void *)run->weight;
@@ -311,7 +314,7 @@ static dnnl_status_t sum_gradients(const conv_run *run, int64_t pieces) {
     return dnnl_success;
 }
 
-/* d_weight += the sum, by way of the first thread's part of the room, whose gradient is no longer needed. */
+/* Adds the sum to d_weight. Uses the first thread's part of the memory, whose gradient is no longer needed. */
 static dnnl_status_t give_gradient(const conv_run *run, int64_t numbers) {
     char *plain = run->parts + run->offset[WEIGHT];
     dnnl_status_t status = ls_plan_place(run->plan, 0, WEIGHT, plain, run->weight);
@@ -347,7 +350,7 @@ static dnnl_status_t run_in_room(conv_run *run, int64_t pieces) {
     return status == dnnl_success ? run_pieces(run, 0, pieces) : status;
 }
 
-/* `pieces` pieces of `samples` samples each. */
+/* Runs `pieces` pieces of `samples` samples each. */
 static ls_status run_plan(const conv_arguments *call, int64_t samples, int64_t pieces, int threads) {
     const conv_task task = {.shape = &call->shape, .samples = samples};
     const ls_plan_key key = key_of(&task);
@@ -382,7 +385,7 @@ static int64_t product(const int64_t size[3]) {
     return size[0] * size[1] * size[2];
 }
 
-/* Samples of a piece. */
+/* Returns the number of samples of a piece. */
 static int64_t samples_at_once(const conv_arguments *call) {
     const int64_t bytes = (call->large_step + call->small_step) * (int64_t)sizeof(float);
     int64_t most = PIECE_BYTES / bytes > 1 ? PIECE_BYTES / bytes : 1;
@@ -406,13 +409,13 @@ static bool is_refused(const conv_arguments *call, int64_t samples, int threads)
     return refused;
 }
 
-/* All whole pieces, and the samples that are left. */
+/* Runs all whole pieces, and the remaining samples. */
 static ls_status run_call(const conv_arguments *call, int threads) {
     threads = threads < LS_PLAN_SLOTS ? threads : LS_PLAN_SLOTS;
     const int64_t samples = samples_at_once(call);
     const int64_t pieces = call->samples / samples, left = call->samples % samples;
     if (left > 0) {
-        if (is_refused(call, samples, threads)) { /* before anything is done */
+        if (is_refused(call, samples, threads)) { /* before any result is written */
             return LS_ERR_UNSUPPORTED;
         }
         conv_arguments rest = *call;
@@ -442,7 +445,7 @@ ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_ten
         call.shape.size[i] = large->size[2 + i];
         call.shape.out[i] = small->size[2 + i];
         if (padding_after(&call.shape, i) <= -window->stride[i]) {
-            return LS_ERR_UNSUPPORTED; /* positions that no window is for: more than oneDNN takes for rounding */
+            return LS_ERR_UNSUPPORTED; /* positions that no window covers: more than oneDNN accepts as rounding */
         }
     }
     call.large_step = call.shape.channels * product(call.shape.size);

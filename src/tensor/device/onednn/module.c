@@ -1,4 +1,4 @@
-/* How the core enters the module. */
+/* The module's entry point. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -29,7 +29,7 @@ static bool has_isa(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-/* Intel's vectors of bf16 are slower than those of f32, AMD's are faster (docs/internals/notes/matmul.md). */
+/* Intel's bf16 vector instructions are slower than those for f32, AMD's are faster (docs/internals/notes/matmul.md). */
 static bool is_amd(void) {
 #ifdef __x86_64__
     return __builtin_cpu_is("amd");

@@ -14,14 +14,14 @@ if(NOT LS_ONEDNN STREQUAL off)
     file(GLOB LS_ONEDNN_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
     ls_add_module(onednn SOURCES ${LS_ONEDNN_SOURCES} LIBRARIES ${LS_ONEDNN_LIBRARY} ${CMAKE_DL_LIBS})
     target_include_directories(lockstep_module_onednn SYSTEM PRIVATE ${LS_ONEDNN_INCLUDE})
-    # The threads of gcc's OpenMP are those that Debian's oneDNN uses; with another compiler's there would be two kinds, and
-    # so convolutions and products have one thread there.
-    # The thread sanitizer does not know how OpenMP's threads wait for each other.
+    # Debian's oneDNN uses gcc's OpenMP. With another compiler's OpenMP, there would be two sets of threads, so
+    # convolutions and products then run on one thread.
+    # The thread sanitizer does not understand the synchronization of OpenMP's threads.
     if(CMAKE_C_COMPILER_ID STREQUAL GNU AND NOT LS_SANITIZE MATCHES thread)
       target_compile_options(lockstep_module_onednn PRIVATE -fopenmp)
       target_link_options(lockstep_module_onednn PRIVATE -fopenmp)
     endif()
-    # Who links the core opens the module from the build tree.
+    # Programs that link the core open the module from the build tree.
     add_dependencies(lockstep lockstep_module_onednn)
     add_dependencies(lockstep_static lockstep_module_onednn)
   elseif(LS_ONEDNN STREQUAL on)

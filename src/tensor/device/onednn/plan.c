@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A deep network has some fifty convolutions, of three works each. */
+/* A deep network has about fifty convolutions, each with three kinds of work. */
 enum { MOST_PLANS = 512 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -12,8 +12,7 @@ static ls_plan *plans[MOST_PLANS];
 static int plan_count;
 static uint64_t now;
 
-/* ---- making --------------------------------------------------------------------------------------------------------
- */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static void destroy_memory(dnnl_memory_t memory) {
     if (memory != NULL) {
@@ -108,8 +107,7 @@ dnnl_status_t ls_plan_build(ls_plan *plan, const_dnnl_primitive_desc_t descripti
     return status;
 }
 
-/* ---- keeping -------------------------------------------------------------------------------------------------------
- */
+/* ---- cache of plans ---------------------------------------------------------------------------------------------- */
 
 static ls_plan *find(const ls_plan_key *key) {
     for (int i = 0; i < plan_count; i++) {
@@ -120,7 +118,7 @@ static ls_plan *find(const ls_plan_key *key) {
     return NULL;
 }
 
-/* A place for one more: the plan that was not used for longest goes. False when all are busy. */
+/* Frees the least recently used plan if the cache is full. Returns false if all plans are in use. */
 static bool make_room(void) {
     if (plan_count < MOST_PLANS) {
         return true;
@@ -159,7 +157,7 @@ ls_plan *ls_plan_take(const ls_plan_key *key, int slots, ls_plan_maker *make, co
     return plan != NULL ? plan : plan_new(key, slots, make, context);
 }
 
-/* In the list, a plan is known by `used`, which counts from 1. */
+/* A plan is in the list if `used`, which counts from 1, is not 0. */
 void ls_plan_give(ls_plan *plan) {
     pthread_mutex_lock(&lock);
     bool kept = plan->used > 0;

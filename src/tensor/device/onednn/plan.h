@@ -1,7 +1,7 @@
 /*
- * Plans: a primitive of oneDNN with the reorders around it, ready to be run. Making one takes milliseconds (oneDNN
- * writes machine code), so a process keeps those of the last shapes. Ranks may be threads: a plan is one thread's from
- * ls_plan_take to ls_plan_give, and there may be several plans for the same.
+ * Plans: a primitive of oneDNN with the reorders around it, ready to run. Making a plan takes milliseconds (oneDNN
+ * generates machine code), so a process caches the plans of recent shapes. Ranks may be threads: only one thread uses a
+ * plan from ls_plan_take to ls_plan_give, and there may be several plans for one key.
  */
 #ifndef LS_TENSOR_DEVICE_ONEDNN_PLAN_H
 #define LS_TENSOR_DEVICE_ONEDNN_PLAN_H
@@ -13,7 +13,7 @@
 
 enum { LS_PLAN_OPERANDS = 4, LS_PLAN_SLOTS = 32, LS_PLAN_KEY = 32 };
 
-/* All that a plan depends on. */
+/* All properties on which a plan depends. */
 typedef struct ls_plan_key {
     int64_t number[LS_PLAN_KEY];
 } ls_plan_key;
@@ -21,26 +21,26 @@ typedef struct ls_plan_key {
 typedef struct ls_operand {
     int argument; /* DNNL_ARG_SRC and so on */
     bool output;
-    dnnl_primitive_t reorder; /* between what the caller has and what the primitive wants; NULL: they are the same */
-    size_t bytes;             /* of what the primitive wants */
+    dnnl_primitive_t reorder; /* from the caller's layout to the primitive's; NULL: they are equal */
+    size_t bytes;             /* size in the primitive's layout */
 } ls_operand;
 
-/* What one thread runs a plan with. */
+/* What one thread needs to run a plan. */
 typedef struct ls_plan_slot {
     dnnl_stream_t stream;
     dnnl_memory_t given[LS_PLAN_OPERANDS];
-    dnnl_memory_t wanted[LS_PLAN_OPERANDS]; /* `given` itself where there is no reorder */
+    dnnl_memory_t wanted[LS_PLAN_OPERANDS]; /* `given` itself if there is no reorder */
     dnnl_memory_t scratch;
 } ls_plan_slot;
 
 typedef struct ls_plan {
     ls_plan_key key;
-    uint64_t used; /* when: larger is later */
+    uint64_t used; /* time of the last use: larger is later */
     bool busy;
     bool refused; /* oneDNN has no such primitive */
     dnnl_primitive_t primitive;
     size_t scratch_bytes;
-    int slots; /* so many threads may run it at once */
+    int slots; /* number of threads that may run it at once */
     int operands;
     ls_operand operand[LS_PLAN_OPERANDS];
     ls_plan_slot slot[LS_PLAN_SLOTS];
@@ -49,26 +49,28 @@ typedef struct ls_plan {
 /* An operand for ls_plan_build. */
 typedef struct ls_operand_plan {
     int argument;
-    dnnl_query_t query; /* the layout that the primitive wants; dnnl_query_undef: as it is given */
+    dnnl_query_t query; /* the layout that the primitive wants; dnnl_query_undef: the given layout */
     bool output;
     ls_layout given;
 } ls_operand_plan;
 
-/* Completes a new plan from a descriptor; the caller keeps that and the layouts. */
+/* Completes a new plan from a descriptor. The caller keeps ownership of the descriptor and the layouts. */
 dnnl_status_t ls_plan_build(ls_plan *plan, const_dnnl_primitive_desc_t description, int slots,
                             const ls_operand_plan *operands, int count);
 
-/* Fills a new plan with the key's; anything but dnnl_success makes it a refused one. */
+/* Makes the plan of a key; any status but dnnl_success marks the plan as refused. */
 typedef dnnl_status_t ls_plan_maker(ls_plan *plan, int slots, const void *context);
 
-/* The plan for a key, to be given back; NULL when there is no memory. */
+/* Returns the plan for a key, which the caller returns with ls_plan_give; NULL if out of memory. */
 ls_plan *ls_plan_take(const ls_plan_key *key, int slots, ls_plan_maker *make, const void *context);
 void ls_plan_give(ls_plan *plan);
 
-/* Where an operand's numbers are: as the caller has them, and (if there is a reorder) room as the primitive wants them.
+/*
+ * Sets the addresses of an operand: in the caller's layout, and (if there is a reorder) memory for the primitive's
+ * layout.
  */
 dnnl_status_t ls_plan_place(ls_plan *plan, int slot, int operand, void *given, void *wanted);
-/* Makes one from the other; nothing where they are the same. */
+/* Converts between the two layouts; does nothing if they are equal. */
 dnnl_status_t ls_plan_reorder(ls_plan *plan, int slot, int operand);
 dnnl_status_t ls_plan_execute(ls_plan *plan, int slot, void *scratch);
 
@@ -76,8 +78,10 @@ dnnl_status_t ls_plan_execute(ls_plan *plan, int slot, void *scratch);
 extern dnnl_engine_t ls_onednn_engine;
 extern const ls_onednn_core *ls_onednn_host;
 
-/* .team and .set_threads of ls_onednn. Around calls of oneDNN whose bits must not depend on the size of the team, the
- * number of threads is 1: oneDNN divides its work by this number. */
+/*
+ * .team and .set_threads of ls_onednn. oneDNN divides its work by the number of threads. So the number is 1 around
+ * calls of oneDNN whose bits must not depend on the size of the team.
+ */
 int ls_onednn_team(void);
 int ls_onednn_set_threads(int threads);
 
