@@ -171,7 +171,7 @@ template <class T> struct rows_of_block {
         return mask == nullptr ? nullptr : mask + ls::quotient(first_head + number, heads) * mask_step;
     }
     /* Returns the bias of the scores of row `line` of a head, or nullptr. */
-    LS_BOTH const T *bias_of(int64_t number, int64_t line) const {
+    LS_HOST_DEVICE const T *bias_of(int64_t number, int64_t line) const {
         if (bias == nullptr) {
             return nullptr;
         }
@@ -209,7 +209,7 @@ LS_HOST_DEVICE double exponential(double x) {
 }
 
 /* Returns a score with its bias. */
-template <class T> LS_BOTH T biased(T score, const T *bias, int64_t j) {
+template <class T> LS_HOST_DEVICE T biased(T score, const T *bias, int64_t j) {
     return bias == nullptr ? score : score + bias[j];
 }
 
