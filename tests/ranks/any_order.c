@@ -1,9 +1,9 @@
 /*
- * Reductions in any order. The setting changes only if all ranks agree. Every rank gets the same bits, close to those
- * of the canonical order, which can be restored. Split communicators inherit the setting. With
- * LOCKSTEP_MPI_COLLECTIVES=mpi under mpirun, or with LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind use the
- * library's own collectives if it has them: one message besides the agreement exchange. If the library cannot express
- * one rank's part of a call, the engine executes the call.
+ * Reductions in any order. The setting changes only if all ranks agree. Every rank gets the same bits, close to the
+ * canonical order's, which can be restored. Split communicators inherit the setting. With LOCKSTEP_MPI_COLLECTIVES=mpi
+ * under mpirun, or with LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind use the library's own collectives if it has
+ * them: one message besides the agreement exchange. If the library cannot express one rank's part of a call, the engine
+ * executes the call.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

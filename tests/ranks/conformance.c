@@ -34,15 +34,10 @@ static const bool is_watched = false;
 /* What varies. */
 typedef enum axis { SIZE, WIDTH, KIND, SHIFT, MEMORY, PLACE, ROOT, GROUP, MODE, AXES } axis;
 
-enum { ORDINARY, SHARED, MIXED, MEMORIES };    /* mixed: ordinary on the last rank only */
-enum { WORLD, HALVES, REVERSED };              /* communicators */
-enum { WAITING, AS_WORK, INTERLEAVED, MODES }; /* interleaved: waited for after up to PENDING others have begun */
-enum {
-    APART,
-    IN_PLACE,
-    IN_OWN_PART,
-    PLACES
-}; /* with counts per rank, IN_PLACE means without gaps and IN_OWN_PART with gaps */
+enum { ORDINARY, SHARED, MIXED, MEMORIES };       /* mixed: ordinary on the last rank only */
+enum { WORLD, HALVES, REVERSED };                 /* communicators */
+enum { WAITING, AS_WORK, INTERLEAVED, MODES };    /* interleaved: waited for after up to PENDING others have begun */
+enum { APART, IN_PLACE, IN_OWN_PART, PLACES };    /* with counts per rank, the latter two mean gaps */
 enum { WHOLE, DIVIDED, DIVIDED_TABLE, MEANINGS }; /* the size to which a switch between algorithms refers */
 
 typedef struct kind {

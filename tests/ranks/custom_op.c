@@ -1,5 +1,5 @@
 /*
- * A program's own operation under data parallelism: the gradients equal those of one process with the global batch,
+ * A program's own operation under data parallelism: the gradients equal one process's with the global batch,
  * with shares of different sizes or empty shares, with the operation inside a model and as its last layer. An operation
  * that does not declare that it keeps samples apart is refused if samples pass through it.
  *

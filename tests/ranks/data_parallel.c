@@ -1,6 +1,6 @@
 /*
  * Data-parallel training: for any number of ranks and any distribution of the batches, all ranks hold the same bits,
- * and these equal, to rounding, those of one process with the global batch.
+ * and these equal, to rounding, one process's with the global batch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -342,7 +342,7 @@ static ls_status no_sync_is_local(ls_comm *world) {
     return LS_OK;
 }
 
-/* Every rank has the same running statistics, and the statistics of the inputs equal those of one process. */
+/* Every rank has the same running statistics, and the statistics of the inputs equal one process's. */
 static ls_status running_statistics(ls_comm *world) {
     static const int batches[] = {11, 12, 10, 13, 0}; /* a rank needs two samples to normalise over */
     const training t = {.make = make_normalised, .dtype = LS_F64, .batches = batches, .passes = 1};

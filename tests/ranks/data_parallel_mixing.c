@@ -1,7 +1,7 @@
 /*
- * Operations that combine the samples of one rank, although one process would combine those of the global batch: inside
- * a data-parallel module, and in the loss of its output. Each is refused, with the name of the operation, the axis and
- * the remedy. Programs that keep samples apart, or exchange them, are not refused.
+ * Operations that combine the samples of one rank, although one process would combine the samples of the global batch:
+ * inside a data-parallel module, and in the loss of its output. Each is refused, with the name of the operation, the
+ * axis and the remedy. Programs that keep samples apart, or exchange them, are not refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

@@ -1,6 +1,6 @@
 /*
  * Tapes of data-parallel modules on any number of ranks: tapes that outlive a scope, a pass or the module; tapes with
- * other data next to the samples; samples with one axis. Gradients equal those of one process.
+ * other data next to the samples; samples with one axis. Gradients equal one process's.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -1,6 +1,6 @@
 /*
  * L-BFGS and conjugate gradients on several ranks. With replicas of the parameters, all ranks take the same steps, bit
- * for bit. With parameters sharded over the ranks (.comm), the steps equal those of one rank with all parameters.
+ * for bit. With parameters sharded over the ranks (.comm), the steps equal the steps of one rank with all parameters.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -17,7 +17,7 @@
 #include "tests/support/reference.h"
 #include "tests/support/steps.h"
 
-/* Calls in addition to those of steps.h, and their number. Messages are not collective. */
+/* Calls in addition to the calls of steps.h, and their number. Messages are not collective. */
 enum { ALLOC = STEP_MESSAGE, SPLIT, CALLS };
 
 /* The lateness of a rank: other ranks have begun to check for failures. */

@@ -1,6 +1,6 @@
 /*
  * The gradients of frozen parameters of a data-parallel module are not sent, whichever and whenever they are frozen.
- * The gradients of the other parameters equal those of one process.
+ * The gradients of the other parameters equal one process's.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
