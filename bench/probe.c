@@ -1,9 +1,11 @@
 /*
  * Reports the state of the machine's first two cores, so that a measurement can wait for a good state:
+ *
  *     near    two physical cores that share a cache
  *     apart   two physical cores without a common cache
  *     shared  two threads of one physical core
  *     busy    another load takes part of a core
+ *
  * It runs a multiply-add loop on one core and on both at once, and passes a cache line between them. It prints the
  * state and the measured values. With --wait SECONDS it repeats until the state is "near" or the time has passed. The
  * exit status is 0 if the state is "near".

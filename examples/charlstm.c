@@ -2,7 +2,9 @@
  * An LSTM that reads bytes. It learns to continue a text (the Jargon File or any file), data-parallel over all ranks.
  * It reports the loss on the last tenth of the text, which is not used for training, and then writes a sample; the
  * LSTM's states are carried from byte to byte.
+ *
  *     lockstep run -n 2 build/examples/charlstm
+ *
  * On two ranks, this took 45 seconds of processor time per rank, and reached 1.68 nats per byte on the last tenth. The
  * same program runs alone, or on any number of ranks.
  */

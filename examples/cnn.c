@@ -1,11 +1,16 @@
 /*
  * Fashion-MNIST with a convolutional network, data-parallel over all ranks. Batch normalisation uses the samples of all
  * ranks:
+ *
  *     lockstep run -n 2 build/examples/cnn
+ *
  * With pictures that are shifted and flipped at random, prepared by two threads per rank:
+ *
  *     lockstep run -n 2 build/examples/cnn --augment --threads 2
+ *
  * With a deeper network, random shifts and flips, and SGD with a one-cycle learning rate. On two ranks, it classified
  * 0.9345 of the test pictures correctly after 12 epochs, which take about 8 minutes of processor time per rank:
+ *
  *     lockstep run -n 2 build/examples/cnn --deep
  */
 #include <inttypes.h>

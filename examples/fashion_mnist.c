@@ -1,8 +1,11 @@
 /*
  * Fashion-MNIST with a multi-layer perceptron, data-parallel over all ranks:
+ *
  *     lockstep run -n 2 build/examples/fashion_mnist
+ *
  * The same program runs alone, or on any number of ranks. With these options, it survives a kill at any moment, and
  * writes a log for TensorBoard:
+ *
  *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
  */
 #include <errno.h>

@@ -1,7 +1,9 @@
 /*
  * A small GPT that reads bytes. It learns to continue a text (the Jargon File or any file), data-parallel over all
  * ranks. It reports the loss on the last tenth of the text, which is not used for training, and then writes a sample.
+ *
  *     lockstep run -n 2 build/examples/gpt
+ *
  * On two ranks, this took ten minutes of processor time, and reached 1.45 nats per byte on the last tenth. The same
  * program runs alone, or on any number of ranks. With --learned, its parameters have the same names as in PyTorch, so
  * that weights can be exchanged.

@@ -2,9 +2,13 @@
  * A small ResNet (He et al., arXiv 1512.03385, section 4.2) on Fashion-MNIST, data-parallel over all ranks, with random
  * shifts and flips of the pictures, batch normalisation over the samples of all ranks, and SGD with a cosine learning
  * rate:
+ *
  *     lockstep run -n 2 build/examples/resnet
+ *
  * On CIFAR-10, from the folder with the files of its binary version:
+ *
  *     lockstep run -n 2 build/examples/resnet --cifar cifar-10-batches-bin --depth 3 --epochs 100 --threads 1
+ *
  * Parameters have the same names as in torchvision's ResNet, so that weights can be exchanged.
  */
 #include <inttypes.h>

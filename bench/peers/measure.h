@@ -3,6 +3,7 @@
  * Each iteration begins with a barrier, which is not timed, and counts with the time of the slowest rank. Calls of less
  * than 10 us are timed in groups. The result of each size is checked. The output is one JSON object per size, with the
  * keys of `lockstep bench --json`. Elements are f32, the reduction is a sum.
+ *
  * A peer provides the calls; peer_measure does the rest. A peer that fails ends the process.
  */
 #ifndef PEERS_MEASURE_H

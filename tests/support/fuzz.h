@@ -1,8 +1,10 @@
 /*
  * The loop and the random numbers of every fuzzer. A round is a function of its seed only. By default a fuzzer runs a
  * fixed number of rounds, the same in every run. Other modes:
+ *
  *     LOCKSTEP_FUZZ_SECONDS=600   runs for this time with fresh seeds
  *     LOCKSTEP_FUZZ_SEED=N        runs only the round of seed N: replays a failure
+ *
  * If a round fails by an assertion, a signal or a sanitizer's report, the fuzzer's name and the seed are printed.
  */
 #ifndef LS_TESTS_SUPPORT_FUZZ_H

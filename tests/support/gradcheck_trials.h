@@ -1,6 +1,7 @@
 /*
  * Runs one case of the gradient-check table: draws its shapes, makes its leaves in one of several memory layouts, and
  * passes them to a check.
+ *
  * A case's shapes are variants separated by spaces. The inputs of a variant are separated by commas, with one character
  * per axis. A lower-case letter is a size from 1 to 4, a capital letter a size from 2 to 4; sizes are drawn again each
  * time, and the same letter has the same size. '1' is 1. "." is a single number.
