@@ -25,7 +25,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- a callback of one's own: how large the gradient is -------------------------------------------------------- */
+/* ---- a custom callback: the norm of the gradient ----------------------------------------------------------------- */
 
 typedef struct gradient_norms {
     double largest;
@@ -55,7 +55,7 @@ static ls_status tell_gradient(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* ---- a metric of one's own: how sure the model is of what is right ----------------------------------------------- */
+/* ---- a custom metric: the mean probability of the right class ---------------------------------------------------- */
 
 /* The mean probability of the targets: this rank's sum, and its number of samples. The trial adds up the ranks. */
 static ls_status measure_sureness(const ls_trial_state *state, void *user, double *sum, double *weight) {
@@ -67,7 +67,7 @@ static ls_status measure_sureness(const ls_trial_state *state, void *user, doubl
     return right != NULL ? LS_OK : ls_error_status();
 }
 
-/* ---- a schedule of one's own: warm, then as 1 / sqrt(epoch) ------------------------------------------------------ */
+/* ---- a custom schedule: warm-up, then 1 / sqrt(epoch) ------------------------------------------------------------ */
 
 static double factor_of(int64_t epoch, void *user) {
     const double warm = *(const double *)user;

@@ -114,8 +114,7 @@ static ls_tensor *next_token(ls_tensor *output, ls_tensor *target, void *user) {
     return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, vocabulary)), ls_reshape(target, LS_SHAPE(-1)), NULL);
 }
 
-/* ---- what is trained ----------------------------------------------------------------------------------------------
- */
+/* ---- the trained model and its data ------------------------------------------------------------------------------ */
 
 typedef struct training {
     const char *unit;
@@ -231,8 +230,7 @@ static ls_status run_by_hand(training *t) {
     return status;
 }
 
-/* ---- the same by a trial, whose loader gives what lies on the device ----------------------------------------------
- */
+/* ---- the same with a trial, whose loader returns data in device memory ------------------------------------------- */
 
 static ls_status next_batch(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     const training *t = *(training **)ls_loader_state(self);

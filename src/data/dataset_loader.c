@@ -37,7 +37,7 @@ typedef struct loader_state {
     ls_tensor *target;
 } loader_state;
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static ls_status check_sizes(const ls_loader_options *options) {
     if (options->batch_size < 0 || options->global_batch_size < 0 ||

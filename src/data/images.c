@@ -56,7 +56,7 @@ static void images_free_state(ls_dataset *self) {
     free_images(self->state);
 }
 
-/* ---- what is there ----------------------------------------------------------------------------------------------- */
+/* ---- listing the files ------------------------------------------------------------------------------------------- */
 
 static ls_status add_name(names *n, const char *name) {
     char **list = ls_grow(n->list, n->count, sizeof *list);

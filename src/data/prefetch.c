@@ -98,7 +98,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* ---- beginning and ending ---------------------------------------------------------------------------------------- */
+/* ---- start and end ----------------------------------------------------------------------------------------------- */
 
 ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
     const int64_t slots =

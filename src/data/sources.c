@@ -213,7 +213,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     return ls_dataset_of_tensors(ls_tensor_take(input), target);
 }
 
-/* ---- in memory --------------------------------------------------------------------------------------------------- */
+/* ---- in-memory copies -------------------------------------------------------------------------------------------- */
 
 static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {count};

@@ -113,7 +113,7 @@ ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64
     return part_of(dataset, 0, numbers, count);
 }
 
-/* ---- parts at random --------------------------------------------------------------------------------------------- */
+/* ---- random parts ------------------------------------------------------------------------------------------------ */
 
 #define SPLIT_STREAM UINT64_MAX /* the stream of random numbers: no epoch of a loader uses it */
 
@@ -195,7 +195,7 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
     return status;
 }
 
-/* ---- one after the other ----------------------------------------------------------------------------------------- */
+/* ---- concatenation ----------------------------------------------------------------------------------------------- */
 
 typedef struct concat_state {
     ls_dataset **parts;

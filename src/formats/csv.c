@@ -154,7 +154,7 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
     return table->pending == rows_of_block(table) ? finish_block(table) : LS_OK;
 }
 
-/* ---- which columns ----------------------------------------------------------------------------------------------- */
+/* ---- selecting columns ------------------------------------------------------------------------------------------- */
 
 /* Determines the column of the row for each field. */
 static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {

@@ -259,7 +259,7 @@ ls_status ls_events_close(ls_events *events) {
     return status;
 }
 
-/* ---- what goes into it ------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) {
     static const char call[] = "ls_events_scalar";

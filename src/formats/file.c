@@ -259,7 +259,7 @@ static bool sync_parent(const char *path) {
     return ls_sync_folder(dirname(copy));
 }
 
-/* ---- past the page cache ----------------------------------------------------------------------------------------- */
+/* ---- direct I/O -------------------------------------------------------------------------------------------------- */
 
 enum { BLOCK = 1 << 19, DISK_BLOCK = 4096 }; /* half a MiB stays in a second-level cache; 4 KiB suits every disk */
 
@@ -320,7 +320,7 @@ ls_status ls_file_pass_cache(const char *call, ls_new_file *file) {
     return file->block != NULL ? LS_OK : ls_fail_memory(call, BLOCK);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* ---- commit and folders ------------------------------------------------------------------------------------------ */
 
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) {
     if (file->block != NULL) {

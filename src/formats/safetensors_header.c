@@ -179,7 +179,7 @@ static ls_status read_item(parser *p, size_t data_size, ls_safetensors_header *h
     return read_entry(p, data_size, entry);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the whole header -------------------------------------------------------------------------------------------- */
 
 static int by_name(const void *left, const void *right) {
     const ls_safetensors_entry *a = left, *b = right;

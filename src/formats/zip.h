@@ -20,7 +20,7 @@ typedef struct ls_zip_entry {
 } ls_zip_entry;
 
 typedef struct ls_zip {
-    const ls_source *source; /* lent */
+    const ls_source *source; /* borrowed */
     char *directory;         /* holds the names */
     ls_zip_entry *entries;   /* sorted by the bytes of their names */
     size_t count;

@@ -104,7 +104,7 @@ static ls_status special(ls_comm *comm) {
     return LS_OK;
 }
 
-/* ---- how calls go ------------------------------------------------------------------------------------------------ */
+/* ---- algorithms of calls ----------------------------------------------------------------------------------------- */
 
 static uint64_t messages_of(const ls_comm *comm) {
     uint64_t messages = 0, bytes = 0;

@@ -13,7 +13,7 @@
 
 enum { EPOCHS = 6, STEPS = 5, INTERRUPTED = 13, LISTED = 9, BEST = 0, AVERAGING = 1 };
 
-/* ---- a folder that all ranks know -------------------------------------------------------------------------------- */
+/* ---- a folder shared by all ranks -------------------------------------------------------------------------------- */
 
 static ls_status make_scratch(ls_comm *world, char folder[64]) {
     memset(folder, 0, 64);

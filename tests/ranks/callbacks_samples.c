@@ -126,7 +126,7 @@ static ls_status as_alone(ls_comm *world, maker make, int64_t global_batch) {
     return LS_OK;
 }
 
-/* ---- what samples become ----------------------------------------------------------------------------------------- */
+/* ---- changed samples --------------------------------------------------------------------------------------------- */
 
 /* All ranks' samples of the first batch of the last epoch, in order. */
 typedef struct seen {
@@ -281,7 +281,7 @@ static ls_status averages(ls_comm *world, double decay) {
     return LS_OK;
 }
 
-/* ---- what cannot be ---------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static ls_status refused(ls_comm *world, ls_callback *callback, const char *words) {
     training t;

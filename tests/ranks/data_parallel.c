@@ -165,7 +165,7 @@ static ls_status train(const training *t, const trainee *who, int world) {
     return LS_OK;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_on_all_ranks(ls_comm *world, uint64_t bits) {
     int64_t most[2] = {(int64_t)(bits >> 32), (int64_t)(bits & 0xffffffffU)};

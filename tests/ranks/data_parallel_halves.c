@@ -78,7 +78,7 @@ static ls_module *wrapped(ls_comm *world, ls_dtype dtype) {
     return ls_data_parallel(make(), world, &(ls_data_parallel_options){.reduce_dtype = dtype});
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_on_all_ranks(ls_comm *world, const ls_tensor *tensor) {
     const size_t count = (size_t)ls_numel(tensor);

@@ -127,7 +127,7 @@ static ls_status run_pass(const trainee *who, const loss_case *c, division how, 
     return *backward == LS_OK ? ended : LS_OK;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status compare_gradients(const ls_module *is, const ls_module *want, const char *what) {
     double largest = 0;

@@ -125,7 +125,7 @@ static ls_status output_of_one_rank(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- what stands beside samples ---------------------------------------------------------------------------------- */
+/* ---- other data next to the samples ------------------------------------------------------------------------------ */
 
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
 

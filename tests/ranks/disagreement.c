@@ -31,8 +31,7 @@ typedef struct trial {
     int number;
 } trial;
 
-/* ---- what messages must say ----------------------------------------------------------------------------------------
- */
+/* ---- expected messages ------------------------------------------------------------------------------------------- */
 
 /* Writes "rank 1" or "ranks 0, 2": the odd rank, or all others. */
 static void write_ranks(const trial *t, bool odd, char *text, size_t capacity) {
@@ -364,8 +363,7 @@ static ls_status every_message(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- parts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- split communicators ----------------------------------------------------------------------------------------- */
 
 /* In a split communicator, ranks have other numbers: messages also name their ranks in the world. */
 static ls_status name_those_of_the_world(ls_comm *world) {

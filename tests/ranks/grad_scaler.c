@@ -15,7 +15,7 @@ enum { INPUTS = 6, OUTPUTS = 3, SEED = 80, STEPS = 6, SAMPLES = 12 };
 
 static const ls_grad_scaler_options options = {.initial_scale = 1024, .growth_interval = 2};
 
-/* ---- what all ranks have alike ----------------------------------------------------------------------------------- */
+/* ---- common code ------------------------------------------------------------------------------------------------- */
 
 static ls_status same_on_all_ranks(ls_comm *world, double number) {
     double most = number, least = number;
@@ -76,7 +76,7 @@ static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
     return LS_OK;
 }
 
-/* ---- models in parts --------------------------------------------------------------------------------------------- */
+/* ---- sharded models ---------------------------------------------------------------------------------------------- */
 
 /* An element of this rank's own part overflows, only on rank `spoilt`. */
 static ls_status steps_of_parts(ls_comm *world, ls_module *model, int spoilt,

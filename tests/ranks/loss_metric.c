@@ -18,7 +18,7 @@
 
 enum { SAMPLES = 23, WIDTH = 4, CLASSES = 3, BATCH = 7, IGNORED = -100 };
 
-/* ---- what is measured -------------------------------------------------------------------------------------------- */
+/* ---- data and criteria ------------------------------------------------------------------------------------------- */
 
 /* Few targets count, and none of the first samples of a batch in the data set's order. */
 static ls_dataset *make_dataset(void) {

@@ -39,7 +39,7 @@ static const char *const of_numbers[] = {"loss",
                                          NULL};
 static const char *const of_users[] = {"formula", "running_own", NULL};
 
-/* ---- what is measured -------------------------------------------------------------------------------------------- */
+/* ---- data and criteria ------------------------------------------------------------------------------------------- */
 
 static ls_status measure_size(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
@@ -142,7 +142,7 @@ static void end(participant *p) {
     ls_release(p->parameter);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_bits(ls_comm *world, double value) {
     uint64_t bits;
@@ -224,7 +224,7 @@ static ls_status ranks_without_samples(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
+/* ---- in the middle of an epoch ----------------------------------------------------------------------------------- */
 
 static ls_status go_on_to_the_end(participant *p, int64_t done) {
     p->trial->continues = true;

@@ -182,7 +182,7 @@ static ls_tensor *tied_loss(ls_module *model, int64_t first, int64_t last) {
     return ls_cross_entropy(ls_transpose(logits, 1, 2), x, NULL);
 }
 
-/* ---- as on one process ------------------------------------------------------------------------------------------- */
+/* ---- equal to one process ---------------------------------------------------------------------------------------- */
 
 typedef struct program {
     ls_module *(*make)(void);

@@ -390,7 +390,7 @@ static ls_status pipeline(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- gradients gathered over several passes ---------------------------------------------------------------------- */
+/* ---- gradients accumulated over several passes ------------------------------------------------------------------- */
 
 enum { PASSES = 3 };
 

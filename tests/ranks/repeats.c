@@ -216,8 +216,7 @@ static ls_status among_others(const ring *r) {
     return LS_OK;
 }
 
-/* ---- one of a row is another ---------------------------------------------------------------------------------------
- */
+/* ---- one message of a series differs ----------------------------------------------------------------------------- */
 
 /* The last of six messages differs, or its receive does. Either the receive or the message comes first. */
 static ls_status one_other(ls_comm *comm, bool receiver, bool early, size_t count, ls_dtype dtype) {
@@ -318,8 +317,7 @@ static ls_status other_rows(ls_comm *comm) {
     return another_row(comm, 20000, 30000);
 }
 
-/* ---- while a row is expected ---------------------------------------------------------------------------------------
- */
+/* ---- during a series --------------------------------------------------------------------------------------------- */
 
 /*
  * Rank 0 expects more messages of a series, and a small message. It sends repeatedly until the small message has

@@ -234,7 +234,7 @@ static ls_status close_with_open_work(const pair *p) {
     return LS_OK;
 }
 
-/* ---- work that changes hands ------------------------------------------------------------------------------------ */
+/* ---- work used by several threads -------------------------------------------------------------------------------- */
 
 typedef struct handed {
     const pair *pair;

@@ -16,7 +16,7 @@
 
 enum { SAMPLES = 60, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };
 
-/* ---- what is trained --------------------------------------------------------------------------------------------- */
+/* ---- the trial --------------------------------------------------------------------------------------------------- */
 
 static ls_dataset *make_dataset(int set, int64_t count) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
@@ -101,7 +101,7 @@ static void end(participant *p) {
     ls_module_free(p->model);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_bits(ls_comm *world, const void *value) {
     uint64_t bits;

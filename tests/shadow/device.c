@@ -322,7 +322,7 @@ __attribute__((destructor)) static void free_edits(void) {
     }
 }
 
-/* ---- memory and copies in the stream's order -------------------------------------------------------------------- */
+/* ---- memory and copies in stream order --------------------------------------------------------------------------- */
 
 static void *allocate(const ls_device *self, size_t bytes) {
     (void)self;

@@ -46,7 +46,7 @@ static ls_status receive(int from, int tag, size_t count) {
     return ls_comm_recv(world, numbers, count, LS_F32, from, tag, NULL);
 }
 
-/* ---- what the ranks other than 1 wait for ------------------------------------------------------------------------ */
+/* ---- the calls of the waiting ranks ------------------------------------------------------------------------------ */
 
 static ls_status wait_in_allreduce(void) {
     return ls_comm_allreduce(world, numbers, numbers, 1, LS_F32, LS_SUM, NULL);
@@ -105,7 +105,7 @@ static const scenario *find(const char *name) {
     return NULL;
 }
 
-/* ---- what rank 1 does -------------------------------------------------------------------------------------------- */
+/* ---- the actions of rank 1 --------------------------------------------------------------------------------------- */
 
 /* finalize or exit CALL: after seven barriers rank 1 ends, while the others wait for it. */
 static int end_early(const char *how, const char *call) {

@@ -113,7 +113,7 @@ const char *content_gzipped_file(const content *c) {
     return content_file(&packed);
 }
 
-/* ---- what every reader owes -------------------------------------------------------------------------------------- */
+/* ---- checks for every reader ------------------------------------------------------------------------------------- */
 
 void tally_refused(tally *counts) {
     counts->refused++;

@@ -210,7 +210,7 @@ static ls_module *final_new(void) {
     return ls_nn_function("Final", final_of, NULL);
 }
 
-/* ---- layers of several inputs: a module that has the others ------------------------------------------------------ */
+/* ---- layers of several inputs: a module that holds the other inputs ---------------------------------------------- */
 
 typedef struct given_state {
     ls_module *of;

@@ -55,8 +55,7 @@ bool step_varies(step_call call) {
     return natures[call].varies;
 }
 
-/* ---- who sends how much to whom ------------------------------------------------------------------------------------
- */
+/* ---- counts per pair of ranks ------------------------------------------------------------------------------------ */
 
 /*
  * Returns how many elements one rank sends to another, in calls with counts per rank: none, all or a number in between.

@@ -107,8 +107,7 @@ bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes) {
     return same;
 }
 
-/* ---- by hand -------------------------------------------------------------------------------------------------------
- */
+/* ---- a rank driven by hand --------------------------------------------------------------------------------------- */
 
 int tcp_net_call(const tcp_net *net, int rank) {
     const ls_tcp_peer_info *peer_info = &net->peer_infos[rank];

@@ -82,8 +82,7 @@ static inline bool tcp_net_is_gone(const tcp_net *net, int rank, int peer) {
     return net->ends[rank]->transport->peer(net->ends[rank], peer) == LS_PEER_GONE;
 }
 
-/* ---- a rank, or somebody who is none, played by hand ---------------------------------------------------------------
- */
+/* ---- a rank, or a foreign process, driven by hand ---------------------------------------------------------------- */
 
 /* Connects to a rank. */
 int tcp_net_call(const tcp_net *net, int rank);

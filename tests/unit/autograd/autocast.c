@@ -406,7 +406,7 @@ TEST(test_training_ends_where_f32_does) {
     }
 }
 
-/* ---- what it says ------------------------------------------------------------------------------------------------ */
+/* ---- the warning ------------------------------------------------------------------------------------------------- */
 
 static void count_warning(ls_log_level level, int rank, const char *line, void *user) {
     (void)rank;

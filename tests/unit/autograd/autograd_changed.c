@@ -38,8 +38,7 @@ static void expect_change(ls_tensor *loss, const char *operation, const char *by
     expect_message(expected);
 }
 
-/* ---- calls that change what they are given ------------------------------------------------------------------------
- */
+/* ---- calls that change their arguments --------------------------------------------------------------------------- */
 
 static ls_status by_fill(ls_tensor *w) {
     return ls_fill(w, 3);
@@ -201,8 +200,7 @@ TEST(test_a_gradient_into_itself) {
     assert_true(ls_at(ls_grad(w), (const int64_t[]){1, 0}) == 3);
 }
 
-/* ---- what is not refused -------------------------------------------------------------------------------------------
- */
+/* ---- accepted programs ------------------------------------------------------------------------------------------- */
 
 TEST(test_values_that_no_gradient_needs) {
     ls_tensor *w = toy_leaf(LS_SHAPE(4), LS_F64, 2);

@@ -103,7 +103,7 @@ TEST(test_pooling_is_pytorchs) {
     check_all("pool/", 60, check_pooling);
 }
 
-/* ---- against plain loops ----------------------------------------------------------------------------------------- */
+/* ---- comparison with plain loops --------------------------------------------------------------------------------- */
 
 /* A convolution over two axes. */
 typedef struct plain {
@@ -230,8 +230,7 @@ static void test_larger_sizes_are_those_of_plain_loops(void **state) {
     }
 }
 
-/* ---- largest numbers of long rows, against plain loops ------------------------------------------------------------
- */
+/* ---- pooling of long rows, compared with plain loops ------------------------------------------------------------- */
 
 enum { LONG_ROWS = 7, LONG = 211 };
 

@@ -30,8 +30,7 @@ static ls_nodes_options options_of(const plan *p, int node) {
         .nodes = 2, .node = node, .ranks = 1, .rendezvous = p->rendezvous, .key = KEY, .timeout = p->timeout};
 }
 
-/* ---- by hand -------------------------------------------------------------------------------------------------------
- */
+/* ---- launchers driven by hand ------------------------------------------------------------------------------------ */
 
 static int connect_to(int port, double timeout) {
     const ls_address address = {.host = "127.0.0.1", .port = port};
@@ -53,8 +52,7 @@ static void tell(int connection, const void *bytes, size_t size) {
     assert_int_equal(ls_socket_send(connection, bytes, size, ls_deadline_after(20)), LS_OK);
 }
 
-/* ---- a crowd -------------------------------------------------------------------------------------------------------
- */
+/* ---- many connections -------------------------------------------------------------------------------------------- */
 
 static const char *gathers(int number, const void *what) {
     ls_nodes *nodes = NULL;
@@ -121,8 +119,7 @@ TEST(a_crowd_keeps_nobody_out) {
     }
 }
 
-/* ---- a node 0 that leaves much to be desired -----------------------------------------------------------------------
- */
+/* ---- a faulty node 0 --------------------------------------------------------------------------------------------- */
 
 /* Connects to the test, which is node 0, and waits for the start, which does not come. */
 static const char *waits_in_vain(int number, const void *what) {

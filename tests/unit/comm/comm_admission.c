@@ -255,8 +255,7 @@ TEST(damaged_announcements) {
     }
 }
 
-/* ---- who does not come to a backend --------------------------------------------------------------------------------
- */
+/* ---- ranks that do not join -------------------------------------------------------------------------------------- */
 
 static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;

@@ -152,8 +152,7 @@ static const char *suffer(ls_comm *world, const fault *f) {
     return NULL;
 }
 
-/* ---- the others ----------------------------------------------------------------------------------------------------
- */
+/* ---- the other ranks --------------------------------------------------------------------------------------------- */
 
 static void note_slowest(const fault *f, double started) {
     const double ended = atomic_load(&board->ended[f->job]);

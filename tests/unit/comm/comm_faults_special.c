@@ -252,8 +252,7 @@ TEST(nobody_can_send_it) {
     assert_int_equal(ls_finalize(), LS_OK);
 }
 
-/* ---- children of a rank do not vouch for it -------------------------------------------------------------------------
- */
+/* ---- children of a rank do not replace it ------------------------------------------------------------------------ */
 
 static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;

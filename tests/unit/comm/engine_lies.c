@@ -64,7 +64,7 @@ struct world {
 
 static world w; /* large */
 
-/* ---- what is called ---------------------------------------------------------------------------------------------- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 typedef struct kind {
     ls_operation operation;
@@ -110,7 +110,7 @@ static void fill_call(rank_state *r, const kind *k) {
     }
 }
 
-/* ---- what the liar says ------------------------------------------------------------------------------------------ */
+/* ---- the messages of the malicious rank -------------------------------------------------------------------------- */
 
 static unsigned char *say(int to, int channel, size_t bytes) {
     assert_true(w.said_count < MOST_SAID && bytes <= ROOM);
@@ -296,7 +296,7 @@ static void run_world(const char *what) {
     ls_sim_free(w.network);
 }
 
-/* ---- the truth --------------------------------------------------------------------------------------------------- */
+/* ---- correct messages -------------------------------------------------------------------------------------------- */
 
 static const int worlds[][2] = {{2, 1}, {2, 0}, {3, 1}, {3, 2}, {3, 0}}; /* size, liar */
 enum { WORLDS = sizeof worlds / sizeof *worlds };
@@ -460,7 +460,7 @@ TEST(changed_fields) {
     }
 }
 
-/* ---- lies of their own ------------------------------------------------------------------------------------------- */
+/* ---- other false messages ---------------------------------------------------------------------------------------- */
 
 /* Less, or more, data than the call has. */
 TEST(wrong_sizes) {

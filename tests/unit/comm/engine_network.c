@@ -73,7 +73,7 @@ static uint64_t number(const char *name, uint64_t otherwise) {
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* ---- a network that makes collectives itself --------------------------------------------------------------------- */
+/* ---- a network with its own collectives -------------------------------------------------------------------------- */
 
 /* Some ranks cannot execute some calls; answers may differ between ranks. */
 static bool own_can_make(const ls_endpoint *endpoint, const ls_call *call) {

@@ -55,7 +55,7 @@ TEST(right_bits) {
     check_world(1030, 1033, 10, -1);          /* and three up */
 }
 
-/* ---- where a reduction goes another way -------------------------------------------------------------------------- */
+/* ---- switches between the algorithms of a reduction -------------------------------------------------------------- */
 
 /* On a network without calls of its own. */
 static ls_way way_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan, size_t count) {

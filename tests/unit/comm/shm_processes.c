@@ -109,8 +109,7 @@ TEST(a_rank_leaves_and_its_process_lives) {
     }
 }
 
-/* ---- process numbers -----------------------------------------------------------------------------------------------
- */
+/* ---- process ids ------------------------------------------------------------------------------------------------- */
 
 /*
  * Rank 1 dies while its message waits to be read from its memory. The process of this test acts as a new process with
@@ -273,8 +272,7 @@ TEST(parts_between_threads_give_all_back) {
     assert_int_equal(left, 0);
 }
 
-/* ---- what is said of a rank that waited ----------------------------------------------------------------------------
- */
+/* ---- errors about a rank that waited ----------------------------------------------------------------------------- */
 
 /* Rank 1 sleeps until a message arrives, receives it, and dies: it no longer waited for any message. */
 static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {

@@ -269,8 +269,7 @@ TEST(test_live_server) {
     ls_log_set_sink(NULL, NULL);
 }
 
-/* ---- a server that is none -----------------------------------------------------------------------------------------
- */
+/* ---- a false server ---------------------------------------------------------------------------------------------- */
 
 /* A server, on its own thread, that greets more or less correctly, answers with damaged bytes and closes. */
 typedef struct fool {

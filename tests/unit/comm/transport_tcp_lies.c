@@ -234,8 +234,7 @@ TEST(damaged_frames_are_errors) {
     assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
 }
 
-/* ---- what is taken back --------------------------------------------------------------------------------------------
- */
+/* ---- withdrawn transfers ----------------------------------------------------------------------------------------- */
 
 /* The next message belongs to the next receive. */
 TEST(a_receive_from_any_rank_is_taken_back) {

@@ -62,8 +62,7 @@ static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
     close(socket);
 }
 
-/* ---- who is no rank ------------------------------------------------------------------------------------------------
- */
+/* ---- foreign processes ------------------------------------------------------------------------------------------- */
 
 enum { SILENT = 3 * LS_TCP_UNPROVEN, NOISY = 100 };
 
@@ -218,8 +217,7 @@ TEST(a_listener_without_the_key_is_no_rank) {
     }
 }
 
-/* ---- who is one ----------------------------------------------------------------------------------------------------
- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 /* Rank 1 is driven by hand: its message arrives with its hello in one packet, or byte by byte. */
 TEST(a_hello_may_come_in_any_pieces) {
@@ -297,8 +295,7 @@ TEST(who_is_gone_stays_gone) {
     tcp_net_end(&net);
 }
 
-/* ---- who is gone ---------------------------------------------------------------------------------------------------
- */
+/* ---- ranks that end ---------------------------------------------------------------------------------------------- */
 
 /* Polls a rank once; if `slow`, it has not polled for a long time. */
 static void look_once(ls_endpoint *end, bool slow) {

@@ -126,7 +126,7 @@ TEST(relative_path_is_ignored) {
     assert_int_equal(process_wait(process_start(find_by_relative_path, 0, make_folder("relative", 0700))), 0);
 }
 
-/* ---- places that are not to be trusted ---- */
+/* ---- untrusted locations ----------------------------------------------------------------------------------------- */
 
 static void write_elsewhere(const char *session, int kind) {
     static const char planted[] = "00000000000000000000000000000000000000000000000000000000000000000";
@@ -301,7 +301,7 @@ TEST(other_users_cannot_join) {
     }
 }
 
-/* ---- no place at all ---- */
+/* ---- no location at all ------------------------------------------------------------------------------------------ */
 
 static char warning[1024];
 static int warnings;

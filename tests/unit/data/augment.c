@@ -16,7 +16,7 @@
 #include "data/pictures.h"
 #include "tensor/tensor.h"
 
-/* ---- against torchvision ----------------------------------------------------------------------------------------- */
+/* ---- comparison with torchvision --------------------------------------------------------------------------------- */
 
 enum { MOST = 128 };
 
@@ -98,7 +98,7 @@ TEST(test_agrees_with_torchvision) {
     fixtures_free(all);
 }
 
-/* ---- what is drawn ----------------------------------------------------------------------------------------------- */
+/* ---- random draws ------------------------------------------------------------------------------------------------ */
 
 enum { N = 40, SIDE = 5, PIXELS = SIDE * SIDE };
 
@@ -389,7 +389,7 @@ TEST(test_partners_are_changed_alike) {
     ls_loader_free(loader);
 }
 
-/* ---- transforms of one's own ------------------------------------------------------------------------------------- */
+/* ---- custom transforms ------------------------------------------------------------------------------------------- */
 
 /* Writes its own index, and the position and the epoch of each sample. */
 static ls_tensor *tell(ls_tensor *batch, const ls_samples *wanted, void *user) {
@@ -431,7 +431,7 @@ TEST(test_own_transforms_know_the_samples) {
     ls_dataset_free(low);
 }
 
-/* ---- what cannot be ---------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(ls_dataset *made, const char *words) {
     assert_null(made);

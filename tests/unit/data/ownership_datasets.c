@@ -195,7 +195,7 @@ TEST(test_tensors_that_a_data_set_fails_to_take) {
         ls_loader_free(loader);
     }
     ls_tensor *number = ls_scalar(1, LS_F32);
-    assert_null(ls_tensor_dataset(number, number)); /* gone, once */
+    assert_null(ls_tensor_dataset(number, number)); /* freed once */
     assert_null(ls_tensor_dataset(number, number));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     expect_message("or went with what had taken it over");

@@ -31,7 +31,7 @@ struct gate {
     int64_t entered[BATCHES], left[BATCHES]; /* counts by batch */
     int64_t calls[MOST_CALLS], call_count;   /* batches, in the order of the calls of fetch */
     int64_t goal;                            /* used by the test's may_go */
-    const int *order;                        /* likewise */
+    const int *order;                        /* as above */
     int yields;                              /* while it is inside */
     int64_t spoilt;                          /* this batch fails; -1: none */
     bool silent;                             /* without a message */
@@ -236,7 +236,7 @@ TEST(test_the_same_batches) {
     threads_are(before);
 }
 
-/* ---- whatever comes first ---------------------------------------------------------------------------------------- */
+/* ---- any order of threads ---------------------------------------------------------------------------------------- */
 
 enum { AT_ONCE = 4, ORDERS = 24 };
 
@@ -342,7 +342,7 @@ TEST(test_errors_come_with_their_batch) {
     }
 }
 
-/* ---- functions of a program's own -------------------------------------------------------------------------------- */
+/* ---- custom functions -------------------------------------------------------------------------------------------- */
 
 static bool two_are_inside(const gate *g, int64_t batch) {
     return batch > 1 || g->entered[0] + g->entered[1] == 2;

@@ -107,7 +107,7 @@ TEST(test_draws_depend_on_epoch_and_index_only) {
     ls_loader_free(loader);
 }
 
-/* ---- an order of one's own --------------------------------------------------------------------------------------- */
+/* ---- custom orders ----------------------------------------------------------------------------------------------- */
 
 /* Backwards and cyclic, from a start that depends on the epoch. */
 static ls_status backwards(int64_t epoch, int64_t *order, int64_t count, void *user) {
@@ -183,7 +183,7 @@ TEST(test_own_order_that_is_wrong) {
     ls_loader_free(loader);
 }
 
-/* ---- how many ---------------------------------------------------------------------------------------------------- */
+/* ---- numbers of samples ------------------------------------------------------------------------------------------ */
 
 TEST(test_fewer_samples_than_there_are) {
     int64_t all[9];

@@ -171,7 +171,7 @@ TEST(test_descriptors_are_not_inherited) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* ---- when it is written ------------------------------------------------------------------------------------------ */
+/* ---- flushing ---------------------------------------------------------------------------------------------------- */
 
 static size_t size_of(const ls_events *events) {
     struct stat about;
@@ -377,7 +377,7 @@ TEST(test_memory_runs_out) {
     assert_true(n > 10);
 }
 
-/* ---- what is in it ----------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 TEST(test_scalars_are_read_back) {
     static const struct {

@@ -76,7 +76,7 @@ static const char *file_of(const uint8_t *bytes, size_t size) {
     return path;
 }
 
-/* ---- what the reader owes ---------------------------------------------------------------------------------------- */
+/* ---- checks of the reader ---------------------------------------------------------------------------------------- */
 
 typedef struct tally {
     uint64_t accepted, refused;

@@ -63,7 +63,7 @@ TEST(test_files_of_tensorboardx) {
     assert_int_equal(list.count, 6);
 }
 
-/* ---- files that end anywhere ------------------------------------------------------------------------------------- */
+/* ---- truncated files --------------------------------------------------------------------------------------------- */
 
 /* A prefix of a file has a prefix of its items, and reading ends at the end of a record. */
 TEST(test_files_that_are_being_written) {

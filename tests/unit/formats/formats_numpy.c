@@ -14,8 +14,7 @@
 
 enum { ROOM = 4096 };
 
-/* ---- files of NumPy's: tests/fixtures/make_numpy.py ---------------------------------------------------------------
- */
+/* ---- files from NumPy: tests/fixtures/make_numpy.py -------------------------------------------------------------- */
 
 static void check_numbers(ls_tensor *tensor, ls_dtype dtype, ls_shape shape, double first, double step) {
     assert_non_null(tensor);

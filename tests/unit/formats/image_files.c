@@ -220,7 +220,7 @@ TEST(test_folders_that_are_wrong) {
     ls_loader_free(loader);
 }
 
-/* ---- files that are wrong ---------------------------------------------------------------------------------------- */
+/* ---- invalid files ----------------------------------------------------------------------------------------------- */
 
 static void expect_read_error(const char *path, const char *part) {
     assert_null(ls_image_read(path, 0));

@@ -96,8 +96,7 @@ TEST(test_batch_norms_refuse) {
     }
 }
 
-/* ---- Sequential carries ReLU out behind a MaxPool ------------------------------------------------------------------
- */
+/* ---- Sequential moves ReLU after a MaxPool ----------------------------------------------------------------------- */
 
 /* relu, then the pool: in Sequential, and in separate calls. */
 static void check_relu_before(ls_module *pool) {

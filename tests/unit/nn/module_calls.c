@@ -66,7 +66,7 @@ SCOPED_TEST(test_several_inputs_and_outputs) {
     ls_module_free(cell);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 TEST(test_wrong_numbers_are_refused) {
     ls_module *cell = cell_new();

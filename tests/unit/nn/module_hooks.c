@@ -7,7 +7,7 @@
 
 #include <lockstep/nn.h>
 
-/* ---- hooks that note what they see ------------------------------------------------------------------------------- */
+/* ---- hooks that record calls ------------------------------------------------------------------------------------- */
 
 /*
  * The events, in order: "a" when hooks with this letter began a call, "A" when the call ended, "'" in the backward
@@ -305,7 +305,7 @@ TEST(test_hooks_go_before_the_backward_pass) {
     }
 }
 
-/* ---- hooks that come and go as they run -------------------------------------------------------------------------- */
+/* ---- hooks that are added and removed during calls --------------------------------------------------------------- */
 
 static ls_status remove_both(ls_module_call *call, void *user) {
     const int *numbers = user;

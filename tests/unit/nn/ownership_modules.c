@@ -244,7 +244,7 @@ TEST(test_shared_parts_of_models_that_fail) {
     ls_module *nothing = NULL;
     ls_module *table = table_new(new_weight(), false);
     ended = 0;
-    assert_null(ls_sequential(nothing, table, table)); /* gone, once */
+    assert_null(ls_sequential(nothing, table, table)); /* freed once */
     assert_int_equal(ended, 1);
     /* The outer constructor needs an argument that the inner one frees: the user retains it. */
     table = ls_module_retain(table_new(new_weight(), false));

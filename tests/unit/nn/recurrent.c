@@ -239,7 +239,7 @@ static void test_states_go_on(void **state) {
     }
 }
 
-/* ---- dropout, nothing -------------------------------------------------------------------------------------------- */
+/* ---- dropout, empty inputs --------------------------------------------------------------------------------------- */
 
 /* Only between layers, and only in training. */
 SCOPED_TEST(test_dropout) {

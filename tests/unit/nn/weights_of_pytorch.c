@@ -83,7 +83,7 @@ TEST(test_the_convolutional_model_computes_what_pytorch_does) {
                 LS_FIXTURES "/pytorch_cnn_values.safetensors", 11, 4);
 }
 
-/* ---- names that one side has not --------------------------------------------------------------------------------- */
+/* ---- names that one side lacks ----------------------------------------------------------------------------------- */
 
 static char told[256];
 

@@ -8,7 +8,7 @@
 
 enum { STEPS = 20 };
 
-/* ---- optimizers, one number at a time ---------------------------------------------------------------------------- */
+/* ---- scalar optimizers ------------------------------------------------------------------------------------------- */
 
 /* A number with its optimizer state. */
 typedef struct number {

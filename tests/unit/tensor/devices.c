@@ -190,7 +190,7 @@ TEST(test_what_fails_later) {
     ls_tensor *rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, 5));
     assert_non_null(rows); /* the error is not known yet */
     expect_error(ls_device_wait(there), LS_ERR_ARGUMENT, "index_select");
-    assert_int_equal(ls_device_wait(there), LS_OK); /* told once */
+    assert_int_equal(ls_device_wait(there), LS_OK); /* reported once */
     rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, -9));
     assert_true(ls_item(ls_sum(rows)) != ls_item(ls_sum(rows))); /* NaN: the failure is reported here */
     expect_error(ls_scope_end(scope), LS_ERR_ARGUMENT, "index_select");

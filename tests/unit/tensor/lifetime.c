@@ -14,7 +14,7 @@
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
 
-/* ---- every call on a tensor that is gone ------------------------------------------------------------------------- */
+/* ---- every call on a freed tensor -------------------------------------------------------------------------------- */
 
 static ls_tensor *f, *i, *b; /* freed: f32 [4, 4], i64 [4], bool [4, 4] */
 static ls_tensor *x, *t, *w; /* valid: f32 [4, 4], i64 [4], f32 [4] */
@@ -204,7 +204,7 @@ TEST(test_communication) {
     REFUSED(ls_isend, ls_isend(alone, f, 0, 0));
 }
 
-/* ---- how they come about ----------------------------------------------------------------------------------------- */
+/* ---- typical causes ---------------------------------------------------------------------------------------------- */
 
 /* A common mistake: a sum over scopes. */
 TEST(test_a_sum_over_scopes) {

@@ -138,7 +138,7 @@ static void test_refused_compositions(void **unused) {
     assert_int_equal(c.released, 3);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void expect_refused(ls_callback *callback, const char *message) {
     assert_null(callback);
@@ -336,7 +336,7 @@ static void test_when_it_stops(void **unused) {
     assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
 }
 
-/* ---- what is added to losses ------------------------------------------------------------------------------------- */
+/* ---- terms added to losses --------------------------------------------------------------------------------------- */
 
 /* Returns the loss of three batches with fixed weights. */
 static double loss_with(ls_callback *callback) {
@@ -455,7 +455,7 @@ static void test_draws_depend_on_their_place(void **unused) {
     }
 }
 
-/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* Copies of named tensors, as in a checkpoint. */
 typedef struct copies {

@@ -20,7 +20,7 @@
 #include "base/memory.h"
 #include "tests/support/fuzz.h"
 
-/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+/* ---- system calls that replace the C library's ------------------------------------------------------------------- */
 
 static bool spoils; /* damages the next file, like a faulty disk or memory */
 

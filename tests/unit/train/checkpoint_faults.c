@@ -17,7 +17,7 @@
 #include "formats/file.h"
 #include "tests/support/processes.h"
 
-/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+/* ---- system calls that replace the C library's ------------------------------------------------------------------- */
 
 static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
 
@@ -86,7 +86,7 @@ ssize_t write(int fd, const void *bytes, size_t size) {
     return fails() ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, part);
 }
 
-/* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
+/* ---- a writer that fails or dies --------------------------------------------------------------------------------- */
 
 static const ls_checkpoint_options *busy(void) {
     static ls_checkpoint_options options;

@@ -10,7 +10,7 @@ static bool same_bits(double a, double b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* ---- metrics of one's own ---------------------------------------------------------------------------------------- */
+/* ---- custom metrics ---------------------------------------------------------------------------------------------- */
 
 /* The correlation of the two inputs of a sample: sums of n, x, y, xx, yy, xy. */
 static ls_status add_products(const ls_trial_state *state, void *user, double *sums) {
@@ -103,7 +103,7 @@ TEST(test_functions_that_are_none) {
     ls_metric_free(metric);
 }
 
-/* ---- owners ------------------------------------------------------------------------------------------------------ */
+/* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 static void count_release(void *user) {
     *(int *)user += 1;
@@ -213,7 +213,7 @@ TEST(test_metrics_of_constructors) {
     free_setting(&s);
 }
 
-/* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
+/* ---- in the middle of an epoch ----------------------------------------------------------------------------------- */
 
 /* Two epochs of 3 steps at once, and resumed after one of these steps: the same bits. */
 static void goes_on_after(int64_t after) {

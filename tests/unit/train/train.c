@@ -204,7 +204,7 @@ TEST(test_what_hooks_see) {
     free_setting(&s);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------------------------- */
+/* ---- early ends -------------------------------------------------------------------------------------------------- */
 
 static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status status, const char *log) {
     setting s = make_setting();

@@ -220,7 +220,7 @@ TEST(test_history_as_csv) {
     test_files_remove();
 }
 
-/* ---- showing ----------------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
 /* Captures the standard output of a run and an evaluation. */
 static void captured(ls_trial *trial, ls_loader *test, char *text, size_t capacity) {

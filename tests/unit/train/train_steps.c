@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-/* ---- a step of one's own ----------------------------------------------------------------------------------------- */
+/* ---- custom steps ------------------------------------------------------------------------------------------------ */
 
 /* Notes which hooks are called around the step. */
 static ls_status note(void *user, const char *what) {
@@ -108,7 +108,7 @@ TEST(test_the_same_step) {
     assert_true(hashes[0] == hashes[1]);
 }
 
-/* ---- what a step can do wrong ------------------------------------------------------------------------------------ */
+/* ---- mistakes of a step ------------------------------------------------------------------------------------------ */
 
 static ls_status fail_in_words(ls_trial_state *state, void *user) {
     (void)state;
@@ -208,7 +208,7 @@ TEST(test_what_a_step_replaces) {
     free_setting(&s);
 }
 
-/* ---- where the loader stands ------------------------------------------------------------------------------------- */
+/* ---- the position of the loader ---------------------------------------------------------------------------------- */
 
 static ls_status log_batch(ls_trial_state *state, void *user) {
     char *log = user;
