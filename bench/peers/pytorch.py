@@ -22,7 +22,7 @@ parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--warm-up", type=int, default=50)
 arguments = parser.parse_args()
 
-# PyTorch's best kernels here; where the processor lacks them, its own choice.
+# PyTorch's fastest kernels here; if the processor lacks them, PyTorch's own choice.
 with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
     if " avx512f " in cpuinfo.read():
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx512")

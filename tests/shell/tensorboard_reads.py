@@ -24,7 +24,7 @@ print("image:", image.step, image.width, image.height)
 (text,) = accumulator.Tensors("note")
 print("text:", text.step, text.tensor_proto.string_val[0].decode())
 print("graph:", [(node.name, node.op, list(node.input)) for node in accumulator.Graph().node])
-# As a TensorBoard that runs sees it, after what older writers wrote has been turned into tensors.
+# The view of a running TensorBoard, which has converted the records of older writers to tensors.
 plugins = {}
 for event in EventFileLoader(path).Load():
     for item in event.summary.value:

@@ -31,7 +31,7 @@ struct gate {
     int64_t entered[BATCHES], left[BATCHES]; /* counts by batch */
     int64_t calls[MOST_CALLS], call_count;   /* batches, in the order of the calls of fetch */
     int64_t goal;                            /* used by the test's may_go */
-    const int *order;                        /* as above */
+    const int *order;                        /* used by the test's may_go */
     int yields;                              /* while it is inside */
     int64_t spoilt;                          /* this batch fails; -1: none */
     bool silent;                             /* without a message */
