@@ -52,7 +52,7 @@ def make_mlp():
 
 
 def fused(optimizer, parameters, **options):
-    """The fused kind, where this version has it for the CPU."""
+    """The fused optimizer, if this version has it for the CPU."""
     parameters = list(parameters)
     try:
         return optimizer(parameters, fused=True, **options)
@@ -124,7 +124,7 @@ MAKE = {"perceptron": make_perceptron, "mlp": make_mlp, "cnn": make_cnn, "gpt": 
 
 
 class AllReduce(torch.autograd.Function):
-    """The sum over processes, whose gradient is the sum of their gradients."""
+    """The sum over processes; its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(context, tensor):

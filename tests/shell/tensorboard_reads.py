@@ -1,5 +1,5 @@
-"""What TensorBoard itself finds in the folder that events_program has written to, a line for each thing: the arguments are the
-folder and the file in it."""
+"""Prints what TensorBoard itself finds in the folder of events_program, a line per item. The arguments are the folder and
+the file in it."""
 import io
 import sys
 

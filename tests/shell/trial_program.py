@@ -1,4 +1,4 @@
-"""Trains with callbacks and metrics of its own and ready-made ones, over cffi: trial_program.py LIBRARY INCLUDE.
+"""Trains with custom and built-in callbacks and metrics, over cffi: trial_program.py LIBRARY INCLUDE.
 
 The declarations are those of the headers, after the preprocessor; the library is opened, not linked.
 """
@@ -27,7 +27,7 @@ def text(pointer):
 
 
 def made(pointer):
-    """The object, unless its constructor failed."""
+    """Returns the object, unless its constructor failed."""
     if pointer == NULL:
         sys.exit(text(ls.ls_error_message()))
     return pointer
