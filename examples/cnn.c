@@ -114,8 +114,7 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
     ls_callback *callbacks[2];
     int count = 0;
     if (!quiet) {
-        callbacks[count++] =
-            ls_timer(NULL); /* prints a table at the end, which includes the time spent waiting for data */
+        callbacks[count++] = ls_timer(NULL); /* a table at the end, with the time spent waiting for data */
     }
     if (deep) {
         const int64_t steps = epochs * ls_loader_batch_count(training);

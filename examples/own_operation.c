@@ -120,8 +120,7 @@ static ls_tensor *step_in_time(ls_tensor *conductivity, ls_tensor *before) {
 }
 
 static ls_tensor *rod_forward(ls_module *self, ls_tensor *before) {
-    return step_in_time(ls_softplus(ls_module_find(self, "conductivity")),
-                        before); /* softplus keeps the conductivity positive */
+    return step_in_time(ls_softplus(ls_module_find(self, "conductivity")), before); /* keeps it positive */
 }
 
 static ls_module *make_rod(void) {

@@ -37,9 +37,8 @@ static inline int draw_byte(ls_tensor *logits, double temperature) {
 /* The model, the optimizer and the options of a training. */
 typedef struct text_task {
     const char *file;
-    const char *load, *save; /* files of weights to load first and to save; NULL: none */
-    long context, batch_size, steps, sample,
-        seed; /* context length in bytes; pieces per rank and step; steps; bytes to write; seed */
+    const char *load, *save;                       /* files of weights to load first and to save; NULL: none */
+    long context, batch_size, steps, sample, seed; /* bytes per piece; pieces per rank and step; ...; bytes to write */
     double learning_rate;
     bool bf16, quiet;
     ls_module *(*build_model)(void);

@@ -32,7 +32,7 @@ typedef struct csv_table {
     csv_text *texts;
     int text_count;
     double *numbers; /* rows of the next block */
-    int64_t pending; /* so many */
+    int64_t pending; /* the number of them */
     int64_t rows;    /* including the rows of the blocks */
     ls_tensor **blocks;
     size_t count;

@@ -46,11 +46,10 @@ const void *ls_libjpeg_open(void) {
 }
 
 enum {
-    MOST_SCANS =
-        500, /* of progressive files; each scan covers the whole picture. The limit is libjpeg-turbo's advice */
-    MOST_PIXELS = 1024, /* per byte: a block of 64 pixels takes a bit in the component with the most samples; 1024
-                           allows for far less */
-    INK = 4             /* components of cyan, magenta, yellow and black */
+    MOST_SCANS = 500, /* of progressive files, as libjpeg-turbo advises: each scan covers the whole picture */
+    MOST_PIXELS =
+        1024, /* per byte: a block of 64 takes a bit of the largest component, and that may be twice as large */
+    INK = 4   /* components of cyan, magenta, yellow and black */
 };
 
 /* libjpeg gets a pointer to the first member. After a failure, the callbacks longjmp out with the status set. */

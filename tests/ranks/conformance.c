@@ -83,8 +83,7 @@ static size_t count_of(int level, step_call call, size_t width, size_t ranks) {
     const size_t over = switch_overs[level / (MEANINGS * 3)];
     const int meaning = level / 3 % MEANINGS;
     size_t bytes = over;
-    if (meaning !=
-        WHOLE) { /* a part of a slot, which begins at a multiple of a cache line; the table has 16 bytes per rank */
+    if (meaning != WHOLE) { /* a part of a slot begins at a multiple of a cache line; the table has 16 bytes per rank */
         const size_t room = meaning == DIVIDED || over < 16 * ranks ? over : over - 16 * ranks;
         bytes = room / ranks < 64 ? room / ranks : room / ranks / 64 * 64;
     }

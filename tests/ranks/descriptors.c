@@ -22,8 +22,7 @@ static bool inheritable(int fd) {
 static bool was_there[MOST]; /* open before the library was used: inherited by the rank */
 
 static __attribute__((constructor)) void look_around(void) {
-    const char *store =
-        getenv("LOCKSTEP_STORE_FD"); /* the variable by which the launcher passes a socket to the library */
+    const char *store = getenv("LOCKSTEP_STORE_FD"); /* by which the launcher passes a socket */
     for (int fd = 0; fd < MOST; fd++) {
         was_there[fd] = inheritable(fd) && (store == NULL || fd != atoi(store));
     }

@@ -88,8 +88,8 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
     LS_TRY(rank == 0 ? wait_all(work, messages) : LS_OK);
     if (getenv("SHOW"))
         fprintf(stderr, "rank %d grown %ld\n", rank, grown);
-    const bool streams = strcmp(ls_comm_backend(world), "shm") == 0 &&
-                         count == MEDIUM; /* shm stores messages of this size without limit */
+    const bool streams =
+        strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* shm stores these without limit */
     if (is_measured && !streams && grown > BOUND) {
         return ls_fail(LS_ERR_INTERNAL, "the process has grown by %ld bytes for %d messages of %zu", grown, messages,
                        count * sizeof(float));

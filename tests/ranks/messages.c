@@ -154,8 +154,7 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
  * message.
  */
 static ls_status receives_left_open(ls_comm *world) {
-    for (int waiters = 0; waiters < 2;
-         waiters++) { /* in the first round no rank waits before the pass; in the second, all ranks except 0 do */
+    for (int waiters = 0; waiters < 2; waiters++) { /* no rank waits before the pass; all ranks except 0 do */
         ls_scope *scope = ls_scope_begin();
         ls_tensor *a = leaf(3, 1);
         const bool waits = waiters == 1 && ls_comm_rank(world) != 0;

@@ -157,8 +157,7 @@ static ls_status run_step(program *p, group *g) {
     if (!s->later) {
         return end_one(p, g, g->opened - 1);
     }
-    if (g->opened == STEPS_MOST ||
-        draw(&p->own, 6) == 0) { /* waiting early is safe here: no rank that it waits for waits for this rank */
+    if (g->opened == STEPS_MOST || draw(&p->own, 6) == 0) { /* waiting early cannot deadlock */
         (void)ls_work_done(g->open[draw(&p->own, (uint64_t)g->opened)]->works[0]);
     }
     return LS_OK;

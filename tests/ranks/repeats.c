@@ -388,8 +388,7 @@ static ls_status ended(const ring *r) {
     unsigned char *data = calloc(ENDING, 2);
     LS_CHECK(data != NULL);
     LS_TRY(begin_ending(r, data, &ending));
-    if (ls_comm_rank(r->comm) ==
-        0) { /* only one rank, because ranks that see another rank leave first fail with its error */
+    if (ls_comm_rank(r->comm) == 0) { /* only one: others would fail when they see it leave */
         for (int i = 0; i < WORKS; i++) {
             LS_TRY(ls_comm_recv(ending, data, ENDING, LS_U8, r->before, 0, &works[i]));
         }

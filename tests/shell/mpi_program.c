@@ -271,8 +271,7 @@ int main(int argc, char **argv) { /* no argument; or early, early-shm, single, f
     CHECK(strstr(ls_error_message(), "ls_comm_from_mpi: rank is set") == ls_error_message());
     for (int i = 0; i < 8; i++) {
         ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.timeout = 20});
-        if (comm ==
-            NULL) { /* on all ranks: they end in order, because MPICH may lose the output of a rank that aborts */
+        if (comm == NULL) { /* on all ranks: they end in order, since MPICH may lose the output of an abort */
             printf("%s\n", ls_error_message());
             MPI_Finalize();
             return 1;

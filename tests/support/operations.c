@@ -129,8 +129,7 @@ void check_against(const fixture *first, const char *name, ls_tensor *result, ls
 }
 
 void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words) {
-    if (result != NULL &&
-        strcmp(ls_device_of(result), "cpu") != 0) { /* kernels on a device report their errors later */
+    if (result != NULL && strcmp(ls_device_of(result), "cpu") != 0) { /* kernels report errors later */
         const char *said = strstr(words, ": ");
         words = said != NULL ? said + 2 : words;
         assert_int_equal(ls_device_wait(ls_device_of(result)), status);

@@ -40,8 +40,7 @@ size_t reference_width(ls_dtype dtype, ls_reduction reduction) {
 }
 
 static bool sums_are_exact(void) {
-    static atomic_int
-        known; /* 1 + the answer: calling getenv for each element would take longer than the computation */
+    static atomic_int known; /* 1 + the answer: getenv for every element would be slow */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (answer == 0) {
         answer = getenv("LOCKSTEP_TEST_ANY_ORDER") == NULL ? 1 : 2;

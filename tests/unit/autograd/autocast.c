@@ -162,7 +162,7 @@ SCOPED_TEST(test_rounding) {
     for (int k = 0; k < 2; k++) {
         ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
         for (uint32_t i = 0; i < COUNT;
-             i++) { /* the 16-bit float, just after it, halfway to the next, and just after halfway */
+             i++) { /* the 16-bit float, just after it, halfway to the next, just after that */
             const uint32_t bits = i / 4, after = halves[k] == LS_BF16 ? 0x8000 : 0x1000;
             const float half =
                 halves[k] == LS_BF16 ? ls_bf16_to_float((uint16_t)bits) : ls_f16_to_float((uint16_t)bits);

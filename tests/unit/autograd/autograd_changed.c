@@ -179,8 +179,8 @@ TEST(test_gradients_that_a_pass_changes) {
     ls_tensor *w = ls_module_find(model, "w");
     assert_int_equal(ls_backward(ls_sum(ls_mul(w, ls_grad(w)))), LS_OK);
     assert_true(GRAD(w, 3) == 2);
-    ls_tensor *loss = ls_sum(
-        ls_mul(ls_mul(w, ls_grad(w)), w)); /* the outer product has added to it when the inner product reads it */
+    ls_tensor *loss =
+        ls_sum(ls_mul(ls_mul(w, ls_grad(w)), w)); /* the outer product adds to it before the inner reads it */
     expect_change(loss, "ls_mul saved a tensor", "ls_backward");
     ls_tensor *copy = ls_clone(ls_grad(w));
     loss = ls_sum(ls_mul(ls_mul(w, copy), w));

@@ -240,8 +240,7 @@ TEST(damaged_announcements) {
         ls_forks forks;
         ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
         ls_store *store = open_store(&forks, true);
-        memset(&ticket, i == 0 ? 0xff : 0,
-               sizeof ticket); /* a name without a final zero byte, an empty name, a name of no socket */
+        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* not terminated, empty, or not of a socket */
         if (i >= 2) {
             snprintf(ticket.name, sizeof ticket.name, "lockstep-nobody");
         }

@@ -389,8 +389,8 @@ static bool names_caller(const char *message, int rank) {
     snprintf(name, sizeof name, "rank %d", rank);
     const char *calls = strstr(message, "called different things: ");
     if (calls == NULL) {
-        return strstr(message, name) != NULL || strstr(message, "counts of the ranks do not fit") !=
-                                                    NULL; /* the rank of the wrong counts cannot be determined */
+        return strstr(message, name) != NULL ||
+               strstr(message, "counts of the ranks do not fit") != NULL; /* the rank is unknown */
     }
     for (const char *at = calls + sizeof "called different things: " - 1; at != NULL; at = strchr(at, ';')) {
         const char *end = strstr(at, " called ");

@@ -288,8 +288,7 @@ static const int sizes[] = {5, 16, 100};
 /* Slow collectives continue while all ranks answer, up to a limit. */
 TEST(slow_collectives_go_on) {
     for (int i = 0; i < 3; i++) {
-        for (uint64_t tenths = 0; tenths <= 70;
-             tenths += 35) { /* tenths of a second: three times the timeout is allowed */
+        for (uint64_t tenths = 0; tenths <= 70; tenths += 35) { /* of a second: three times the timeout is allowed */
             world w = {.seed = 40 + tenths, .size = sizes[i], .slow_ns = tenths * (SECOND_NS / 10)};
             open_world(&w);
             run_world(&w);

@@ -285,8 +285,7 @@ static const char *fail_after_meeting(int rank, const void *what) {
 TEST(test_one_fails_after_meeting) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
-    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10},
-              .port = 0}; /* the port selects the rank that fails */
+    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}, .port = 0}; /* port: the rank that fails */
     processes_run(2, fail_after_meeting, &p, 0);
     p = (plan){.options = {.init = url, .world_size = 3, .timeout = 10}, .port = 1};
     processes_run(3, fail_after_meeting, &p, 0);

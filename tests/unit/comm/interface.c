@@ -38,8 +38,7 @@ TEST(test_no_wish) {
     /* Loopback is not reachable from other machines: an external address is used if there is one. */
     const ls_address all = {.host = "0.0.0.0"};
     int everywhere;
-    assert_int_equal(ls_socket_listen(&all, true, &everywhere),
-                     LS_OK); /* nor is the address of a socket for all interfaces */
+    assert_int_equal(ls_socket_listen(&all, true, &everywhere), LS_OK); /* nor is that socket's address */
     const ls_status with_all = ls_interface_address(NULL, everywhere, false, address);
     close(everywhere);
     const ls_status with = ls_interface_address(NULL, connection, false, address);

@@ -262,8 +262,7 @@ static const char *run_another_build(int rank, const void *what) {
     if (rank == 1) {
         ls_store *store = enter(rank, m);
         LS_MUST(store != NULL);
-        const char *record =
-            m->size == 4 ? "5a0e1b3c a boot id" : "0.0.9 (layout 0)"; /* early versions sent no build */
+        const char *record = m->size == 4 ? "5a0e1b3c a boot id" : "0.0.9 (layout 0)"; /* early versions had none */
         LS_MUST(join_as_another_build(store, m->size, sizeof(ls_peer_info) + (m->size == 2 ? 0 : 64), record, said));
         ls_store_close(store);
         return NULL;

@@ -23,8 +23,7 @@ enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
 /* Makes a valid request of each operation in turn. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static char
-        endless[sizeof(ls_peer_info)]; /* a rank's description of itself, with texts without a final zero byte */
+    static char endless[sizeof(ls_peer_info)]; /* a rank's peer info, with unterminated texts */
     memset(endless, 'x', sizeof endless);
     const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},

@@ -192,8 +192,7 @@ TEST(test_conv) {
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;
     int64_t batch, heads, queries, keys, width, value_width;
-    bool causal, masks, biased,
-        heads_inside; /* heads_inside: heads are the inner axis of positions, as after a projection */
+    bool causal, masks, biased, heads_inside; /* heads_inside: within positions, as after a projection */
 } attention_case;
 
 static array heads_array(const attention_case *c, int64_t length, int64_t width, uint64_t stream) {

@@ -155,8 +155,7 @@ static void check_softmax(ls_dtype dtype, const int64_t *shape, bool spoilt, boo
     array x = random_array(dtype, 3, shape, ARRAY_DENSE), dy = random_array(dtype, 3, shape, ARRAY_DENSE);
     array y = array_new(dtype, 3, shape, ARRAY_DENSE), dx = array_new(dtype, 3, shape, ARRAY_DENSE);
     array own = array_new(dtype, 3, shape, ARRAY_DENSE);
-    for (int64_t i = 0; spoilt && i < x.tensor.count;
-         i++) { /* a block with NaN, a block of -Inf, and one with mostly -Inf */
+    for (int64_t i = 0; spoilt && i < x.tensor.count; i++) { /* a block with NaN, one of -Inf, one mostly so */
         const int64_t block = i / (shape[1] * shape[2]);
         if (block == 0 ? i % 5 == 1 : block == 1 || (block == 2 && i % 50 < 49)) {
             array_set(&x.tensor, i, block == 0 ? (double)NAN : -INFINITY);

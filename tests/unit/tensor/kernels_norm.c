@@ -130,8 +130,7 @@ static void check_batch_norm(ls_dtype dtype, ls_shape shape, bool affine, bool t
         const moments m = moments_of(&x, c * inner, shape.size[0], channels * inner, inner);
         numbers_expect("mean", numbers_get(&mean, c), m.mean, tolerance);
         numbers_expect("variance", numbers_get(&variance, c), m.variance, tolerance);
-        numbers_set(&mean, c,
-                    training ? m.mean : 2.5 + 0.1 * (double)c); /* running statistics differ from the batch's */
+        numbers_set(&mean, c, training ? m.mean : 2.5 + 0.1 * (double)c); /* running ones differ */
         numbers_set(&rstd, c, training ? m.rstd : 0.7);
     }
     assert_int_equal(ls_cpu_batch_norm(NULL, &y, &x, &mean, &rstd, affine ? &weight : NULL, affine ? &bias : NULL),

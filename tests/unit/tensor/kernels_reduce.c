@@ -90,8 +90,7 @@ TEST(test_reductions_over_any_axes) {
         }
         array x = random_array(dtype, ndim, size);
         array y = random_array(dtype, ndim, left);
-        for (int64_t i = 0; r->join == join_prod && i < x.tensor.count;
-             i++) { /* no product exceeds the range of double */
+        for (int64_t i = 0; r->join == join_prod && i < x.tensor.count; i++) { /* keeps products in range */
             array_set(&x.tensor, i, dtype == LS_BOOL ? array_dice(30) != 0 : array_dice(9) == 0 && i < 300 ? 2 : 1);
         }
         const bool refused = empty && (r->join == join_max || r->join == join_min); /* by callers */
