@@ -1,7 +1,8 @@
 /*
- * What an all-reduce costs between two ranks of this machine, by size: microseconds a call, the median over calls and
- * the slower rank. "ordinary" is malloc's memory, "shared" ls_comm_alloc's; "fresh" buffers were written by their rank
- * just before, as gradients are, "again" are left as the call before left them. For tuning the tables of backend shm.
+ * Measures an all-reduce between two ranks of this machine, by size: microseconds per call, the median over calls, on
+ * the slower rank. "ordinary" memory is from malloc, "shared" from ls_comm_alloc. "fresh" buffers were written by their
+ * rank just before, as gradients are; "again" buffers keep the previous call's result. For tuning the tables of backend
+ * shm.
  *
  *     build-bench/bench/allreduce [RANKS]
  */

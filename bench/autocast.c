@@ -1,6 +1,6 @@
 /*
- * What ls_autocast gains: training steps of a perceptron (784-2048-2048-10, batches of 256, Adam) in f32 and in bf16,
- * in turn in one process. Prints milliseconds a step of both, medians, and the median of the ratios.
+ * Measures the gain of ls_autocast: training steps of a perceptron (784-2048-2048-10, batches of 256, Adam) alternate
+ * between f32 and bf16 in one process. Prints the median milliseconds per step of both, and the median of the ratios.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static double median(double *values) {
 static ls_status measure(const work *w) {
     double single[ROUNDS], half[ROUNDS], ratio[ROUNDS];
     ls_status status = run(w, LS_F32, single);
-    status = status == LS_OK ? run(w, LS_BF16, half) : status; /* oneDNN writes its code */
+    status = status == LS_OK ? run(w, LS_BF16, half) : status; /* warm-up: oneDNN generates its code */
     for (int round = 0; round < ROUNDS && status == LS_OK; round++) {
         status = run(w, LS_F32, &single[round]);
         status = status == LS_OK ? run(w, LS_BF16, &half[round]) : status;

@@ -1,4 +1,7 @@
-/* What one core can do at best in 32-bit matrix products, in GFLOP/s: the measure for the shares in bench/run. */
+/*
+ * Measures the peak rate of one core in 32-bit matrix products, in GFLOP/s: the reference for the percentages of
+ * bench/run.
+ */
 #include <stdio.h>
 
 #include <lockstep/autograd.h>

@@ -1,14 +1,14 @@
 /*
- * Says in what state the machine's first two cores are, so that a measurement can wait for a good one:
+ * Reports the state of the machine's first two cores, so that a measurement can wait for a good state:
  *
- *     near    two real cores that share a cache
- *     apart   two real cores that do not
- *     shared  one real core's two threads
- *     busy    a neighbour takes part of a core
+ *     near    two physical cores that share a cache
+ *     apart   two physical cores without a common cache
+ *     shared  two threads of one physical core
+ *     busy    another load takes part of a core
  *
- * A multiply-add loop runs on one core alone and on both at once, and a cache line is passed to and fro. Prints the
- * state and what it was read from; with --wait SECONDS looks again until the state is "near" or the time is over. Exit
- * status 0 when near.
+ * It runs a multiply-add loop on one core and on both at once, and passes a cache line between them. It prints the
+ * state and the measured values. With --wait SECONDS it repeats until the state is "near" or the time has passed. The
+ * exit status is 0 if the state is "near".
  */
 #include <pthread.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ static void pin(size_t core) {
     (void)sched_setaffinity(0, sizeof set, &set);
 }
 
-/* Multiply-adds per nanosecond. */
+/* Returns multiply-adds per nanosecond. */
 static double work(void) {
     double lane[LANES] = {1, 2, 3, 4, 5, 6, 7, 8};
     const uint64_t began = ls_clock_ns();
@@ -57,7 +57,7 @@ static void *run_worker(void *argument) {
     return NULL;
 }
 
-/* The summed speed of both cores at once. */
+/* Returns the summed speed of both cores at once. */
 static double both(void) {
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, 2);
@@ -86,7 +86,7 @@ static void *answer(void *argument) {
     return NULL;
 }
 
-/* Nanoseconds for a line to get from one core to the other. */
+/* Returns the nanoseconds in which a cache line gets from one core to the other. */
 static double line_time(void) {
     pthread_t thread;
     atomic_store(&ball, 0);
@@ -117,7 +117,7 @@ static double median_of(double (*measure)(void)) {
     return samples[SAMPLES / 2];
 }
 
-static double best_alone; /* the fastest that one core was seen, to notice a neighbour */
+static double best_alone; /* the highest speed of one core so far, to detect other loads */
 
 static const char *probe(void) {
     pin(0);

@@ -1,8 +1,8 @@
 /*
- * What an all-reduce does, from sends and receives alone. The vector is cut into a piece for each rank. Pieces go round
- * the ring once and grow into sums, so that each rank ends up with one finished piece; then the finished pieces go
- * round. Each rank sends 2 (n-1)/n of the vector, however many ranks there are. ls_comm_allreduce says whether it is
- * right.
+ * An all-reduce made of sends and receives. The vector is divided into one piece per rank. The pieces travel around the
+ * ring once and grow into sums, so that each rank has one finished piece. Then the finished pieces travel around the
+ * ring. Each rank sends 2 (n-1)/n of the vector, for any number of ranks n. The program compares the result with
+ * ls_comm_allreduce.
  *
  *     lockstep run -n 4 build/examples/all_reduce_by_hand --count 1000
  */
@@ -25,7 +25,10 @@ typedef struct ring {
     float *arrived; /* room for one piece */
 } ring;
 
-/* Where piece `piece` (taken modulo the number of ranks) begins; the pieces differ by at most one number. */
+/*
+ * Returns the start of piece `piece` (modulo the number of ranks). The sizes of the pieces differ by at most one
+ * element.
+ */
 static size_t begin(const ring *self, int piece) {
     return (size_t)count * (size_t)piece / (size_t)self->size;
 }
@@ -36,7 +39,7 @@ static float *piece_of(const ring *self, int piece, size_t *length) {
     return self->vector + begin(self, piece);
 }
 
-/* Sends one piece to the next rank and receives another from the rank before, into `arrived`. */
+/* Sends one piece to the next rank and receives another from the previous rank, into `arrived`. */
 static ls_status exchange(const ring *self, int send, int receive, float *arrived) {
     const int next = (self->rank + 1) % self->size;
     const int previous = (self->rank + self->size - 1) % self->size;
@@ -67,7 +70,7 @@ static ls_status all_reduce(const ring *self) {
             sum[i] += self->arrived[i];
         }
     }
-    for (int step = 0; step < self->size - 1; step++) { /* finished sums go round */
+    for (int step = 0; step < self->size - 1; step++) { /* the finished sums travel around the ring */
         const int received = self->rank - step;
         size_t length;
         const ls_status status = exchange(self, received + 1, received, piece_of(self, received, &length));
@@ -78,7 +81,7 @@ static ls_status all_reduce(const ring *self) {
     return LS_OK;
 }
 
-/* Both ways, on the same numbers: whole ones, so that the order of the additions does not show. */
+/* Computes both on the same numbers. They are whole, so that the order of the additions does not change the result. */
 static ls_status compare(ring *self, float *expected, bool *same) {
     for (long i = 0; i < count; i++) {
         self->vector[i] = expected[i] = (float)((i + 1) % 1000 * (self->rank + 1));

@@ -1,6 +1,6 @@
 /*
- * Command lines of the examples: a table of options, read by name, and --device, which all of them have. Nothing here
- * is Lockstep's but the environment variable LOCKSTEP_DEVICE, which that sets: what tensors are made on
+ * Command lines of the examples: a table of options, read by name, and --device, which all examples have. Only the
+ * environment variable LOCKSTEP_DEVICE belongs to Lockstep: --device sets it, and it selects the device of new tensors
  * (ls_use_device).
  */
 #ifndef LS_EXAMPLES_ARGUMENTS_H
@@ -16,12 +16,12 @@
 #include <unistd.h>
 
 typedef enum argument_kind {
-    ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, into a long */
+    ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, stored in a long */
     ARGUMENT_SIZE,   /* the same, from 1 */
-    ARGUMENT_NUMBER, /* a number above 0, into a double */
-    ARGUMENT_PART,   /* a number from 0 to below 1, into a double */
-    ARGUMENT_TEXT,   /* into a const char * */
-    ARGUMENT_FLAG    /* takes no value, into a bool */
+    ARGUMENT_NUMBER, /* a number above 0, stored in a double */
+    ARGUMENT_PART,   /* a number in [0, 1), stored in a double */
+    ARGUMENT_TEXT,   /* stored in a const char * */
+    ARGUMENT_FLAG    /* without a value, stored in a bool */
 } argument_kind;
 
 typedef struct argument {
@@ -42,7 +42,7 @@ static inline void arguments_help(const char *program, const char *about, const 
     printf("  %-15s %-5s %s\n", "-h, --help", "", "this text");
 }
 
-/* Stores one value; false when it does not have the form. */
+/* Stores one value. Returns false if the text does not have the right form. */
 static inline bool argument_store(const argument *option, const char *text) {
     char *end = NULL;
     errno = 0;
@@ -63,7 +63,7 @@ static inline bool argument_store(const argument *option, const char *text) {
 
 static const char *arguments_program;
 
-/* Results that nobody got are no success. */
+/* Fails if standard output could not be written: lost results are not a success. */
 static inline void arguments_check_output(void) {
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
         fprintf(stderr, "%s: cannot write to standard output: %s\n", arguments_program, strerror(errno));
@@ -71,7 +71,7 @@ static inline void arguments_check_output(void) {
     }
 }
 
-/* Reads the command line; ends the program with status 2 and one sentence when it is wrong. */
+/* Reads the command line. If it is wrong, prints one sentence and exits with status 2. */
 static inline void arguments_read(int argc, char **argv, const char *about, const argument *table, int count) {
     const char *device = NULL;
     const argument on_device = {"--device", ARGUMENT_TEXT, &device, NULL};

@@ -1,6 +1,6 @@
 /*
- * A trial with a callback, a metric and a schedule of one's own, beside ready-made ones: learns which of two rings a
- * point lies on, noisy as the labels are.
+ * A trial with its own callback, metric and schedule, alongside built-in ones. The model learns which of two rings a
+ * point lies on; some labels are wrong.
  *
  *     lockstep run -n 2 build/examples/callbacks
  */
@@ -25,7 +25,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- a callback of one's own: how large the gradient is -------------------------------------------------------- */
+/* ---- a custom callback: the norm of the gradient ----------------------------------------------------------------- */
 
 typedef struct gradient_norms {
     double largest;
@@ -33,7 +33,7 @@ typedef struct gradient_norms {
     long steps;
 } gradient_norms;
 
-/* The gradients are there, those of all ranks' samples, and the optimizer has not used them. */
+/* Called when the gradients are averaged over all ranks, before the optimizer uses them. */
 static ls_status measure_gradient(ls_trial_state *state, void *user) {
     gradient_norms *norms = user;
     double norm;
@@ -44,7 +44,7 @@ static ls_status measure_gradient(ls_trial_state *state, void *user) {
     return status;
 }
 
-/* The hook of an epoch's end: a line on rank 0. */
+/* The hook for the end of an epoch: rank 0 prints a line. */
 static ls_status tell_gradient(ls_trial_state *state, void *user) {
     gradient_norms *norms = user;
     if (ls_comm_rank(state->comm) == 0 && !quiet) {
@@ -55,9 +55,9 @@ static ls_status tell_gradient(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* ---- a metric of one's own: how sure the model is of what is right ----------------------------------------------- */
+/* ---- a custom metric: the mean probability of the right class ---------------------------------------------------- */
 
-/* The mean of the probabilities of the targets: this rank's sum, and how many there are. The trial adds up the rest. */
+/* The mean probability of the targets: this rank's sum, and its number of samples. The trial adds up the ranks. */
 static ls_status measure_sureness(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
     ls_tensor *probability = ls_softmax(state->output, 1);
@@ -67,7 +67,7 @@ static ls_status measure_sureness(const ls_trial_state *state, void *user, doubl
     return right != NULL ? LS_OK : ls_error_status();
 }
 
-/* ---- a schedule of one's own: warm, then as 1 / sqrt(epoch) ------------------------------------------------------ */
+/* ---- a custom schedule: warm-up, then 1 / sqrt(epoch) ------------------------------------------------------------ */
 
 static double factor_of(int64_t epoch, void *user) {
     const double warm = *(const double *)user;
@@ -77,7 +77,7 @@ static double factor_of(int64_t epoch, void *user) {
 
 /* ---- the trial --------------------------------------------------------------------------------------------------- */
 
-/* Points on rings of radius 1 and 2, one in twenty with the other's label. */
+/* Makes points on rings of radius 1 and 2. One point in twenty has the other ring's label. */
 static ls_dataset *make_rings(uint64_t set, int64_t count) {
     float *x = malloc((size_t)count * 2 * sizeof *x);
     int64_t *ring = malloc((size_t)count * sizeof *ring);

@@ -1,19 +1,19 @@
 /*
- * An LSTM that reads bytes: it learns to continue a text, the Jargon File or any file, data-parallel over all ranks,
- * tells how well it foresees the last tenth, which it has not seen, and then writes a sample, for which its states go
- * from byte to byte.
+ * An LSTM that reads bytes. It learns to continue a text (the Jargon File or any file), data-parallel over all ranks.
+ * It reports the loss on the last tenth of the text, which is not used for training, and then writes a sample; the
+ * LSTM's states are carried from byte to byte.
  *
  *     lockstep run -n 2 build/examples/charlstm
  *
- * On two ranks that took each of them 45 seconds of processor time, and came to 1.68 nats a byte of that last tenth.
- * The same program runs alone, or as any number of ranks.
+ * On two ranks, this took 45 seconds of processor time per rank, and reached 1.68 nats per byte on the last tenth. The
+ * same program runs alone, or on any number of ranks.
  */
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
 #include "text.h"
 
-/* ---- what can be chosen ------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static const char *file = TEXT;
 static const char *load;
@@ -59,7 +59,7 @@ static ls_module *build_model(void) {
 
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
 
-/* The byte behind `byte`; the states h and c are replaced by those behind it. -1 on failure. */
+/* Draws the byte after `byte`, and replaces the states h and c by the next states. Returns -1 on failure. */
 static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_forward(ls_module_child(model, EMBEDDING), ls_full(LS_SHAPE(1, 1), LS_I64, byte));
@@ -74,7 +74,7 @@ static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
     return ls_scope_end(scope) == LS_OK ? next : -1;
 }
 
-/* Begins behind the end of a line, and goes on with one byte after the other. */
+/* Begins after a newline, and draws one byte after the other. */
 static ls_status write_sample(ls_module *model) {
     ls_tensor *h = NULL, *c = NULL;
     ls_module_train(model, false);

@@ -1,15 +1,15 @@
 /*
- * Fashion-MNIST with a convolutional network, data-parallel over all ranks; batch normalisation is over the samples of
- * all of them:
+ * Fashion-MNIST with a convolutional network, data-parallel over all ranks. Batch normalisation uses the samples of all
+ * ranks:
  *
  *     lockstep run -n 2 build/examples/cnn
  *
- * With pictures that are moved and flipped at random, which two threads of each rank prepare:
+ * With pictures that are shifted and flipped at random, prepared by two threads per rank:
  *
  *     lockstep run -n 2 build/examples/cnn --augment --threads 2
  *
- * With a deeper network, such pictures, and SGD whose learning rate rises and falls in one cycle: on two ranks 0.9345
- * of the test pictures were right after its 12 epochs, which take each rank about 8 minutes of a core:
+ * With a deeper network, random shifts and flips, and SGD with a one-cycle learning rate. On two ranks, it classified
+ * 0.9345 of the test pictures correctly after 12 epochs, which take about 8 minutes of processor time per rank:
  *
  *     lockstep run -n 2 build/examples/cnn --deep
  */
@@ -64,7 +64,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
     if (limit > 0 && limit < ls_dataset_count(set)) {
         set = ls_dataset_subset(set, 0, limit);
     }
-    if (train && augment) { /* anew in each epoch */
+    if (train && augment) { /* different in each epoch */
         set = ls_dataset_random_crop(set, &(ls_random_crop_options){.padding = deep ? 1 : 2});
         set = ls_dataset_normalize(ls_dataset_random_flip(set, 0.5, 0), 0.2860, 0.3530);
     } else {
@@ -77,13 +77,13 @@ static ls_loader *open_data(ls_comm *world, bool train) {
                                                    .no_shuffle = !train});
 }
 
-/* [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */
+/* Reshapes [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */
 static ls_tensor *add_channel(ls_tensor *x, void *user) {
     (void)user;
     return ls_unsqueeze(x, 1);
 }
 
-/* 3 by 3 windows, normalised; with `half` the largest of each 2 by 2: half the height and the width. */
+/* A 3x3 convolution with batch normalisation. With `half`, 2x2 max pooling halves the height and the width. */
 static ls_module *block(int64_t in, int64_t out, bool half) {
     ls_module *windows = ls_nn_conv_2d(in, out, LS_SHAPE(3), &(ls_conv_layer_options){.same = true, .no_bias = true});
     ls_module *norm = ls_nn_batch_norm_2d(out, NULL);
@@ -114,7 +114,7 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
     ls_callback *callbacks[2];
     int count = 0;
     if (!quiet) {
-        callbacks[count++] = ls_timer(NULL); /* a table at the end: how long it waited for data, too */
+        callbacks[count++] = ls_timer(NULL); /* a table at the end, with the time spent waiting for data */
     }
     if (deep) {
         const int64_t steps = epochs * ls_loader_batch_count(training);
@@ -141,7 +141,7 @@ static ls_status report(ls_trial *trial, ls_comm *world, const ls_module *model,
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
     if (status == LS_OK) {
-        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
+        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         printf("throughput: %.0f samples/s\n", throughput);

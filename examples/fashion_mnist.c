@@ -3,8 +3,8 @@
  *
  *     lockstep run -n 2 build/examples/fashion_mnist
  *
- * The same program runs alone, or as any number of ranks. One that can be killed at any moment, and shows itself to
- * TensorBoard:
+ * The same program runs alone, or on any number of ranks. With these options, it survives a kill at any moment, and
+ * writes a log for TensorBoard:
  *
  *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
  */
@@ -17,8 +17,7 @@
 
 #include "arguments.h"
 
-/* ---- what can be chosen -------------------------------------------------------------------------------------------
- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static long epochs = 10;
 static long batch_size = 64;
@@ -90,7 +89,7 @@ static ls_status make_folder(const char *path) {
                : ls_error_set(LS_ERR_IO, "--save: cannot write to the folder %s: %s", path, strerror(errno));
 }
 
-/* The path of something in the folder of --save. */
+/* Returns the path of a file in the folder of --save. */
 static const char *in_folder(char path[4096 + 64], const char *name) {
     snprintf(path, 4096 + 64, "%s/%s", save, name);
     return path;
@@ -102,7 +101,7 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
     if (status == LS_OK) {
-        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
+        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         char path[4096 + 64];
@@ -142,7 +141,7 @@ static ls_status train(ls_comm *world) {
     ls_seed((uint64_t)seed);
     ls_loader *training = open_data(world, true);
     ls_loader *test = training != NULL ? open_data(world, false) : NULL;
-    /* Better now than after the training. */
+    /* Errors should appear now, not after the training. */
     const bool ready = test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
     ls_module *model = ready ? build_model(world) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_adam(model, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
@@ -165,7 +164,7 @@ int main(int argc, char **argv) {
     const ls_status status = world != NULL ? train(world) : ls_error_status();
     if (status != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "fashion_mnist: %s\n", ls_error_message());
-        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, with a checkpoint */
+        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, once a checkpoint was written */
     }
     return 0;
 }

@@ -1,19 +1,19 @@
 /*
- * A small GPT that reads bytes: it learns to continue a text, the Jargon File or any file, data-parallel over all
- * ranks, tells how well it foresees the last tenth, which it has not seen, and then writes a sample.
+ * A small GPT that reads bytes. It learns to continue a text (the Jargon File or any file), data-parallel over all
+ * ranks. It reports the loss on the last tenth of the text, which is not used for training, and then writes a sample.
  *
  *     lockstep run -n 2 build/examples/gpt
  *
- * On two ranks that took ten minutes of processor time, and came to 1.45 nats a byte of that last tenth. The same
- * program runs alone, or as any number of ranks. With --learned its parameters have the names that they have in
- * PyTorch, so that weights go there and come from there.
+ * On two ranks, this took ten minutes of processor time, and reached 1.45 nats per byte on the last tenth. The same
+ * program runs alone, or on any number of ranks. With --learned, its parameters have the same names as in PyTorch, so
+ * that weights can be exchanged.
  */
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
 #include "text.h"
 
-/* ---- what can be chosen ------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static const char *file = TEXT;
 static const char *load;
@@ -77,7 +77,7 @@ static ls_module *build_model(void) {
 
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
 
-/* Begins behind the end of a line, and goes on with one byte after the other. */
+/* Begins after a newline, and draws one byte after the other. */
 static ls_status write_sample(ls_module *model) {
     int64_t seen[4096] = {'\n'};
     const long most = context < 4096 ? context : 4096;

@@ -1,7 +1,7 @@
 /*
- * Which initial heat led to what is measured later? A rod is divided over the ranks; every step of the solver takes the
- * outermost points of the neighbours (the halo). The state after 100 steps is known, the state before them is fitted by
- * L-BFGS, with gradients through all steps and all messages. The answer does not depend on the number of ranks.
+ * Which initial heat led to the measured final heat? A rod is distributed over the ranks. In each step of the solver, a
+ * rank receives the outermost points of its neighbors (the halo). The state after 100 steps is known. L-BFGS fits the
+ * initial state, with gradients through all steps and all messages. The answer does not depend on the number of ranks.
  *
  *     lockstep run -n 2 build/examples/heat
  */
@@ -23,7 +23,7 @@ static const argument arguments[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the last iteration's line"},
 };
 
-static const double diffusion = 0.25; /* of a point's difference to its neighbours, per step */
+static const double diffusion = 0.25; /* factor of a point's difference to its neighbors, per step */
 
 /* This rank's part of the rod: `count` points from `start` on. */
 typedef struct part {
@@ -40,7 +40,7 @@ static part part_of(ls_comm *comm) {
                   .count = points / ls_comm_size(comm) + (rank < more)};
 }
 
-/* The point next to ours on rank `other`, which gets our `edge`; the end of the rod lets no heat out. */
+/* Returns the adjacent point on rank `other`, which gets our `edge`. No heat leaves at the ends of the rod. */
 static ls_tensor *neighbour(const part *p, ls_tensor *edge, int other) {
     if (other < 0 || other >= ls_comm_size(p->comm)) {
         return edge;
@@ -63,26 +63,29 @@ static ls_tensor *solve(const part *p, ls_tensor *heat) {
     return heat;
 }
 
-/* The heat that was there in truth: two smooth hills. */
+/* The true initial heat: two smooth hills. */
 static ls_tensor *true_heat(const part *p) {
     ls_tensor *x = ls_div(ls_add(ls_arange(LS_SHAPE(p->count), LS_F64), (double)p->start + 0.5), (double)points);
     ls_tensor *first = ls_exp(ls_mul(ls_square(ls_sub(x, 0.3)), -80));
     return ls_add(first, ls_mul(ls_exp(ls_mul(ls_square(ls_sub(x, 0.75)), -120)), 0.5));
 }
 
-/* A guess of the initial heat and what is known about the final heat: this rank's part of both. */
+/* This rank's part of the guess of the initial heat, and of the measured final heat. */
 typedef struct problem {
     const part *part;
     ls_tensor *guess;
     ls_tensor *measured;
 } problem;
 
-/* The squared difference to the measured state, summed over the whole rod, and its gradient in this rank's points. */
+/*
+ * Computes the squared difference from the measured state, summed over the rod, and its gradient for this rank's
+ * points.
+ */
 static ls_status evaluate(void *user, double *value) {
     const problem *self = user;
     ls_tensor *difference = ls_sub(solve(self->part, self->guess), self->measured);
     ls_tensor *loss = ls_sum(ls_square(difference));
-    if (ls_backward(loss) != LS_OK) { /* of the sum over ranks: the whole rod's loss */
+    if (ls_backward(loss) != LS_OK) { /* the gradient of the sum over ranks: the loss of the whole rod */
         return ls_error_status();
     }
     *value = ls_item(loss);
@@ -110,7 +113,7 @@ static ls_status run(ls_comm *world) {
     }
     ls_scope *scope = ls_scope_begin();
     problem self = {.part = &p, .guess = ls_zeros(LS_SHAPE(p.count), LS_F64), .measured = solve(&p, true_heat(&p))};
-    /* Every rank has a part of the guess: .comm makes one optimizer of all of them. */
+    /* Every rank has a part of the guess: .comm combines the ranks into one optimizer. */
     const ls_lbfgs_options options = {.max_iterations = 1, .strong_wolfe = true, .comm = world};
     ls_optimizer *optimizer = ls_lbfgs(NULL, &options);
     ls_status status = optimizer != NULL ? ls_set_requires_grad(self.guess, true) : ls_error_status();

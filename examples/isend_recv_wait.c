@@ -1,7 +1,7 @@
 /*
- * mpi4torch's ring: every rank sends a tensor to the next one and adds what it gets from the one before. The gradient
- * of the sum of all ranks' results by each tensor is 2: one from its own rank, one from the next. Nothing has to be
- * said about the order of the messages on the way back.
+ * mpi4torch's ring: each rank sends a tensor to the next rank, and adds the tensor that it receives from the previous
+ * rank. The gradient of the sum of all ranks' results with respect to each tensor is 2: one from its own rank, one from
+ * the next rank. The backward pass orders its messages by itself.
  *
  *     lockstep run -n 3 build/examples/isend_recv_wait
  */

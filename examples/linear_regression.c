@@ -1,7 +1,7 @@
 /*
- * mpi4torch's linear regression: finds the curve y = a + b x + c x^2 that 10,000 points lie on, which the ranks share.
- * Nobody sends gradients by hand: the loss is that of all points, and two calls of ls_allreduce carry values forwards
- * and gradients back. The answer does not depend on how many ranks there are.
+ * mpi4torch's linear regression: finds the curve y = a + b x + c x^2 through 10,000 points, which are distributed over
+ * the ranks. The program does not send gradients: the loss is the loss of all points, and two calls of ls_allreduce
+ * carry values forward and gradients back. The answer does not depend on the number of ranks.
  *
  *     lockstep run -n 4 build/examples/linear_regression
  */
@@ -35,7 +35,7 @@ static ls_tensor *curve(ls_tensor *x, ls_tensor *p) {
     return ls_add(ls_mul(slope, x), ls_select(p, 0, 0));
 }
 
-/* This rank's part of the points: all shares are equal, but for one more each in the first ranks. */
+/* Makes this rank's share of the points. The first ranks have one more point if the number is not divisible. */
 static ls_status make_points(problem *self) {
     const long rank = ls_comm_rank(self->world), size = ls_comm_size(self->world);
     const long share = points / size, rest = points % size;
@@ -48,9 +48,9 @@ static ls_status make_points(problem *self) {
     return ls_scope_end(scope);
 }
 
-/* The same number on every rank. */
+/* Returns the same number on every rank. */
 static ls_tensor *loss_of_all_points(const problem *self) {
-    /* All ranks begin with the mean of their parameters; on the way back, gradients of all shares come together. */
+    /* Forward: the mean of all ranks' parameters. Backward: the gradients of all shares are combined. */
     ls_tensor *p = ls_allreduce(self->world, self->parameters, LS_AVG);
     ls_tensor *share = ls_mse_loss(curve(self->x, p), self->y, LS_LOSS_SUM);
     return ls_allreduce(self->world, share, LS_SUM);
@@ -75,7 +75,7 @@ static ls_status evaluate(void *user, double *value) {
     return ls_backward(loss);
 }
 
-/* From [0, 1, 2] to where the gradient is as good as zero. */
+/* Starts at [0, 1, 2], and stops when the gradient is almost zero. */
 static ls_status fit(problem *self) {
     ls_scope *scope = ls_scope_begin();
     self->parameters = ls_keep(ls_arange(LS_SHAPE(3), LS_F64));
@@ -100,7 +100,7 @@ static ls_status run(ls_comm *world) {
     ls_status status = make_points(&self);
     double began = ls_clock_seconds();
     for (long i = 0; i < fits && status == LS_OK; i++) {
-        if (i == fits / 10) { /* what came before was to warm up */
+        if (i == fits / 10) { /* the fits before this one were the warm-up */
             began = ls_clock_seconds();
         }
         ls_release(self.parameters);

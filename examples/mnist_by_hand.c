@@ -1,6 +1,6 @@
 /*
- * torchbearer's distributed example: every rank is started by hand, on one machine or on several, and three callbacks
- * do what ls_data_parallel would.
+ * torchbearer's distributed example: each rank is started by hand, on one machine or on several. Three callbacks do the
+ * work of ls_data_parallel.
  *
  *     build/examples/mnist_by_hand --world-size 2 --rank 0 --host 127.0.0.1 &
  *     build/examples/mnist_by_hand --world-size 2 --rank 1 --host 127.0.0.1
@@ -89,7 +89,7 @@ static ls_trial *make_trial(ls_comm *world, ls_module *model, ls_optimizer *opti
 }
 
 static ls_status train(ls_comm *world) {
-    ls_seed((uint64_t)(seed + ls_comm_rank(world))); /* different weights everywhere, until the first callback */
+    ls_seed((uint64_t)(seed + ls_comm_rank(world))); /* different weights on each rank, until the first callback */
     ls_loader *training = open_data(world, true);
     ls_loader *test = training != NULL ? open_data(world, false) : NULL;
     ls_module *model = test != NULL ? ls_sequential(ls_nn_linear(784, 100), ls_nn_relu(), ls_nn_linear(100, 10)) : NULL;
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
     const ls_status status = world != NULL ? train(world) : ls_error_status();
     if (status != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "mnist_by_hand: %s\n", ls_error_message());
-        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, with a checkpoint */
+        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, once a checkpoint was written */
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * A solver of one's own in the middle of a model: how well does each part of a rod conduct heat? Known are heats before
- * and after one implicit step in time, (1 + L) after = before, where L has the conductivities. The tridiagonal solver
- * is an operation with a gradient, its adjoint: another tridiagonal solve. Data-parallel over the samples.
+ * A custom solver inside a model: how well does each part of a rod conduct heat? The heat is known before and after one
+ * implicit time step, (1 + L) after = before, where L contains the conductivities. The tridiagonal solver is an
+ * operation whose gradient is its adjoint: another tridiagonal solve. Data-parallel over the samples.
  *
  *     lockstep run -n 2 build/examples/own_operation
  */
@@ -28,8 +28,10 @@ static const argument options[] = {
 
 enum { BELOW, DIAGONAL, ABOVE, RIGHT, INPUTS };
 
-/* One row by the Thomas algorithm (Golub and Van Loan, Matrix Computations, 4.3.6), which needs no pivots where A is
- * diagonally dominant. `turned`: of A transposed. */
+/*
+ * Solves for one row by the Thomas algorithm (Golub and Van Loan, Matrix Computations, 4.3.6), which needs no pivoting
+ * if A is diagonally dominant. `turned`: with A transposed.
+ */
 static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, double *x, double *ratio) {
     const int64_t n = ls_numel(inputs[DIAGONAL]);
     const double *below = ls_data_const(inputs[BELOW]), *diagonal = ls_data_const(inputs[DIAGONAL]),
@@ -51,7 +53,7 @@ static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, do
     return true;
 }
 
-/* All rows of b. */
+/* Solves for all rows of b. */
 static ls_tensor *solve_rows(ls_custom_call *call, bool turned, ls_tensor *b) {
     const int64_t n = ls_numel(call->inputs[DIAGONAL]), rows = ls_size(b, 0);
     ls_tensor *x = ls_empty(ls_shape_of(b), LS_F64), *ratios = ls_empty(LS_SHAPE(n), LS_F64);
@@ -75,7 +77,10 @@ static ls_status solve_forward(ls_custom_call *call) {
     return call->outputs[0] != NULL ? LS_OK : ls_error_status();
 }
 
-/* With A^T y = g, the gradient of b is y and that of A is -y x^T, of which its diagonals are what counts. */
+/*
+ * With A^T y = g, the gradient of b is y, and the gradient of A is -y x^T, of which only the three diagonals are
+ * needed.
+ */
 static ls_status solve_backward(ls_custom_call *call) {
     ls_tensor *x = call->outputs[0], *y = solve_rows(call, true, call->output_gradients[0]);
     if (y == NULL) {
@@ -105,7 +110,7 @@ static ls_tensor *solve(ls_tensor **inputs, int count, void *user) {
 /* ---- the model ----------------------------------------------------------------------------------------------------
  */
 
-/* The heat after a step in time, where `conductivity` [n - 1] is between neighbours. */
+/* Computes the heat after a time step. `conductivity` [n - 1] is defined between adjacent points. */
 static ls_tensor *step_in_time(ls_tensor *conductivity, ls_tensor *before) {
     ls_tensor *none = ls_zeros(LS_SHAPE(1), LS_F64);
     ls_tensor *left = ls_concat((ls_tensor *[]){none, conductivity}, 2, 0);
@@ -115,7 +120,7 @@ static ls_tensor *step_in_time(ls_tensor *conductivity, ls_tensor *before) {
 }
 
 static ls_tensor *rod_forward(ls_module *self, ls_tensor *before) {
-    return step_in_time(ls_softplus(ls_module_find(self, "conductivity")), before); /* positive, whatever is learned */
+    return step_in_time(ls_softplus(ls_module_find(self, "conductivity")), before); /* keeps it positive */
 }
 
 static ls_module *make_rod(void) {
@@ -125,7 +130,7 @@ static ls_module *make_rod(void) {
     return ls_module_finish(rod);
 }
 
-/* A good conductor with a crack in its middle. */
+/* The true conductivity: a good conductor with a crack in its middle. */
 static ls_tensor *true_conductivity(void) {
     const long middle = (points - 1) / 2;
     ls_tensor *parts[] = {ls_full(LS_SHAPE(middle), LS_F64, 2), ls_full(LS_SHAPE(1), LS_F64, 0.1),
@@ -140,7 +145,7 @@ static ls_dataset *measure(void) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
-/* The gradients of a small solve against differences. */
+/* Compares the gradients of a small solve with finite differences. */
 static ls_status check_gradients(void) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *inputs[INPUTS];

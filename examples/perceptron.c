@@ -1,6 +1,6 @@
 /*
  * flashlight's distributed perceptron: learns y = sum of x^3 + sin(2 pi u) from 10 features x in [1, 2] and noise u,
- * one sample at a time on each rank.
+ * with one sample per step on each rank.
  *
  *     lockstep run -n 2 build/examples/perceptron
  */
@@ -40,7 +40,7 @@ static ls_dataset *make_data(void) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
-/* The loss and its gradients; adds the loss, weighted by the samples, to *loss_sum. */
+/* Computes the loss and its gradients, and adds the loss, weighted by the samples, to *loss_sum. */
 static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_sum) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *loss = ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
@@ -50,7 +50,10 @@ static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_
     return status != LS_OK ? status : ended;
 }
 
-/* One step on one batch. A rank whose share of the last batch is empty steps with the gradients of the others. */
+/*
+ * Makes one step on one batch. A rank with an empty share of the last batch steps with the gradients of the other
+ * ranks.
+ */
 static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
     ls_optimizer_zero_grad(optimizer);
     const ls_status status = batch->count > 0 ? backward(model, batch, loss_sum) : ls_data_parallel_skip(model);
@@ -69,7 +72,7 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     bool more = true;
     for (;;) {
         ls_status status = ls_loader_next(loader, &batch, &more);
-        if (status == LS_OK && more && done->steps == WARM_UP) { /* enough follows to measure it alone */
+        if (status == LS_OK && more && done->steps == WARM_UP) { /* restart the measurement after the warm-up */
             *done = (progress){.steps = WARM_UP};
             began = ls_clock_seconds();
         }

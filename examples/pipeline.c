@@ -1,6 +1,6 @@
 /*
- * A perceptron on Fashion-MNIST cut into stages, one per rank: while one stage works on a part of a batch, the next
- * works on the part before. The model learns what it would learn in one piece.
+ * A perceptron on Fashion-MNIST, divided into stages, one per rank: while one stage processes a part of a batch, the
+ * next stage processes the previous part. The result is the same as for the undivided model.
  *
  *     lockstep run -n 2 build/examples/pipeline
  */
@@ -40,7 +40,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* The same batches on every rank: the first stage takes the pictures, the last the labels. */
+/* Every rank loads the same batches: the first stage uses the pictures, the last stage uses the labels. */
 static ls_loader *open_data(bool train) {
     ls_dataset *set =
         ls_dataset_preload(ls_dataset_flatten(ls_dataset_normalize(ls_mnist_dataset(data, train), 0.2860, 0.3530)));
@@ -84,7 +84,7 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
         if (status != LS_OK || !more) {
             return status;
         }
-        if (done->steps == WARM_UP) { /* enough follows to measure it alone */
+        if (done->steps == WARM_UP) { /* restart the measurement after the warm-up */
             *done = (progress){.steps = WARM_UP, .began = ls_clock_seconds()};
         }
         status = step(model, optimizer, &batch, &loss);
@@ -99,7 +99,7 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     return LS_OK;
 }
 
-/* Rank 0 gets to know every loss, and says the mean of each epoch. */
+/* Rank 0 receives each loss, and prints the mean of each epoch. */
 static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader,
                        double *throughput) {
     progress done = {.began = ls_clock_seconds()};
@@ -136,7 +136,7 @@ static ls_status test(ls_module *model, ls_loader *loader, double *accuracy) {
     return status;
 }
 
-/* Better now than after the training. */
+/* Errors should appear now, not after the training. */
 static ls_status check_trace(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s", trace);

@@ -1,7 +1,7 @@
 /*
- * A small ResNet (He et al., arXiv 1512.03385, section 4.2) on Fashion-MNIST, data-parallel over all ranks: pictures
- * that are moved and flipped at random, batch normalisation over the samples of all ranks, SGD with a learning rate
- * that falls as a cosine does:
+ * A small ResNet (He et al., arXiv 1512.03385, section 4.2) on Fashion-MNIST, data-parallel over all ranks, with random
+ * shifts and flips of the pictures, batch normalisation over the samples of all ranks, and SGD with a cosine learning
+ * rate:
  *
  *     lockstep run -n 2 build/examples/resnet
  *
@@ -9,7 +9,7 @@
  *
  *     lockstep run -n 2 build/examples/resnet --cifar cifar-10-batches-bin --depth 3 --epochs 100 --threads 1
  *
- * Parameters have the names that they have in torchvision's ResNet, so that weights go there and come from there.
+ * Parameters have the same names as in torchvision's ResNet, so that weights can be exchanged.
  */
 #include <inttypes.h>
 
@@ -55,7 +55,7 @@ static const argument options[] = {
 
 /* ---- the pictures ------------------------------------------------------------------------------------------------ */
 
-/* [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */
+/* Reshapes [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */
 static ls_tensor *add_channel(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;
@@ -70,7 +70,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
     if (cifar == NULL) {
         set = ls_dataset_concurrent(ls_dataset_transform_input(set, add_channel, NULL));
     }
-    if (train) { /* anew in each epoch */
+    if (train) { /* different in each epoch */
         set = ls_dataset_random_crop(set, &(ls_random_crop_options){.padding = cifar != NULL ? 4 : 2});
         set = ls_dataset_random_flip(set, 0.5, 0);
     }
@@ -90,7 +90,7 @@ static ls_module *convolution(int64_t in, int64_t out, int64_t size, int64_t str
         &(ls_conv_layer_options){.stride = LS_SHAPE(stride), .padding = LS_SHAPE(size / 2), .no_bias = true});
 }
 
-/* A block: relu(f(x) + x), or relu(f(x) + downsample(x)) where f changes the shape. */
+/* A block: relu(f(x) + x), or relu(f(x) + downsample(x)) if f changes the shape. */
 typedef struct block_state {
     ls_module *f, *downsample;
 } block_state;
@@ -109,7 +109,7 @@ static ls_module *block(int64_t in, int64_t out, int64_t stride) {
         ls_module *f = ls_sequential_named(
             {"conv1", convolution(in, out, 3, stride)}, {"bn1", ls_nn_batch_norm_2d(out, NULL)}, {"relu", ls_nn_relu()},
             {"conv2", convolution(out, out, 3, 1)}, {"bn2", ls_nn_batch_norm_2d(out, NULL)});
-        state->f = ls_module_add_child(module, "", f); /* "conv1.weight" and so on, with nothing in front */
+        state->f = ls_module_add_child(module, "", f); /* names are "conv1.weight" and so on, without a prefix */
         if (in != out || stride != 1) {
             ls_module *downsample = ls_sequential(convolution(in, out, 1, stride), ls_nn_batch_norm_2d(out, NULL));
             state->downsample = ls_module_add_child(module, "downsample", downsample);
@@ -118,7 +118,7 @@ static ls_module *block(int64_t in, int64_t out, int64_t stride) {
     return ls_module_finish(module);
 }
 
-/* `depth` blocks, of which the first takes `in` channels. */
+/* Makes `depth` blocks, of which the first has `in` input channels. */
 static ls_module *stage(int64_t in, int64_t out, int64_t stride) {
     ls_module *blocks[100];
     for (long i = 0; i < depth; i++) {
@@ -142,21 +142,21 @@ static ls_module *build_model(void) {
 /* ---- the training ------------------------------------------------------------------------------------------------ */
 
 static ls_status report(ls_trial *trial, ls_comm *world, const ls_module *model) {
-    const double throughput = ls_trial_throughput(trial); /* of all ranks: each asks */
+    const double throughput = ls_trial_throughput(trial); /* collective: every rank must call it */
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
-    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
+    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }
-    if (throughput > 0) { /* 0: nothing was trained */
+    if (throughput > 0) { /* 0: no training took place */
         printf("throughput: %.0f samples/s\n", throughput);
     }
     printf("test accuracy: %.4f\n", ls_trial_metric(trial, "test_acc"));
     return save != NULL ? ls_module_save(model, save, NULL) : LS_OK;
 }
 
-/* Up for a twentieth of the steps, and then down to nothing. */
+/* The learning rate rises for a twentieth of the steps, then falls to zero. */
 static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
     const int64_t steps = epochs * ls_loader_batch_count(training), rising = steps / 20 + 1;
     ls_schedule *falling = ls_schedule_cosine(optimizer, steps > rising ? steps - rising : 1, 0);

@@ -1,6 +1,6 @@
 /*
- * Numbers go round a ring: each rank sends the one it holds to the next rank while it takes another from the rank
- * before, until it has seen them all.
+ * Numbers travel around a ring: each rank sends its current number to the next rank, while it receives another from the
+ * previous rank, until it has seen all numbers.
  *
  *     lockstep run -n 4 build/examples/ring
  */
@@ -10,8 +10,7 @@
 
 #include "arguments.h"
 
-/* Everybody sends before they receive, so the send must not wait for its receiver: it is work that goes on meanwhile.
- */
+/* All ranks send before they receive, so the send must not wait for its receiver: it runs as asynchronous work. */
 static ls_status pass_on(ls_comm *world, int *number) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -23,7 +22,7 @@ static ls_status pass_on(ls_comm *world, int *number) {
     }
     status = ls_comm_recv(world, number, 1, LS_I32, (rank + size - 1) % size, 0, NULL);
     const ls_status finished =
-        ls_work_wait(sending); /* in any case: it frees the work, and until then `sent` is lent */
+        ls_work_wait(sending); /* always wait: this frees the work, which borrows `sent` until then */
     return status != LS_OK ? status : finished;
 }
 

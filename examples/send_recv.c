@@ -18,7 +18,7 @@ static ls_status run(ls_comm *world) {
         numbers[1] = -1;
         status = ls_comm_send(world, numbers, 2, LS_F32, 1, 0, NULL); /* to rank 1, with tag 0 */
     } else if (rank == 1) {
-        status = ls_comm_recv(world, numbers, 2, LS_F32, 0, 0, NULL); /* from rank 0; waits until they are here */
+        status = ls_comm_recv(world, numbers, 2, LS_F32, 0, 0, NULL); /* from rank 0; waits for the numbers */
     }
     if (status == LS_OK && rank < 2) {
         printf("rank %d has [%g, %g]\n", rank, (double)numbers[0], (double)numbers[1]);

@@ -1,6 +1,6 @@
 /*
- * Makes the models of all ranks equal by hand, as PyTorch's notes on distributed training do: rank 0 sends each
- * parameter to each other rank. (ls_sync_parameters does it in one broadcast, and ls_data_parallel calls that.)
+ * Makes the models of all ranks equal by hand, as in PyTorch's notes on distributed training: rank 0 sends each
+ * parameter to each other rank. (ls_sync_parameters does this in one broadcast, and ls_data_parallel calls it.)
  *
  *     lockstep run -n 3 build/examples/sync_parameters
  */
@@ -11,7 +11,7 @@
 
 #include "arguments.h"
 
-/* The tag says which parameter it is. */
+/* The tag is the parameter's number. */
 static ls_status sync_parameter(ls_tensor *parameter, ls_comm *world, int tag) {
     ls_tensor *here = ls_to_device(ls_detach(parameter), "cpu"); /* the parameter itself, unless it is on a GPU */
     void *numbers = here != NULL ? ls_data(here) : NULL;
@@ -45,7 +45,7 @@ static ls_status sync_parameters(ls_module *model, ls_comm *world) {
 
 static ls_status run(ls_comm *world) {
     const int rank = ls_comm_rank(world);
-    ls_seed(1 + (uint64_t)rank); /* another model on every rank */
+    ls_seed(1 + (uint64_t)rank); /* a different model on each rank */
     ls_module *model = ls_sequential(ls_nn_linear(10, 100), ls_nn_relu(), ls_nn_linear(100, 1));
     if (model == NULL) {
         return ls_error_status();

@@ -1,6 +1,6 @@
 /*
- * What the examples that learn the bytes of a file share: the loss of the byte that comes next, a byte drawn from what
- * a model says of it, the training, and the lines at the end.
+ * Shared code of the examples that learn the bytes of a file: the loss for the next byte, sampling of a byte from the
+ * model's logits, the training, and the final report.
  */
 #ifndef LS_EXAMPLES_TEXT_H
 #define LS_EXAMPLES_TEXT_H
@@ -17,13 +17,13 @@ enum { BYTES = 256, TOP = 20 };
 /* The Jargon File, 1.7 MB, where Debian's jargon-text puts it. */
 #define TEXT "/usr/share/doc/jargon-text/jargon.txt.gz"
 
-/* Each position is a sample of its own: its logits against the byte that comes next. */
+/* Treats each position as a sample: its logits are compared with the next byte. */
 static inline ls_tensor *next_byte(ls_tensor *output, ls_tensor *target, void *user) {
     (void)user;
     return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, BYTES)), ls_reshape(target, LS_SHAPE(-1)), NULL);
 }
 
-/* One of the likeliest bytes, drawn by probability; -1 on failure. */
+/* Draws one of the most probable bytes, by probability. Returns -1 on failure. */
 static inline int draw_byte(ls_tensor *logits, double temperature) {
     ls_tensor *indices = NULL;
     ls_tensor *values = ls_top_k(logits, TOP, 0, false, &indices);
@@ -34,23 +34,23 @@ static inline int draw_byte(ls_tensor *logits, double temperature) {
     return byte != NULL ? (int)ls_item(byte) : -1;
 }
 
-/* What is learnt, by what, and how. */
+/* The model, the optimizer and the options of a training. */
 typedef struct text_task {
     const char *file;
-    const char *load, *save;                       /* files of weights to begin with and to write; NULL: none */
-    long context, batch_size, steps, sample, seed; /* bytes that are seen; pieces a rank and step; bytes to write */
+    const char *load, *save;                       /* files of weights to load first and to save; NULL: none */
+    long context, batch_size, steps, sample, seed; /* bytes per piece; pieces per rank and step; ...; bytes to write */
     double learning_rate;
     bool bf16, quiet;
     ls_module *(*build_model)(void);
     ls_status (*write_sample)(ls_module *model);
 } text_task;
 
-/* What training came to; rank 0 says most of it, last. Losses are in nats a byte. */
+/* Reports the results; rank 0 prints most of them, last. Losses are in nats per byte. */
 static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const text_task *task) {
-    const double samples = ls_trial_throughput(trial); /* of all ranks: each asks */
+    const double samples = ls_trial_throughput(trial); /* collective: every rank must call it */
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
-    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
+    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }
@@ -63,19 +63,19 @@ static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model
     return LS_OK;
 }
 
-/* What is trained on, and what is only measured. */
+/* The training data, and the data that is only measured. */
 typedef struct text_parts {
     ls_loader *train, *test;
 } text_parts;
 
-/* Pieces of the first nine tenths of the file, which begin at every fourth part of the context, and of the rest. */
+/* Cuts pieces from the first nine tenths of the file, one at every quarter of the context, and from the rest. */
 static inline text_parts open_text(ls_comm *world, const text_task *task) {
     if (strcmp(task->file, TEXT) == 0 && access(TEXT, R_OK) != 0) {
         (void)ls_error_set(LS_ERR_IO, "there is no %s: install Debian's jargon-text, or say --file FILE", TEXT);
         return (text_parts){0};
     }
     ls_loader_options by = {.batch_size = task->batch_size, .comm = world, .seed = (uint64_t)task->seed};
-    ls_tokens_options piece = {.context = task->context, .stride = (task->context + 3) / 4}; /* tokens are bytes */
+    ls_tokens_options piece = {.context = task->context, .stride = (task->context + 3) / 4}; /* each byte is a token */
     ls_dataset *set = ls_tokens_dataset(task->file, &piece);
     const int64_t count = (ls_dataset_count(set) * 9 + 9) / 10;
     text_parts parts = {.train = set != NULL ? ls_loader_new(ls_dataset_subset(set, 0, count), &by) : NULL};

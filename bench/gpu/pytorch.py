@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's side of bench/gpu/run: the training steps of bench/gpu/train.c, on random data that lies on the device, in
-one of four ways:
+"""PyTorch's side of bench/gpu/run: the training steps of bench/gpu/train.c, on random data on the device, in
+one of four modes:
 
     eager          as written, with the fused optimizer
-    graphs         the whole step captured once as a CUDA graph, which is then replayed
+    graphs         the whole step, captured once as a CUDA graph and replayed
     compile        the model and its loss by torch.compile
-    compile-graphs the same with mode="reduce-overhead", which makes CUDA graphs of what it compiles
+    compile-graphs the same with mode="reduce-overhead", which makes CUDA graphs of the compiled code
 
     bench/gpu/pytorch.py --work gpt --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 50304 --tied \\
         --batch-size 8 --bf16 --mode compile --steps 20
@@ -24,7 +24,7 @@ MODES = ["eager", "graphs", "compile", "compile-graphs"]
 
 
 def add_work_options(parser):
-    """The options that bench/gpu/train.c has, too."""
+    """The options of bench/gpu/train.c."""
     parser.add_argument("--work", choices=["mlp", "cnn", "gpt"], default="mlp")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--batch-size", type=int, default=64)
@@ -97,7 +97,7 @@ class Gpt(torch.nn.Module):
 
 
 class Training:
-    """window() times so many steps, and returns the seconds of one, and the last loss."""
+    """window() times several steps, and returns the seconds per step and the last loss."""
 
     def __init__(self, options, mode):
         self.options, self.mode, self.step_number = options, mode, 0
@@ -186,14 +186,14 @@ class Training:
 
 
 def forget():
-    """What was compiled: of one function, dynamo compiles only so many kinds."""
+    """Resets the compiler: dynamo compiles a limited number of variants of a function."""
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def use_tf32(on):
-    """Without it, products of f32 are f32's, those of convolutions too."""
+    """Without it, products of f32 are computed in f32, including convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = on
     torch.backends.cudnn.allow_tf32 = on
     torch.backends.cudnn.benchmark = True

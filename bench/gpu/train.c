@@ -1,6 +1,6 @@
 /*
- * Lockstep's side of bench/gpu/run: training steps of the networks of examples/ and of GPT-2 on random data that lies
- * on the device, in windows of so many steps. At the end of a window the device is waited for.
+ * Lockstep's side of bench/gpu/run: training steps of the networks of examples/ and of GPT-2 on random data in device
+ * memory. Steps are timed in windows of several steps, each of which ends by waiting for the device.
  *
  *     build-bench/bench/gpu_train --work mlp --batch-size 64 --device cuda:0
  *     build-bench/bench/gpu_train --work gpt --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 50304
@@ -69,13 +69,13 @@ static ls_module *convolution(int64_t in, int64_t out) {
                          ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2)}));
 }
 
-/* That of examples/cnn.c. */
+/* The network of examples/cnn.c. */
 static ls_module *build_cnn(void) {
     return ls_sequential(convolution(1, channels), convolution(channels, 2 * channels), ls_nn_flatten(),
                          ls_nn_linear(2 * channels * 7 * 7, 128), ls_nn_relu(), ls_nn_linear(128, CLASSES));
 }
 
-/* An embedding whose weight the last layer has, too, where that is wanted. */
+/* An embedding, whose weight the last layer shares with --tied. */
 typedef struct gpt_state {
     ls_tensor *weight;
     ls_module *body, *head;
@@ -87,7 +87,7 @@ static ls_tensor *gpt_forward(ls_module *self, ls_tensor *tokens) {
     return state->head != NULL ? ls_forward(state->head, x) : ls_linear(x, state->weight, NULL);
 }
 
-/* That of examples/gpt.c --learned. */
+/* The network of examples/gpt.c --learned. */
 static ls_module *build_gpt(void) {
     static const ls_module_type type = {.name = "Gpt", .state_size = sizeof(gpt_state), .forward = gpt_forward};
     ls_module *blocks[MOST_LAYERS];
@@ -108,23 +108,22 @@ static ls_module *build_gpt(void) {
     return ls_module_finish(module);
 }
 
-/* Each position is a sample of its own. */
+/* Each position is a sample. */
 static ls_tensor *next_token(ls_tensor *output, ls_tensor *target, void *user) {
     (void)user;
     return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, vocabulary)), ls_reshape(target, LS_SHAPE(-1)), NULL);
 }
 
-/* ---- what is trained ----------------------------------------------------------------------------------------------
- */
+/* ---- the trained model and its data ------------------------------------------------------------------------------ */
 
 typedef struct training {
     const char *unit;
-    double samples; /* of a step */
+    double samples; /* per step */
     ls_module *model;
     ls_optimizer *optimizer;
     ls_criterion criterion;
     ls_tensor *inputs[BATCHES], *targets[BATCHES];
-    int64_t step; /* taken so far */
+    int64_t step; /* steps so far */
 
     double began;
     long done; /* windows */
@@ -178,7 +177,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A window begins after the warm-up steps before it, and after the line that asks for it. */
+/* A window begins after its warm-up steps; with --asked, these begin after a line on standard input. */
 static ls_status before_step(training *t) {
     const int64_t place = t->step % (warm_up + steps);
     char line[256];
@@ -231,8 +230,7 @@ static ls_status run_by_hand(training *t) {
     return status;
 }
 
-/* ---- the same by a trial, whose loader gives what lies on the device ----------------------------------------------
- */
+/* ---- the same with a trial, whose loader returns data in device memory ------------------------------------------- */
 
 static ls_status next_batch(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     const training *t = *(training **)ls_loader_state(self);

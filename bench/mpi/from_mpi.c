@@ -20,7 +20,7 @@ typedef struct contestant {
     const char *name;
     ls_comm *comm; /* NULL: MPI_Allreduce */
     float *buffer;
-    double *times; /* microseconds per call, one for each round */
+    double *times; /* microseconds per call, one entry per round */
 } contestant;
 
 static int compare(const void *a, const void *b) {
@@ -37,7 +37,7 @@ static ls_status all_reduce(const contestant *c, size_t count) {
     return LS_OK;
 }
 
-/* Times one round. Every call multiplies the elements, which are 1 at first, by the number of ranks. */
+/* Times one round. Each call multiplies the elements, initially 1, by the number of ranks. */
 static ls_status measure(const contestant *c, size_t count, double *microseconds) {
     int size;
     float expected = 1;

@@ -5,10 +5,10 @@
  *     build-bench/bin/lockstep run -n 2 build-bench/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K] [--fresh]
  *
  * ALGORITHM is `new` (the functions with options, which PyTorch calls), or for all-reduce one of the older classes:
- * ring, ring_chunked, halving_doubling, bcube; `classes` is the older ones for the other collectives, and for
- * all-to-all and messages, of which there are none, the buffers that they are made of. With `-poll` behind it the ranks
- * poll their sockets, which is much faster and hangs on large messages (both sides in writev). An alarm ends a process
- * that hangs.
+ * ring, ring_chunked, halving_doubling, bcube. `classes` selects the older classes for the other collectives.
+ * All-to-all and messages have no older classes, so it uses the buffers of which the classes are made. With the suffix
+ * `-poll`, the ranks poll their sockets, which is much faster, but hangs on large messages (both sides in writev). An alarm ends a
+ * process that hangs.
  */
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ std::string algorithm;
 std::unique_ptr<gloo::Algorithm> older;
 std::vector<float> scattered;
 
-/* All-to-all, or with `turns` a message there and one back, of buffers of the older kind. */
+/* All-to-all, or with `turns` a message and a reply, with the buffers of the older classes. */
 class Exchange : public gloo::Algorithm {
   public:
     Exchange(const peer_call *call, bool turns) : gloo::Algorithm(paired), call_(*call), turns_(turns) {
@@ -99,7 +99,7 @@ bool supports(peer_collective collective) {
                                     : collective == PEER_ALLREDUCE;
 }
 
-/* Of the older classes, the one that does the call. */
+/* Returns the older class for the call. */
 void open_class(const peer_call *call) {
     const int count = static_cast<int>(call->count);
     const std::vector<int> parts(static_cast<size_t>(paired->size), count);
@@ -273,7 +273,7 @@ int measure(int argc, char **argv) {
     self.barrier = barrier;
     self.most = most;
     const int exit_status = peer_measure(&self, argc - 2, argv + 2);
-    barrier(); // nobody hangs up on those that are still at it
+    barrier(); // no rank closes connections that others still use
     return exit_status;
 }
 

@@ -1,10 +1,10 @@
 /*
- * MPI itself, measured as `lockstep bench` measures Lockstep. Built once for each MPI library that CMake finds:
+ * MPI itself, measured with the method of `lockstep bench`. Built once for each MPI library that CMake finds:
  *
  *     mpirun.openmpi --bind-to core -np 2 build-bench/bench/peers_mpi_openmpi allreduce --sizes 4,1K,1M
  *     mpirun.mpich -bind-to core -np 2 build-bench/bench/peers_mpi_mpich allreduce
  *
- * MPI ends the job when a call fails, so no status is looked at.
+ * MPI ends the job if a call fails, so no status is checked.
  */
 #include <limits.h>
 #include <mpi.h>

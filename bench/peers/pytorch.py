@@ -22,7 +22,7 @@ parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--warm-up", type=int, default=50)
 arguments = parser.parse_args()
 
-# PyTorch's best kernels here; where the processor lacks them, its own choice.
+# PyTorch's fastest kernels here; if the processor lacks them, PyTorch's own choice.
 with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
     if " avx512f " in cpuinfo.read():
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx512")
@@ -52,7 +52,7 @@ def make_mlp():
 
 
 def fused(optimizer, parameters, **options):
-    """The fused kind, where this version has it for the CPU."""
+    """The fused optimizer, if this version has it for the CPU."""
     parameters = list(parameters)
     try:
         return optimizer(parameters, fused=True, **options)
@@ -124,7 +124,7 @@ MAKE = {"perceptron": make_perceptron, "mlp": make_mlp, "cnn": make_cnn, "gpt": 
 
 
 class AllReduce(torch.autograd.Function):
-    """The sum over processes, whose gradient is the sum of their gradients."""
+    """The sum over processes; its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(context, tensor):

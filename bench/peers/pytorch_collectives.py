@@ -17,7 +17,7 @@ import torch.multiprocessing as mp  # noqa: E402
 
 GROUP_SECONDS, WARM_SECONDS, SIZE_SECONDS = 10e-6, 20e-3, 0.25
 
-# How many parts the buffers have: none, one, or ranks of them.
+# Number of parts of the buffers: none, one, or one per rank.
 ROWS = {
     "allreduce": (0, 1),
     "broadcast": (0, 1),

@@ -1,4 +1,4 @@
-// One fit of examples/linear_regression.c in PyTorch from C++, over and over: prints `throughput: N fits/s`.
+// Repeats the fit of examples/linear_regression.c in PyTorch from C++, and prints `throughput: N fits/s`.
 #include <torch/torch.h>
 
 #include <chrono>

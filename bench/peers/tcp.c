@@ -1,5 +1,5 @@
 /*
- * A raw exchange over TCP, for bench/network: two processes send so many bytes to each other at once, on one
+ * A raw exchange over TCP, for bench/network: two processes send BYTES bytes to each other at the same time, on one
  * connection, without any protocol.
  *
  *     peers_tcp listen|connect ADDRESS PORT BYTES ITERATIONS

@@ -11,7 +11,7 @@
 
 /* ---- all pictures of a batch ------------------------------------------------------------------------------------- */
 
-/* Changes the picture, which is a copy, or makes it from another one, of the size that it had. */
+/* Changes a picture, which is a copy, in place, or computes it from another picture, whose size was its own before. */
 typedef void picture_change(const ls_augmentation *own, ls_draws *draws, const ls_picture *from,
                             const ls_picture *picture);
 
@@ -23,12 +23,12 @@ static ls_status check_pictures(const ls_augmentation *own, const ls_tensor *x) 
                    own->call, LS_SHAPE_TEXT(x), ls_dtype_name((ls_dtype)x->dtype));
 }
 
-/* Random numbers of the sample at a place of an epoch. */
+/* Returns the random numbers for the sample at a position of an epoch. */
 static ls_draws draws_of(const ls_samples *samples, uint64_t salt, int64_t i) {
     return ls_draws_salted(samples->seed, salt, ((uint64_t)samples->epoch << 40) + (uint64_t)samples->places[i]);
 }
 
-/* A new batch of that height and width. */
+/* Makes a new batch of this height and width. */
 static ls_tensor *change_pictures(const ls_tensor *x, const ls_samples *samples, const ls_augmentation *own,
                                   int64_t height, int64_t width, picture_change *change) {
     int64_t size[LS_MAX_DIMS];
@@ -67,9 +67,9 @@ static void copy_picture(const ls_picture *from, const ls_picture *to) {
     memcpy(to->pixels, from->pixels, (size_t)(to->planes * to->height * to->width) * ls_dtype_size(to->dtype));
 }
 
-/* What they draw from: other numbers for each kind, and for each place among a data set's transforms. */
+/* The random streams: different for each kind, and for each position among a data set's transforms. */
 enum { CROP, FLIP, ROTATION, JITTER, ERASING, CUTOUT, KINDS };
-enum { FIRST_SALT = 64 }; /* behind those of callbacks; dataset.c's are behind these */
+enum { FIRST_SALT = 64 }; /* after the salts of callbacks; dataset.c's follow */
 
 static ls_dataset *add(ls_dataset *dataset, ls_transform function, int kind, ls_augmentation own) {
     if (dataset == NULL) {
@@ -89,7 +89,7 @@ static const ls_augmentation *own_of(const void *user) {
     return &((const ls_step_options *)user)->augmentation;
 }
 
-/* u8 holds such a number. */
+/* Checks that u8 can hold the number. */
 static ls_status check_fill(const ls_dataset *dataset, const char *call, double fill) {
     const bool bytes = dataset != NULL && dataset->layout.input_dtype == LS_U8;
     return bytes ? ls_option_within(call, "fill", fill, 0, 255)
@@ -248,8 +248,9 @@ static double between(ls_draws *draws, double least, double most) {
     return least + ls_draw_uniform(draws) * (most - least);
 }
 
-/* Area and ratio are drawn, the ratio evenly in its logarithm, until the rectangle is smaller than the picture; at most
- * ten times. */
+/*
+ * Draws area and ratio (uniform in its logarithm) until the rectangle is smaller than the picture, at most ten times.
+ */
 static bool draw_rectangle(const ls_random_erasing_options *o, ls_draws *draws, const ls_picture *p,
                            ls_rectangle *hole) {
     for (int tries = 0; tries < 10; tries++) {

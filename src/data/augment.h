@@ -1,4 +1,4 @@
-/* Random changes of pictures: what the transforms of augment.c keep, and what they share with callbacks. */
+/* Random changes of pictures: the state of the transforms in augment.c, and functions that callbacks use, too. */
 #ifndef LS_DATA_AUGMENT_H
 #define LS_DATA_AUGMENT_H
 
@@ -7,10 +7,10 @@
 #include "base/draws.h"
 #include "data/pictures.h"
 
-/* Options of one of them. */
+/* The options of one transform. */
 typedef struct ls_augmentation {
-    const char *call; /* as messages name it */
-    uint64_t salt;    /* of its random numbers */
+    const char *call; /* the name in messages */
+    uint64_t salt;    /* selects its random numbers */
     union {
         ls_random_crop_options crop;
         ls_color_jitter_options jitter;
@@ -29,7 +29,7 @@ typedef struct ls_augmentation {
     };
 } ls_augmentation;
 
-/* The part within a picture of a square around a random point of it. */
+/* Returns the part inside the picture of a square around a random point of the picture. */
 ls_rectangle ls_draw_square(ls_draws *draws, int64_t height, int64_t width, int64_t length);
 
 #endif

@@ -9,13 +9,13 @@
 
 enum { SIDE = 32, CHANNELS = 3, PICTURE = CHANNELS * SIDE * SIDE, MOST_LABELS = 2, MOST_FILES = 5 };
 
-/* What is to be read. */
+/* The options of a call. */
 typedef struct cifar {
     const char *call;
     const char *title;
-    int labels;               /* of a record */
-    int classes[MOST_LABELS]; /* that each label may say */
-    int wanted;               /* the label that is the target */
+    int labels;               /* per record */
+    int classes[MOST_LABELS]; /* number of classes of each label */
+    int wanted;               /* index of the label that is the target */
     const char *files[MOST_FILES];
 } cifar;
 
@@ -32,7 +32,7 @@ static ls_status open_file(const cifar *kind, const char *path, ls_source *sourc
     return LS_OK;
 }
 
-/* Writes the path of a file in the folder, and adds its records to `*count`. */
+/* Writes the path of a file in the folder, and adds the number of its records to `*count`. */
 static ls_status count_records(const cifar *kind, const char *folder, const char *name, char *path, size_t capacity,
                                int64_t *count) {
     ls_source source;
@@ -45,7 +45,7 @@ static ls_status count_records(const cifar *kind, const char *folder, const char
     return status;
 }
 
-/* The records of a file, up to `count`, into rows `*row` and on. */
+/* Reads the records of a file, at most `count`, into the rows from `*row` on. */
 static ls_status read_records(const cifar *kind, ls_source *source, int64_t count, int64_t *row, ls_tensor *input,
                               ls_tensor *target) {
     unsigned char record[MOST_LABELS + PICTURE];

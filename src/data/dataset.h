@@ -1,6 +1,6 @@
 /*
- * data: data sets, samplers, loaders. This header: what a data set is inside. A kind of data set copies raw samples;
- * transforms change whole batches of them afterwards.
+ * data: data sets, samplers, loaders. This header defines the inside of a data set. Each kind of data set copies raw
+ * samples; transforms then change whole batches.
  */
 #ifndef LS_DATA_DATASET_H
 #define LS_DATA_DATASET_H
@@ -17,7 +17,7 @@
 
 #define LS_TRANSFORM_LIMIT 16
 
-/* What the data set keeps for its own transforms. */
+/* The data set's own copy of the options of its built-in transforms. */
 typedef union ls_step_options {
     double numbers[2];
     ls_augmentation augmentation;
@@ -27,11 +27,11 @@ typedef union ls_step_options {
 typedef struct ls_transform_step {
     ls_transform function;
     void *user;
-    bool built_in; /* it is given the options instead of `user` */
+    bool built_in; /* it gets the options instead of `user` */
     ls_step_options options;
 } ls_transform_step;
 
-/* The steps of inputs, or of targets. */
+/* The steps for inputs or for targets. */
 typedef struct ls_transform_chain {
     ls_transform_step steps[LS_TRANSFORM_LIMIT];
     int count;
@@ -47,31 +47,33 @@ struct ls_dataset {
     ls_transform_chain input;
     ls_transform_chain target;
     /*
-     * Its type or a transform is a program's own and has not been said to be safe in several threads (`serial`): it
-     * runs under the lock of `guard`, which is the data set itself, or what this is a part of, with which it shares
-     * them. Locks are taken from data sets to those that they are made of.
+     * Its type or a transform belongs to the program and was not declared thread-safe (`serial`). It then runs under
+     * the lock of `guard`. The guard is the data set itself, or the data set of which it is a part and whose functions
+     * it shares. A data set is locked before the data sets that it consists of.
      */
     bool serial;
-    bool copies; /* fetch copies elements and nothing else: it makes no tensors and draws no numbers */
+    bool copies; /* fetch only copies elements: it makes no tensors and draws no random numbers */
     ls_dataset *guard;
     pthread_mutex_t lock;
-    int earlier_steps; /* of inputs, that samples have gone through before */
+    int earlier_steps; /* steps that the inputs have passed before this data set's own */
 };
 
-/* A reference for who takes the data set over; ls_dataset_drop gives it back. NULL is allowed. NULL with an error when
- * it is gone. */
+/*
+ * Returns a reference for a new owner, to be released with ls_dataset_drop. NULL is allowed. Returns NULL with an error
+ * if the data set was freed.
+ */
 ls_dataset *ls_dataset_take(ls_dataset *dataset);
 void ls_dataset_drop(ls_dataset *dataset);
 
-/* Takes it over and gives it up: what a constructor that has no use for it, or fails, does. */
+/* Takes ownership and releases it: for constructors that fail or do not need the data set. */
 static inline void ls_dataset_consume(ls_dataset *dataset) {
     ls_dataset_drop(ls_dataset_take(dataset));
 }
 
-/* Samples from dense tensors; takes references of the caller's, also when it fails. */
+/* Makes a data set of samples from dense tensors. Takes ownership of both references, also on failure. */
 ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target);
 
-/* The shape of one sample of a batch. */
+/* Returns the shape of one sample of a batch. */
 static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
     ls_shape shape = {.ndim = batch->ndim - 1};
     for (int i = 0; i < shape.ndim; i++) {
@@ -80,17 +82,18 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
     return shape;
 }
 
-/* Calls the function in a scope of its own, without recording: what it makes a batch from goes with the scope. A
- * failure keeps its message, or none. */
+/*
+ * Calls the function in its own scope, without recording; tensors that it leaves in the scope are freed. A failure
+ * keeps its message, if it has one.
+ */
 ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument);
 
-/* Adds a step of the inputs, or of the targets: as ls_dataset_transform_input does. */
+/* Adds a step for the inputs or the targets, with the rules of ls_dataset_transform_input. */
 ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step);
 
 /*
- * Samples, transformed. *input and *target come in as NULL or as the tensors of an earlier call
- * (references of the caller's), which are used again when they fit and nobody else refers to them; they go out as
- * references of the caller's. On failure both are NULL.
+ * Makes a batch of transformed samples. On entry, *input and *target are NULL or references from an earlier call, which
+ * are reused if they fit and have no other owner. On return, the caller owns both references. On failure both are NULL.
  */
 ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target);
 

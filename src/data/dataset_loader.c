@@ -1,4 +1,4 @@
-/* Loaders of data sets: the order of an epoch, cut into global batches, of which each rank takes its share. */
+/* Loaders of data sets: split the order of an epoch into global batches, of which each rank gets its share. */
 #include <math.h>
 
 #include "base/describe.h"
@@ -13,31 +13,31 @@
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
-/* A batch: places in the order of the epoch. */
+/* A batch: positions in the order of the epoch. */
 typedef struct share {
     int64_t begin; /* the first */
-    int64_t all;   /* samples of all ranks */
-    int64_t mine;  /* this rank's first */
+    int64_t all;   /* number of samples of all ranks */
+    int64_t mine;  /* first sample of this rank */
     int64_t count; /* this rank's */
 } share;
 
 typedef struct loader_state {
     ls_dataset *dataset;
-    ls_loader_options options; /* its weights are only there while the loader is made */
-    double *sums;              /* of the weights so far; NULL: samples are not drawn by weights */
+    ls_loader_options options; /* its weights are valid only while the loader is created */
+    double *sums;              /* cumulative weights; NULL: samples are not drawn by weight */
     int rank;
     int world_size;
     int64_t global_batch;
-    int64_t samples;       /* of an epoch */
-    int64_t *order;        /* theirs, and behind them those that the epoch leaves out */
-    int64_t ordered_epoch; /* whose order that is; -1: of none yet */
-    share lent_share;      /* the batch lent last */
-    ls_prefetch *prefetch; /* makes batches on threads; NULL: they are made here, into these */
-    ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
+    int64_t samples;       /* per epoch */
+    int64_t *order;        /* sample numbers of the epoch, then the samples that it leaves out */
+    int64_t ordered_epoch; /* the epoch of `order`; -1: none yet */
+    share lent_share;      /* the share of the last batch */
+    ls_prefetch *prefetch; /* makes batches on threads; NULL: batches are made here, into `input` and `target` */
+    ls_tensor *input;      /* of the last batch; reused if there are no other references */
     ls_tensor *target;
 } loader_state;
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static ls_status check_sizes(const ls_loader_options *options) {
     if (options->batch_size < 0 || options->global_batch_size < 0 ||
@@ -83,7 +83,7 @@ static ls_status check_order(const ls_loader_options *options, int64_t count) {
     return LS_OK;
 }
 
-/* The sums of the weights so far. */
+/* Computes cumulative weights. */
 static ls_status add_weights(double *sums, const double *weights, int64_t count) {
     double sum = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -167,7 +167,7 @@ static share share_of(const loader_state *state, int64_t number) {
     return (share){.begin = begin, .all = all, .mine = begin + own.start, .count = own.count};
 }
 
-/* Of the epoch whose order is there, on any thread. */
+/* Fetches from the epoch of `order`; on any thread. */
 static ls_status fetch(const loader_state *state, const int64_t *indices, const int64_t *places, int64_t count,
                        ls_tensor **input, ls_tensor **target) {
     const ls_samples samples = {.indices = indices,
@@ -194,13 +194,13 @@ static ls_status make_batch(void *user, int64_t number, ls_tensor **input, ls_te
     return status;
 }
 
-/* The batch, on the host, lent until the next call. */
+/* Returns the batch on the host, valid until the next call. */
 static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_tensor **target) {
     loader_state *state = self->state;
     if (state->prefetch != NULL) {
         return ls_prefetch_take(state->prefetch, number, self->batches, !self->lent_copies, input, target);
     }
-    if (!self->lent_copies) { /* the elements stay where they are, for the next batch */
+    if (!self->lent_copies) { /* the elements stay in place, for the next batch */
         state->input = ls_tensor_renew(state->input);
         state->target = ls_tensor_renew(state->target);
     }
@@ -212,9 +212,9 @@ static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_ten
 
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
-    (void)more; /* there are as many as the loader was said to have */
+    (void)more; /* the loader's fixed number of batches decides */
     if (state->ordered_epoch != epoch) {
-        ls_prefetch_halt(state->prefetch); /* the order is what it works by */
+        ls_prefetch_halt(state->prefetch); /* its threads read the order */
         LS_TRY(order_epoch(state, epoch));
     }
     LS_TRY(take(self, number, &batch->input, &batch->target));
@@ -240,8 +240,10 @@ static const ls_loader_type dataset_type = {.name = "of a data set",
                                             .next = dataset_next,
                                             .free_state = dataset_free_state};
 
-/* What is a program's own is called by one thread, in the order of batches, unless it has said that it may be called by
- * several. */
+/*
+ * Functions of the program are called by one thread, in the order of batches, unless the program has declared them
+ * thread-safe.
+ */
 static ls_status make_threads(loader_state *state) {
     const ls_loader_options *options = &state->options;
     if (options->threads == 0) {
@@ -254,7 +256,7 @@ static ls_status make_threads(loader_state *state) {
     return state->prefetch != NULL ? LS_OK : ls_error_status();
 }
 
-/* Takes the caller's reference to `dataset`, also when it fails. */
+/* Takes ownership of the caller's reference to `dataset`, also on failure. */
 static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *options) {
     const int world_size = options->comm != NULL ? ls_comm_size(options->comm) : 1;
     const int64_t samples = options->epoch_samples > 0 ? options->epoch_samples : dataset->count;

@@ -1,4 +1,6 @@
-/* Folders of PNG and JPEG files, a class in each: torchvision's ImageFolder. Pictures are decoded when they are wanted.
+/*
+ * Folders of PNG and JPEG files, one subfolder per class, as in torchvision's ImageFolder. Pictures are decoded on
+ * demand.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -54,7 +56,7 @@ static void images_free_state(ls_dataset *self) {
     free_images(self->state);
 }
 
-/* ---- what is there ----------------------------------------------------------------------------------------------- */
+/* ---- listing the files ------------------------------------------------------------------------------------------- */
 
 static ls_status add_name(names *n, const char *name) {
     char **list = ls_grow(n->list, n->count, sizeof *list);
@@ -71,7 +73,7 @@ static int by_bytes(const void *left, const void *right) {
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-/* All but those that begin with a dot, in the order of their bytes. */
+/* Lists all names that do not begin with a dot, sorted by bytes. */
 static ls_status list_folder(const char *path, names *found) {
     DIR *folder = opendir(path);
     if (folder == NULL) {
@@ -118,7 +120,7 @@ static bool ends_with(const char *name, const char *const *endings) {
     return false;
 }
 
-/* A picture becomes a sample; what is none is left out. Takes the path. */
+/* Adds a picture as a sample; ignores other files. Takes ownership of the path. */
 static ls_status add_file(image_state *state, char *path, int64_t class) {
     static const char *const read[] = {".png", ".jpg", ".jpeg", NULL};
     static const char *const other[] = {".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp", NULL};
@@ -141,7 +143,7 @@ static ls_status add_file(image_state *state, char *path, int64_t class) {
     return status;
 }
 
-/* The pictures of a class, whose folder has that name. */
+/* Adds the pictures of a class from the folder with its name. */
 static ls_status add_class(image_state *state, const char *folder, const char *name) {
     names files = {.count = 0};
     const size_t before = state->count;
@@ -227,7 +229,7 @@ static ls_status check_options(const char *folder, const ls_image_options *optio
                : ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels: there may be 1 or 3", call, (long long)options->channels);
 }
 
-/* The size that all pictures must have is the first one's. */
+/* Uses the size of the first picture as the size of all pictures. */
 static ls_status find_size(image_state *state) {
     ls_raster picture;
     LS_TRY(ls_raster_read(call, state->samples[0].path, &picture));

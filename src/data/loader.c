@@ -1,4 +1,4 @@
-/* Loaders of any kind: where they stand, and whose batches are. */
+/* Loaders of any kind: their position, and the ownership of their batches. */
 #include "data/loader.h"
 
 #include "autograd/op.h"
@@ -80,7 +80,7 @@ void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch)
     }
 }
 
-/* What a kind's function fails with, in a sentence even where it gave none. */
+/* Reports the failure of a function of a kind, with a message even if the function gave none. */
 static ls_status explain(const ls_loader *loader, const char *what, ls_status status, uint32_t errors) {
     return status == LS_OK || ls_error_count != errors ? status
                                                        : ls_fail(status, "ls_loader_%s: the loader %s failed with %s",
@@ -113,13 +113,16 @@ ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* A reference to what a kind put into a batch: it made it in `scope`, if that is given, or has it elsewhere. */
+/*
+ * Returns a reference to a tensor of a batch. If `scope` is not NULL, the kind made the tensor in this scope; otherwise
+ * the kind keeps it elsewhere.
+ */
 static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
     return tensor != NULL && (scope == NULL || tensor->scope != scope) ? ls_tensor_hold(tensor)
                                                                        : ls_tensor_take(tensor);
 }
 
-/* Replaces the tensor of a batch, which the caller holds, by a copy on the device. NULL is allowed. */
+/* Replaces a tensor of a batch, of which the caller holds a reference, by a copy on the device. NULL is allowed. */
 static ls_status move(ls_tensor **tensor, const ls_device *device) {
     ls_tensor *before = *tensor;
     if (before == NULL || device == NULL || ls_tensor_device(before) == device) {
@@ -130,7 +133,7 @@ static ls_status move(ls_tensor **tensor, const ls_device *device) {
     return *tensor != NULL ? LS_OK : ls_error_status();
 }
 
-/* Checks what the kind made, and fills in what it left to the loader. */
+/* Checks the kind's batch, and fills in the fields that the kind left empty. */
 static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     if (batch->input == NULL || ls_ndim(batch->input) < 1) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: the loader %s gave batch %lld of epoch %lld an input %s",
@@ -166,7 +169,7 @@ typedef struct making {
     bool *more;
 } making;
 
-/* In a scope of its own, or where the kind needs none, with `scope` NULL. */
+/* Makes a batch in its own scope. If the kind needs no scope, `scope` is NULL. */
 static ls_status make_in(const making *m, const ls_scope *scope) {
     ls_loader *loader = m->loader;
     ls_batch *batch = m->batch;

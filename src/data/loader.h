@@ -1,4 +1,4 @@
-/* What a loader is inside, of any kind: a place in the epochs, and the batch that is lent. */
+/* The inside of a loader of any kind: its position in the epochs, and its current batch. */
 #ifndef LS_DATA_LOADER_H
 #define LS_DATA_LOADER_H
 
@@ -9,34 +9,38 @@
 struct ls_loader {
     const ls_loader_type *type;
     void *state;
-    int64_t batches;         /* of an epoch; -1: not known */
-    bool of_dataset;         /* its kind makes no tensors of a scope, so its calls need none of their own */
+    int64_t batches;         /* per epoch; -1: not known */
+    bool of_dataset;         /* its kind makes no tensors in scopes, so its calls need no scope */
     const ls_device *device; /* receives the batches; NULL: batches stay where the kind makes them */
     int64_t epoch;
-    int64_t batch;    /* the next one */
-    ls_tensor *input; /* of the batch lent last, held */
+    int64_t batch;    /* number of the next batch */
+    ls_tensor *input; /* of the current batch; the loader holds a reference */
     ls_tensor *target;
-    bool lent_copies; /* that batch was made on another device; the program has copies of it */
+    bool lent_copies; /* the current batch was made on another device; the program has copies of it */
 };
 
-/* False, with LS_ERR_STATE, for a loader that was freed. */
+/* Returns false, with LS_ERR_STATE, if the loader was freed. */
 bool ls_loader_is_here(const char *call, const ls_loader *loader);
 
 /* Like ls_loader_next, but puts the batch on `device` instead of the loader's device. NULL selects the loader's device.
  * This is the only function that moves batches between devices. */
 ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more);
 
-/* The numbers in its data set of the samples of the batch lent last, this rank's; NULL of a loader of another kind. */
+/*
+ * Returns the numbers, in the data set, of this rank's samples of the current batch. Returns NULL for other kinds of
+ * loaders.
+ */
 const int64_t *ls_loader_samples(const ls_loader *loader);
 
 /*
- * The samples at those places, from 0, of the global batch lent last, whichever ranks have them: copied from the data
- * set, and changed as in the batch itself, into *input and *target, which are used and given as ls_dataset_batch says,
- * on "cpu". `places` become places in the epoch. LS_ERR_UNSUPPORTED of a loader of another kind.
+ * Copies samples at these positions, from 0, of the current global batch, including samples of other ranks. They are
+ * read from the data set and transformed as in the batch, on "cpu". *input and *target have the rules of
+ * ls_dataset_batch. `places` are replaced by positions in the epoch. Fails with LS_ERR_UNSUPPORTED for other kinds of
+ * loaders.
  */
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target);
 
-/* The samples of a global batch that is full; 0 of a loader of another kind. */
+/* Returns the number of samples of a full global batch; 0 for other kinds of loaders. */
 int64_t ls_loader_global_batch(const ls_loader *loader);
 
 /* Returns whether this is a loader of a data set and divides its batches over `ranks` ranks. */

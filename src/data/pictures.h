@@ -1,4 +1,4 @@
-/* Pictures in memory, and what can be done to one: geometry and colours, with nothing random about it. */
+/* Pictures in memory, and deterministic changes of them: geometry and colors. */
 #ifndef LS_DATA_PICTURES_H
 #define LS_DATA_PICTURES_H
 
@@ -11,27 +11,27 @@ typedef struct ls_picture {
     ls_dtype dtype;
 } ls_picture;
 
-/* Rows top to below bottom, columns left to below right. */
+/* Rows top to bottom - 1, columns left to right - 1. */
 typedef struct ls_rectangle {
     int64_t top, left, bottom, right;
 } ls_rectangle;
 
-/* The nearest position from 0 to size. */
+/* Returns the nearest position in [0, size]. */
 static inline int64_t ls_picture_clamp(int64_t position, int64_t size) {
     return position < 0 ? 0 : position > size ? size : position;
 }
 
-/* `to` becomes what is at (top, left) of `from`, of its own size; outside of that is `fill`. */
+/* Copies the part of `from` at (top, left), of the size of `to`, into `to`. Pixels outside of `from` become `fill`. */
 void ls_picture_crop(const ls_picture *from, int64_t top, int64_t left, double fill, const ls_picture *to);
-/* Exchanges left and right; top and bottom. */
+/* Mirrors the picture: left and right; top and bottom. */
 void ls_picture_flip_sides(const ls_picture *picture);
 void ls_picture_flip_rows(const ls_picture *picture);
-/* About the middle, positive against the clock, bilinear; outside of `from` is `fill`. */
+/* Rotates around the center, counterclockwise for positive angles, bilinear. Pixels outside of `from` become `fill`. */
 void ls_picture_rotate(const ls_picture *from, double degrees, double fill, const ls_picture *to);
-/* A rectangle within the picture. */
+/* Fills a rectangle inside the picture. */
 void ls_picture_fill(const ls_picture *picture, ls_rectangle where, double fill);
 
-/* Values are from 0 to 255 (u8) or from 0 to 1 (f32), and stay so. Of one plane, or red, green and blue. */
+/* Values are in [0, 255] (u8) or [0, 1] (f32), and stay there. The picture has one plane, or red, green and blue. */
 void ls_picture_brighten(const ls_picture *picture, double factor);
 void ls_picture_contrast(const ls_picture *picture, double factor);
 void ls_picture_saturate(const ls_picture *picture, double factor);

@@ -14,17 +14,17 @@
 enum { NONE = -1 };
 
 typedef struct slot {
-    int64_t number; /* of the batch that is in it, or that could not be made; NONE while there is none */
+    int64_t number; /* of the finished batch, also if it failed; NONE: no batch is finished */
     ls_tensor *input;
     ls_tensor *target;
     ls_status status;
-    bool silent; /* where it failed, it gave no message */
+    bool silent; /* if it failed, it gave no message */
     char message[LS_ERROR_CAPACITY];
 } slot;
 
 typedef struct worker {
     ls_prefetch *prefetch;
-    int64_t next; /* the batch that it makes next */
+    int64_t next; /* number of its next batch */
     pthread_t thread;
 } worker;
 
@@ -32,21 +32,24 @@ struct ls_prefetch {
     ls_make_batch *make;
     void *user;
     int rank;
-    const ls_device *device; /* for tensors that a program makes in its functions, as where the threads were started */
-    pid_t process;           /* where they are */
+    const ls_device *device; /* the current device of the thread that started the threads: for tensors that the
+                                program's functions create */
+    pid_t process;           /* the process of the threads */
     int threads;
     int started;
     int64_t ahead;
     int64_t slots;
     worker *workers;
     slot *batches;
-    /* Under the lock, as are `number` of slots and `next` of workers; `changed` tells of all of it. A slot's other
-     * fields are its worker's from when it may make that batch until its number is there, and then the user's. */
+    /*
+     * Protects the fields below, `number` of slots and `next` of workers; `changed` signals changes of them. The other
+     * fields of a slot belong to its worker from when it may make the batch until `number` is set, then to the user.
+     */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t taken; /* the batch taken last: those up to `ahead` behind it may be made */
-    int64_t end;   /* but none from there on */
-    int busy;      /* workers that make one */
+    int64_t taken; /* number of the last batch taken: the next `ahead` batches may be made */
+    int64_t end;   /* batches from here on may not be made */
+    int busy;      /* workers that are making a batch */
     bool stops;
 };
 
@@ -70,7 +73,7 @@ static void *work(void *argument) {
     worker *own = argument;
     ls_prefetch *self = own->prefetch;
     ls_thread_state *thread = ls_thread();
-    if (thread != NULL) { /* else the first batch fails for want of memory, too */
+    if (thread != NULL) { /* otherwise the first batch also fails for lack of memory */
         thread->device = self->device;
     }
     ls_log_set_rank(self->rank);
@@ -95,10 +98,10 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* ---- beginning and ending ---------------------------------------------------------------------------------------- */
+/* ---- start and end ----------------------------------------------------------------------------------------------- */
 
 ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
-    const int64_t slots = (ahead + threads) / threads * threads; /* one more than `ahead`, or some more */
+    const int64_t slots = (ahead + threads) / threads * threads; /* `ahead` + 1, rounded up */
     ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
     slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
     worker *workers = ls_allocate_zeroed((size_t)threads, sizeof *workers);
@@ -165,7 +168,7 @@ void ls_prefetch_free(ls_prefetch *self) {
     if (self == NULL) {
         return;
     }
-    if (!is_elsewhere(self)) { /* else neither the threads are here nor who has the lock */
+    if (!is_elsewhere(self)) { /* in a forked process, the threads and the owner of the lock do not exist */
         end_threads(self);
         pthread_cond_destroy(&self->changed);
         pthread_mutex_destroy(&self->lock);
@@ -180,7 +183,7 @@ void ls_prefetch_free(ls_prefetch *self) {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Requires the lock. */
 static void halt(ls_prefetch *self) {
     self->end = 0;
     while (self->busy > 0) {
@@ -196,7 +199,7 @@ void ls_prefetch_halt(ls_prefetch *self) {
     }
 }
 
-/* With the lock: `number` is what is to be taken next. */
+/* Requires the lock. Restarts at `number`, the next batch to be taken. */
 static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
     halt(self);
     for (int64_t i = 0; i < self->slots; i++) {

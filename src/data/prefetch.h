@@ -1,34 +1,36 @@
 /*
- * Threads that make batches before they are asked for. Batch b is always made by thread b % threads, into slot
- * b % slots, of which each thread has as many: so memory that a thread took is what it takes again, whoever used it in
- * between, and a steady state allocates nothing. All waiting is for one condition, under one lock.
+ * Threads that make batches in advance. Batch b is always made by thread b % threads, into slot b % slots, and each
+ * thread has the same number of slots. So a thread always reuses memory that it allocated, and a steady state allocates
+ * nothing. All waiting uses one condition under one lock.
  */
 #ifndef LS_DATA_PREFETCH_H
 #define LS_DATA_PREFETCH_H
 
 #include <lockstep/data.h>
 
-/* Makes a batch, on any thread. *input and *target are NULL or those that were made before, which may be used again. */
+/* Makes a batch, on any thread. *input and *target are NULL or an earlier batch's tensors, which may be reused. */
 typedef ls_status ls_make_batch(void *user, int64_t number, ls_tensor **input, ls_tensor **target);
 
 typedef struct ls_prefetch ls_prefetch;
 
-/* With so many threads, which make up to `ahead` batches before they are asked for; the threads start with the first
- * batch. Their lines of the log are those of `rank` (-1: of none). NULL with an error. */
+/*
+ * Creates a prefetcher with this number of threads, which make up to `ahead` batches in advance. The threads start with
+ * the first batch. Their log lines name `rank` (-1: no rank). Returns NULL with an error.
+ */
 ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make, void *user);
 
 /*
- * Waits for batch `number` of `count`, and lends it until the next call. A number that does not follow the one before
- * begins anew there, so one that failed, in the words of its making, can be asked for again. `lent`: the program got
- * the tensors of the batch before, not copies of them, so that batch gets new records.
+ * Waits for batch `number` of `count`. It is valid until the next call. After a number that does not follow the
+ * previous one, the threads restart there, so a failed batch can be requested again. A failure has the message of
+ * `make`. `lent`: the program got the tensors of the previous batch, not copies, so that batch gets new tensor records.
  */
 ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, bool lent, ls_tensor **input,
                            ls_tensor **target);
 
-/* When it returns nothing is being made, nor will be before ls_prefetch_take. NULL is allowed. */
+/* Waits until no batch is being made. None is made until the next ls_prefetch_take. NULL is allowed. */
 void ls_prefetch_halt(ls_prefetch *self);
 
-/* Ends the threads. NULL is allowed. */
+/* Stops the threads and frees the prefetcher. NULL is allowed. */
 void ls_prefetch_free(ls_prefetch *self);
 
 #endif

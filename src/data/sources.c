@@ -1,4 +1,4 @@
-/* Data sets: tensors, IDX files, MNIST folders, CSV files, and any of them kept in memory. */
+/* Data sets of tensors, IDX files, MNIST folders and CSV files, and in-memory copies of any data set. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,9 +11,9 @@
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tensor_state {
-    ls_tensor *input; /* as they were taken over */
+    ls_tensor *input; /* as passed by the caller */
     ls_tensor *target;
-    ls_tensor *rows[2]; /* the same on the host, where batches are put together */
+    ls_tensor *rows[2]; /* the same on the host, where batches are assembled */
 } tensor_state;
 
 static void copy_rows(const ls_tensor *from, const ls_samples *samples, ls_tensor *to) {
@@ -109,7 +109,7 @@ ls_dataset *ls_idx_dataset(const char *images, const char *labels) {
     return ls_dataset_of_tensors(ls_tensor_take(input), ls_tensor_take(target));
 }
 
-/* Writes the path of a file in the folder, gzipped or not, whichever is there. */
+/* Writes the path of a file in the folder, with or without .gz, whichever exists. */
 static ls_status find_file(const char *folder, const char *name, char *path, size_t capacity) {
     static const char *const endings[] = {"", ".gz"};
     struct stat information;
@@ -126,7 +126,7 @@ static ls_status find_file(const char *folder, const char *name, char *path, siz
                    name, name, folder);
 }
 
-/* Images and labels exchanged, or files of something else under these names. */
+/* Detects exchanged images and labels, and other files under these names. */
 static ls_dataset *check_mnist(ls_dataset *dataset, const char *images, const char *labels) {
     const ls_sample_layout layout = ls_dataset_layout(dataset);
     if (dataset != NULL && (layout.input_shape.ndim != 2 || layout.target_shape.ndim != 0)) {
@@ -162,7 +162,7 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
     return check_mnist(ls_idx_dataset(images, labels), images, labels);
 }
 
-/* The target columns, owned by the caller. Class numbers are i64 [rows]. */
+/* Reads the target columns; the caller owns the result. Class numbers are i64 [rows]. */
 static ls_tensor *read_csv_target(const char *path, const char *const *targets, int count,
                                   const ls_csv_options *options) {
     bool classes = options->class_target;
@@ -213,7 +213,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     return ls_dataset_of_tensors(ls_tensor_take(input), target);
 }
 
-/* ---- in memory --------------------------------------------------------------------------------------------------- */
+/* ---- in-memory copies -------------------------------------------------------------------------------------------- */
 
 static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {count};

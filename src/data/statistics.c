@@ -1,4 +1,4 @@
-/* Mean and deviation of the inputs of a data set, per channel. */
+/* Mean and standard deviation of the inputs of a data set, per channel. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 /* Samples are read in batches of about this many numbers. */
 enum { NUMBERS = 1 << 20 };
 
-/* Of the samples so far. */
+/* State after the samples so far. */
 typedef struct statistics {
     ls_dataset *dataset;
     int64_t channels;
@@ -84,7 +84,7 @@ static ls_status add_all(statistics *s, int64_t *indices, int64_t most) {
     return status;
 }
 
-/* `numbers` become the values of the buffer. */
+/* Sets the values of the buffer to `numbers`. */
 static ls_status set_buffer(ls_module *module, const char *name, const double *numbers, int64_t count) {
     ls_tensor *given = ls_from(LS_SHAPE(count), LS_F64, numbers);
     const ls_status status = given != NULL ? ls_copy_into(ls_module_find(module, name), given) : ls_error_status();

@@ -1,4 +1,4 @@
-/* Files of tokens of one, two or four bytes: windows of them, each read when it is wanted. */
+/* Files of tokens of one, two or four bytes: windows of tokens, read on demand. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -11,7 +11,8 @@ static const char call[] = "ls_tokens_dataset";
 typedef struct tokens_state {
     char *path;
     ls_source source;
-    char *bytes; /* of a gzipped file, inflated, whose size is the source's then; NULL: they are read from the source */
+    char *bytes; /* contents of a gzipped file, inflated; the source then has their size. NULL: tokens are read from the
+                    source */
     int64_t context, stride, skip;
     size_t width;
 } tokens_state;
@@ -23,9 +24,9 @@ static int64_t token_at(const char *bytes, int64_t index, size_t width) {
 }
 
 /*
- * The bytes of a sample are read into its row of the targets, which is larger: context + 1 tokens of at most 4 bytes,
- * and room for `context` of 8. Then the row of the inputs is filled, and the targets' from its end, where each token is
- * put behind the bytes that are still to be read.
+ * Reads the bytes of a sample into its row of the targets, which is larger: context + 1 tokens of at most 4 bytes, and
+ * room for `context` elements of 8 bytes. Then fills the row of the inputs, and the row of the targets from its end, so
+ * that each token is written past the bytes that are still to be read.
  */
 static ls_status tokens_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     const tokens_state *state = self->state;
@@ -70,7 +71,7 @@ static ls_status check_options(const ls_tokens_options *options) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: tokens of %d bytes: they have 1, 2 or 4", call, options->width);
 }
 
-/* How many samples the file has. */
+/* Computes the number of samples in the file. */
 static ls_status count_samples(const tokens_state *state, int64_t *count) {
     const ls_source *source = &state->source;
     const int64_t size = (int64_t)source->size - state->skip, width = (int64_t)state->width;
@@ -88,13 +89,16 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     return LS_OK;
 }
 
-/* Any bytes are tokens, also those that gzipped files begin with: so the name says that it is one. */
+/*
+ * Checks the file name: the contents cannot tell, because tokens may have any bytes, including the magic number of
+ * gzip.
+ */
 static bool is_gzipped(const char *path) {
     const size_t length = path != NULL ? strlen(path) : 0;
     return length > 3 && strcmp(path + length - 3, ".gz") == 0;
 }
 
-/* All bytes that the source gives. */
+/* Reads all bytes of the source. */
 static ls_status inflate_all(tokens_state *state) {
     enum { FIRST = 1 << 16 };
     size_t capacity = 0, size = 0, got = 0;

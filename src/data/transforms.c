@@ -2,7 +2,7 @@
 #include "data/dataset.h"
 #include "tensor/scope.h"
 
-/* Sends one sample through, to see what the chain makes of it. */
+/* Runs one sample through the chain to learn the resulting shape and dtype. */
 static ls_status find_layout(ls_dataset *dataset) {
     if (dataset->count == 0) {
         return LS_OK;
@@ -21,7 +21,8 @@ static ls_status find_layout(ls_dataset *dataset) {
     return LS_OK;
 }
 
-/* What only its maker holds is changed; what others have taken over stays as they know it. */
+/* Returns the data set itself if the caller is its only owner; otherwise a view, since other owners keep it unchanged.
+ */
 static ls_dataset *to_be_changed(ls_dataset *dataset) {
     return dataset->owners.made && dataset->owners.references == 1 ? dataset
                                                                    : ls_dataset_subset(dataset, 0, dataset->count);
@@ -66,7 +67,7 @@ ls_dataset *ls_dataset_concurrent(ls_dataset *given) {
     return dataset;
 }
 
-/* numbers: factor and shift, so that the whole is one product and one sum. */
+/* numbers: factor and shift, so that scaling is one product and one sum. */
 static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;

@@ -1,4 +1,4 @@
-/* Data sets made of other data sets, whose samples they share: parts of one, and several one after the other. */
+/* Data sets that share the samples of other data sets: parts of one, and concatenations of several. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 typedef struct part_state {
     ls_dataset *whole;
     int64_t first;
-    int64_t *numbers; /* in the whole, of each sample; NULL: they are first, first + 1, ... */
+    int64_t *numbers; /* sample numbers in the whole data set; NULL: first, first + 1, ... */
 } part_state;
 
 static ls_status part_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
@@ -41,8 +41,10 @@ static void part_free_state(ls_dataset *self) {
     ls_dataset_drop(state->whole);
 }
 
-/* `count` samples of the whole, with its transforms. Takes the caller's reference to the whole and the memory of
- * `numbers`, also when it fails. */
+/*
+ * Makes a part of `count` samples of the whole, with its transforms. Takes ownership of the reference to the whole and
+ * of `numbers`, also on failure.
+ */
 static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, int64_t count) {
     static const ls_dataset_type type = {
         .name = "part", .state_size = sizeof(part_state), .fetch = part_fetch, .free_state = part_free_state};
@@ -77,7 +79,7 @@ ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count)
     return part_of(dataset, first, NULL, count);
 }
 
-/* A copy of the numbers of samples, all of which are there; NULL with the error set. */
+/* Copies the numbers of samples, and checks that they exist. Returns NULL with an error. */
 static int64_t *copy_numbers(const ls_dataset *dataset, const int64_t *indices, int64_t count) {
     if (count < 0 || (indices == NULL && count > 0)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_select: %lld indices%s", (long long)count,
@@ -111,9 +113,9 @@ ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64
     return part_of(dataset, 0, numbers, count);
 }
 
-/* ---- parts at random --------------------------------------------------------------------------------------------- */
+/* ---- random parts ------------------------------------------------------------------------------------------------ */
 
-#define SPLIT_STREAM UINT64_MAX /* of random numbers: no epoch of a loader has it */
+#define SPLIT_STREAM UINT64_MAX /* the stream of random numbers: no epoch of a loader uses it */
 
 static ls_status check_fractions(const double *fractions, int count) {
     double sum = 0;
@@ -124,13 +126,15 @@ static ls_status check_fractions(const double *fractions, int count) {
         }
         sum += fractions[i];
     }
-    return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* or the parts might have more samples than there are */
+    return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* otherwise the parts might have more samples than the whole */
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: the fractions add up to %.13g, must be 1", sum);
 }
 
-/* How many samples the part has: its fraction, rounded down, and one of those that are left over for each of the first
- * parts in turn. */
+/*
+ * Returns the number of samples of a part: its fraction, rounded down. The remaining samples go to the first parts, one
+ * each.
+ */
 static int64_t part_size(int64_t samples, const double *fractions, int count, int part) {
     int64_t left = samples;
     for (int i = 0; i < count; i++) {
@@ -154,7 +158,7 @@ static ls_status split(ls_dataset *dataset, const double *fractions, int count, 
     return LS_OK;
 }
 
-/* With a reference to the data set. */
+/* The caller holds a reference to the data set. */
 static ls_status split_at_random(ls_dataset *dataset, const double *fractions, int count, uint64_t seed,
                                  ls_dataset **parts) {
     LS_TRY(check_fractions(fractions, count));
@@ -191,14 +195,14 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
     return status;
 }
 
-/* ---- one after the other ----------------------------------------------------------------------------------------- */
+/* ---- concatenation ----------------------------------------------------------------------------------------------- */
 
 typedef struct concat_state {
     ls_dataset **parts;
     int count;
 } concat_state;
 
-/* Samples of these shapes and dtypes are alike. */
+/* Returns whether samples of these shapes and dtypes are alike. */
 static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dtype) {
     return a_dtype == b_dtype && a.ndim == b.ndim && memcmp(a.size, b.size, (size_t)a.ndim * sizeof *a.size) == 0;
 }
@@ -225,8 +229,10 @@ static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *r
     return LS_OK;
 }
 
-/* The samples of a batch that are in one part, whose first is number `first` of all. `scratch` has room for three
- * numbers of each. */
+/*
+ * Fetches the samples of a batch that belong to one part; the part's first sample is number `first` of all. `scratch`
+ * has room for three numbers per sample.
+ */
 static ls_status fetch_part(ls_dataset *part, int64_t first, const ls_samples *samples, int64_t *scratch,
                             ls_tensor *input, ls_tensor *target) {
     int64_t *rows = scratch, *numbers = rows + samples->count, *places = numbers + samples->count;
@@ -293,7 +299,7 @@ static ls_status compare_samples(int part, int other, const char *which, ls_shap
                    ls_shape_describe(a.ndim, a.size).text, ls_dtype_name(a_dtype));
 }
 
-/* What a sample of all of them looks like. One without samples fits to any. */
+/* Determines the common layout of the samples. A part without samples fits any layout. */
 static ls_status find_layout(ls_dataset *const *parts, int count, ls_sample_layout *layout) {
     int like = -1;
     *layout = parts[0]->layout;
@@ -314,7 +320,7 @@ static ls_status find_layout(ls_dataset *const *parts, int count, ls_sample_layo
     return LS_OK;
 }
 
-/* With references to the parts, which the data set takes when it is made. */
+/* The new data set takes the references to the parts. */
 static ls_dataset *concat(ls_dataset *const *parts, int count) {
     static const ls_dataset_type type = {.name = "concatenation",
                                          .state_size = sizeof(concat_state),

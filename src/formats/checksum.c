@@ -1,7 +1,7 @@
 /*
- * XXH3, from xxHash's header. It tells any damage from what was written, two files can be compared by it, and it is
- * fifteen times as fast as BLAKE2b. It does not guard against who changes a file on purpose: he could write the
- * checksum, too.
+ * XXH3, from xxHash's header. It detects any accidental damage, it can serve to compare two files, and it is fifteen
+ * times as fast as BLAKE2b. It does not protect against deliberate changes: an attacker could also replace the
+ * checksum.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>

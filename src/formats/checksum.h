@@ -7,16 +7,16 @@
 
 #include "base/status.h"
 
-#define LS_CHECKSUM_TEXT 33 /* 128 bits in hexadecimal digits, and a NUL */
+#define LS_CHECKSUM_TEXT 33 /* 128 bits in hexadecimal digits, and the final zero byte */
 
-/* Of bytes that come piece by piece. */
+/* The checksum of bytes that arrive piece by piece. */
 typedef struct ls_checksum ls_checksum;
 
-/* NULL and an error without memory. */
+/* Returns NULL, with an error, if out of memory. */
 ls_checksum *ls_checksum_new(const char *call);
 void ls_checksum_free(ls_checksum *sum);
 void ls_checksum_add(ls_checksum *sum, const void *bytes, size_t size);
-/* Of all bytes so far; more may come. */
+/* Writes the checksum of all bytes so far. More bytes may follow. */
 void ls_checksum_get(const ls_checksum *sum, int64_t *bytes, char text[LS_CHECKSUM_TEXT]);
 
 void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]);

@@ -17,7 +17,7 @@ static ls_status csv_error(const ls_csv_reader *reader, const char *what) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Makes room for more of the line that begins the buffer. */
+/* Makes room for more bytes of the line at the start of the buffer. */
 static ls_status grow(ls_csv_reader *reader) {
     if (reader->capacity >= LINE_LIMIT) {
         return csv_error(reader, "a line has more than 16 MiB");
@@ -32,7 +32,10 @@ static ls_status grow(ls_csv_reader *reader) {
     return LS_OK;
 }
 
-/* More of the file. Only UTF-8 is read: other encodings have zero bytes, which would end fields early. */
+/*
+ * Reads more of the file. Only UTF-8 is read: text in UTF-16 or UTF-32 contains zero bytes, which would end fields
+ * early.
+ */
 static ls_status refill(ls_csv_reader *reader) {
     if (reader->next > 0) {
         reader->filled -= reader->next;
@@ -56,8 +59,10 @@ static ls_status refill(ls_csv_reader *reader) {
     return LS_OK;
 }
 
-/* The newline that ends the row at `from`, one in quotes is none; NULL: the buffer has none. A row has `*fields`, in
- * `*lines` of the file. */
+/*
+ * Finds the newline that ends the row at `from`; newlines in quotes do not count. Returns NULL if the buffer does not
+ * contain it. Stores the number of fields of the row, and the number of its lines in the file.
+ */
 static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, int64_t *lines) {
     bool quoted = false, begins = true; /* a field */
     *fields = 1;
@@ -85,7 +90,7 @@ static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, 
     return NULL;
 }
 
-/* Cuts out the next row that is not a blank line; `*fields` in it, 0 at the end of the file. */
+/* Cuts out the next row that is not a blank line. Stores its number of fields, or 0 at the end of the file. */
 ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields) {
     for (;;) {
         int64_t lines = 0;
@@ -116,7 +121,7 @@ ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields) {
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 
-/* Takes the text up to the closing quote, undoing doubled ones. */
+/* Reads the text up to the closing quote, and replaces doubled quotes by single ones. */
 static ls_status read_quoted(ls_csv_reader *reader, ls_csv_field *field) {
     char *to = ++reader->at;
     field->text = to;
@@ -137,7 +142,7 @@ static ls_status read_quoted(ls_csv_reader *reader, ls_csv_field *field) {
     return LS_OK;
 }
 
-/* Spaces around the text do not belong to it. */
+/* Reads a field without quotes. Spaces around the text are dropped. */
 static void read_plain(ls_csv_reader *reader, ls_csv_field *field) {
     field->text = reader->at;
     while (reader->at < reader->end && *reader->at != reader->separator) {
@@ -172,7 +177,7 @@ bool ls_csv_is_empty(const ls_csv_field *field) {
     return field->text[strspn(field->text, " \t")] == '\0';
 }
 
-/* A name or a text: a quote in the middle of one would end it elsewhere for other programs. */
+/* Checks a name or a text: other programs would end it at a quote in the middle. */
 ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *field) {
     return field->quoted || strchr(field->text, '"') == NULL
                ? LS_OK
@@ -181,9 +186,9 @@ ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *fie
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
-enum { NAME_ROOM = 64, NAMES_ROOM = 200 }; /* of names in messages */
+enum { NAME_ROOM = 64, NAMES_ROOM = 200 }; /* sizes for names in messages */
 
-/* Reads the header, or nothing if there is none. The present row is the first one. */
+/* Reads the header, if there is one. The current row is the first one. */
 static ls_status read_header(ls_csv_reader *reader, const ls_csv_options *options, ls_csv_columns *columns) {
     if (options->no_header) {
         return LS_OK;
@@ -204,7 +209,7 @@ static ls_status read_header(ls_csv_reader *reader, const ls_csv_options *option
     return LS_OK;
 }
 
-/* For messages: the name of a column, shortened if it is long. */
+/* Returns the name of a column for messages, shortened if it is long. */
 static const char *column_name(const ls_csv_columns *columns, int index, char name[NAME_ROOM]) {
     const char *at = columns->names;
     for (int i = 0; at != NULL && i < index; i++) {
@@ -218,7 +223,7 @@ static const char *column_name(const ls_csv_columns *columns, int index, char na
     return name;
 }
 
-/* For messages: the names of all columns, as many as there is room for. */
+/* Lists the names of the columns for messages, as many as fit. */
 static void list_columns(const ls_csv_columns *columns, char list[NAMES_ROOM]) {
     size_t length = 0;
     const char *at = columns->names;
@@ -232,7 +237,7 @@ static void list_columns(const ls_csv_columns *columns, char list[NAMES_ROOM]) {
     }
 }
 
-/* The column of that name, or, if no column has it, of that number. */
+/* Finds the column by name, or, if no column has this name, by number. */
 ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
                              int *index) {
     int found = 0;
@@ -259,7 +264,7 @@ ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *
                    reader->source.path, found == 0 ? "no" : "more than one", NAME_ROOM - 1, wanted, list);
 }
 
-/* An error about the field of a column in the present row. */
+/* Sets an error about the field of a column in the current row. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what) {
     char name[NAME_ROOM];
     return ls_fail(LS_ERR_FORMAT, "%s: %s, line %lld, column \"%s\"%s", reader->source.call, reader->source.path,
@@ -275,7 +280,7 @@ ls_status ls_csv_check_width(const ls_csv_reader *reader, const ls_csv_columns *
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* Some editors begin UTF-8 files with a mark. */
+/* Skips the byte order mark, with which some editors begin UTF-8 files. */
 static ls_status skip_mark(ls_csv_reader *reader) {
     static const char byte_order_mark[] = "\xEF\xBB\xBF";
     LS_TRY(refill(reader));
@@ -285,7 +290,7 @@ static ls_status skip_mark(ls_csv_reader *reader) {
     return LS_OK;
 }
 
-/* Goes to the first row. */
+/* Reads the first row. */
 ls_status ls_csv_begin(ls_csv_reader *reader, const ls_csv_options *options, ls_csv_columns *columns) {
     LS_TRY(skip_mark(reader));
     LS_TRY(ls_csv_next_row(reader, &columns->count));
@@ -295,7 +300,7 @@ ls_status ls_csv_begin(ls_csv_reader *reader, const ls_csv_options *options, ls_
     return read_header(reader, options, columns);
 }
 
-/* The row after the header, which may be the first one. */
+/* Reads the row after the header, which is the first row if there is no header. */
 ls_status ls_csv_first_row(ls_csv_reader *reader, const ls_csv_columns *columns, int *fields) {
     *fields = columns->count;
     return columns->names != NULL ? ls_csv_next_row(reader, fields) : LS_OK;

@@ -51,7 +51,7 @@ char *ls_elements_begin(const ls_element *element, void *memory, int64_t count) 
     return (char *)memory + (size_t)count * (ls_dtype_size(element->dtype) - element->bytes);
 }
 
-/* An element of the file, which is little-endian. Those of 64 bits keep their bits. */
+/* Returns an element of the file, which is little-endian. 64-bit elements keep their bits. */
 static int64_t value_at(const ls_element *element, const char *from) {
     uint64_t bits = 0;
     memcpy(&bits, from, element->bytes);
@@ -63,7 +63,8 @@ ls_status ls_elements_widen(const ls_element *element, void *memory, int64_t cou
                             const char *what) {
     const char *from = ls_elements_begin(element, memory, count);
     const size_t width = ls_dtype_size(element->dtype);
-    for (int64_t i = 0; element->widened && i < count; i++) { /* the file's are at the end, so none is overwritten */
+    for (int64_t i = 0; element->widened && i < count;
+         i++) { /* the file's elements are at the end: none is overwritten */
         const int64_t value = value_at(element, from + (size_t)i * element->bytes);
         if (value < 0 && !element->is_signed) {
             return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s: element %" PRId64 " is %" PRIu64 ", which i64 cannot hold",

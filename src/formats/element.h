@@ -1,6 +1,7 @@
 /*
- * The types of elements in .npy and safetensors files, and the dtypes of the tensors that hold their values. A tensor
- * has no dtype for some integers of files: these are widened to one that holds all values, u64 only if the values fit.
+ * The types of elements in .npy and safetensors files, and the dtypes of the tensors that hold their values. Tensors
+ * have no dtype for some integer types of files. Such elements are widened to a dtype that holds all values, u64 only
+ * if the values fit.
  */
 #ifndef LS_FORMATS_ELEMENT_H
 #define LS_FORMATS_ELEMENT_H
@@ -10,25 +11,28 @@
 #include "base/status.h"
 
 typedef struct ls_element {
-    const char *safetensors; /* its name there */
-    const char *numpy;       /* its name there, without the byte order; NULL: it has none */
+    const char *safetensors; /* its name in safetensors files */
+    const char *numpy;       /* its name in .npy files, without the byte order; NULL: the format lacks the type */
     ls_dtype dtype;          /* of the tensor */
-    bool widened;            /* the tensor has another dtype than the file */
-    bool is_signed;          /* of widened ones */
+    bool widened;            /* the tensor's dtype differs from the file's */
+    bool is_signed;          /* for widened types */
     uint8_t bytes;           /* in the file */
 } ls_element;
 
-/* The type of that name; NULL: no tensor can hold its values. */
+/* Returns the type with this name. Returns NULL if no tensor can hold its values. */
 const ls_element *ls_element_of_safetensors(const char *name);
 const ls_element *ls_element_of_numpy(const char *name);
-/* The type of the elements of a tensor. */
+/* Returns the type of the elements of a tensor. */
 const ls_element *ls_element_of_dtype(ls_dtype dtype);
 
-/* Where in the memory of a tensor of `count` elements its elements of the file are read to, for ls_elements_widen. */
+/*
+ * Returns the address in the memory of a tensor of `count` elements at which the file's elements must be stored for
+ * ls_elements_widen.
+ */
 char *ls_elements_begin(const ls_element *element, void *memory, int64_t count);
 /*
- * Makes elements of the tensor of those of the file, in place. Fails with LS_ERR_UNSUPPORTED if a value does not fit,
- * with a message that begins with `call` and `what`.
+ * Converts the file's elements to the tensor's, in place. Fails with LS_ERR_UNSUPPORTED if a value does not fit. The
+ * message begins with `call` and `what`.
  */
 ls_status ls_elements_widen(const ls_element *element, void *memory, int64_t count, const char *call, const char *what);
 

@@ -16,10 +16,10 @@
 
 enum {
     FLUSH_AT = 1 << 16,   /* bytes */
-    FIRST_ROOM = 1 << 17, /* scalars never need more */
-    KEPT_MOST = 1 << 20,  /* bytes that wait for room on the disk */
+    FIRST_ROOM = 1 << 17, /* enough for scalars */
+    KEPT_MOST = 1 << 20,  /* limit of the bytes that wait for disk space */
     NAME_ATTEMPTS = 10000,
-    GRAPH_PRODUCER = 22 /* the version of TensorFlow's graphs that PyTorch's writer names, too */
+    GRAPH_PRODUCER = 22 /* the version of TensorFlow's graphs that PyTorch's writer also names */
 };
 
 #define FLUSH_SECONDS 10
@@ -27,7 +27,7 @@ enum {
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* Four bits at a time: a table that fits on a line, and fast enough beside what writes the messages. */
+/* Works four bits at a time: the table fits on a line, and the speed suffices compared with the making of messages. */
 uint32_t ls_record_checksum(const void *bytes, size_t size) {
     static const uint32_t table[16] = {
         0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
@@ -43,7 +43,7 @@ uint32_t ls_record_checksum(const void *bytes, size_t size) {
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
-/* Cuts off what the last write left of a record: nobody could read on behind it. */
+/* Truncates the part of a record that a failed write left: no reader could read past it. */
 static bool cut(ls_events *events) {
     events->torn = events->torn && ftruncate(events->fd, (off_t)events->size) != 0;
     return !events->torn;
@@ -60,7 +60,7 @@ static bool write_all(int fd, const uint8_t *bytes, size_t size) {
     return true;
 }
 
-/* All or nothing: records that could not be written stay. */
+/* Writes all records or none. Records that could not be written are kept. */
 static ls_status flush(const char *call, ls_events *events) {
     ls_proto *records = &events->records;
     events->flushed = ls_clock_seconds();
@@ -116,7 +116,7 @@ ls_proto *ls_events_begin(ls_events *events, int64_t step) {
         records->used += LS_RECORD_HEAD;
     }
     ls_proto_double(records, LS_EVENT_WALL_TIME, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
-    if (step != 0) { /* which is left out, as protobuf.dev says of numbers that are 0 */
+    if (step != 0) { /* protobuf.dev: numbers that are 0 are left out */
         ls_proto_integer(records, LS_EVENT_STEP, step);
     }
     return records;
@@ -130,7 +130,7 @@ ls_proto *ls_events_begin_value(ls_events *events, const char *tag, int64_t step
     return records;
 }
 
-/* Around the event that begins at `record`. */
+/* Frames the event that begins at `record`. */
 static void put_frame(ls_proto *records, size_t record) {
     uint8_t *head = records->bytes + record;
     const uint64_t size = records->used - record - LS_RECORD_HEAD;
@@ -164,8 +164,8 @@ ls_status ls_events_end(const char *call, ls_events *events) {
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /*
- * As TensorBoard's own writers name it, so that files sort by when they were made. The last number tells apart those
- * that one process makes in one second.
+ * The name follows TensorBoard's own writers, so that files sort by creation time. The last number distinguishes files
+ * that one process makes within a second.
  */
 static ls_status open_file(const char *call, ls_events *events, const char *folder, const char *suffix) {
     char host[256] = "";
@@ -259,7 +259,7 @@ ls_status ls_events_close(ls_events *events) {
     return status;
 }
 
-/* ---- what goes into it ------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) {
     static const char call[] = "ls_events_scalar";
@@ -268,7 +268,7 @@ ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, dou
     return ls_events_end(call, events);
 }
 
-/* A tensor of one text without axes, for TensorBoard's text plugin. */
+/* Puts a scalar tensor of one string, for TensorBoard's text plugin. */
 ls_status ls_events_text(ls_events *events, const char *tag, int64_t step, const char *text) {
     static const char call[] = "ls_events_text";
     LS_TRY(ls_events_check(call, events, tag));

@@ -1,7 +1,6 @@
 /*
  * TensorBoard's event files: records in the framing of TFRecord, each with one Event (tensorflow/core/util/event.proto
- * and framework/summary.proto; the numbers of fields below are theirs). The messages are put together by hand
- * (protobuf.h).
+ * and framework/summary.proto define the field numbers below). The messages are encoded by hand (protobuf.h).
  */
 #ifndef LS_FORMATS_EVENTS_H
 #define LS_FORMATS_EVENTS_H
@@ -11,10 +10,10 @@
 #include "base/status.h"
 #include "formats/protobuf.h"
 
-/* A record: its length (64 bits, little-endian), a checksum of that, the event, a checksum of it. */
+/* A record: its length (64 bits, little-endian), a checksum of the length, the event, a checksum of the event. */
 enum { LS_RECORD_HEAD = 12, LS_RECORD_FOOT = 4 };
 
-/* CRC32C (RFC 3720), masked as TFRecord wants it: turned by 15 bits, plus a constant. */
+/* Returns the CRC32C (RFC 3720), masked as in TFRecord: rotated by 15 bits, plus a constant. */
 uint32_t ls_record_checksum(const void *bytes, size_t size);
 
 enum {
@@ -24,7 +23,7 @@ enum {
     LS_EVENT_GRAPH = 4, /* GraphDef, as bytes */
     LS_EVENT_SUMMARY = 5,
     LS_SUMMARY_VALUE = 1,
-    LS_VALUE_TAG = 1, /* Summary.Value: one of those behind the tag, and metadata */
+    LS_VALUE_TAG = 1, /* Summary.Value: the tag, one of the values that follow it here, and metadata */
     LS_VALUE_SIMPLE = 2,
     LS_VALUE_OLD_HISTOGRAM = 3,
     LS_VALUE_IMAGE = 4,
@@ -54,24 +53,27 @@ enum {
 struct ls_events {
     int fd;
     char *path;
-    uint64_t size;      /* of the file: whole records */
-    bool torn;          /* the file may have a part of a record behind them */
-    ls_proto records;   /* not in the file yet, and at the end the one that is being made */
-    size_t record;      /* where that begins */
+    uint64_t size;      /* size of the file: whole records only */
+    bool torn;          /* the file may have a part of a record after them */
+    ls_proto records;   /* records that are not in the file yet; the last one may be incomplete */
+    size_t record;      /* where the last record begins */
     double flush_every; /* seconds */
-    double flushed;     /* when, by ls_clock_seconds */
+    double flushed;     /* time of the last flush, by ls_clock_seconds */
 };
 
-/* LS_ERR_ARGUMENT for a writer or a tag that is NULL; and for a tensor that is, or is gone. */
+/* Fails with LS_ERR_ARGUMENT if the writer, the tag or the tensor is NULL, with LS_ERR_STATE if the tensor was freed.
+ */
 ls_status ls_events_check(const char *call, const ls_events *events, const char *tag);
 ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor);
 
-/* Between these two the fields of an event are put into events->records; the second closes the messages that are open,
- * and says what went wrong meanwhile. No record is left of an event that failed. */
+/*
+ * Between these two calls, the caller puts the fields of an event into events->records. ls_events_end closes the open
+ * messages and returns the first error. It drops the record if the event failed.
+ */
 ls_proto *ls_events_begin(ls_events *events, int64_t step);
 ls_status ls_events_end(const char *call, ls_events *events);
 
-/* The first, with a summary and its one value open, which has the tag already. */
+/* Does the same as ls_events_begin, and opens a summary and its one value, with the tag. */
 ls_proto *ls_events_begin_value(ls_events *events, const char *tag, int64_t step);
 
 #endif

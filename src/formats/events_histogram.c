@@ -18,12 +18,12 @@ enum {
     HISTOGRAM_BUCKETS = 7
 };
 
-/* 0, and both ways the powers of 1.1 from 1e-12 to 1e20, and the largest number. */
+/* 0, the powers of 1.1 from 1e-12 to 1e20 and their negatives, and the largest number with both signs. */
 enum { SIDE = 775, LIMITS = 2 * SIDE + 1 };
 
 typedef struct histogram {
     double limits[LIMITS];  /* upwards */
-    double buckets[LIMITS]; /* how many numbers are below limits[i] and not below limits[i - 1] */
+    double buckets[LIMITS]; /* the count of numbers x with limits[i - 1] <= x < limits[i] */
     double min, max, count, sum, sum_squares;
 } histogram;
 
@@ -41,7 +41,7 @@ static void make_limits(histogram *all) {
     }
 }
 
-/* The first bucket whose limit is above the value; of the largest number the last. */
+/* Returns the first bucket whose limit is above the value. The largest number belongs to the last bucket. */
 static int bucket_of(const histogram *all, double value) {
     int low = 0, high = LIMITS - 1;
     while (low < high) {
@@ -55,7 +55,7 @@ static int bucket_of(const histogram *all, double value) {
     return low;
 }
 
-/* False for the first number that is not finite, which has no bucket. */
+/* Returns false if the number is not finite: it has no bucket. */
 static bool count_one(histogram *all, double value) {
     if (!isfinite(value)) {
         return false;
@@ -69,8 +69,10 @@ static bool count_one(histogram *all, double value) {
     return true;
 }
 
-/* What lies before the first bucket with something in it, but one that tells where that begins, and behind the last is
- * left out. */
+/*
+ * Leaves out empty buckets at both ends, but keeps one before the first filled bucket, because it marks where that
+ * bucket begins.
+ */
 static void put_histogram(ls_proto *to, const histogram *all) {
     int first = bucket_of(all, all->min);
     const int end = bucket_of(all, all->max) + 1;

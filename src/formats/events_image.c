@@ -1,4 +1,4 @@
-/* Images, as PNG (ISO/IEC 15948) without filters: what zlib makes of the rows, and four chunks around it. */
+/* Images as PNG (ISO/IEC 15948) without filters: the rows, compressed by zlib, in four chunks. */
 #include <zlib.h>
 
 #include "base/memory.h"
@@ -9,10 +9,10 @@
 /* Summary.Image. */
 enum { IMAGE_HEIGHT = 1, IMAGE_WIDTH = 2, IMAGE_COLORSPACE = 3, IMAGE_ENCODED = 4 };
 
-/* PNG's name for as many channels: gray, colours, colours and opacity. */
+/* PNG's color type by the number of channels: gray, colors, colors and opacity. */
 static const int8_t color_types[5] = {-1, 0, -1, 2, 6};
 
-/* Pixels on the host, channel by channel: floats, or else bytes. */
+/* Pixels on the host, channel by channel: floats or bytes. */
 typedef struct picture {
     size_t channels, height, width;
     const float *floats;
@@ -23,7 +23,7 @@ static uint8_t byte_of(float value) {
     return (uint8_t)(255 * (value > 0 ? value < 1 ? value : 1 : 0) + 0.5F); /* NaN: 0 */
 }
 
-/* The filter of a row, none, and its pixels, one behind the other. */
+/* Writes the filter type of a row (none), then its pixels one after another. */
 static void make_row(const picture *from, size_t y, uint8_t *row) {
     *row++ = 0;
     for (size_t x = 0; x < from->width; x++) {
@@ -40,7 +40,7 @@ static void put_big_endian(uint8_t *bytes, size_t value) {
     }
 }
 
-/* A chunk whose contents are put between the two. `begin` says where it begins. */
+/* Begins a chunk. The caller puts the contents between begin and end. Returns where the chunk begins. */
 static size_t begin_chunk(ls_proto *to, const char type[5]) {
     ls_proto_append(to, "\0\0\0", 4);
     ls_proto_append(to, type, 4);
@@ -67,7 +67,7 @@ static void zlib_free(void *user, void *memory) {
     ls_free(memory);
 }
 
-/* All rows, one behind the other. */
+/* Compresses all rows, one after another. */
 static bool deflate_rows(ls_proto *to, z_stream *stream, const picture *from, uint8_t *row, size_t row_size) {
     const size_t most = deflateBound(stream, from->height * row_size);
     if (!ls_proto_reserve(to, most)) {
@@ -86,7 +86,7 @@ static bool deflate_rows(ls_proto *to, z_stream *stream, const picture *from, ui
     return code == Z_STREAM_END;
 }
 
-/* Without memory `to` fails. */
+/* If out of memory, `to` fails. */
 static void put_rows(ls_proto *to, const picture *from) {
     const size_t row_size = 1 + from->width * from->channels;
     z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_free};
@@ -102,8 +102,7 @@ static void put_rows(ls_proto *to, const picture *from) {
 }
 
 static void put_png(ls_proto *to, const picture *from) {
-    uint8_t header[13] = {
-        [8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits; neither filtered nor interlaced */
+    uint8_t header[13] = {[8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits; no filters, not interlaced */
     put_big_endian(header, from->width);
     put_big_endian(header + 4, from->height);
     ls_proto_append(to, "\x89PNG\r\n\x1a\n", 8);

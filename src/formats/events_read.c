@@ -1,4 +1,4 @@
-/* Reading event files: records one by one, and of each event what it has under which tag. */
+/* Reads event files: records one by one, and the tags and values of each event. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct events_reader {
     ls_source source;
     uint8_t *bytes; /* a window of the file */
     size_t room, from, until;
-    uint64_t offset; /* in the file, of bytes[from] */
+    uint64_t offset; /* file offset of bytes[from] */
     ls_status (*each)(const ls_events_item *item, void *user);
     void *user;
 } events_reader;
@@ -27,7 +27,7 @@ static ls_status fail_record(const events_reader *in, const char *reason) {
                    reason);
 }
 
-/* The window begins with what is unread and has room for `size` bytes. */
+/* Moves the unread bytes to the start of the window, and makes room for `size` bytes. */
 static ls_status make_room(events_reader *in, size_t size) {
     const size_t room = size > FIRST_ROOM ? size : FIRST_ROOM;
     if (in->from > 0) {
@@ -46,7 +46,7 @@ static ls_status make_room(events_reader *in, size_t size) {
     return LS_OK;
 }
 
-/* Brings the next `size` bytes into the window, if the file has as many. */
+/* Reads until the window has `size` bytes, if the file has this number of bytes. */
 static ls_status want(events_reader *in, size_t size, bool *there) {
     size_t got = 0;
     *there = size <= in->source.size - in->offset;
@@ -66,7 +66,7 @@ static bool is_checked(const uint8_t *bytes, size_t size) {
     return check == ls_record_checksum(bytes, size);
 }
 
-/* The event of the next record, whole; `there` is false where the file ends. */
+/* Reads the next record's event completely. `there` is false at the end of the file. */
 static ls_status next_event(events_reader *in, size_t *size, bool *there) {
     uint64_t length;
     LS_TRY(want(in, LS_RECORD_HEAD, there));
@@ -96,7 +96,7 @@ static bool is_bytes(const ls_proto_field *field, int number) {
     return field->number == number && field->wire == LS_PROTO_BYTES;
 }
 
-/* What a tensor says of the one number in it, if it has one. */
+/* The one number in a tensor, if it has one. */
 typedef struct tensor_number {
     uint64_t dtype;
     ls_proto_field shape, content, floats, doubles;
@@ -137,7 +137,7 @@ static const char *parse_tensor(ls_proto_view from, ls_events_item *item) {
     return from.damaged ? not_fitting : NULL;
 }
 
-/* What TensorBoard's plug-ins make of tensors that are not a number. */
+/* The kinds of values that TensorBoard's plug-ins store in tensors of more than one number. */
 static const struct {
     const char *name;
     ls_events_kind kind;
@@ -162,7 +162,10 @@ static const char *parse_metadata(ls_proto_view from, ls_events_kind *kind) {
     return from.damaged ? not_fitting : reason;
 }
 
-/* Its text, ended by a zero, for which it moves over a byte of the length before it; NULL where it is not UTF-8. */
+/*
+ * Returns the text of a field with a final zero byte. To make room, it moves the text one byte ahead, over the length.
+ * Returns NULL if the text is not UTF-8.
+ */
 static const char *text_of(const ls_proto_field *field) {
     char *text = (char *)field->bytes - 1;
     memmove(text, field->bytes, field->size);
@@ -175,7 +178,7 @@ static const char *text_of(const ls_proto_field *field) {
     return at == text + field->size ? text : NULL;
 }
 
-/* A field of a value that says what it has; of several the last counts. */
+/* Reads a field with the contents of a value. If there are several, the last one counts. */
 static const char *parse_content(const ls_proto_field *field, ls_events_item *item) {
     float value;
     switch (field->number) {
@@ -232,7 +235,7 @@ static ls_status give_values(const events_reader *in, ls_proto_view summary, con
     return summary.damaged ? fail_record(in, not_fitting) : LS_OK;
 }
 
-/* The time and the step may stand behind what they are of. */
+/* Reads the time and the step first: they may come after the values in the event. */
 static ls_status give_event(const events_reader *in, ls_proto_view event) {
     ls_events_item item = {.kind = LS_EVENTS_OTHER, .tag = ""};
     ls_proto_view from = event;

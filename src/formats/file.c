@@ -21,14 +21,14 @@ static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
 }
 
-/* A pipe has no size that what it says could be held against; some devices never end. */
+/* Refuses pipes and devices: a pipe has no size to check the contents against, and some devices never end. */
 static ls_status check_kind(const ls_source *source, const struct stat *status, bool pipes) {
     return S_ISREG(status->st_mode) || (pipes && S_ISFIFO(status->st_mode))
                ? LS_OK
                : ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", source->call, source->path, kind_of(status->st_mode));
 }
 
-/* Opening a device may do something, and opening a pipe waits: so what it is is looked at before, too. */
+/* Checks the kind of the file before it opens it, too: opening a device may have effects, and opening a pipe blocks. */
 static ls_status open_file(ls_source *source, bool pipes) {
     struct stat status;
     if (stat(source->path, &status) == 0) {
@@ -67,7 +67,7 @@ static ls_status fail_read(const ls_source *source) {
     return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", source->call, source->path, strerror(errno));
 }
 
-/* Some of the next bytes; none where the file ends. */
+/* Reads some of the next bytes; 0 bytes at the end of the file. */
 static ls_status read_inflating(ls_source *source, void *bytes, size_t size, size_t *got) {
     const int count = gzread(source->inflating, bytes, (unsigned)size);
     int code = Z_OK;
@@ -80,7 +80,7 @@ static ls_status read_inflating(ls_source *source, void *bytes, size_t size, siz
         return ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", source->call,
                        source->path);
     }
-    const char *words = strstr(reason, ": "); /* behind the number of the descriptor */
+    const char *words = strstr(reason, ": "); /* after the number of the descriptor */
     return code == Z_ERRNO ? fail_read(source)
                            : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path,
                                      words != NULL ? words + 2 : reason);
@@ -176,7 +176,7 @@ ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, c
 
 enum { NAME_ATTEMPTS = 100 };
 
-/* Renaming would replace what programs open in its place, /dev/null for one. */
+/* Refuses targets that other programs open, such as /dev/null: renaming would replace them. */
 static ls_status check_target(const char *call, const char *path) {
     struct stat status;
     if (lstat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
@@ -186,8 +186,8 @@ static ls_status check_target(const char *call, const char *path) {
 }
 
 /*
- * A file that was not there before, so that nobody who may write in the folder can have put a link in its place. The
- * descriptor, or -1 with errno.
+ * Creates a file that did not exist before, so that no other user with write access to the folder can have put a link
+ * there. Returns the descriptor, or -1 with errno.
  */
 static int create_temporary(const char *path, char *temporary, size_t size) {
     int fd = -1;
@@ -252,14 +252,14 @@ bool ls_sync_folder(const char *path) {
     return synced;
 }
 
-/* Syncs the folder that holds the path: only then is a new name on disk. */
+/* Syncs the folder that holds the path: otherwise a new name may be lost in a crash. */
 static bool sync_parent(const char *path) {
-    char copy[PATH_MAX]; /* no file has a longer name */
+    char copy[PATH_MAX]; /* file names cannot be longer */
     snprintf(copy, sizeof copy, "%s", path);
     return ls_sync_folder(dirname(copy));
 }
 
-/* ---- past the page cache ----------------------------------------------------------------------------------------- */
+/* ---- direct I/O -------------------------------------------------------------------------------------------------- */
 
 enum { BLOCK = 1 << 19, DISK_BLOCK = 4096 }; /* half a MiB stays in a second-level cache; 4 KiB suits every disk */
 
@@ -268,7 +268,7 @@ static bool set_direct(int fd, bool direct) {
     return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* Writes all, the usual way from where the direct one is refused or leaves off within a disk's block. */
+/* Writes all bytes. If a direct write is refused or ends within a disk block, continues with ordinary writes. */
 static ls_status write_bytes(const char *call, const ls_new_file *file, const unsigned char *bytes, size_t size) {
     const int fd = fileno(file->stream);
     bool direct = size % DISK_BLOCK == 0 && set_direct(fd, true);
@@ -288,12 +288,12 @@ static ls_status write_bytes(const char *call, const ls_new_file *file, const un
     return good ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write %s: %s", call, file->path, strerror(errno));
 }
 
-/* The checksum is made here, while the bytes are near. */
+/* Computes the checksum here, while the bytes are in the cache. */
 static ls_status write_block(const char *call, ls_new_file *file) {
     if (file->sum != NULL) {
         ls_checksum_add(file->sum, file->block, file->held);
     }
-    const size_t whole = file->held == BLOCK ? BLOCK : 0; /* a file's small rest is not worth a disk's attention */
+    const size_t whole = file->held == BLOCK ? BLOCK : 0; /* a small rest of a file is not worth a direct write */
     LS_TRY(write_bytes(call, file, file->block, whole));
     LS_TRY(write_bytes(call, file, file->block + whole, file->held - whole));
     file->held = 0;
@@ -320,7 +320,7 @@ ls_status ls_file_pass_cache(const char *call, ls_new_file *file) {
     return file->block != NULL ? LS_OK : ls_fail_memory(call, BLOCK);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* ---- commit and folders ------------------------------------------------------------------------------------------ */
 
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) {
     if (file->block != NULL) {
@@ -357,7 +357,7 @@ ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, 
                : ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, file->path);
 }
 
-/* Returns 0, or the reason as a value of errno. `sync`: its parent is synced even if the folder was there before. */
+/* Returns 0 or an errno value. If `sync` is set, syncs the parent even if the folder existed before. */
 static int make_one_folder(const char *path, bool sync) {
     struct stat about;
     const bool made = mkdir(path, 0777) == 0;
@@ -369,7 +369,7 @@ static int make_one_folder(const char *path, bool sync) {
 }
 
 ls_status ls_folder_make(const char *call, const char *path) {
-    char part[PATH_MAX + 1] = ""; /* a path that is cut is too long all the same */
+    char part[PATH_MAX + 1] = ""; /* a truncated path is too long in any case */
     int reason = 0;
     for (const char *end = path; reason == 0 && *end != '\0';) {
         end += 1 + strcspn(end + 1, "/");

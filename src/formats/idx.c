@@ -10,9 +10,9 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { PART = 1 << 15 }; /* bytes read at a time: a multiple of every width */
+enum { PART = 1 << 15 }; /* bytes per read: a multiple of every width */
 
-/* How the elements of each type code are stored, and what they become. */
+/* The stored type of the elements of each type code, and the resulting dtype. */
 typedef struct idx_type {
     unsigned char code;
     size_t width;
@@ -43,7 +43,7 @@ static uint64_t read_big_endian(const unsigned char *bytes, size_t width) {
 typedef struct idx_header {
     const idx_type *type;
     ls_shape shape;
-    size_t bytes; /* of the elements, as the file stores them */
+    size_t bytes; /* of the elements in the file */
 } idx_header;
 
 static ls_status fail_amount(const char *path, const idx_header *header, const char *amount) {
@@ -61,7 +61,7 @@ static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_h
                          path);
 }
 
-/* The header, which is believed as far as the file can be large enough for what it promises. */
+/* Reads the header. Checks that the file can be large enough for the promised elements. */
 static ls_status read_header(ls_source *source, idx_header *header) {
     const char *path = source->path;
     unsigned char bytes[4 + 4 * LS_MAX_DIMS];
@@ -86,7 +86,7 @@ static ls_status read_header(ls_source *source, idx_header *header) {
     return header->bytes > ls_source_most(source) ? fail_amount(path, header, "more") : LS_OK;
 }
 
-/* Elements `first` and on. */
+/* Decodes elements from number `first` on. */
 static void decode(const idx_type *type, const unsigned char *from, size_t count, void *to, size_t first) {
     const size_t width = type->width;
     if (type->dtype == LS_U8) {
@@ -112,7 +112,10 @@ static void decode(const idx_type *type, const unsigned char *from, size_t count
     }
 }
 
-/* Bytes that end with an element, or with the file: which must not go on behind the last one. */
+/*
+ * Reads the elements. Reads end at the boundary of an element, or of the file. The file must end after the last
+ * element.
+ */
 static ls_status read_elements(ls_source *source, const idx_header *header, void *elements) {
     unsigned char part[PART];
     size_t got;
@@ -173,7 +176,7 @@ static size_t encode(const ls_tensor *tensor, const idx_type *type, unsigned cha
     const unsigned char *from = ls_host_data(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++, from += type->width) {
         for (size_t byte = type->width; byte-- > 0;) {
-            *at++ = from[byte]; /* little-endian memory, written from its high end */
+            *at++ = from[byte]; /* the memory is little-endian: write the highest byte first */
         }
     }
     return (size_t)(at - to);

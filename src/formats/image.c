@@ -75,7 +75,7 @@ ls_tensor *ls_image_read(const char *path, int64_t channels) {
 
 /* ---- pixels ------------------------------------------------------------------------------------------------------ */
 
-/* Luma of ITU-R BT.601, in 16 bits behind the point, in place. */
+/* Computes luma (ITU-R BT.601) in fixed point with 16 fractional bits, in place. */
 static void make_gray(ls_raster *picture) {
     const unsigned char *from = picture->pixels;
     for (int64_t i = 0; i < picture->height * picture->width; i++, from += 3) {
@@ -84,15 +84,15 @@ static void make_gray(ls_raster *picture) {
     picture->channels = 1;
 }
 
-/* From which pixels of a line a pixel of another is made, and with what weights. */
+/* The range of source pixels, and their weights, for each pixel of a resized line. */
 typedef struct taps {
-    int32_t *weights; /* `width` for each pixel; together they are 1 << WEIGHT_BITS */
+    int32_t *weights; /* `width` for each pixel; their sum is 1 << WEIGHT_BITS */
     int64_t *first;
     int64_t *count;
     int64_t width;
 } taps;
 
-enum { WEIGHT_BITS = 22 }; /* and 8 of a pixel, and the sign */
+enum { WEIGHT_BITS = 22 }; /* leaves 8 bits for a pixel, and the sign */
 
 static void free_taps(taps *t) {
     ls_free(t->weights);
@@ -109,8 +109,8 @@ static int64_t clamp(double x, int64_t most) {
 }
 
 /*
- * A triangle round the middle of each pixel: it reaches to the middles beside it, in pixels of the larger of the two
- * lines. It is what Pillow's BILINEAR does, to the bit.
+ * Triangle filter: it extends to the centers of the neighboring pixels, measured in pixels of the shorter line. The
+ * result is bit-identical to Pillow's BILINEAR.
  */
 static void weigh(int64_t from, int64_t to, int64_t index, taps *t) {
     const double scale = (double)from / (double)to, reach = scale > 1 ? scale : 1;
@@ -144,7 +144,9 @@ static ls_status make_taps(const char *call, int64_t from, int64_t to, taps *t) 
     return LS_OK;
 }
 
-/* Pixels `begin` to `end` - 1 of a line, `made_step` bytes apart, from a line whose pixels are `step` apart. */
+/*
+ * Computes pixels `begin` to `end` - 1 of a line, `made_step` bytes apart, from a line whose pixels are `step` apart.
+ */
 static void resize_line(const taps *t, int64_t begin, int64_t end, const unsigned char *line, int64_t step,
                         unsigned char *made, int64_t made_step) {
     for (int64_t i = begin; i < end; i++) {
@@ -159,7 +161,9 @@ static void resize_line(const taps *t, int64_t begin, int64_t end, const unsigne
     }
 }
 
-/* Along the rows into `narrow`, then along the columns: of as many columns at a time as the picture has. */
+/*
+ * Resizes along the rows into `narrow`, then along the columns, for at most as many columns at once as the picture has.
+ */
 static void resize(const ls_raster *picture, const taps *rows, const taps *columns, int64_t height, int64_t width,
                    unsigned char *narrow, unsigned char *planes) {
     const int64_t channels = picture->channels, part = picture->width;
@@ -215,7 +219,7 @@ ls_status ls_raster_put(const char *call, ls_raster *picture, int64_t channels, 
     } else {
         LS_TRY(put_resized(call, picture, height, width, planes));
     }
-    for (int64_t c = picture->channels; c < channels; c++) { /* of gray ones, as often as wanted */
+    for (int64_t c = picture->channels; c < channels; c++) { /* copies a gray channel as often as needed */
         memcpy(planes + c * height * width, planes, (size_t)(height * width));
     }
     return LS_OK;

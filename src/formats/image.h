@@ -9,8 +9,8 @@
 ls_status ls_raster_read(const char *call, const char *path, ls_raster *picture);
 
 /*
- * Writes it, which loses its colours where one channel is wanted, in `channels` planes of [height, width], resized
- * where it has another size: bilinear, each pixel the mean of those under it where it becomes smaller.
+ * Writes the picture into `channels` planes of [height, width]. Converts colors to gray for one channel. Resizes if the
+ * size differs: bilinear; when shrinking, each pixel is a weighted mean of the pixels that it covers.
  */
 ls_status ls_raster_put(const char *call, ls_raster *picture, int64_t channels, int64_t height, int64_t width,
                         unsigned char *planes);

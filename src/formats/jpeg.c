@@ -11,7 +11,7 @@
 
 #include "base/library.h"
 
-/* What is wanted of libjpeg. */
+/* The functions of libjpeg that this file uses. */
 typedef struct libjpeg_functions {
     __typeof__(&jpeg_std_error) std_error;
     __typeof__(&jpeg_CreateDecompress) create;
@@ -25,7 +25,7 @@ typedef struct libjpeg_functions {
 
 static ls_library library = {.use = "JPEG images",
                              .title = "libjpeg",
-#if JPEG_LIB_VERSION >= 90 /* the number of the file is that of the interface */
+#if JPEG_LIB_VERSION >= 90 /* the library's file name has the number of its interface */
                              .package = "libjpeg9",
                              .files = {"libjpeg.so.9"},
 #elif JPEG_LIB_VERSION >= 80
@@ -46,13 +46,13 @@ const void *ls_libjpeg_open(void) {
 }
 
 enum {
-    MOST_SCANS = 500, /* of progressive files; each goes over the whole picture. libjpeg-turbo's own advice */
+    MOST_SCANS = 500, /* of progressive files, as libjpeg-turbo advises: each scan covers the whole picture */
     MOST_PIXELS =
-        1024, /* of a byte: a block of 64 takes a bit of the largest component, and that may be twice as much */
+        1024, /* per byte: a block of 64 takes a bit of the largest component, and that may be twice as large */
     INK = 4   /* components of cyan, magenta, yellow and black */
 };
 
-/* libjpeg knows it by its first member. What fails jumps out, with the status set. */
+/* libjpeg gets a pointer to the first member. After a failure, the callbacks longjmp out with the status set. */
 typedef struct jpeg_reader {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
@@ -80,7 +80,10 @@ static _Noreturn void on_error(j_common_ptr state) {
     leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged JPEG file: %s", r->file->call, r->file->path, message));
 }
 
-/* Programs write some files against the standard without harm to the picture; after any other warning it has holes. */
+/*
+ * Some programs write files that violate the standard without harm to the picture. After any other warning, the picture
+ * has holes.
+ */
 static void on_message(j_common_ptr state, int level) {
     static const int harmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR, JWRN_TOO_MUCH_DATA};
     jpeg_reader *r = reader_of(state);
@@ -120,13 +123,13 @@ static void begin(jpeg_reader *r) {
     state->progress = &r->progress;
     r->jpeg->mem_src(state, r->file->bytes, (unsigned long)r->file->size);
     (void)r->jpeg->read_header(state, TRUE);
-    if (state->arith_code) { /* whose bits have no least number for a block */
+    if (state->arith_code) { /* arithmetic coding has no minimum number of bits per block */
         leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file with arithmetic coding, which is not read",
                          r->file->call, r->file->path));
     }
 }
 
-/* Ink that is stored, as Adobe's programs do, as what it leaves of the light. */
+/* Converts CMYK to RGB. The file stores inverted ink (the remaining light), as Adobe's programs do. */
 static void ink_to_light(const unsigned char *ink, size_t width, unsigned char *light) {
     for (size_t i = 0; i < width; i++) {
         const unsigned char *here = ink + INK * i;
@@ -161,7 +164,7 @@ static void read_picture(jpeg_reader *r) {
     (void)r->jpeg->finish(state);
 }
 
-/* What setjmp leaves without a value are locals: this has none. */
+/* This function has no locals, because setjmp leaves changed locals indeterminate. */
 static void run(jpeg_reader *r) {
     if (setjmp(r->out) == 0) {
         read_picture(r);

@@ -48,7 +48,10 @@ bool ls_json_end(ls_json *json, size_t size) {
     return ls_json_position(json) == size || fail(json, "nothing but space after its end");
 }
 
-/* Whether entry `*count` follows, of an object or an array with those marks; false at its end, and on failure. */
+/*
+ * Returns whether entry `*count` of an object or array with these delimiters follows. Returns false at its end and on
+ * failure.
+ */
 static bool next_entry(ls_json *json, int64_t *count, char open, char close) {
     const bool first = *count == 0;
     if (first && !ls_json_expect(json, open)) {
@@ -72,7 +75,7 @@ bool ls_json_key(ls_json *json, int64_t *count, const char **key) {
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* The four hexadecimal digits of an escape; UINT32_MAX where they are none. */
+/* Returns the four hexadecimal digits of an escape, or UINT32_MAX if they are not hexadecimal. */
 static uint32_t read_unit(const char *at) {
     uint32_t unit = 0;
     for (int i = 0; i < 4; i++) {
@@ -100,7 +103,9 @@ static char *put_character(char *to, uint32_t c) {
     return to;
 }
 
-/* The character of an escape with digits, of two where it takes a surrogate pair; false where it is none, or zero. */
+/*
+ * Reads the character of a \u escape, or of two escapes for a surrogate pair. Returns false if it is invalid or zero.
+ */
 static bool read_digits(ls_json *json, uint32_t *c) {
     *c = read_unit(json->at);
     if (*c == UINT32_MAX) {
@@ -116,7 +121,7 @@ static bool read_digits(ls_json *json, uint32_t *c) {
     return *c != 0 && (*c < 0xd800 || *c > 0xdfff);
 }
 
-/* An escape, after its backslash. */
+/* Reads an escape, after its backslash. */
 static bool read_escape(ls_json *json, char **to) {
     static const char from[] = "\"\\/bfnrt", into[] = "\"\\/\b\f\n\r\t";
     const char kind = *json->at++;
@@ -197,7 +202,7 @@ static size_t count_digits(const char *at) {
     return strspn(at, "0123456789");
 }
 
-/* The length of the number that the text begins with; 0: there is none. strtod alone would take more for a number. */
+/* Returns the length of the number at the start of the text, or 0. strtod alone would accept more than JSON does. */
 static size_t number_length(const char *text) {
     const char *at = text + (*text == '-');
     const size_t whole = count_digits(at);
@@ -288,7 +293,7 @@ static void begin_line(const ls_json_writer *json) {
     fprintf(json->stream, "\n%*s", json->depth, "");
 }
 
-/* What precedes a value. */
+/* Writes the separators and the key before a value. */
 static void begin_value(ls_json_writer *json, const char *key) {
     if (json->depth > 0) {
         fputs(json->empty ? "" : ",", json->stream);

@@ -20,36 +20,38 @@
 #include <stdio.h>
 
 /*
- * Kept texts lie one after the other up to `packed`, which never passes `at`: decoded, with its zero byte, a text takes
- * no more bytes than it took between quotes.
+ * Strings that are kept lie one after the other up to `packed`, which never passes `at`: a decoded string with its
+ * final zero byte takes at most as many bytes as the string and its quotes took.
  */
 typedef struct ls_json {
     char *begin;
     char *at;
     char *packed;
-    const char *expected; /* NULL while nothing has failed */
-    char mark[4];         /* what `expected` may point to */
+    const char *expected; /* NULL until a failure */
+    char mark[4];         /* buffer for `expected` */
 } ls_json;
 
-/* A reader of a text that ends with a zero byte. */
+/* Returns a reader of a text that ends with a zero byte. */
 static inline ls_json ls_json_of(char *text) {
     return (ls_json){.begin = text, .at = text, .packed = text};
 }
 
-/* The offset of the next byte. */
+/* Returns the offset of the next byte. */
 static inline size_t ls_json_position(const ls_json *json) {
     return (size_t)(json->at - json->begin);
 }
 
-/* Skips space, and the mark if it comes next. Not an error otherwise. */
+/* Skips white space, and the mark if it comes next. A missing mark is not an error. */
 bool ls_json_accept(ls_json *json, char mark);
 bool ls_json_expect(ls_json *json, char mark);
 
-/* A text, valid as long as the text that is read; and one that is valid until the next one is read. */
+/*
+ * Reads a string. The first is valid as long as the text that is read, the second only until the next string is read.
+ */
 bool ls_json_text(ls_json *json, const char **text);
 bool ls_json_word(ls_json *json, const char **word);
 
-/* An integer that is not negative, and any integer. */
+/* Reads an integer: non-negative, and of any sign. */
 bool ls_json_size(ls_json *json, int64_t *size);
 bool ls_json_integer(ls_json *json, int64_t *integer);
 bool ls_json_number(ls_json *json, double *number);
@@ -58,30 +60,35 @@ bool ls_json_flag(ls_json *json, bool *flag);
 /* Skips a value of any kind. */
 bool ls_json_skip(ls_json *json);
 
-/* The next key of an object (a word), or the next item of an array; false at the end, too. `*count` begins with 0. */
+/*
+ * Moves to the next key of an object (a word), or to the next item of an array. Returns false also at the end. `*count`
+ * starts at 0.
+ */
 bool ls_json_key(ls_json *json, int64_t *count, const char **key);
 bool ls_json_item(ls_json *json, int64_t *count);
 
-/* Whether nothing but space follows, up to `size` bytes from the beginning. */
+/* Returns whether only white space follows, up to `size` bytes from the start. */
 bool ls_json_end(ls_json *json, size_t size);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Writes one value a line, indented by a space a level. Errors are the stream's. */
+/* Writes one value per line, indented by a space per level. Errors stay in the stream. */
 typedef struct ls_json_writer {
     FILE *stream;
     int depth;
-    bool empty; /* nothing was written at this level yet */
+    bool empty; /* nothing has been written at this level */
 } ls_json_writer;
 
-/* A value in an object has a key, UTF-8; elsewhere the key is NULL. ls_json_open begins an object '{' or an array '[',
- * and ls_json_close ends it. */
+/*
+ * A value in an object has a key (UTF-8); otherwise the key is NULL. ls_json_open begins an object '{' or an array '[',
+ * and ls_json_close ends it.
+ */
 void ls_json_open(ls_json_writer *json, const char *key, char mark);
 void ls_json_close(ls_json_writer *json, char mark);
 void ls_json_put_text(ls_json_writer *json, const char *key, const char *text);
 void ls_json_put_integer(ls_json_writer *json, const char *key, int64_t integer);
 void ls_json_put_flag(ls_json_writer *json, const char *key, bool flag);
-/* A finite number, which is read back as the same bits. */
+/* Writes a finite number. Reading returns the same bits. */
 void ls_json_put_number(ls_json_writer *json, const char *key, double number);
 
 #endif

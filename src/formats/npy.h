@@ -1,7 +1,7 @@
 /*
- * NumPy's .npy format, as its documentation (numpy.lib.format) describes it: a mark, a version, the length of the
- * header, the header, which is a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}, and the
- * elements. An archive of them is .npz.
+ * NumPy's .npy format, as documented in numpy.lib.format: a magic string, a version, the length of the header, the
+ * header (a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}), and the elements. A .npz file
+ * is an archive of .npy files.
  */
 #ifndef LS_FORMATS_NPY_H
 #define LS_FORMATS_NPY_H
@@ -9,27 +9,33 @@
 #include "formats/element.h"
 #include "formats/file.h"
 
-/* What a header says. */
+/* The contents of a header. */
 typedef struct ls_npy_header {
     const ls_element *element;
     bool big_endian;
-    bool fortran_order; /* the first index moves fastest */
+    bool fortran_order; /* the first index varies fastest */
     ls_shape shape;
     size_t bytes; /* of the elements */
 } ls_npy_header;
 
-/* Reads `text`, of `size` bytes with a zero byte behind them. LS_ERR_FORMAT, or LS_ERR_UNSUPPORTED for elements that no
- * tensor can hold, beginning with the source's call and path. */
+/*
+ * Parses `text`, which has `size` bytes and a final zero byte. Fails with LS_ERR_FORMAT, or with LS_ERR_UNSUPPORTED for
+ * elements that no tensor can hold. The message begins with the source's call and path.
+ */
 ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, ls_npy_header *header);
 
-/* The array that the source gives, up to its end: a reference of the caller's, on the CPU; NULL on failure, with
- * LS_ERR_UNSUPPORTED if no tensor can hold it. */
+/*
+ * Reads the source to its end as an array on the CPU. The caller owns the result. Returns NULL on failure, with
+ * LS_ERR_UNSUPPORTED if no tensor can hold the array.
+ */
 ls_tensor *ls_npy_read_source(ls_source *source);
 
-enum { LS_NPY_HEAD = 512 }; /* no more for as many axes as a tensor has */
+enum { LS_NPY_HEAD = 512 }; /* enough for the largest number of axes of a tensor */
 
-/* Writes what comes before the elements of `tensor`; returns its size, 0 with LS_ERR_ARGUMENT for a dtype that NumPy
- * does not have. */
+/*
+ * Writes the bytes before the elements of `tensor`, and returns their number. Returns 0 with LS_ERR_ARGUMENT for a
+ * dtype that NumPy does not have.
+ */
 size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_HEAD]);
 
 #endif

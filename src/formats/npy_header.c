@@ -21,7 +21,7 @@ static void skip_space(header_parser *p) {
     }
 }
 
-/* Whether this mark comes next, which is then behind. */
+/* Skips the mark if it comes next, and returns whether it did. */
 static bool accept(header_parser *p, char mark) {
     skip_space(p);
     const bool found = *p->at == mark;
@@ -34,7 +34,7 @@ static ls_status expect(header_parser *p, char mark) {
     return accept(p, mark) ? LS_OK : fail_at(p, expected);
 }
 
-/* A text between quotes of either kind, without escapes, of less than `room` bytes. */
+/* Reads a text in single or double quotes, without escapes, shorter than `room` bytes. */
 static ls_status read_text(header_parser *p, char *text, size_t room) {
     skip_space(p);
     const char quote = *p->at;
@@ -88,7 +88,7 @@ static ls_status read_order(header_parser *p, ls_npy_header *header) {
     return fail_at(p, "True or False");
 }
 
-/* An integer that is not negative; Python 2 put an L behind large ones. */
+/* Reads a non-negative integer. Python 2 wrote an L after large integers. */
 static ls_status read_size(header_parser *p, int64_t *size) {
     skip_space(p);
     const char *first = p->at;
@@ -105,7 +105,7 @@ static ls_status read_size(header_parser *p, int64_t *size) {
     return LS_OK;
 }
 
-/* (), (2,) or (2, 3): parentheses round one number alone would be that number. */
+/* Reads a Python tuple: (), (2,) or (2, 3). (2) is not a tuple in Python. */
 static ls_status read_shape(header_parser *p, ls_npy_header *header) {
     ls_shape *shape = &header->shape;
     LS_TRY(expect(p, '('));
@@ -125,7 +125,7 @@ static ls_status read_shape(header_parser *p, ls_npy_header *header) {
     return LS_OK;
 }
 
-/* The entries, in any order, each once. */
+/* Reads the entries: any order, each exactly once. */
 static ls_status read_entries(header_parser *p, ls_npy_header *header) {
     static const struct {
         const char *name;
@@ -171,7 +171,7 @@ ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, l
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* As NumPy writes them: version 1.0, spaces up to a multiple of 64 bytes, and a newline. */
+/* NumPy's layout: version 1.0, padded with spaces to a multiple of 64 bytes, and a newline. */
 size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_HEAD]) {
     enum { FRONT = 10, ALIGNMENT = 64 };
     const ls_dtype dtype = ls_dtype_of(tensor);

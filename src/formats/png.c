@@ -9,7 +9,7 @@
 #include "base/library.h"
 #include "formats/file.h"
 
-/* What is wanted of libpng. */
+/* The functions of libpng that this file uses. */
 typedef struct libpng_functions {
     __typeof__(&png_create_read_struct) create_read_struct;
     __typeof__(&png_create_info_struct) create_info_struct;
@@ -48,7 +48,7 @@ const void *ls_libpng_open(void) {
     return ls_library_get(&library);
 }
 
-/* libpng calls back with this. What fails jumps out, with the status set. */
+/* The state of libpng's callbacks. After a failure, they longjmp out with the status set. */
 typedef struct png_reader {
     const ls_encoded *file;
     const libpng_functions *png;
@@ -65,7 +65,7 @@ static _Noreturn void leave(png_reader *r, ls_status status) {
     longjmp(r->out, 1);
 }
 
-/* Called back with libpng's object only. */
+/* For callbacks, which receive only libpng's object. */
 static const libpng_functions *opened(void) {
     return (const libpng_functions *)library.pointers;
 }
@@ -90,7 +90,7 @@ static void give_bytes(png_structp state, png_bytep bytes, size_t size) {
     r->at += size;
 }
 
-/* Of the chunks only those that make the picture are read: texts and profiles may be inflated to any size. */
+/* Reads only the chunks that make up the picture: texts and profiles may inflate to any size. */
 static void begin(png_reader *r) {
     const libpng_functions *png = r->png;
     r->state = png->create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
@@ -105,7 +105,7 @@ static void begin(png_reader *r) {
     png->read_info(r->state, r->info);
 }
 
-/* All kinds of picture become bytes of gray, or of red, green and blue, without opacity. */
+/* Converts all kinds of pictures to bytes of gray, or of red, green and blue, without opacity. */
 static void read_picture(png_reader *r) {
     const libpng_functions *png = r->png;
     png_uint_32 width, height;
@@ -135,7 +135,7 @@ static void read_picture(png_reader *r) {
     png->read_end(r->state, NULL);
 }
 
-/* What setjmp leaves without a value are locals: this has none. */
+/* This function has no locals, because setjmp leaves changed locals indeterminate. */
 static void run(png_reader *r) {
     if (setjmp(r->out) == 0) {
         read_picture(r);

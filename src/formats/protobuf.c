@@ -91,7 +91,7 @@ static bool is_text(const char *text) {
 
 void ls_proto_text(ls_proto *to, int field, const char *text) {
     const size_t size = text != NULL ? strlen(text) : 0;
-    if (!ls_proto_reserve(to, size)) { /* before a look at each character */
+    if (!ls_proto_reserve(to, size)) { /* before the check of each character */
         return;
     }
     if (text == NULL || !is_text(text)) {
@@ -109,7 +109,7 @@ void ls_proto_begin(ls_proto *to, int field) {
     to->open[to->depth++] = to->used;
 }
 
-/* The length goes before what it is of, and takes as much room as it needs. */
+/* Writes the length before the contents. It takes a varying number of bytes. */
 void ls_proto_end(ls_proto *to) {
     const size_t begun = to->open[--to->depth], size = to->used - begun;
     uint8_t length[VARINT_MOST];
@@ -156,7 +156,7 @@ static bool read_field(ls_proto_view *from, ls_proto_field *field) {
             return false;
         }
         break;
-    default: /* groups, which nobody writes any more */
+    default: /* groups, which are obsolete */
         return false;
     }
     if (size > (size_t)(from->end - from->at)) {

@@ -1,7 +1,7 @@
 /*
- * The wire format of protocol buffers (protobuf.dev, "Encoding"), as far as event files need it: fields put behind each
- * other, and walked. By hand, since both together are less than two hundred lines, and writing the messages would take
- * hardly fewer calls with protobuf-c, which is one more library, and a generator that every build would need.
+ * The wire format of protocol buffers (protobuf.dev, "Encoding"), as far as event files need it: appends and iterates
+ * fields. It is written by hand: both parts have less than two hundred lines. With protobuf-c, writing would take about
+ * as many calls, and the build would need one more library and a generator.
  */
 #ifndef LS_FORMATS_PROTOBUF_H
 #define LS_FORMATS_PROTOBUF_H
@@ -13,31 +13,33 @@
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 enum {
-    LS_PROTO_MOST = INT32_MAX, /* bytes: readers refuse more */
+    LS_PROTO_MOST = INT32_MAX, /* bytes: readers refuse larger messages */
     LS_PROTO_DEPTH = 8
 };
 
 typedef enum ls_proto_failure { LS_PROTO_NONE = 0, LS_PROTO_MEMORY, LS_PROTO_SIZE, LS_PROTO_TEXT } ls_proto_failure;
 
-/* Bytes that grow. What fails is remembered, and all that follows is left out, so that callers look once, at the end.
- * Zero is an empty one. */
+/*
+ * A growing buffer. It stores the first failure and then ignores all further calls, so that callers check only at the
+ * end. The zero value is an empty buffer.
+ */
 typedef struct ls_proto {
     uint8_t *bytes;
     size_t used, room;
-    size_t open[LS_PROTO_DEPTH]; /* where the contents of the messages that are open begin */
+    size_t open[LS_PROTO_DEPTH]; /* where the contents of the open messages begin */
     int depth;
     ls_proto_failure failure; /* the first */
-    size_t wanted;            /* the bytes that could not be had */
-    const char *text;         /* what is not UTF-8, lent; NULL: what should be one is NULL */
+    size_t wanted;            /* the size of the failed allocation */
+    const char *text;         /* the text that is not UTF-8, borrowed; NULL: the text was NULL */
 } ls_proto;
 
-/* Notes a failure of the caller's, unless there is one. */
+/* Records a failure of the caller, unless there was one before. */
 void ls_proto_fail(ls_proto *to, ls_proto_failure failure, size_t wanted);
 
-/* Room for so many bytes behind those that are used; false where something has failed. */
+/* Makes room for `size` more bytes. Returns false after a failure. */
 bool ls_proto_reserve(ls_proto *to, size_t size);
 
-/* Bytes without a field: elements of a packed one, and parts of a field that was begun. */
+/* Appends bytes without a field: elements of a packed field, or parts of an open field. */
 void ls_proto_append(ls_proto *to, const void *bytes, size_t size);
 
 void ls_proto_integer(ls_proto *to, int field, int64_t value);
@@ -45,7 +47,7 @@ void ls_proto_float(ls_proto *to, int field, float value);
 void ls_proto_double(ls_proto *to, int field, double value);
 void ls_proto_text(ls_proto *to, int field, const char *text);
 
-/* A field of bytes, a message for one: what is put between the two. */
+/* A field of bytes, such as a message: its contents are the bytes that are appended between the two calls. */
 void ls_proto_begin(ls_proto *to, int field);
 void ls_proto_end(ls_proto *to);
 
@@ -53,7 +55,7 @@ void ls_proto_end(ls_proto *to);
 
 enum { LS_PROTO_VARINT = 0, LS_PROTO_64 = 1, LS_PROTO_BYTES = 2, LS_PROTO_32 = 5 };
 
-/* What is left of a message. */
+/* The rest of a message. */
 typedef struct ls_proto_view {
     uint8_t *at, *end;
     bool damaged;
@@ -61,16 +63,16 @@ typedef struct ls_proto_view {
 
 typedef struct ls_proto_field {
     int number;
-    int wire;         /* one of the four */
-    uint64_t integer; /* of a varint */
-    uint8_t *bytes;   /* where the contents begin; at least one byte of the field is before them */
-    size_t size;      /* of them; 0 of a varint */
+    int wire;         /* one of the four wire types */
+    uint64_t integer; /* value of a varint */
+    uint8_t *bytes;   /* where the contents begin; at least one byte of the field precedes them */
+    size_t size;      /* of the contents; 0 for a varint */
 } ls_proto_field;
 
-/* The next field. False at the end, and where what is left is no field, which `damaged` tells. */
+/* Reads the next field. Returns false at the end, and also, with `damaged` set, if the rest is not a field. */
 bool ls_proto_next(ls_proto_view *from, ls_proto_field *field);
 
-/* The fields within the contents of a field. */
+/* Returns the fields in the contents of a field. */
 static inline ls_proto_view ls_proto_within(const ls_proto_field *field) {
     return (ls_proto_view){.at = field->bytes, .end = field->bytes + field->size};
 }

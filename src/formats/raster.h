@@ -21,8 +21,10 @@ typedef struct ls_encoded {
     size_t size;
 } ls_encoded;
 
-/* Allocates the pixels of a picture with picture->channels channels, if its size is possible. `most` is the largest
- * number of pixels that the file can hold. */
+/*
+ * Allocates the pixels of a picture with picture->channels channels, if its size is plausible. `most` is the largest
+ * number of pixels that the file can hold.
+ */
 ls_status ls_raster_allocate(const ls_encoded *file, size_t height, size_t width, size_t most, ls_raster *picture);
 
 #endif

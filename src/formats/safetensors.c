@@ -1,6 +1,6 @@
 /*
- * safetensors, as its documentation describes the format: the header's length (64 bits, little-endian), a JSON header
- * {name: {"dtype", "shape", "data_offsets"}, "__metadata__": {text: text}}, then the data, dense and without holes.
+ * The safetensors format: the header's length (64 bits, little-endian), a JSON header {name: {"dtype", "shape",
+ * "data_offsets"}, "__metadata__": {text: text}}, then the data, without gaps.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -40,7 +40,10 @@ static bool add_metadata(json_t *header, const char *const *metadata) {
     return json_object_set_new(header, LS_SAFETENSORS_METADATA, pairs) == 0 && good;
 }
 
-/* The header's text, padded with spaces so that the data is aligned; from malloc. NULL without memory. */
+/*
+ * Returns the text of the header, padded with spaces so that the data is aligned; from malloc. Returns NULL if out of
+ * memory.
+ */
 static char *make_header(const ls_named *tensors, int count, const char *const *metadata, size_t *size) {
     json_t *header = json_object();
     bool good = header != NULL && add_metadata(header, metadata);
@@ -126,7 +129,7 @@ void ls_safetensors_free(ls_safetensors *file) {
     ls_free(file);
 }
 
-/* The header's text, with a zero byte behind it. */
+/* Reads the text of the header, and appends a zero byte. */
 static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *length) {
     unsigned char bytes[LENGTH_SIZE];
     size_t got;
@@ -152,7 +155,7 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
-/* Bytes of a tensor that is not read. */
+/* Skips the bytes of a tensor that is not read. */
 static ls_status skip(ls_source *source, size_t size) {
     char part[PART];
     size_t got;
@@ -173,7 +176,7 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
         source->call, source->path, entry->name, entry->dtype);
 }
 
-/* LS_ERR_UNSUPPORTED if the tensor cannot hold a value. Then all bytes have been read, too. */
+/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. All its bytes are read in this case, too. */
 static ls_status read_elements(ls_source *source, const ls_safetensors_entry *entry, ls_tensor *tensor) {
     char what[512];
     size_t got;
@@ -206,7 +209,7 @@ static ls_status read_tensor(ls_source *source, const ls_safetensors_entry *entr
     return status == LS_ERR_UNSUPPORTED ? ls_named_set_refuse(source->call, tensors, entry->name) : status;
 }
 
-/* Side by side, in the order of the file: holes and overlaps are refused before. */
+/* Reads all tensors in the order of the file. Gaps and overlaps have been refused before. */
 static ls_status read_tensors(ls_source *source, const ls_safetensors_header *header, ls_safetensors *file) {
     LS_TRY(ls_named_set_reserve(source->call, &file->tensors, header->count));
     for (size_t i = 0; i < header->count; i++) {

@@ -15,11 +15,11 @@
 typedef struct parser {
     ls_json json;
     const char *path;
-    const char *tensor; /* whose entry this is, for messages; NULL: it is none */
-    const char *field;  /* of the entry */
+    const char *tensor; /* the tensor of this entry, for messages; NULL: not an entry of a tensor */
+    const char *field;  /* the current field of the entry */
 } parser;
 
-/* Names are as long as whoever wrote the file liked; a message has room for the beginning. */
+/* Names in files have any length. A message has room for the beginning of a name. */
 #define NAME "%.100s"
 
 static ls_status fail_at(const parser *p, const char *expected) {
@@ -144,7 +144,7 @@ static ls_status add_entry(ls_safetensors_header *header, ls_safetensors_entry *
     return LS_OK;
 }
 
-/* {"key": "value", ...}: the texts lie side by side, since nothing else is kept in between. */
+/* {"key": "value", ...}: the strings are adjacent in memory, because no other string is kept between them. */
 static ls_status read_metadata(parser *p, ls_safetensors_header *header) {
     if (header->metadata != NULL) {
         return fail_at(p, "one __metadata__ at most");
@@ -179,14 +179,14 @@ static ls_status read_item(parser *p, size_t data_size, ls_safetensors_header *h
     return read_entry(p, data_size, entry);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the whole header -------------------------------------------------------------------------------------------- */
 
 static int by_name(const void *left, const void *right) {
     const ls_safetensors_entry *a = left, *b = right;
     return strcmp(a->name, b->name);
 }
 
-/* By place; a tensor without elements comes before the one whose data begins there. */
+/* Orders by offset. A tensor without elements comes before a tensor with elements at the same offset. */
 static int by_place(const void *left, const void *right) {
     const ls_safetensors_entry *a = left, *b = right;
     return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin) : (a->end > b->end) - (a->end < b->end);

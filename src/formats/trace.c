@@ -1,6 +1,6 @@
 /*
- * Time lines in Chrome's trace event format (Trace Event Format, Google 2016): "X" events with begin and duration in
- * microseconds, a process per rank.
+ * Traces in Chrome's trace event format (Trace Event Format, Google 2016): "X" events with start and duration in
+ * microseconds, one process per rank.
  */
 #include <jansson.h>
 #include <lockstep/trace.h>
@@ -18,13 +18,13 @@ static const char call[] = "ls_trace_stop";
 
 static const char *const kind_names[LS_TRACE_KINDS] = {"user", "comm", "forward", "backward", "pipeline", "training"};
 
-/* What rank 0 must know of a rank. */
+/* What rank 0 needs to know about a rank. */
 typedef struct introduction {
     uint64_t count; /* spans */
     uint64_t lost;
-    uint64_t first; /* the earliest moment; UINT64_MAX: no span */
-    uint64_t now;   /* the rank's clock right behind a barrier */
-    char boot[40];  /* of the machine: ranks of one have one clock */
+    uint64_t first; /* earliest start; UINT64_MAX: no spans */
+    uint64_t now;   /* the rank's clock just after a barrier */
+    char boot[40];  /* boot id of the machine: ranks of one machine share a clock */
     char host[64];
 } introduction;
 
@@ -32,7 +32,7 @@ ls_status ls_trace_start(void) {
     if (ls_trace_present != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_trace_start: a trace runs already");
     }
-    if (ls_thread() == NULL) { /* its end frees the trace that nobody stops */
+    if (ls_thread() == NULL) { /* the end of the thread frees a trace that was not stopped */
         return ls_error_status();
     }
     return ls_trace_open() ? LS_OK : ls_fail_memory("ls_trace_start", sizeof(ls_trace));
@@ -57,14 +57,14 @@ static void introduce(const ls_trace *trace, introduction *own) {
 
 /* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 
-/* All ranks' spans, one rank behind the other. */
+/* All ranks' spans, in the order of the ranks. */
 typedef struct merged {
     const introduction *ranks;
     int size;
     const ls_trace_span_record *spans;
 } merged;
 
-/* What to add to a rank's clock to have rank 0's. */
+/* Returns the difference between rank 0's clock and a rank's clock. */
 static uint64_t shift_of(const merged *all, int rank) {
     const bool same = strcmp(all->ranks[rank].boot, all->ranks[0].boot) == 0;
     return same ? 0 : all->ranks[0].now - all->ranks[rank].now;
@@ -81,7 +81,7 @@ static uint64_t beginning(const merged *all) {
     return first;
 }
 
-/* Writes one event, which it takes, and what parts it from the one before. */
+/* Writes one event, and a separator unless it is the first. Takes ownership of `event`. */
 static bool write_event(FILE *stream, json_t *event, bool first) {
     const locale_t before = ls_locale_enter();
     const bool good = event != NULL && fputs(first ? "\n" : ",\n", stream) >= 0 &&
@@ -103,12 +103,15 @@ static bool write_name(FILE *stream, const introduction *own, int rank) {
                        rank == 0);
 }
 
-/* Microseconds, to the nanosecond. */
+/* Converts to microseconds, to the nanosecond. */
 static json_t *microseconds(uint64_t ns) {
     return json_real((double)ns / 1e3);
 }
 
-/* A name as JSON takes it: where it is not UTF-8 (it may have been cut), its ASCII. Another rank's need not end. */
+/*
+ * Returns a name as JSON. If it is not UTF-8 (it may have been truncated), only its ASCII characters remain. Names from
+ * other ranks may lack the final zero byte.
+ */
 static json_t *text_of(const char *name) {
     const size_t length = strnlen(name, LS_TRACE_NAME_CAPACITY);
     json_t *text = json_stringn(name, length);
@@ -161,7 +164,7 @@ static ls_status write_file(const char *path, const merged *all) {
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
-/* Brings all spans to rank 0, in `*spans`, which is allocated there. */
+/* Gathers all spans on rank 0 into `*spans`, allocated there. */
 static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction *ranks, ls_trace_span_record **spans) {
     const int size = ls_comm_size(comm);
     size_t *counts = ls_allocate_zeroed((size_t)size, sizeof *counts);
@@ -182,7 +185,7 @@ static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction
     return status;
 }
 
-/* What others say is believed as far as it is a number of spans and a text that ends. */
+/* Checks the values from other ranks: the number of spans must be possible, and the texts get a final zero byte. */
 static ls_status check(introduction *ranks, int size) {
     for (int rank = 0; rank < size; rank++) {
         ranks[rank].boot[sizeof ranks[rank].boot - 1] = '\0';
@@ -195,7 +198,7 @@ static ls_status check(introduction *ranks, int size) {
     return LS_OK;
 }
 
-/* All learn how rank 0 fared. */
+/* Sends rank 0's status to all ranks. */
 static ls_status tell(ls_comm *comm, ls_status status) {
     int32_t outcome = (int32_t)status;
     LS_TRY(ls_comm_broadcast(comm, &outcome, 1, LS_I32, 0, NULL));
@@ -239,7 +242,7 @@ ls_status ls_trace_stop(ls_comm *comm, const char *path) {
     ls_status status = ranks != NULL ? merge(comm, trace != NULL ? trace : &nothing, ranks, path)
                                      : ls_fail_memory(call, (size_t)ls_comm_size(comm) * sizeof *ranks);
     ls_free(ranks);
-    if (trace == NULL && status == LS_OK) { /* the others' part is done: nobody waits for this rank */
+    if (trace == NULL && status == LS_OK) { /* the other ranks have finished: none waits for this rank */
         status = ls_fail(LS_ERR_STATE, "%s: no trace runs on this rank: ls_trace_start begins one", call);
     }
     ls_trace_free(trace);

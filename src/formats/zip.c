@@ -12,9 +12,9 @@ enum {
     END_MARK = 0x06054b50,
     END64_MARK = 0x06064b50,
     LOCATOR_MARK = 0x07064b50,
-    LOCATOR = 20, /* bytes; that of 64 bits lies right before the end record */
+    LOCATOR = 20, /* bytes; the 64-bit record comes directly before the end record */
     END64 = 56,
-    EXTRA64 = 1, /* the extra field of a member's numbers of 64 bits */
+    EXTRA64 = 1, /* the extra field with a member's 64-bit numbers */
     STORED = 0,
     DEFLATED = 8,
     ENCRYPTED = 1, /* of the flags */
@@ -45,7 +45,7 @@ static ls_status fail_entry(const ls_source *source, const char *name, const cha
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* The record that ends the file, but for a comment of the length that it tells. */
+/* Finds the record at the end of the file. Only a comment may follow, whose length it contains. */
 static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t *at) {
     const size_t room = (size_t)LS_ZIP_END + COMMENT_LIMIT;
     const size_t size = source->size < room ? source->size : room;
@@ -71,12 +71,12 @@ static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t 
     return status;
 }
 
-/* Where the directory is, and how many members it has. */
+/* The offset of the directory, and its number of members. */
 typedef struct directory_place {
     uint64_t count, size, offset;
 } directory_place;
 
-/* Where a number does not fit into the end record, another record has all of them, in 64 bits. */
+/* If a number does not fit into the end record, another record has all numbers in 64 bits. */
 static ls_status read_end64(const ls_source *source, size_t at, directory_place *directory) {
     char locator[LOCATOR], end[END64];
     if (at < LOCATOR) {
@@ -88,7 +88,9 @@ static ls_status read_end64(const ls_source *source, size_t at, directory_place 
         return fail(source, "it lacks the record of its 64-bit numbers");
     }
     LS_TRY(ls_source_read_at(source, offset, end, END64));
-    /* The numbers of this part of the archive, and of that with the directory; members here, and in all. */
+    /*
+     * The numbers of this disk and of the directory's disk must be 0, and the members on this disk must be all members.
+     */
     if (get32(end) != END64_MARK || get32(end + 16) != 0 || get32(end + 20) != 0 ||
         get64(end + 24) != get64(end + 32)) {
         return fail(source, "the record of its 64-bit numbers is damaged");
@@ -113,7 +115,9 @@ static ls_status find_directory(const ls_source *source, directory_place *direct
                : fail(source, "its directory does not lie in it");
 }
 
-/* A number that does not fit into 32 bits is the next one in the extra field, `left` bytes of which are left. */
+/*
+ * Reads a number that does not fit into 32 bits: it is the next number of the extra field, which has `left` more bytes.
+ */
 static bool widen(size_t *number, const char **extra, size_t *left) {
     if (*number != UINT32_MAX) {
         return true;
@@ -127,7 +131,7 @@ static bool widen(size_t *number, const char **extra, size_t *left) {
     return true;
 }
 
-/* Looks for them among the extra fields; false where one is missing. */
+/* Reads the 64-bit numbers from the extra fields. Returns false if one is missing. */
 static bool read_numbers64(ls_zip_entry *entry, const char *extra, size_t left) {
     size_t size = 0;
     for (; left >= 4; extra += 4 + size, left -= 4 + size) {
@@ -144,7 +148,10 @@ static bool read_numbers64(ls_zip_entry *entry, const char *extra, size_t left) 
     return entry->size != UINT32_MAX && entry->packed != UINT32_MAX && entry->offset != UINT32_MAX;
 }
 
-/* The record at `*at` of the directory, `*left` bytes of which are left. Its name is moved to end with a zero byte. */
+/*
+ * Reads the record at `*at` of the directory, which has `*left` more bytes. Moves the name to make room for a final
+ * zero byte.
+ */
 static ls_status read_entry(const ls_source *source, char **at, size_t *left, ls_zip_entry *entry) {
     char *record = *at;
     if (*left < LS_ZIP_CENTRAL || get32(record) != CENTRAL_MARK) {
@@ -194,7 +201,7 @@ static int by_place(const void *left, const void *right) {
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-/* Names differ, and each member's bytes, with its header, end before the next one's, the last before `directory`. */
+/* Checks that names differ, and that each member ends before the next one's header, the last before `directory`. */
 static ls_status check_entries(ls_zip *zip, size_t directory) {
     if (zip->count == 0) {
         return LS_OK;
@@ -290,7 +297,7 @@ static ls_status copy_some(ls_zip_member *member, void *bytes, size_t size, size
     return LS_OK;
 }
 
-/* The end is where nothing comes any more: there all must have been as the directory says. */
+/* Reads from a member. At its end, the size and the checksum must agree with the directory. */
 static ls_status read_member(ls_source *self, void *bytes, size_t size, size_t *got) {
     ls_zip_member *member = (ls_zip_member *)self;
     const ls_zip_entry *entry = member->entry;
@@ -331,7 +338,7 @@ ls_status ls_zip_member_open(const ls_zip *zip, size_t index, ls_zip_member *mem
 }
 
 void ls_zip_member_close(ls_zip_member *member) {
-    (void)inflateEnd(&member->inflating); /* does nothing to one that was not begun */
+    (void)inflateEnd(&member->inflating); /* does nothing if inflating has not begun */
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -343,8 +350,10 @@ static char *put(char *to, uint32_t value, int width) {
     return to;
 }
 
-/* What both headers of a member have: version, flags, method, time (the first that the format can tell: the same
- * tensors make the same file), checksum, sizes, the length of the name and of more. */
+/*
+ * Writes the fields that both headers of a member share: version, flags, method, time, checksum, sizes, lengths of the
+ * name and of the extra field. The time is the earliest of the format, so that equal tensors give equal files.
+ */
 static char *put_common(char *to, const char *name, const ls_zip_line *line) {
     enum { VERSION = 20, FIRST_DAY = 1 << 5 | 1 };
     to = put(to, VERSION, 2);

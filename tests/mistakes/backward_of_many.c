@@ -1,5 +1,5 @@
 /*
- * Backwards from a loss of many numbers.
+ * Runs backward from a loss with several elements.
  *
  * ranks: 1
  * says: ls_backward: .*\[8\]

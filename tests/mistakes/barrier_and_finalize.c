@@ -1,5 +1,5 @@
 /*
- * A barrier that only rank 0 calls; the others are done.
+ * Only rank 0 calls a barrier; the other ranks have finished.
  *
  * ranks: 2 3
  * says: ls_comm_barrier #1: rank [12] called ls_finalize

@@ -1,5 +1,5 @@
 /*
- * A batch that is kept in a variable while the loader goes on.
+ * Keeps a batch in a variable while the loader advances.
  *
  * ranks: 1
  * says: ls_sum: .*earlier batch.*ls_clone

@@ -1,5 +1,5 @@
 /*
- * A label that is no class.
+ * A label that is not a class.
  *
  * ranks: 1
  * says: ls_cross_entropy: .*10.*10 classes

@@ -1,5 +1,5 @@
 /*
- * Gradients are clipped on rank 0 alone.
+ * Clips gradients only on rank 0.
  *
  * ranks: 2 3
  * on: shm tcp

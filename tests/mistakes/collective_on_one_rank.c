@@ -1,5 +1,5 @@
 /*
- * A collective that only rank 0 calls; the others are done.
+ * Only rank 0 calls a collective; the other ranks have finished.
  *
  * ranks: 2 3
  * says: ls_comm_allreduce #1: rank [12] called ls_finalize

@@ -1,5 +1,5 @@
 /*
- * Ranks of which one computes in double precision.
+ * One rank computes in double precision.
  *
  * ranks: 2 3
  * says: ls_allreduce.*f32.*f64|ls_allreduce.*f64.*f32

@@ -1,5 +1,5 @@
 /*
- * Another learning rate on rank 1, as when each rank reads it from a file of its own.
+ * Another learning rate on rank 1, for example read from its own file.
  *
  * ranks: 2 3
  * on: shm tcp

@@ -1,5 +1,5 @@
 /*
- * Labels in floating point.
+ * Labels in a floating-point dtype.
  *
  * ranks: 1
  * says: ls_cross_entropy: .*f32

@@ -1,5 +1,5 @@
 /*
- * A data folder with a slip of the pen.
+ * The path of the data folder has a typing error.
  *
  * ranks: 1
  * says: there is no folder no-such-folder

@@ -1,5 +1,5 @@
 /*
- * A hook changes a parameter on the last rank alone.
+ * A hook changes a parameter only on the last rank.
  *
  * ranks: 2 3
  * on: shm tcp

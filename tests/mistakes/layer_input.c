@@ -1,5 +1,5 @@
 /*
- * A layer that is fed inputs of another width.
+ * A layer gets inputs of another width.
  *
  * ranks: 1
  * says: 784.*100|100.*784

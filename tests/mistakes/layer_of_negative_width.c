@@ -1,5 +1,5 @@
 /*
- * A width that came out negative, in the middle of a model.
+ * A layer inside the model has a width that was computed as negative.
  *
  * ranks: 1
  * says: ls_nn_linear.*-2

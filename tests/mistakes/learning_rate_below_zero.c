@@ -1,5 +1,5 @@
 /*
- * A learning rate that is none.
+ * A negative learning rate.
  *
  * ranks: 1
  * says: ls_adam: .*learning_rate.*-0\.1

@@ -1,5 +1,5 @@
 /*
- * A mean made by hand, over the samples that count on this rank: each rank divides by what it has of them itself.
+ * Computes a mean by hand: each rank divides by the number of its own samples that count.
  *
  * ranks: 2 3
  * status: 0

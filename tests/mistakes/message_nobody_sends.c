@@ -1,5 +1,5 @@
 /*
- * A message that nobody sends.
+ * Receives a message that no rank sends.
  *
  * ranks: 2 3
  * says: rank 0 called ls_finalize

@@ -1,5 +1,5 @@
 /*
- * Rank 0 alone measures the accuracy, since it alone prints it.
+ * Only rank 0 measures the accuracy, because only rank 0 prints it.
  *
  * ranks: 2 3
  * on: shm tcp

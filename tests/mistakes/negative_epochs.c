@@ -1,5 +1,5 @@
 /*
- * A number of epochs below zero, as from a command line.
+ * A negative number of epochs, for example from a command line.
  *
  * ranks: 1
  * says: ls_trial_run: epochs is -3, must not be negative

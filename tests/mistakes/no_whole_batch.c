@@ -1,5 +1,5 @@
 /*
- * Fewer samples than a batch has, and drop_last.
+ * Fewer samples than a batch, with drop_last.
  *
  * ranks: 1
  * says: ls_trial_run: the training loader has no batches: drop_last leaves out the only one, .* global batch of 16:

@@ -1,5 +1,5 @@
 /*
- * A port at which something else listens.
+ * A port that another program uses.
  *
  * ranks: 1
  * says: 127\.0\.0\.1:[0-9]+.*in use

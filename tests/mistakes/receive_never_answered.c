@@ -1,5 +1,5 @@
 /*
- * A receive that is begun, never waited for and never answered.
+ * Begins a receive that is never waited for and never answered.
  *
  * ranks: 2 3
  * says: rank 0 called ls_finalize

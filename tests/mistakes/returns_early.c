@@ -1,5 +1,5 @@
 /*
- * Rank 1 returns from main before the others are done.
+ * Rank 1 returns from main before the other ranks have finished.
  *
  * ranks: 2 3
  * says: ls_comm_allreduce #2: rank 1 .*(ended|died|left|exit)

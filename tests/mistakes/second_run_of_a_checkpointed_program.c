@@ -1,5 +1,5 @@
 /*
- * The program is started a second time, and finds the checkpoints of the first time.
+ * The program runs a second time, and finds the checkpoints of the first run.
  *
  * ranks: 1 2
  * on: shm tcp

@@ -1,5 +1,5 @@
 /*
- * A softmax over axis 0, which counts the samples, in the model.
+ * A softmax over axis 0, the axis of the samples, in the model.
  *
  * ranks: 2 3
  * says: ls_softmax combines the samples of this rank along axis 0, .*ls_allgather

@@ -1,5 +1,5 @@
 /*
- * Started by a PMIx launcher without MPI, here by the variables that it sets.
+ * Started by a PMIx launcher without MPI, simulated by the variables that it sets.
  *
  * ranks: 1
  * environment: PMIX_RANK=1 PMIX_NAMESPACE=prterun-host-4711@1

@@ -1,5 +1,5 @@
 /*
- * Training under `lockstep run` without ls_init: every process trains a model of its own.
+ * Trains under `lockstep run` without ls_init: each process trains its own model.
  *
  * ranks: 2 3
  * on: shm

@@ -1,5 +1,5 @@
 /*
- * A trial whose metrics are those of all ranks, and whose gradients are not: it has .comm, and no ls_data_parallel.
+ * A trial with .comm, but without ls_data_parallel: its metrics include all ranks, its gradients do not.
  *
  * ranks: 2 3
  * on: shm tcp

@@ -1,5 +1,5 @@
 /*
- * A trial on several ranks, each of which takes its share of the batches, and no ls_data_parallel.
+ * A trial on several ranks, each with its share of the batches, but without ls_data_parallel.
  *
  * ranks: 2 3
  * on: shm tcp

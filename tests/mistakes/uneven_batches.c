@@ -1,5 +1,5 @@
 /*
- * One batch more on rank 0 than on the others, in a loop of one's own.
+ * Rank 0 has one batch more than the other ranks, in a hand-written loop.
  *
  * ranks: 2 3
  * says: ls_comm_allreduce #4: rank [12] called ls_finalize

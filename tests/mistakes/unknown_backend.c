@@ -1,5 +1,5 @@
 /*
- * A backend with a slip of the pen.
+ * A backend with a typing error.
  *
  * ranks: 1
  * says: "ncll"

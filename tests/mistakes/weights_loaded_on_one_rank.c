@@ -1,5 +1,5 @@
 /*
- * Rank 0 alone loads weights into the model of all ranks, after ls_data_parallel.
+ * Only rank 0 loads weights into the model of all ranks, after ls_data_parallel.
  *
  * ranks: 2 3
  * on: shm tcp
@@ -8,7 +8,7 @@
  */
 #include "tests/mistakes/mistake.h"
 
-/* The file of an earlier program. */
+/* Writes a file as an earlier program would. */
 static ls_status save_ones(const char *path) {
     ls_module *model = ls_nn_linear(4, 2);
     const bool before = ls_no_grad(true);

@@ -1,5 +1,5 @@
 /*
- * RANK and WORLD_SIZE were exported for a run of one process, and the program is started by mpirun.
+ * RANK and WORLD_SIZE were exported for a run of one process, but mpirun starts the program.
  *
  * ranks: 2 3
  * on: openmpi mpich

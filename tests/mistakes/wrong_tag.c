@@ -1,5 +1,5 @@
 /*
- * A message that is sent with one tag and awaited with another.
+ * A message is sent with one tag and received with another.
  *
  * ranks: 2 3
  * says: ls_comm_recv #1: rank 0 called ls_finalize; a message with tag 1 from it waits here, none with tag 2

@@ -1,8 +1,9 @@
 /*
- * Passes that reach a part of the communication on the tape only. A generator and a discriminator with batch
- * normalization, trained in the usual order (the discriminator on detached samples, then the generator through the same
- * samples), end where PyTorch does on one process: tests/fixtures/make_adversarial.py. Forward passes in training mode
- * without a backward pass change nothing, and a rank whose loss leaves out what others need takes part all the same.
+ * Backward passes that reach only a part of the recorded communication. A generator and a discriminator with batch
+ * normalization are trained in the usual order: the discriminator on detached samples, then the generator through the
+ * same samples. The results equal PyTorch's on one process (tests/fixtures/make_adversarial.py). Forward passes in
+ * training mode without a backward pass change nothing, and a rank whose loss omits a result that other ranks need
+ * still takes part.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -31,7 +32,7 @@ typedef struct gan {
     ls_optimizer *of_discriminator;
 } gan;
 
-/* Each parameter begins with a wave of its own. */
+/* Initializes each parameter with a different wave. */
 static ls_status fill(const ls_module *model) {
     ls_scope *scope = ls_scope_begin();
     (void)ls_no_grad(true);
@@ -80,7 +81,7 @@ static void free_gan(gan *g) {
     ls_module_free(g->discriminator);
 }
 
-/* This rank's rows of a wave. */
+/* Returns this rank's rows of a wave. */
 static ls_tensor *rows(const gan *g, ls_shape shape, int salt, double low, double high) {
     const ls_share share = ls_share_of(shape.size[0], ls_comm_size(g->world), ls_comm_rank(g->world));
     return ls_narrow(wave_between(shape, salt, low, high), 0, share.start, share.count);
@@ -122,14 +123,14 @@ static ls_status compare_model(const fixture *expected, const char *prefix, cons
     return LS_OK;
 }
 
-/* What a step does besides. */
+/* An extra action in each step. */
 typedef enum extra {
     NOTHING,
-    OUTER_SCOPE,   /* all steps are in one scope: what a step leaves on its tape goes there */
-    LEFT_FORWARD,  /* a forward pass in training mode whose samples nobody uses, in the scope of the step */
-    ENDED_FORWARD, /* the same in a scope of its own */
-    SAME_MODEL,    /* the same of the discriminator itself, whose running statistics are other ones then */
-    GATHERED,      /* the discriminator gathers both gradients before it averages */
+    OUTER_SCOPE,   /* all steps are in one scope, which collects their tapes */
+    LEFT_FORWARD,  /* an unused forward pass in training mode, in the scope of the step */
+    ENDED_FORWARD, /* an unused forward pass in its own scope */
+    SAME_MODEL,    /* an unused forward pass of the discriminator itself, which changes its running statistics */
+    GATHERED,      /* the discriminator accumulates both gradients before it averages them */
     EXTRAS
 } extra;
 
@@ -143,7 +144,7 @@ static ls_status compare(const gan *g, extra what) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Statistics that run are not of this forward pass. */
+/* Uses another discriminator with its own running statistics. */
 static ls_status forward_for_nothing(const gan *g, int step) {
     ls_module *model = make_discriminator();
     ls_module *shared = ls_data_parallel(model, g->world, NULL);
@@ -232,13 +233,13 @@ static ls_tensor *leaf(ls_comm *world) {
     return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
 }
 
-/* The last of several ranks uses nothing of it. */
+/* With several ranks, the last rank's loss does not use the result. */
 static ls_tensor *loss_of(ls_comm *world, ls_tensor *y) {
     const int size = ls_comm_size(world);
     return size > 1 && ls_comm_rank(world) == size - 1 ? ls_scalar(0, LS_F64) : ls_sum(ls_square(y));
 }
 
-/* A pass of another loss, of which the communication on the tape is no part on any rank. */
+/* Runs backward from another loss, which does not reach the recorded communication on any rank. */
 static ls_status pass_of_another(ls_comm *world, ls_tensor *y) {
     ls_tensor *other = leaf(world);
     LS_TRY(ls_backward(ls_add(ls_sum(ls_detach(y)), ls_sum(other))));
@@ -254,12 +255,12 @@ static ls_status detached_first(ls_comm *world, int number) {
     LS_TRY(pass_of_another(world, y));
     LS_CHECK(ls_grad(x) == NULL);
     LS_TRY(ls_backward(loss_of(world, y)));
-    LS_CHECK((ls_grad(x) == NULL) == (ls_grad(expected) == NULL)); /* of a broadcast only the root has one */
+    LS_CHECK((ls_grad(x) == NULL) == (ls_grad(expected) == NULL)); /* for a broadcast, only the root has a gradient */
     LS_CHECK(ls_grad(x) == NULL || ls_allclose(ls_grad(x), ls_grad(expected), 0, 0));
     return ls_scope_end(scope);
 }
 
-/* Only rank 0 keeps the result: the others take part in its gradient nevertheless. */
+/* Only rank 0 keeps the result. The other ranks still take part in its gradient. */
 static ls_status kept_on_one_rank(ls_comm *world) {
     ls_scope *scope = ls_scope_begin(), *inner = ls_scope_begin();
     ls_tensor *x = ls_keep(leaf(world)), *y = ls_allreduce(world, x, LS_SUM);
@@ -271,7 +272,7 @@ static ls_status kept_on_one_rank(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* What no rank can reach is dropped by the next pass: nothing is left to be walked. */
+/* If no rank can reach the communication, the next pass drops it from the tape. */
 static ls_status dropped_by_all(ls_comm *world) {
     ls_scope *scope = ls_scope_begin(), *inner = ls_scope_begin();
     ls_tensor *x = ls_keep(leaf(world));

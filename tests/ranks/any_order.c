@@ -1,9 +1,9 @@
 /*
- * Reductions in any order: all ranks agree that they may be, or none changes; every rank gets the same bits, near those
- * of the canonical order, which come back with it; parts begin as their parent is. With LOCKSTEP_MPI_COLLECTIVES=mpi,
- * under mpirun, or LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind go by the library's own collectives where it has
- * them: one message beside those of agreement. Where one rank's part of a call is none for the library, the engine
- * makes it.
+ * Reductions in any order. The setting changes only if all ranks agree. Every rank gets the same bits, close to the
+ * canonical order's, which can be restored. Split communicators inherit the setting. With LOCKSTEP_MPI_COLLECTIVES=mpi
+ * under mpirun, or with LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind use the library's own collectives if it has
+ * them: one message besides the agreement exchange. If the library cannot express one rank's part of a call, the engine
+ * executes the call.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -48,7 +48,7 @@ static ls_status wrong_input(void) {
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
-/* Whether all ranks have the same in `data`. */
+/* Checks that all ranks have the same bytes in `data`. */
 static ls_status same_everywhere(ls_comm *comm, const void *data, size_t bytes) {
     unsigned char *all = malloc(bytes * (size_t)ls_comm_size(comm) + 1);
     LS_CHECK(all != NULL);
@@ -87,7 +87,7 @@ static ls_status bits(ls_comm *comm) {
     return LS_OK;
 }
 
-/* What no library promises stays as lockstep/comm.h has it. */
+/* Calls that no library guarantees keep the guarantees of lockstep/comm.h. */
 static ls_status special(ls_comm *comm) {
     const int rank = ls_comm_rank(comm);
     float values[2] = {rank == 0 ? NAN : 1, -2};
@@ -104,7 +104,7 @@ static ls_status special(ls_comm *comm) {
     return LS_OK;
 }
 
-/* ---- how calls go ------------------------------------------------------------------------------------------------ */
+/* ---- algorithms of calls ----------------------------------------------------------------------------------------- */
 
 static uint64_t messages_of(const ls_comm *comm) {
     uint64_t messages = 0, bytes = 0;
@@ -153,13 +153,13 @@ static ls_status call(ls_comm *comm, int which, const size_t *counts) {
     }
 }
 
-/* Whether the library's own collectives are to be used wherever there is one. */
+/* Returns whether the library's own collectives must be used whenever they exist. */
 static bool wants_own(const ls_comm *comm, const char *backend, const char *variable) {
     const char *wanted = getenv(variable);
     return strcmp(ls_comm_backend(comm), backend) == 0 && wanted != NULL && strcmp(wanted, backend) == 0;
 }
 
-/* Gloo has no reduce-scatter for any number of ranks, and no gather or scatter of parts that differ. */
+/* Gloo has no reduce-scatter for arbitrary numbers of ranks, and no gather or scatter with different counts. */
 static bool is_for_gloo(const ls_comm *comm, int which, bool any_order) {
     return which < 9 ? which != 2 && which != 6 : which < 11 && (any_order || ls_comm_size(comm) == 2);
 }
@@ -187,10 +187,13 @@ static ls_status by_library(ls_comm *comm, bool any_order) {
     return LS_OK;
 }
 
-/* One rank has a place that MPI cannot say with an int, and Gloo not at all: all leave the call to the engine. */
+/*
+ * One rank has a displacement that MPI cannot express in an int, and Gloo not at all: all ranks leave the call to the
+ * engine.
+ */
 static ls_status beyond_int(ls_comm *comm) {
     enum { PART = 3000 };
-    const size_t far = (size_t)1 << 29; /* of floats: 2 GiB */
+    const size_t far = (size_t)1 << 29; /* in floats: 2 GiB */
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     const size_t bytes = (far + PART) * sizeof(float);
     size_t counts[RANKS_MOST], places[RANKS_MOST];

@@ -1,7 +1,7 @@
 /*
- * Reductions in any order give the values that lockstep/comm.h promises: every reduction on every dtype, from one
- * element to more than travels in agreement, also where an MPI or Gloo library computes them. Sums of the elements are
- * exact in every dtype of floating-point numbers, so that every order gives the same bits.
+ * Reductions in any order give the values that lockstep/comm.h promises, for every reduction on every dtype, from one
+ * element to more than an inline payload holds, also if an MPI or Gloo library computes them. Sums of the test's
+ * elements are exact in every floating-point dtype, so that every order gives the same bits.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -19,10 +19,10 @@ enum { RANKS_MOST = 8, MOST = 60000, WIDEST = sizeof(ls_loc_f64) };
 
 static const size_t counts[] = {1, 67, 4099, MOST};
 
-/* What this rank sends, and what the four calls are to give it. */
+/* The data that this rank sends, and the expected results of the four calls. */
 typedef struct buffers {
     unsigned char *sent, *expected, *received;
-    size_t parts[RANKS_MOST]; /* of the reduce-scatter with a count for each rank */
+    size_t parts[RANKS_MOST]; /* of the reduce-scatter with a count per rank */
 } buffers;
 
 static uint64_t bits_of(uint64_t index, int rank) {
@@ -46,7 +46,7 @@ static void put_number(unsigned char *at, ls_dtype dtype, float number) {
     }
 }
 
-/* Integers have all bits, and are 0 now and then. Floating-point numbers, and values of pairs, are few and small. */
+/* Integers use all bits, and are sometimes 0. Floating-point numbers and values of pairs are few and small. */
 static void fill(unsigned char *buffer, ls_dtype dtype, size_t width, size_t count, int rank) {
     const bool floats = dtype == LS_F32 || dtype == LS_F64 || dtype == LS_F16 || dtype == LS_BF16;
     for (size_t i = 0; i < count; i++) {
@@ -67,7 +67,7 @@ static void fill(unsigned char *buffer, ls_dtype dtype, size_t width, size_t cou
     }
 }
 
-/* Where a rank's part of a vector begins that is shared out as `parts` says. */
+/* Returns where a rank's part of a vector begins, with the counts in `parts`. */
 static size_t part_at(const buffers *own, int rank) {
     size_t at = 0;
     for (int i = 0; i < rank; i++) {
@@ -88,7 +88,7 @@ static ls_status check_same(const buffers *own, size_t from, size_t count, size_
     return LS_OK;
 }
 
-/* In any order, against what the order of lockstep/comm.h gives. */
+/* Compares reductions in any order with the results of the canonical order. */
 static ls_status compare(ls_comm *comm, buffers *own, ls_dtype dtype, ls_reduction reduction, size_t count) {
     const int rank = ls_comm_rank(comm), size = ls_comm_size(comm), root = size - 1;
     const size_t width = ls_reduce_width(dtype, reduction), share = count / (size_t)size;

@@ -1,6 +1,7 @@
 /*
- * Callbacks that measure runs: a file of rank 0's with the numbers of all ranks, times of all ranks, and a sweep over
- * learning rates that finds on any number of ranks what one process finds, and leaves nothing behind.
+ * Callbacks that measure runs: a file written by rank 0 with the numbers of all ranks, times of all ranks, and a sweep
+ * over learning rates that has the same result on any number of ranks as in one process, and leaves the trial
+ * unchanged.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -14,7 +15,7 @@ enum { EPOCHS = 3 };
 
 /* ---- a file ------------------------------------------------------------------------------------------------------ */
 
-/* The losses of all batches, from the file. */
+/* Reads the losses of all batches from the file. */
 static ls_status read_losses(const char *path, double *losses, int count) {
     FILE *file = fopen(path, "r");
     char line[256];
@@ -38,7 +39,7 @@ static ls_status log_batches(ls_comm *comm, const char *path) {
     return LS_OK;
 }
 
-/* Other ranks do not touch the file: theirs could not be. */
+/* Other ranks do not touch the file: their path cannot be written. */
 static ls_status files(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     double all[3 * EPOCHS], alone[3 * EPOCHS];
@@ -56,7 +57,7 @@ static ls_status files(ls_comm *world) {
     return LS_OK;
 }
 
-/* Where rank 0 cannot write, all end. */
+/* If rank 0 cannot write, all ranks fail. */
 static ls_status no_file(ls_comm *world) {
     ls_callback *log = ls_csv_log("/dev/null/log.csv", NULL);
     training t;
@@ -71,7 +72,7 @@ static ls_status no_file(ls_comm *world) {
 
 enum { BUSY_NS = 2000000 };
 
-/* Takes that long, on the last rank. */
+/* Takes some time on the last rank. */
 static ls_status be_busy(ls_trial_state *state, void *user) {
     (void)user;
     const uint64_t began = ls_clock_ns();
@@ -90,7 +91,7 @@ static ls_status times(ls_comm *world) {
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
         const double own = ls_timer_seconds(timer, (ls_time)i);
         LS_CHECK(own >= 0);
-        sum += i != LS_TIME_COMMUNICATION ? own : 0; /* is a part of the others */
+        sum += i != LS_TIME_COMMUNICATION ? own : 0; /* it is a part of the other times */
         ls_timer_over_ranks(timer, (ls_time)i, &least, &mean, &largest);
         LS_CHECK(least >= 0 && least <= own && own <= largest && least <= mean * (1 + 1e-9) &&
                  mean <= largest * (1 + 1e-9));
@@ -113,7 +114,7 @@ static ls_status fail(ls_trial_state *state, void *user) {
     return ls_error_set(LS_ERR_IO, "no more");
 }
 
-/* A run that failed is not measured any longer when its trial is gone. */
+/* After a failed run, its measurement ends with its trial. */
 static ls_status times_of_failures(ls_comm *world) {
     ls_callback *const callbacks[] = {ls_timer(NULL),
                                       ls_callback_new(&(ls_callback_hooks){.on_step_training = fail}, NULL)};
@@ -137,7 +138,7 @@ static ls_status train(training *t, ls_comm *comm, ls_callback **finder, const l
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* The same bits and results as without it, and the same numbers as in one process. */
+/* A run with the sweep gives the same bits and results as without it, and the same numbers as in one process. */
 static ls_status rates(ls_comm *world) {
     training all, alone, plain;
     ls_callback *finders[3];

@@ -1,6 +1,6 @@
 /*
- * A run that is interrupted in the midst of an epoch and goes on from a checkpoint: what its callbacks remember is
- * there again, so that it ends with the bits of a run that was not interrupted, and with its log.
+ * A run that is interrupted in the middle of an epoch and resumes from a checkpoint: the state of its callbacks is
+ * restored, so that it ends with the same bits and the same log as an uninterrupted run.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -13,7 +13,7 @@
 
 enum { EPOCHS = 6, STEPS = 5, INTERRUPTED = 13, LISTED = 9, BEST = 0, AVERAGING = 1 };
 
-/* ---- a folder that all ranks know -------------------------------------------------------------------------------- */
+/* ---- a folder shared by all ranks -------------------------------------------------------------------------------- */
 
 static ls_status make_scratch(ls_comm *world, char folder[64]) {
     memset(folder, 0, 64);
@@ -43,7 +43,7 @@ static ls_status add_to_loss(ls_trial_state *state, void *user) {
     return state->loss != NULL ? LS_OK : ls_error_status();
 }
 
-/* All that remember something, and a log. */
+/* All callbacks with state, and a log. */
 static void list_callbacks(ls_callback *list[LISTED], ls_optimizer *optimizer, const char *log) {
     ls_callback *once = ls_callback_new(&(ls_callback_hooks){.on_criterion = add_to_loss, .name = "once"}, NULL);
     ls_callback *each =
@@ -67,7 +67,7 @@ typedef struct run {
     ls_callback *list[LISTED];
 } run;
 
-/* `folder`: of checkpoints, the newest of which is that of step INTERRUPTED; NULL: none. */
+/* `folder`: checkpoints, of which the newest was written at step INTERRUPTED; NULL: no checkpoints. */
 static ls_status begin_run(run *r, ls_comm *world, const char *log, const char *folder, bool resumes) {
     const ls_checkpoint_options checkpoint = {.folder = folder, .every_steps = INTERRUPTED, .no_signals = true};
     training_plan plan = {.callbacks = r->list,

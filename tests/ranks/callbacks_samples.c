@@ -1,6 +1,6 @@
 /*
- * Callbacks that change samples and average weights: what is trained is, on any number of ranks, what one process
- * trains, and it is something else than without them. What each sample becomes is looked at, too.
+ * Callbacks that change samples, and callbacks that average weights: training on any number of ranks gives the same
+ * result as in one process, and a different result than without the callbacks. The changed samples are checked, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -25,7 +25,7 @@ static ls_dataset *make_pictures(void) {
     return ls_tensor_dataset(input, target);
 }
 
-/* Takes over the training data of a trial that has been prepared. */
+/* Replaces the training data of a prepared trial. */
 static ls_status show_pictures(training *t, ls_comm *comm, int64_t global_batch) {
     const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {
@@ -126,7 +126,7 @@ static ls_status as_alone(ls_comm *world, maker make, int64_t global_batch) {
     return LS_OK;
 }
 
-/* ---- what samples become ----------------------------------------------------------------------------------------- */
+/* ---- changed samples --------------------------------------------------------------------------------------------- */
 
 /* All ranks' samples of the first batch of the last epoch, in order. */
 typedef struct seen {
@@ -163,7 +163,7 @@ static ls_status see_batch(ls_comm *comm, maker make, int64_t global_batch, seen
     return LS_OK;
 }
 
-/* This rank's samples are the bits of those that one process has at their places. */
+/* This rank's samples are bit-identical to one process's samples at the same positions. */
 static ls_status same_samples(ls_comm *world, maker make) {
     static _Thread_local seen mine, all;
     const int64_t batch = 16;
@@ -178,7 +178,7 @@ static ls_status same_samples(ls_comm *world, maker make) {
 
 enum { PIXELS = SIDE * SIDE };
 
-/* How many pixels of a sample are another's than in the plain batch. */
+/* Returns in how many pixels a sample differs from the plain batch. */
 static int changed(const double *a, const double *b) {
     int count = 0;
     for (int i = 0; i < PLANES * PIXELS; i++) {
@@ -187,7 +187,7 @@ static int changed(const double *a, const double *b) {
     return count;
 }
 
-/* Targets add up to 1, and to what the inputs are made of: of which the class of some plain sample is the partner's. */
+/* Targets add up to 1. Their weights match the inputs, which are mixed from two samples of the plain batch. */
 static ls_status looks_right(void) {
     static _Thread_local seen plain, mixed, cut, holes, smooth;
     LS_TRY(see_batch(NULL, none, PICTURES, &plain));
@@ -226,7 +226,7 @@ static ls_status looks_right(void) {
 
 /* ---- averages ---------------------------------------------------------------------------------------------------- */
 
-/* Keeps the first parameter behind each step, and looks at what is validated. */
+/* Stores the first parameter after each step, and inspects validation. */
 typedef struct history {
     ls_callback *averaging;
     double weights[64];
@@ -281,7 +281,7 @@ static ls_status averages(ls_comm *world, double decay) {
     return LS_OK;
 }
 
-/* ---- what cannot be ---------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static ls_status refused(ls_comm *world, ls_callback *callback, const char *words) {
     training t;

@@ -1,6 +1,6 @@
 /*
- * Callbacks that end runs, hold gradients and weights within limits and set learning rates: on any number of ranks they
- * do what they do in one process, and all ranks end together and say the same.
+ * Callbacks that end runs, limit gradients and weights, and set learning rates: on any number of ranks they act as in
+ * one process, and all ranks end together with the same message.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +11,7 @@ enum { EPOCHS = 6 };
 
 /* ---- early stopping ---------------------------------------------------------------------------------------------- */
 
-/* Puts parameters that are worse in epoch 3 and on; the same on all ranks. */
+/* Makes parameters worse from epoch 3 on, equally on all ranks. */
 static ls_status spoil(ls_trial_state *state, void *user) {
     (void)user;
     if (state->epoch < 3) {
@@ -59,7 +59,7 @@ static ls_status early_stopping(ls_comm *world) {
 
 /* ---- numbers that are not finite --------------------------------------------------------------------------------- */
 
-/* Where the number appears. */
+/* Where the bad number appears. */
 typedef enum fault { IN_INPUT, IN_LOSS, IN_PARAMETER_GRADIENT, IN_VALIDATION } fault;
 
 typedef struct faulty {
@@ -94,7 +94,7 @@ static ls_status spoil_gradient(ls_trial_state *state, void *user) {
                : LS_OK;
 }
 
-/* The sentence is the same on all ranks, and has the words. `rank`: -1 is every one. */
+/* All ranks have the same message, which contains the words. `rank`: the rank named in it; -1: all ranks. */
 static ls_status one_sentence(ls_comm *world, const char *words, int rank) {
     char mine[512] = "", first[512] = "", where[64];
     snprintf(mine, sizeof mine, "%s", ls_error_message());
@@ -192,7 +192,7 @@ static ls_status train(training *t, ls_comm *comm, maker make) {
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* What all ranks train is what one process trains, and it is not what is trained without the callback. */
+/* Training gives the same result as in one process, and a different result than without the callback. */
 static ls_status as_alone(ls_comm *world, maker make) {
     training all, alone, plain;
     LS_TRY(train(&all, world, make));
@@ -208,7 +208,7 @@ static ls_status as_alone(ls_comm *world, maker make) {
     return LS_OK;
 }
 
-/* Rates are those of the schedule, and an evaluation advances nothing. */
+/* Learning rates follow the schedule, and an evaluation does not advance it. */
 static ls_status advances(ls_comm *world) {
     training t;
     LS_TRY(train(&t, world, schedule_epochs));

@@ -1,6 +1,6 @@
 /*
- * What a run of all ranks leaves for TensorBoard: one file, of rank 0's, with the numbers of all ranks, as another
- * reader finds them.
+ * A run of all ranks writes one file for TensorBoard, on rank 0, with the numbers of all ranks. Another reader checks
+ * it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -13,7 +13,7 @@
 
 enum { EPOCHS = 3, EVERY = 2 };
 
-/* What was found in the file. */
+/* The contents of the file. */
 typedef struct found {
     int kinds[LS_EVENTS_OTHER + 1];
     int pictures;
@@ -40,7 +40,7 @@ static ls_status take(const ls_events_item *item, void *user) {
     return LS_OK;
 }
 
-/* The one file of the folder. */
+/* Reads the only file in the folder. */
 static ls_status read_folder(const char *folder, found *f) {
     char path[1024] = "";
     DIR *entries = opendir(folder);
@@ -71,13 +71,13 @@ static ls_status check_file(const char *folder, const training *t, found *f) {
     }
     LS_CHECK(f->batches == steps / EVERY && fabs(f->rate - 0.05) < 1e-8);
     LS_CHECK(f->kinds[LS_EVENTS_TEXT] == 1 && f->kinds[LS_EVENTS_GRAPH] == 1);
-    LS_CHECK(f->kinds[LS_EVENTS_IMAGE] == 0); /* the inputs are no pictures */
+    LS_CHECK(f->kinds[LS_EVENTS_IMAGE] == 0); /* the inputs are not pictures */
     LS_CHECK(f->histograms_of_last_epoch == 4 && f->kinds[LS_EVENTS_HISTOGRAM] == 4 * EPOCHS);
     LS_CHECK(f->kinds[LS_EVENTS_SCALAR] == 4 * EPOCHS + 2 * (steps / EVERY));
     return LS_OK;
 }
 
-/* The others could not write theirs. */
+/* The folder of other ranks cannot be written. */
 static ls_status numbers(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     training all, alone;
@@ -99,7 +99,7 @@ static ls_status numbers(ls_comm *world) {
     return LS_OK;
 }
 
-/* Pictures of the first batch, and nothing else that was not wanted. */
+/* Pictures of the first batch, and no other optional contents. */
 static ls_status pictures(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     char folder[1024];
@@ -134,7 +134,7 @@ static ls_status pictures(ls_comm *world) {
     return LS_OK;
 }
 
-/* Where rank 0 cannot write, all end with its sentence. */
+/* If rank 0 cannot write, all ranks fail with its message. */
 static ls_status no_folder(ls_comm *world) {
     ls_callback *board = ls_tensorboard("/dev/null/board", NULL);
     training t;

@@ -1,6 +1,5 @@
 /*
- * Callbacks that set the weights to begin with: the same on all ranks, however these are seeded, and those of one
- * process.
+ * Callbacks that initialize weights: all ranks get the same weights, whatever their seeds, and the same as one process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -23,7 +22,7 @@ static ls_status initialize(ls_module *model, const ls_initialize_options *how) 
     return LS_OK;
 }
 
-/* The deviation of the elements, and the largest of them. */
+/* Computes the standard deviation and the maximum of the elements. */
 static void spread(ls_tensor *x, double *deviation, double *largest) {
     ls_scope *scope = ls_scope_begin();
     const bool before = ls_no_grad(true);
@@ -107,7 +106,10 @@ static ls_status note_weights(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* The deviations of the layers' outputs for the first batch, in one process, of weights that were scaled by all. */
+/*
+ * Computes, in one process, the deviations of the layers' outputs for the first batch, with the weights that all ranks
+ * scaled.
+ */
 static ls_status look(training *t, outputs *o) {
     ls_batch batch;
     bool more;
@@ -149,7 +151,7 @@ static ls_status layers(ls_comm *world) {
     LS_CHECK(fabs(of_one.deviations[0] - 1.5) < 1e-8 && fabs(of_one.deviations[1] - 1.5) < 1e-8);
     LS_TRY(same_on_all(world, (double)(of_all.weights >> 12)));
     const uint64_t hash = ls_module_hash(all.model);
-    LS_TRY(ls_trial_run(all.trial, 2)); /* is not scaled again */
+    LS_TRY(ls_trial_run(all.trial, 2)); /* a second run does not scale again */
     LS_CHECK(ls_module_hash(all.model) == hash || parameter_difference(all.model, alone.model) < 1e-9);
     training_end(&all);
     training_end(&alone);

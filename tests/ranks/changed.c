@@ -1,6 +1,6 @@
 /*
- * Values that communication changes in place, or that a gradient of communication is computed from, changed between the
- * forward and the backward pass: refused before anything is sent, so that all ranks go on together.
+ * Communication that works in place on a value, or whose gradient needs a value: if the value changes between the
+ * forward and the backward pass, the pass is refused before anything is sent, so that all ranks can continue together.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -25,7 +25,7 @@ static ls_status expect_change(ls_tensor *loss, const char *operation, const cha
     return LS_OK;
 }
 
-/* The sum of all parameters times themselves, or times their gradients: both factors are read on the way back. */
+/* The sum of products of each parameter with itself, or with its gradient: the backward pass reads both factors. */
 static ls_tensor *sum_of_products(ls_module *model, bool by_gradient) {
     ls_tensor *sum = NULL;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
@@ -76,7 +76,10 @@ static ls_status change(ls_tensor *x, double value) {
     return status;
 }
 
-/* Sums and means have no use for the values on the way back; products and extremes compare or multiply them. */
+/*
+ * The backward pass of sums and means does not need the values. For products and extremes, it compares or multiplies
+ * them.
+ */
 static ls_status reductions(ls_comm *world) {
     static const reducer reducers[] = {ls_allreduce, reduced, scattered};
     static const char *const names[] = {"ls_allreduce", "ls_reduce", "ls_reduce_scatter"};
@@ -97,7 +100,7 @@ static ls_status reductions(ls_comm *world) {
     return LS_OK;
 }
 
-/* The gradient of a sum is made of no values, so that it is a constant; those of products and extremes are none. */
+/* The gradient of a sum needs no values, so it is a constant. Gradients of products and extremes are not constants. */
 static ls_status gradients_of_reductions(ls_comm *world) {
     static const reducer reducers[] = {ls_allreduce, reduced, scattered};
     static const ls_reduction all[] = {LS_SUM, LS_AVG, LS_PROD, LS_MIN, LS_MAX};
@@ -112,7 +115,7 @@ static ls_status gradients_of_reductions(ls_comm *world) {
     return LS_OK;
 }
 
-/* What ranks other than the root have of a result is nobody's. */
+/* On ranks other than the root, the contents of the result do not matter. */
 static ls_status results_that_count_for_nothing(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = leaf(ls_full(LS_SHAPE(2), LS_F64, 1 + ls_comm_rank(world)));

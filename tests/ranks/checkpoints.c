@@ -1,13 +1,14 @@
 /*
- * Trials that go on from checkpoints, on any number of ranks: from wherever one was written, in the midst of an epoch
- * too, training ends with the bits of a run that was not interrupted. How runs end early is in checkpoints_ends.c.
+ * Trials that resume from checkpoints, on any number of ranks. A checkpoint may have been written anywhere, also in the
+ * middle of an epoch: training ends with the same bits as an uninterrupted run. checkpoints_ends.c tests how runs end
+ * early.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
  */
 #include "tests/support/resumed.h"
 
-/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so nothing waits for a disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
@@ -15,7 +16,10 @@ int fsync(int fd) {
 
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
-/* At step `step`; 0: at the end of epochs. Later ones come when the one before is on disk, whenever that is. */
+/*
+ * Interrupts at step `step`; 0: at the end of an epoch. Each checkpoint is written once the previous one is on disk, at
+ * whatever time.
+ */
 static ls_status interrupted_at(ls_comm *world, cut how, int64_t step, const outcome *want) {
     const plan plain = {.cut = how};
     char name[32];
@@ -35,15 +39,15 @@ static ls_status same_bits(ls_comm *world) {
     for (int64_t step = 0; step <= EPOCHS * STEPS; step += 3) {
         LS_TRY(interrupted_at(world, WHOLE, step, &want));
     }
-    LS_TRY(interrupted_at(world, WHOLE, STEPS, &want)); /* behind the last batch of an epoch */
+    LS_TRY(interrupted_at(world, WHOLE, STEPS, &want)); /* after the last batch of an epoch */
     LS_TRY(train(world, &(plan){.cut = PLAIN}, &want));
-    LS_TRY(interrupted_at(world, PLAIN, 2 * STEPS - 1, &want)); /* before a batch that is not full */
+    LS_TRY(interrupted_at(world, PLAIN, 2 * STEPS - 1, &want)); /* before an incomplete batch */
     LS_TRY(train(world, &(plan){.cut = HALF}, &want));
     LS_CHECK(want.skipped > 2 && want.skipped < EPOCHS * STEPS);
     return interrupted_at(world, HALF, want.skipped + 2, &want); /* the scale is about to grow */
 }
 
-/* A trial may begin to scale losses, or cease to. */
+/* A resumed trial may begin or cease to scale losses. */
 static ls_status scaler_that_is_new(ls_comm *world) {
     training t;
     outcome ignored;
@@ -70,7 +74,7 @@ static ls_status divided_models(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    LS_TRY(ls_comm_split(world, ls_comm_rank(world) == 0 ? 0 : 1, 0, &part)); /* it cannot be cut otherwise */
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) == 0 ? 0 : 1, 0, &part)); /* its division cannot be changed */
     LS_TRY(begin(&t, part, &(plan){.cut = DIVIDED}));
     LS_CHECK(ls_trial_load(t.trial, checkpoint_at("step-3-7", 1, 7)) == LS_ERR_UNSUPPORTED);
     LS_EXPECT_MESSAGE("can go on with as many only");
@@ -88,7 +92,7 @@ static ls_status pipelines(ls_comm *world) {
     return interrupted_at(world, PIPELINE, 0, &want);
 }
 
-/* Rank 0's clock says when, and all follow. */
+/* Rank 0's clock decides, and all ranks follow. */
 static ls_status by_time(ls_comm *world) {
     outcome want, is;
     ls_folder_names names;
@@ -97,13 +101,13 @@ static ls_status by_time(ls_comm *world) {
     LS_TRY(train(world, &(plan){.checkpoints = &at_once}, &is));
     LS_TRY(same(&is, &want));
     LS_TRY(ls_folder_list(in_scratch("time"), NULL, &names));
-    LS_CHECK(names.count > EPOCHS); /* the first step, and the end of each epoch, at least */
+    LS_CHECK(names.count > EPOCHS); /* at least the first step, and the end of each epoch */
     LS_CHECK(strcmp(names.items[0], "epoch-000000-step-0000000001") == 0);
     ls_folder_names_free(&names);
     return LS_OK;
 }
 
-/* A checkpoint is there some steps after it was due, and needs no end of an epoch. */
+/* A checkpoint is written a few steps after it was due, also in the middle of an epoch. */
 static ls_status in_the_midst(ls_comm *world) {
     training t;
     char path[PATH_MAX + 128];
@@ -119,7 +123,7 @@ static ls_status in_the_midst(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Other communicators have parts that would be missing. */
+/* Parts that belong to other communicators would be missing in the checkpoint. */
 static ls_status parts_of_others(ls_comm *world) {
     training t;
     const ls_checkpoint_options some = {.folder = in_scratch("parts")};
@@ -136,7 +140,7 @@ static ls_status parts_of_others(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Epochs of fewer and of more steps than the loader's. */
+/* Epochs with fewer and with more steps than the loader has. */
 static ls_status epochs_of_steps(ls_comm *world) {
     for (int64_t steps = 3; steps <= 7; steps += 4) {
         outcome want, is;
@@ -153,7 +157,7 @@ static ls_status epochs_of_steps(ls_comm *world) {
 
 /* ---- other numbers of ranks -------------------------------------------------------------------------------------- */
 
-/* Trains to the end from a checkpoint, and adds up on all ranks what was seen in each step. */
+/* Trains to the end from a checkpoint, and sums over all ranks which samples each step used. */
 static ls_status seen_from(ls_comm *comm, const plan *how, const char *checkpoint, double *seen) {
     training t;
     LS_TRY(begin(&t, comm, how));
@@ -166,7 +170,7 @@ static ls_status seen_from(ls_comm *comm, const plan *how, const char *checkpoin
     return LS_OK;
 }
 
-/* Steps behind the first `step` have the same samples. */
+/* After the first `step` steps, all steps have the same samples. */
 static ls_status saw_the_same(const double *is, const double *want, int64_t step) {
     for (int64_t i = 0; i < EPOCHS * SAMPLES; i++) {
         LS_CHECK(is[i] == (i < step ? 0 : want[i]));
@@ -185,7 +189,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
     LS_TRY(seen_from(alone, &(plan){0}, NULL, want));
     LS_TRY(seen_from(alone, &(plan){0}, checkpoint_at("many", 1, 7), is));
     LS_TRY(saw_the_same(is, want, 7));
-    /* Batches of each rank: two of all are as many of one as there are ranks. */
+    /* after 2 steps, 6 * ranks samples were used: one rank resumes with batches of 5 only if 5 divides this number */
     const plan of_each = {.batch_size = 3,
                           .checkpoints = &(ls_checkpoint_options){.folder = in_scratch("each"), .every_steps = 2}};
     if (3 * ranks * 2 <= SAMPLES) {
@@ -198,7 +202,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
         LS_CHECK(ls_trial_load(t.trial, checkpoint_at("each", 0, 2)) != LS_OK || ranks * 6 % 5 == 0);
         end(&t);
     }
-    /* And the other way: of rank 0 alone to all. */
+    /* the other way round: from rank 0 alone to all ranks */
     char own[32];
     snprintf(own, sizeof own, "alone-%d", ls_comm_rank(world));
     const ls_checkpoint_options single = {.folder = in_scratch(own), .every_steps = 7, .keep = 100};
@@ -210,7 +214,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* The program runs again: with .overwrite it trains as if its earlier run had never been, on all ranks. */
+/* The program runs again. With .overwrite, it trains on all ranks as if there had been no earlier run. */
 static ls_status run_again(ls_comm *world) {
     outcome want, is;
     ls_checkpoint_options options = {.folder = in_scratch("again"), .every_steps = 4, .keep = 100};

@@ -1,7 +1,7 @@
 /*
- * Runs with checkpoints that end early, on any number of ranks: by a limit of steps, a hook or a signal, after which a
- * trial goes on with the bits of a run that was not interrupted; and what ranks tell each other when one cannot write,
- * or has other options.
+ * Runs with checkpoints that end early, on any number of ranks, by a limit of steps, a hook or a signal: a trial that
+ * resumes ends with the same bits as an uninterrupted run. Also errors on several ranks: one rank cannot write, or has
+ * other options.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,13 +11,13 @@
 #include <sched.h>
 #include <sys/stat.h>
 
-/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so nothing waits for a disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
 }
 
-/* A run that ended in the midst of an epoch, and one that goes on from there, to the end of that epoch. */
+/* A run ended in the middle of an epoch, and a run that resumes from there continues to the end of this epoch. */
 static ls_status ended_in_the_midst(ls_comm *world) {
     outcome want, is;
     const plan until = {.max_steps = STEPS + 3};
@@ -29,8 +29,10 @@ static ls_status ended_in_the_midst(ls_comm *world) {
     return goes_on_from(world, &until, true, checkpoint_at("ended", 1, STEPS + 3), &want);
 }
 
-/* A hook ends the run in the midst of an epoch, behind a step that has a checkpoint: whoever goes on from there has
- * ended as well, and can be told to run on. */
+/*
+ * A hook ends the run in the middle of an epoch, after a step with a checkpoint. A run that resumes from there is also
+ * marked as ended, and can be told to continue.
+ */
 static ls_status stopped_at_a_checkpoint(ls_comm *world) {
     enum { AT = STEPS + 2 };
     outcome want, is;
@@ -46,7 +48,7 @@ static ls_status stopped_at_a_checkpoint(ls_comm *world) {
     LS_TRY(same(&is, &want));
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
     LS_CHECK(ls_trial_history_count(t.trial) == EPOCHS);
-    LS_CHECK(t.watcher.steps == EPOCHS * STEPS); /* an epoch was what was left of the loader's */
+    LS_CHECK(t.watcher.steps == EPOCHS * STEPS); /* the epoch consisted of the loader's remaining batches */
     end(&t);
     return LS_OK;
 }
@@ -72,7 +74,7 @@ static ls_status stopped_by_signal(ls_comm *world) {
     return same(&is, &want);
 }
 
-/* The trial that was stopped can go on itself. */
+/* The trial that was stopped can continue itself. */
 static ls_status goes_on_by_itself(ls_comm *world) {
     outcome want, is;
     training t;
@@ -92,7 +94,7 @@ static ls_status goes_on_by_itself(ls_comm *world) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* The folder goes while rank 0 is in a hook: nobody can write there, and all are told. */
+/* The folder disappears while rank 0 is in a hook: no rank can write, and all get the error. */
 static ls_status cannot_write(ls_comm *world) {
     training t;
     const ls_checkpoint_options often = {.folder = in_scratch("spoiled"), .every_steps = 6};
@@ -104,8 +106,10 @@ static ls_status cannot_write(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* The last rank's folder of that name is missing, or another one, as on a machine that does not share it: all ranks are
- * told before anything is trained. */
+/*
+ * On the last rank, the folder is missing or is another folder with the same name, as on a machine without the shared
+ * file system. All ranks get the error before training.
+ */
 static ls_status other_folder(ls_comm *world, bool missing) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
     char here[PATH_MAX];
@@ -143,7 +147,7 @@ static ls_status other_options(ls_comm *world) {
     return LS_OK;
 }
 
-/* The newest is damaged: the one before it counts, and the newest is renamed when training goes on. */
+/* The newest checkpoint is damaged: the previous one is used, and the newest is renamed when training continues. */
 static ls_status damaged(ls_comm *world) {
     outcome want, is;
     char path[PATH_MAX + 128];

@@ -1,6 +1,6 @@
 /*
- * What the conformance list (conformance.c) does not meet: every reduction on every dtype at more lengths, values that
- * are special, ls_comm_alloc itself, work that is waited for late, wrong input.
+ * Cases that the conformance list (conformance.c) omits: every reduction on every dtype at more lengths, special
+ * values, ls_comm_alloc itself, work that is waited for late, wrong arguments.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -118,17 +118,17 @@ static ls_status many_allocations(ls_comm *world) {
             LS_CHECK(memcmp(expected, kept[i], count * sizeof(float)) == 0);
         }
         for (int i = 0; i < 20; i++) {
-            if (round < 2 || i % 2 == 0) { /* the last are left to the end of the communicator */
+            if (round < 2 || i % 2 == 0) { /* the last are left until the communicator is freed */
                 ls_comm_release(world, kept[i]);
             }
         }
     }
     free(expected);
     LS_CHECK(ls_comm_alloc(world, SIZE_MAX / 2 + 1) == NULL && ls_error_status() == LS_ERR_MEMORY);
-    return ls_comm_barrier(world, NULL); /* the communicator is none the worse for it */
+    return ls_comm_barrier(world, NULL); /* the communicator is still usable */
 }
 
-/* One reduction of `count` elements from one allocation into another, at places that differ between ranks. */
+/* One reduction of `count` elements from one allocation into another, at offsets that differ between ranks. */
 static ls_status between(ls_comm *world, unsigned char *from, unsigned char *into, size_t count, int root) {
     const int rank = ls_comm_rank(world);
     const reference r = {LS_F32, LS_SUM, count + (uint64_t)root};
@@ -153,19 +153,19 @@ static ls_status between(ls_comm *world, unsigned char *from, unsigned char *int
     return LS_OK;
 }
 
-/* Whether ranks of shared memory need no copies, with the sizes that they have by themselves. */
+/* Returns whether ranks read each other's shared memory directly, with the default sizes. */
 static bool is_direct(ls_comm *world) {
     return strcmp(ls_comm_backend(world), "shm") != 0 || ls_comm_size(world) == 1 ||
            getenv("LOCKSTEP_SHM_ALGORITHM") != NULL || strcmp(ls_comm_way(world), "direct") == 0;
 }
 
-/* Whether a large all-reduce of two ranks over TCP went by halves. */
+/* Returns whether a large all-reduce of two ranks over TCP used Rabenseifner's algorithm. */
 static bool is_by_halves(ls_comm *world, size_t count) {
     const bool expected = strcmp(ls_comm_backend(world), "tcp") == 0 && ls_comm_size(world) == 2 && count > 65536;
     return !expected || strcmp(ls_comm_way(world), "halves") == 0;
 }
 
-/* From one allocation into another, there and back; also where the ranks do not use the same ones. */
+/* Reductions from one allocation into another and back, also if the ranks use different allocations. */
 static ls_status between_allocations(ls_comm *world) {
     static const size_t counts[] = {400, 5000, 70001, 1 << 20};
     const size_t most = (4U << 20) + 256;
@@ -185,7 +185,7 @@ static ls_status between_allocations(ls_comm *world) {
         }
     }
     ls_comm_release(world, odd ? given_back : NULL);
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) { /* what only some still have */
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) { /* an allocation that only some ranks still have */
         LS_TRY(between(world, a, odd ? b : given_back, counts[i], -1));
         LS_TRY(between(world, odd ? b : given_back, a, counts[i], -1));
     }
@@ -198,7 +198,7 @@ static ls_status between_allocations(ls_comm *world) {
 /* ---- work ----------------------------------------------------------------------------------------------------------
  */
 
-/* More than fits any queue, waited for from the last to the first, with a waiting call in the midst. */
+/* More work than any queue holds, waited for from the last to the first, with a blocking call in the middle. */
 static ls_status asynchronous(ls_comm *world) {
     enum { CALLS = 40 };
     step *steps = calloc(CALLS, sizeof *steps);
@@ -212,7 +212,7 @@ static ls_status asynchronous(ls_comm *world) {
                           .seed = (uint64_t)i,
                           .later = true};
         LS_TRY(step_begin(&steps[i]));
-        if (i == 25) { /* a waiting call goes behind those before it */
+        if (i == 25) { /* a blocking call comes after the earlier calls */
             int64_t one = 1;
             LS_TRY(ls_comm_allreduce(world, &one, &one, 1, LS_I64, LS_SUM, NULL));
             LS_CHECK(one == ls_comm_size(world));
@@ -256,7 +256,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* Buffers may lie side by side, either way round, but may not share an element. */
+/* Buffers may be adjacent, in either order, but may not overlap. */
 static ls_status side_by_side(ls_comm *world) {
     enum { COUNT = 5 };
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
@@ -278,7 +278,7 @@ static ls_status side_by_side(ls_comm *world) {
     return LS_OK;
 }
 
-/* Who sends and receives, under which tag: checked before anything is sent. */
+/* Checks of sender, receiver and tag take place before anything is sent. */
 static ls_status wrong_partners(ls_comm *world) {
     char x[2] = {0};
     const int size = ls_comm_size(world);
@@ -316,7 +316,7 @@ static ls_status more_wrong_input(ls_comm *comm) {
     LS_CHECK(ls_comm_reduce_scatter(comm, x, x + 1, 4, LS_F32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_comm_reduce_scatterv(comm, x, x + 32, NULL, LS_F32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_comm_allgatherv(comm, NULL, NULL, counts, (const size_t[RANKS_MOST]){7, 7}, LS_U8, NULL) == LS_OK);
-    counts[size - 1] = 1; /* the last element that there must be room for */
+    counts[size - 1] = 1; /* the last element that needs room */
     LS_CHECK(ls_comm_allgatherv(comm, x, NULL, counts, NULL, LS_U8, NULL) == LS_ERR_ARGUMENT);
     counts[0] = SIZE_MAX;
     LS_CHECK(ls_comm_alltoallv(comm, x, counts, NULL, x, counts, NULL, LS_U8, NULL) == LS_ERR_ARGUMENT);

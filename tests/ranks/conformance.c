@@ -1,11 +1,11 @@
 /*
- * The conformance list of every backend: each call with all sizes around the places where the way of travelling
- * changes, dtypes, reductions, alignments, kinds of memory, in place and not, roots, communicators, waiting, as work
- * and interleaved; and each call with a large buffer (6 MiB, 64 with LOCKSTEP_TEST_LONG=1). The cases are chosen so
- * that every pair of values of any two of these meets in at least one; only sizes and kinds (dtype with reduction) meet
- * by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode instead (for
- * minutes); LOCKSTEP_TEST_CASES=N about so many of the cases, evenly chosen, for transports that are slow;
- * LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so that a long list can be run in parts.
+ * The conformance list of every backend. Each call runs with all sizes around the switches between algorithms, with
+ * dtypes, reductions, alignments, kinds of memory, in place or not, roots, communicators, blocking, as work and
+ * interleaved; and with a large buffer (6 MiB, 64 MiB with LOCKSTEP_TEST_LONG=1). The cases are chosen so that every
+ * pair of values of any two parameters occurs in at least one case. Only sizes and kinds (dtype and reduction) are
+ * combined by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode instead
+ * (takes minutes). LOCKSTEP_TEST_CASES=N runs about N evenly chosen cases, for slow transports. LOCKSTEP_TEST_FROM=K
+ * begins with case K (0: the first), so that a long list can be run in parts.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -34,11 +34,11 @@ static const bool is_watched = false;
 /* What varies. */
 typedef enum axis { SIZE, WIDTH, KIND, SHIFT, MEMORY, PLACE, ROOT, GROUP, MODE, AXES } axis;
 
-enum { ORDINARY, SHARED, MIXED, MEMORIES };    /* mixed: ordinary on the last rank alone */
-enum { WORLD, HALVES, REVERSED };              /* communicators */
-enum { WAITING, AS_WORK, INTERLEAVED, MODES }; /* interleaved: up to PENDING others are begun before it is waited for */
-enum { APART, IN_PLACE, IN_OWN_PART, PLACES }; /* with counts per rank instead: without and with gaps */
-enum { WHOLE, DIVIDED, DIVIDED_TABLE, MEANINGS }; /* what of the call a switch-over is about */
+enum { ORDINARY, SHARED, MIXED, MEMORIES };       /* mixed: ordinary on the last rank only */
+enum { WORLD, HALVES, REVERSED };                 /* communicators */
+enum { WAITING, AS_WORK, INTERLEAVED, MODES };    /* interleaved: waited for after up to PENDING others have begun */
+enum { APART, IN_PLACE, IN_OWN_PART, PLACES };    /* with counts per rank, the latter two mean gaps */
+enum { WHOLE, DIVIDED, DIVIDED_TABLE, MEANINGS }; /* the size to which a switch between algorithms refers */
 
 typedef struct kind {
     ls_dtype dtype;
@@ -48,14 +48,14 @@ typedef struct kind {
 typedef struct conformance {
     ls_comm *groups[GROUPS];
     unsigned char *shared[GROUPS][PENDING + 1];
-    kind kinds[WIDTHS][KINDS_MOST]; /* of the call in turn */
+    kind kinds[WIDTHS][KINDS_MOST]; /* kinds to use in turn */
     int kind_count[WIDTHS];
     step *pending[PENDING];
     int pending_count;
     uint64_t cases; /* so far */
     uint64_t run;
-    uint64_t share; /* one of so many cases is run; 0: they are only counted */
-    uint64_t from;  /* and which of them is the first */
+    uint64_t share; /* one of this number of cases is run; 0: cases are only counted */
+    uint64_t from;  /* the first case to run */
 } conformance;
 
 /* ---- sizes ---------------------------------------------------------------------------------------------------------
@@ -67,7 +67,9 @@ static const size_t few[] = {0, 1, 3, 7};
 enum { OVERS = sizeof switch_overs / sizeof switch_overs[0], FEW = sizeof few / sizeof few[0] };
 enum { SIZES = FEW + 1 + OVERS * MEANINGS * 3 };
 
-/* Elements of a call among `ranks`: level by level a few, one that takes several rounds, then those around each switch.
+/*
+ * Returns the elements of a call among `ranks` ranks, by level: first small numbers, then a number that takes several
+ * rounds, then the numbers around each switch.
  */
 static size_t count_of(int level, step_call call, size_t width, size_t ranks) {
     const bool parts = call >= STEP_REDUCE_SCATTER && call <= STEP_ALLTOALLV;
@@ -81,7 +83,7 @@ static size_t count_of(int level, step_call call, size_t width, size_t ranks) {
     const size_t over = switch_overs[level / (MEANINGS * 3)];
     const int meaning = level / 3 % MEANINGS;
     size_t bytes = over;
-    if (meaning != WHOLE) { /* a place in a slot, which begins at a multiple of a line; the table has 16 bytes a rank */
+    if (meaning != WHOLE) { /* a part of a slot begins at a multiple of a cache line; the table has 16 bytes per rank */
         const size_t room = meaning == DIVIDED || over < 16 * ranks ? over : over - 16 * ranks;
         bytes = room / ranks < 64 ? room / ranks : room / ranks / 64 * 64;
     }
@@ -94,7 +96,7 @@ static size_t most_bytes(size_t ranks) {
     for (size_t i = 0; i < OVERS; i++) {
         most = switch_overs[i] > most ? switch_overs[i] : most;
     }
-    return most + 64; /* an element more, and gaps */
+    return most + 64; /* one more element, and gaps */
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ static void count_levels(const conformance *c, step_call call, int levels[AXES])
     levels[ROOT] = call == STEP_MESSAGE ? size * size : has_root(call) || call == STEP_RING ? size : 1;
 }
 
-/* Which pairs of values have met. */
+/* The pairs of values that have occurred. */
 typedef struct cover {
     int levels[AXES];
     unsigned char *met[AXES][AXES]; /* [a][b] for a < b: levels[a] times levels[b] */
@@ -210,7 +212,7 @@ static unsigned char *pair_at(const cover *v, int a, int i, int b, int j) {
     return a < b ? &v->met[a][b][i * v->levels[b] + j] : &v->met[b][a][j * v->levels[a] + i];
 }
 
-/* The level of axis `a` with the most new pairs with those that are chosen already. */
+/* Returns the level of axis `a` that has the most new pairs with the levels chosen so far. */
 static int best_level(const cover *v, int a, const int *chosen, uint64_t turn) {
     int best = 0;
     int most = -1;
@@ -228,7 +230,7 @@ static int best_level(const cover *v, int a, const int *chosen, uint64_t turn) {
     return best;
 }
 
-/* A case with this pair. */
+/* Runs a case with this pair. */
 static ls_status run_pair(conformance *c, step_call call, const cover *v, int a, int i, int b, int j) {
     int chosen[AXES];
     for (int x = 0; x < AXES; x++) {
@@ -267,7 +269,7 @@ static ls_status every_pair(conformance *c, step_call call) {
     ls_status status = LS_OK;
     unsigned char *memory = NULL;
     count_levels(c, call, v.levels);
-    for (int pass = 0; pass < 2; pass++) { /* first how much memory, then where */
+    for (int pass = 0; pass < 2; pass++) { /* first the sizes, then the addresses */
         size_t bytes = 0;
         for (int a = 0; a < AXES; a++) {
             for (int b = a + 1; b < AXES; b++) {
@@ -285,7 +287,7 @@ static ls_status every_pair(conformance *c, step_call call) {
     return status;
 }
 
-/* Every size with every kind, memory, place and mode; the rest by turns. */
+/* Every size with every kind, memory, place and mode; other parameters take turns. */
 static ls_status every_product(conformance *c, step_call call) {
     int levels[AXES];
     int level[AXES];
@@ -317,7 +319,7 @@ static uint64_t large_mebibytes(void) {
     return number("LOCKSTEP_TEST_LONG", 0) != 0 ? 64 : 6;
 }
 
-/* Far more than any slot holds on the larger side of the call, on all ranks of the world. */
+/* A size far above any slot on the larger side of the call, on all ranks of the world. */
 static ls_status large(conformance *c, step_call call) {
     const size_t size = (size_t)ls_comm_size(c->groups[WORLD]);
     const bool parts = call >= STEP_REDUCE_SCATTER && call <= STEP_ALLTOALLV;
@@ -354,7 +356,7 @@ static ls_status make_groups(conformance *c, ls_comm *world) {
     return LS_OK;
 }
 
-/* How many cases there are: counted without running them. */
+/* Counts the cases without running them. */
 static ls_status count_cases(conformance *c, bool full) {
     c->share = 0;
     c->cases = 0;

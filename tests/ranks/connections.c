@@ -1,6 +1,6 @@
 /*
- * A rank connects only to the ranks that it exchanges data with: about 2 log2 P of P ranks, with one descriptor for
- * each direction. Run by tests/shell/sockets.sh with so many ranks that connections between all of them would show.
+ * A rank connects only to the ranks with which it exchanges data: about 2 log2 P of P ranks, with one descriptor per
+ * direction. tests/shell/sockets.sh runs it with enough ranks to detect connections between all of them.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -14,7 +14,7 @@
 
 #include "tests/support/files.h"
 
-/* The bound on the descriptors of a rank. The store of rank 0 has one more for each rank. */
+/* Returns the limit of the descriptors of a rank. Rank 0's store has one more per rank. */
 static int most_descriptors(const ls_comm *world) {
     const int size = ls_comm_size(world);
     int levels = 0;
@@ -42,7 +42,7 @@ ls_status rank_test(ls_comm *world) {
                ls_comm_rank(world), ls_comm_size(world), before, after, most_descriptors(world));
     }
     ls_module_free(model);
-    LS_TRY(ls_comm_barrier(world, NULL)); /* a rank that leaves may connect to every other */
+    LS_TRY(ls_comm_barrier(world, NULL)); /* a rank that leaves may connect to all other ranks */
     if (after > most_descriptors(world)) {
         return ls_fail(LS_ERR_INTERNAL, "%d descriptors are open after a step, %d before, at most %d are allowed",
                        after, before, most_descriptors(world));

@@ -1,7 +1,7 @@
 /*
- * An operation of a program's own under data parallelism: the gradients are those of one process with the whole batch,
- * with shares that differ or that some ranks have not, in the middle of a model and as its last layer; and one that
- * does not say that it keeps samples apart is refused where samples would go through it.
+ * A program's own operation under data parallelism: the gradients equal one process's with the global batch,
+ * with shares of different sizes or empty shares, with the operation inside a model and as its last layer. An operation
+ * that does not declare that it keeps samples apart is refused if samples pass through it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,7 +16,7 @@
 
 enum { WIDTH = 4, SAMPLES = 7 };
 
-/* Each sample's running sums, times the weights; and its sum of squares. */
+/* Computes each sample's running sums times the weights, and its sum of squares. */
 static ls_status running(ls_custom_call *call) {
     ls_tensor *x = call->inputs[0], *weight = call->inputs[1];
     call->outputs[0] = ls_mul(ls_cumsum(x, 1), weight);
@@ -24,7 +24,7 @@ static ls_status running(ls_custom_call *call) {
     return LS_OK;
 }
 
-/* The adjoint of running sums are running sums from behind, here as all but the sums of what comes before. */
+/* The adjoint of running sums is running sums from the end, computed here as the total minus the sums before. */
 static ls_status running_backward(ls_custom_call *call) {
     ls_tensor *x = call->inputs[0], *weight = call->inputs[1];
     ls_tensor *g = call->output_gradients[0], *h = call->output_gradients[1];
@@ -68,7 +68,7 @@ static ls_module *make_model(void) {
                          ls_nn_linear_with(WIDTH, 2, &options));
 }
 
-/* Of rows first to last - 1. */
+/* The loss of rows first to last - 1. */
 static ls_tensor *loss_of(ls_module *model, int64_t first, int64_t last) {
     ls_tensor *x = numbers(LS_SHAPE(last - first, 3), 1, 3 * first),
               *y = numbers(LS_SHAPE(last - first, 2), 2, 2 * first);
@@ -99,7 +99,7 @@ static ls_status shares(ls_comm *world, int64_t first, int64_t last) {
     return status != LS_OK ? status : ended;
 }
 
-/* What mixes samples, as far as is known, cannot be behind a model of which each rank has some. */
+/* An operation that may mix samples cannot follow a data-parallel model. */
 static ls_status behind(ls_comm *world, const ls_custom_op *op, ls_status expected) {
     ls_module *model = ls_data_parallel(make_model(), world, NULL);
     ls_scope *scope = ls_scope_begin();
@@ -116,7 +116,7 @@ static ls_status behind(ls_comm *world, const ls_custom_op *op, ls_status expect
 ls_status rank_test(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     LS_TRY(shares(world, SAMPLES * rank / size, SAMPLES * (rank + 1) / size));
-    LS_TRY(shares(world, rank == 0 ? 0 : SAMPLES, SAMPLES)); /* one rank has all */
+    LS_TRY(shares(world, rank == 0 ? 0 : SAMPLES, SAMPLES)); /* one rank has all samples */
     LS_TRY(behind(world, &unknown, size > 1 ? LS_ERR_UNSUPPORTED : LS_OK));
     return behind(world, &apart, LS_OK);
 }

@@ -1,6 +1,6 @@
 /*
- * Data-parallel training: whatever the number of ranks and however the batches fall to them, all ranks hold the same
- * bits, and they are, to rounding, those of one process that has the whole batch.
+ * Data-parallel training: for any number of ranks and any distribution of the batches, all ranks hold the same bits,
+ * and these equal, to rounding, one process's with the global batch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -50,7 +50,7 @@ static ls_module *make_convolutional(ls_dtype dtype) {
         linear(4, OUTPUTS, dtype));
 }
 
-/* Rows whose first number is positive go through `sometimes` as well; nothing goes through `never`. */
+/* Rows whose first number is positive also pass through `sometimes`. No row passes through `never`. */
 typedef struct branches {
     ls_module *always;
     ls_module *never;
@@ -75,7 +75,7 @@ static ls_module *make_branches(ls_dtype dtype) {
     return ls_module_finish(module);
 }
 
-/* Parameters of two dtypes: a single-precision layer whose result a double-precision one goes on with. */
+/* Parameters of two dtypes: a double-precision layer follows a single-precision layer. */
 static ls_tensor *to_double(ls_tensor *x, void *user) {
     (void)user;
     return ls_to(x, LS_F64);
@@ -89,8 +89,10 @@ static ls_module *make_mixed(ls_dtype dtype) {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* Rows first to last - 1 of global batch `number`. The sign of a row's first number is that of its place: `positive`
- * rows come first. */
+/*
+ * Returns rows first to last - 1 of global batch `number`. The first number is positive in the first `positive` rows
+ * and negative in the others.
+ */
 static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width, ls_dtype dtype, int64_t positive) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, width), dtype);
     for (int64_t i = 0; rows != NULL && i < ls_numel(rows); i++) {
@@ -101,18 +103,18 @@ static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width
     return rows;
 }
 
-/* How a test trains. */
+/* The parameters of a training. */
 typedef struct training {
     ls_module *(*make)(ls_dtype dtype);
     ls_dtype dtype;
-    const int *batches; /* sizes of the global batches, one after the other, 0 at the end */
-    int passes;         /* batches gathered for each step of the optimizer */
+    const int *batches; /* sizes of the global batches in order, 0 at the end */
+    int passes;         /* batches accumulated for each step of the optimizer */
     bool twice;         /* two forward passes for each backward pass */
     bool some_positive; /* the rows of the first rank begin with positive numbers, all others with negative ones */
     double tolerance;
 } training;
 
-/* What trains: a model and which rows of each batch it gets. */
+/* A participant: a model, and its rows of each batch. */
 typedef struct trainee {
     ls_module *model;
     ls_module *parallel; /* the model again if it is data-parallel, else NULL */
@@ -163,7 +165,7 @@ static ls_status train(const training *t, const trainee *who, int world) {
     return LS_OK;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_on_all_ranks(ls_comm *world, uint64_t bits) {
     int64_t most[2] = {(int64_t)(bits >> 32), (int64_t)(bits & 0xffffffffU)};
@@ -212,13 +214,13 @@ static void end(trainee *who) {
     ls_module_free(who->model);
 }
 
-/* Trains on all ranks and alone; *all and *alone are then the trained, to be ended by the caller. */
+/* Trains on all ranks and alone. The caller frees both trainees, *all and *alone. */
 static ls_status train_both(ls_comm *world, const training *t, trainee *all, trainee *alone) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
     *all = (trainee){.rank = rank, .size = size};
     *alone = (trainee){.rank = 0, .size = 1};
-    ls_seed((uint64_t)(SEED + rank)); /* ranks begin apart; rank 0's parameters win */
+    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
     ls_module *parallel = ls_data_parallel(t->make(t->dtype), world, NULL);
     LS_TRY(begin(all, parallel, parallel));
     ls_seed(SEED);
@@ -254,7 +256,7 @@ static ls_status compare_dtypes(ls_comm *world, training t) {
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Divisible by all numbers of ranks; then shares that differ; then fewer samples than ranks. */
+/* Divisible by all numbers of ranks; then different shares; then fewer samples than ranks. */
 static const int usual_batches[] = {60, 120, 60, 60, 0};
 static const int uneven_batches[] = {7, 12, 9, 5, 11, 0};
 static const int small_batches[] = {1, 7, 2, 3, 1, 8, 0};
@@ -270,7 +272,7 @@ static ls_status equals_one_process(ls_comm *world) {
     return compare_dtypes(world, (training){.make = make_mlp, .batches = small_batches, .passes = 1, .twice = true});
 }
 
-/* Statistics are those of all ranks, also of those whose share is one sample or none. */
+/* Statistics include the samples of all ranks, also if a rank's share is one sample or empty. */
 static ls_status convolutions_equal_one_process(ls_comm *world) {
     const int *const batches[] = {usual_batches, uneven_batches, small_batches};
     for (int i = 0; i < 3; i++) {
@@ -307,7 +309,9 @@ static ls_status unused_parameters(ls_comm *world) {
     return LS_OK;
 }
 
-/* Three batches for each step, each shared out in its own way; some ranks have nothing of some, or of the last. */
+/*
+ * Three batches per step, each with another distribution. Some ranks have empty shares of some batches, or of the last.
+ */
 static ls_status gathered_passes(ls_comm *world) {
     static const int batches[] = {12, 7, 1, 1, 1, 12, 3, 2, 5, 0};
     training t = {.make = make_mlp, .batches = batches, .passes = 3};
@@ -316,7 +320,7 @@ static ls_status gathered_passes(ls_comm *world) {
     return compare_dtypes(world, t);
 }
 
-/* Local gradients stay local under no_sync, and become one afterwards. */
+/* Under no_sync, gradients stay local. Afterwards they become equal. */
 static ls_status no_sync_is_local(ls_comm *world) {
     const training t = {.make = make_mlp, .dtype = LS_F64, .batches = usual_batches, .passes = 1};
     trainee all = {.rank = ls_comm_rank(world), .size = ls_comm_size(world)};
@@ -338,7 +342,7 @@ static ls_status no_sync_is_local(ls_comm *world) {
     return LS_OK;
 }
 
-/* Every rank has the same running statistics; those of the input are one process's. */
+/* Every rank has the same running statistics, and the statistics of the inputs equal one process's. */
 static ls_status running_statistics(ls_comm *world) {
     static const int batches[] = {11, 12, 10, 13, 0}; /* a rank needs two samples to normalise over */
     const training t = {.make = make_normalised, .dtype = LS_F64, .batches = batches, .passes = 1};
@@ -353,7 +357,7 @@ static ls_status running_statistics(ls_comm *world) {
     return LS_OK;
 }
 
-/* When no rank has samples nothing is trained, and nobody waits. */
+/* If no rank has samples, nothing is trained and no rank waits. */
 static ls_status all_skip(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_normalised(LS_F32), world, NULL);
     LS_CHECK(model != NULL);
@@ -369,8 +373,10 @@ static ls_status all_skip(ls_comm *world) {
     return LS_OK;
 }
 
-/* The gradients are averaged too when something lays the parameters out anew: an optimizer of the model's end, or of a
- * larger model. */
+/*
+ * Gradients are also averaged if the parameters move in memory, because an optimizer of the model's end or of a larger
+ * model is created.
+ */
 static ls_status laid_out_anew(ls_comm *world) {
     const training t = {.make = make_mlp, .dtype = LS_F64, .batches = uneven_batches, .passes = 1};
     trainee all = {.rank = ls_comm_rank(world), .size = ls_comm_size(world)};
@@ -396,7 +402,7 @@ static ls_status laid_out_anew(ls_comm *world) {
     return LS_OK;
 }
 
-/* Fine-tuning with dropout and running statistics frozen: gradients flow in evaluation mode, and become one. */
+/* Fine-tuning with dropout and running statistics frozen: gradients flow in evaluation mode, and become equal. */
 static ls_status evaluation_mode(ls_comm *world) {
     const training t = {.make = make_mlp, .dtype = LS_F64, .batches = usual_batches, .passes = 1};
     trainee all = {.rank = ls_comm_rank(world), .size = ls_comm_size(world)};
@@ -441,7 +447,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks whose models have different sizes are told so. */
+/* Ranks whose models have different sizes get an error. */
 static ls_status models_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -454,7 +460,7 @@ static ls_status models_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* A model that goes to another device after it was given over: every rank is told, and nobody crashes. */
+/* A model moves to another device after ls_data_parallel: every rank gets an error, and no rank crashes. */
 static ls_status moved_afterwards(ls_comm *world) {
     const char *own = ls_default_device(), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
     ls_module *model = ls_data_parallel(ls_nn_linear(2, 1), world, NULL);
@@ -462,7 +468,7 @@ static ls_status moved_afterwards(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_to_device(ls_ones(LS_SHAPE(3, 2), LS_F32), other);
     const ls_status status = ls_backward(ls_mean(ls_forward(model, x)));
-    LS_CHECK(ls_comm_size(world) > 1 || status == LS_OK); /* one rank has nothing to average */
+    LS_CHECK(ls_comm_size(world) > 1 || status == LS_OK); /* a single rank has nothing to average */
     LS_CHECK(ls_comm_size(world) == 1 ||
              (status == LS_ERR_STATE && strstr(ls_error_message(), "ls_to_device before ls_data_parallel") != NULL));
     (void)ls_scope_end(scope);

@@ -1,5 +1,5 @@
 /*
- * Buffers of a data-parallel module. All ranks keep the same bits, a buffer that nobody changes keeps its own, and a
+ * Buffers of a data-parallel module. All ranks keep the same bits, a buffer that no rank changes keeps its bits, and a
  * step makes a call for buffers only if a rank has changed one.
  *
  * ranks: 1 2 3 4 5
@@ -27,7 +27,7 @@ static const double constants[2][CONSTANTS] = {{-(double)FLT_MAX, 0.1F, 1e-3F, -
 
 typedef struct observer {
     ls_module *linear;
-    ls_tensor *mean;   /* f64: of its inputs, a running one */
+    ls_tensor *mean;   /* f64: the running mean of its inputs */
     ls_tensor *mean32; /* the same in f32 */
     ls_tensor *calls;  /* i64 */
     bool observes;
@@ -70,7 +70,7 @@ static ls_module *make_observer(bool observes) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Rows first to last - 1 of a batch. */
+/* Returns rows first to last - 1 of a batch. */
 static ls_tensor *rows(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, INPUTS), LS_F32);
     for (int64_t i = 0; i < ls_numel(x); i++) {
@@ -79,7 +79,10 @@ static ls_tensor *rows(int64_t first, int64_t last) {
     return x;
 }
 
-/* A forward and a backward pass over this rank's share of a batch. The last ranks have more; rank 0 may have none. */
+/*
+ * Runs a forward and a backward pass over this rank's share of a batch. The last ranks have more samples; rank 0 may
+ * have none.
+ */
 static ls_status run_step(ls_comm *world, ls_module *model, int64_t batch) {
     const int64_t rank = ls_comm_rank(world);
     const int64_t first = batch * rank / ls_comm_size(world), last = batch * (rank + 1) / ls_comm_size(world);
@@ -92,7 +95,7 @@ static ls_status run_step(ls_comm *world, ls_module *model, int64_t batch) {
     return status != LS_OK ? status : ended;
 }
 
-/* The same, with the number of calls on communicators. */
+/* Does the same, and counts the calls on communicators. */
 static ls_status count_calls(ls_comm *world, ls_module *model, int64_t batch, int *calls) {
     LS_TRY(ls_trace_start());
     const ls_status status = run_step(world, model, batch);
@@ -128,7 +131,7 @@ static ls_status same_on_all_ranks(ls_comm *world, const ls_module *model) {
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* A mask, whatever the shares: even, uneven, empty; also where every rank has written it anew, as by loading a file. */
+/* A mask with even, uneven and empty shares, also if every rank has written it again, as when it loads a file. */
 static ls_status constants_keep_their_bits(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_observer(false), world, NULL);
     LS_CHECK(model != NULL);
@@ -146,7 +149,7 @@ static ls_status constants_keep_their_bits(ls_comm *world) {
     return LS_OK;
 }
 
-/* A program's own statistics become the mean over samples, to which an empty share adds nothing, whatever it holds. */
+/* A program's own statistics become the mean over samples. An empty share adds nothing, whatever its buffer holds. */
 static ls_status changed_buffers_are_averaged(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(make_observer(true), world, NULL);
@@ -175,7 +178,7 @@ static ls_status changed_buffers_are_averaged(ls_comm *world) {
     return LS_OK;
 }
 
-/* What one rank changes between two steps counts as that rank's. */
+/* A change on one rank between two steps counts as this rank's value. */
 static ls_status changed_on_one_rank(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(make_observer(false), world, NULL);
@@ -203,16 +206,16 @@ static ls_status calls_of_a_step(ls_comm *world) {
                                                       ls_nn_batch_norm_1d(8, NULL), ls_nn_linear(8, 1)),
                                         world, NULL);
     LS_CHECK(idle != NULL && busy != NULL && norms != NULL);
-    for (int step = 0; step < 3; step++) { /* the first agrees on what counts as 1 */
+    for (int step = 0; step < 3; step++) { /* the first step agrees on the meaning of 1 */
         LS_TRY(count_calls(world, idle, batch, &without));
         LS_TRY(count_calls(world, busy, batch, &with));
         LS_TRY(count_calls(world, norms, batch, &calls));
     }
     const bool on_devices = strcmp(ls_comm_backend(world), "nccl") == 0 && strcmp(ls_default_device(), "cpu") != 0;
-    LS_CHECK(without == (on_devices ? 2 : 1)); /* there, the marks travel by themselves */
-    LS_CHECK(with == without + 3);             /* one for means; two for what has none, whatever their number */
+    LS_CHECK(without == (on_devices ? 2 : 1)); /* on devices, the marks are sent separately */
+    LS_CHECK(with == without + 3); /* one call for means; two for buffers without a mean, for any number of buffers */
     LS_CHECK(calls ==
-             1 + 3 * 3 + 1 + without); /* shares; each norm's means, variances and gradients; weights, gradients */
+             1 + 3 * 3 + 1 + without); /* shares; means, variances and gradients of each norm; weights, gradients */
     ls_tensor *mean = ls_clone(ls_module_find(norms, "0.running_mean"));
     ls_module_train(norms, false);
     LS_TRY(count_calls(world, norms, batch + 1, &calls));
@@ -225,7 +228,7 @@ static ls_status calls_of_a_step(ls_comm *world) {
     return LS_OK;
 }
 
-/* Frozen norms in a model that trains, with shares of different sizes, keep the bits of their statistics. */
+/* Frozen norms in a training model keep the bits of their statistics, with shares of different sizes. */
 static ls_status frozen_statistics_do_not_drift(ls_comm *world) {
     ls_module *norm = ls_nn_batch_norm_1d(INPUTS, NULL);
     ls_module *model = ls_data_parallel(ls_sequential(norm, ls_nn_linear(INPUTS, 1)), world, NULL);
@@ -240,7 +243,7 @@ static ls_status frozen_statistics_do_not_drift(ls_comm *world) {
     return LS_OK;
 }
 
-/* Marks of buffers, or of parameters, for which there is no room. */
+/* Marks of buffers, or of parameters, that do not fit into the reserved room. */
 static ls_status added_afterwards(ls_comm *world) {
     ls_module *plain = make_observer(false);
     ls_module *model = ls_data_parallel(plain, world, NULL);

@@ -1,6 +1,6 @@
 /*
- * Gradients that travel as bf16 or f16: every element is as near to the exact mean as the documentation says, all ranks
- * hold the same bits, and what is not of gradients (weights, samples, which parameters were used) is not rounded.
+ * Gradients that are sent as bf16 or f16: every element is as close to the exact mean as documented, all ranks hold the
+ * same bits, and other data (weights, samples, marks of used parameters) is not rounded.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -42,7 +42,10 @@ static ls_module *make(void) {
     return ls_module_finish(module);
 }
 
-/* Normal numbers: columns have scales from 1 down to 2^-7 and up again, so that gradients have. */
+/*
+ * Makes normally distributed numbers. The scales of columns fall from 1 to 2^-7 and rise again, and so do the scales of
+ * gradients.
+ */
 static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, width), LS_F32);
     for (int64_t i = 0; rows != NULL && i < ls_numel(rows); i++) {
@@ -52,7 +55,7 @@ static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width
     return rows;
 }
 
-/* One backward pass of this rank's share of a batch; with `sums` a loss that is no single mean. */
+/* Runs a backward pass over this rank's share of a batch. With `sums`, the loss is not a single mean. */
 static ls_status pass(ls_module *model, ls_comm *world, int number, int batch, bool sums) {
     const int64_t rank = ls_comm_rank(world), size = ls_comm_size(world);
     const int64_t first = batch * rank / size, last = batch * (rank + 1) / size;
@@ -75,7 +78,7 @@ static ls_module *wrapped(ls_comm *world, ls_dtype dtype) {
     return ls_data_parallel(make(), world, &(ls_data_parallel_options){.reduce_dtype = dtype});
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_on_all_ranks(ls_comm *world, const ls_tensor *tensor) {
     const size_t count = (size_t)ls_numel(tensor);
@@ -91,14 +94,14 @@ static ls_status same_on_all_ranks(ls_comm *world, const ls_tensor *tensor) {
     return status;
 }
 
-/* Whether every element is one of the dtype. */
+/* Returns whether the dtype can represent every element. */
 static bool is_rounded(ls_tensor *tensor, ls_dtype dtype) {
     ls_scope *scope = ls_scope_begin();
     const bool same = ls_equal(ls_to(ls_to(ls_detach(tensor), dtype), LS_F32), tensor);
     return ls_scope_end(scope) == LS_OK && same;
 }
 
-/* By the ranks' own gradients: |is - g| <= u (m + |g|), with what f32 adds to it. */
+/* Checks with the ranks' own gradients that |is - g| <= u (m + |g|), plus the rounding of f32. */
 static ls_status near_exact(ls_comm *world, const ls_tensor *is, const ls_tensor *own, double share, ls_dtype dtype) {
     const double u = unit_of(dtype), step = dtype == LS_F16 ? 0x1p-24 : 0;
     for (int64_t i = 0; i < ls_numel(is); i++) {
@@ -136,7 +139,7 @@ static ls_status errors_are_as_documented(ls_comm *world, ls_dtype dtype) {
                 rounded += is_rounded(is, dtype);
             }
         }
-        LS_CHECK((rounded == 4) == (size > 1)); /* one rank reduces nothing */
+        LS_CHECK((rounded == 4) == (size > 1)); /* a single rank reduces nothing */
         ls_module_free(plain);
         ls_module_free(model);
     }
@@ -158,7 +161,7 @@ static ls_status close(const ls_module *is, const ls_module *want, double tolera
     return LS_OK;
 }
 
-/* Gathered passes, and losses on whose weights the ranks agree, end near those of f32. */
+/* Accumulated passes, and losses whose scaling factors the ranks agree on, give almost the same result as in f32. */
 static ls_status as_in_f32(ls_comm *world, ls_dtype dtype, bool gathered, bool sums) {
     static const int batches[] = {12, 1, 9};
     ls_module *plain = wrapped(world, LS_F32), *model = wrapped(world, dtype);
@@ -177,7 +180,7 @@ static ls_status as_in_f32(ls_comm *world, ls_dtype dtype, bool gathered, bool s
     return LS_OK;
 }
 
-/* Where no rank brings anything, what was gathered before stays as it is, however small a weight those have. */
+/* If no rank contributes, accumulated gradients are unchanged, even with a small scaling factor. */
 static ls_status nobody_brings_anything(ls_comm *world, ls_dtype dtype) {
     ls_module *model = wrapped(world, dtype);
     LS_TRY(pass(model, world, 0, 12, false));
@@ -190,7 +193,7 @@ static ls_status nobody_brings_anything(ls_comm *world, ls_dtype dtype) {
     return LS_OK;
 }
 
-/* f16 has no number beyond 65504; bf16 reaches as far as f32. */
+/* f16 has no number above 65504; bf16 has the range of f32. */
 static ls_status overflow(ls_comm *world) {
     for (int i = 0; i < 2 && ls_comm_size(world) > 1; i++) {
         ls_module *model = wrapped(world, halves[i]);
@@ -215,7 +218,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks that ask for different things are told so, by whatever call of a pass differs first. */
+/* Ranks with different settings get an error at the first call of a pass that differs. */
 static ls_status ranks_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;

@@ -1,8 +1,8 @@
 /*
- * The gradient of a data-parallel module is that of one process with the whole batch: for every loss with every
- * reduction and option, for sums and means that a program makes itself and for several of them together; with shares
- * that are equal, that differ or that some ranks have not, with ranks all of whose targets are ignored, with and
- * without gathering under no_sync. So is the loss of the global batch. What cannot be so is refused.
+ * The gradient of a data-parallel module equals the gradient of one process with the global batch: for every loss with
+ * every reduction and option, for custom sums and means, and for several of them together; with shares that are equal,
+ * different or empty, with ranks on which all targets are ignored, with and without accumulation under no_sync. The
+ * loss of the global batch is equal, too. Impossible cases are refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -22,16 +22,16 @@
 
 enum { INPUTS = 6, WIDTH = LOSS_WIDTH, LENGTH = LOSS_LENGTH, SEED = 77 };
 
-/* Times as many samples where statistics are taken of them: of two or three they make much of rounding. */
+/* Use more samples for statistics: with two or three samples, they amplify rounding errors. */
 enum { WELL_CONDITIONED = 8 };
 
 /* ---- batches and models ------------------------------------------------------------------------------------------ */
 
-/* How batches are divided, and whether all targets of rank 0 are ignored. */
+/* The distribution of batches, and whether all targets of rank 0 are ignored. */
 typedef enum division { EQUAL, UNEVEN, SOME_HAVE_NONE, IGNORED_ON_ONE, DIVISIONS } division;
 static const char *const division_names[DIVISIONS] = {"equal", "uneven", "some have none", "ignored on one"};
 
-/* Where the share of a rank begins. */
+/* Returns where the share of a rank begins. */
 static int64_t share_begin(division how, int rank, int size, int pass, int scale) {
     int64_t begin = 0;
     for (int i = 0; i < rank; i++) {
@@ -47,7 +47,7 @@ typedef struct global_loss {
     ls_status status;
 } global_loss;
 
-/* As a rank gets it before and after the backward pass. */
+/* The loss that a rank gets before and after the backward pass. */
 typedef struct losses {
     global_loss before;
     global_loss after;
@@ -55,15 +55,15 @@ typedef struct losses {
 
 typedef struct trainee {
     ls_module *model;
-    ls_module *parallel; /* the model, or NULL when it is alone */
+    ls_module *parallel; /* the model, or NULL for a single process */
     int rank;
-    int size; /* of the world, also when alone */
+    int size; /* of the world, also for a single process */
     ls_dtype dtype;
-    int scale; /* of the shares, which have 4 samples or 1 to 5 */
+    int scale; /* factor of the shares, which have 4 samples, or 1 to 5 */
     losses *loss;
 } trainee;
 
-/* In a scope of its own, because losses that are not one mean are refused. */
+/* Measures in its own scope, because losses other than one mean are refused. */
 static global_loss measure(const trainee *who, ls_tensor *loss) {
     ls_scope *scope = ls_scope_begin();
     global_loss is = {
@@ -127,7 +127,7 @@ static ls_status run_pass(const trainee *who, const loss_case *c, division how, 
     return *backward == LS_OK ? ended : LS_OK;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status compare_gradients(const ls_module *is, const ls_module *want, const char *what) {
     double largest = 0;
@@ -181,7 +181,7 @@ static ls_module *make_both(ls_dtype dtype) {
                          ls_nn_dropout(0.2), linear(dtype, 12, WIDTH * LENGTH));
 }
 
-/* A module that normalises and drops by itself. */
+/* A module with its own normalisation and dropout. */
 typedef struct own_state {
     ls_module *first;
     ls_module *second;
@@ -240,7 +240,7 @@ static ls_status compare_buffers(const ls_module *is, const ls_module *want, con
     return LS_OK;
 }
 
-/* One round of training of one of the two. */
+/* Runs one round of training of one participant. */
 static ls_status run_passes(const trainee *who, const loss_case *c, division how, int passes, int round) {
     ls_seed((uint64_t)(SEED + round));
     ls_module_zero_grad(who->model);
@@ -255,13 +255,13 @@ static ls_status run_passes(const trainee *who, const loss_case *c, division how
     return LS_OK;
 }
 
-/* Whether a case is one mean over samples, beside terms of parameters alone. */
+/* Returns whether a case is one mean over samples, apart from terms of parameters only. */
 static bool is_one_mean(const loss_case *c) {
     const bool reduces = c->make == loss_elementwise || c->make == loss_of_classes;
     return c->make == loss_with_decay || (reduces && (c->reduction == LS_LOSS_MEAN || c->then_mean));
 }
 
-/* The loss of the global batch is that of one process, and has the same bits on every rank. */
+/* The loss of the global batch equals one process's, and has the same bits on every rank. */
 static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_loss *is, double want,
                               const char *what) {
     double first = is->value;
@@ -277,7 +277,7 @@ static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_l
                : ls_fail(LS_ERR_INTERNAL, "%s: the loss of the global batch is %.9g, not %.9g", what, is->value, want);
 }
 
-/* `passes` passes gathered; two rounds of that, so that the second finds what the first has left. */
+/* Accumulates `passes` passes, twice: the second round starts with the results of the first. */
 static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*make)(ls_dtype), ls_dtype dtype,
                               division how, int passes) {
     pair p;
@@ -300,7 +300,7 @@ static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*m
     return LS_OK;
 }
 
-/* LOCKSTEP_TEST_ONE_IN=N: every N-th case, where communication is dear. */
+/* LOCKSTEP_TEST_ONE_IN=N runs every N-th case, for slow communication. */
 static bool is_left_out(void) {
     static _Thread_local int number;
     const char *one_in = getenv("LOCKSTEP_TEST_ONE_IN");
@@ -323,7 +323,7 @@ static ls_status check_case(ls_comm *world, const loss_case *c) {
     return check_model(world, c, make_model, LS_F32);
 }
 
-/* Models whose samples are not independent of each other. */
+/* Models whose samples depend on each other. */
 static ls_status whole_batches(ls_comm *world) {
     static ls_module *(*const models[])(ls_dtype) = {make_normalised, make_dropping, make_both, make_own};
     static const loss_case cases[] = {
@@ -473,7 +473,7 @@ static ls_status refused_losses(ls_comm *world) {
     return LS_OK;
 }
 
-/* What the ranks all-reduce themselves is what one process has: here the root of a mean, of equal shares. */
+/* An all-reduce by the program gives one process's result: here the root of a mean, with equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
     static const loss_case alone = {.name = "root of the mean", .make = root_of_mean};
     pair p;
@@ -492,8 +492,10 @@ static ls_status by_allreduce(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two data-parallel modules, one behind the other: the first has statistics, and so agrees before the pass; the second
- * must, too. */
+/*
+ * Two data-parallel modules in sequence. The first has statistics, so the ranks agree in it before the pass; they must
+ * agree in the second, too.
+ */
 static ls_status one_behind_the_other(ls_comm *world) {
     pair first;
     pair second;
@@ -522,7 +524,7 @@ static ls_status one_behind_the_other(ls_comm *world) {
     return LS_OK;
 }
 
-/* A batch that the ranks share. */
+/* A batch that is distributed over the ranks. */
 typedef struct shared_batch {
     ls_batch_part part;
     ls_comm *world;
@@ -541,7 +543,7 @@ static ls_tensor *normalise(ls_tensor **inputs, int count, void *user) {
     return y;
 }
 
-/* The gradient of a normalisation over all ranks, by finite differences; one sample on rank 0. */
+/* The gradient of a normalisation over all ranks equals finite differences, with one sample on rank 0. */
 static ls_status checked_by_differences(ls_comm *world) {
     shared_batch batch = {.part = {.add = add_over_world}, .world = world};
     const int64_t rows = ls_comm_size(world) == 1 ? 4 : ls_comm_rank(world) + 1;

@@ -1,6 +1,6 @@
 /*
- * Means that a program makes by hand: divided by what one rank has, they are too large, of which one warning says so;
- * divided by what all ranks have, or not divided, they are right, and nothing is said.
+ * Means that a program computes by hand. If each rank divides by its own count, they are too large, and one warning
+ * says so. If they are divided by the count of all ranks, or not divided, they are right and cause no warning.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -30,7 +30,7 @@ static ls_tensor *rows(ls_tensor *y) {
     return ls_sum_axes(ls_square(y), LS_AXES(1), false);
 }
 
-/* Zeros, more of them on a higher rank, and ones. */
+/* Zeros, more of them on higher ranks, and ones. */
 static ls_tensor *mask_of(const share *s) {
     ls_tensor *mask = ls_ones(LS_SHAPE(s->own), LS_F32);
     float *number = ls_data(mask);
@@ -163,7 +163,7 @@ static ls_tensor *exchanged_by_hand(ls_tensor *y, const share *s) {
                : NULL;
 }
 
-/* The elements are sent from the pointer for reading, and the tensor stays a constant of the loss. */
+/* The program sends the elements through a read-only pointer, and the tensor stays a constant of the loss. */
 static ls_tensor *sent_by_hand(ls_tensor *y, const share *s) {
     ls_tensor *weight = ls_sum(ls_detach(ls_abs(y)));
     const float *number = ls_data_const(weight);
@@ -173,7 +173,7 @@ static ls_tensor *sent_by_hand(ls_tensor *y, const share *s) {
                : NULL;
 }
 
-/* A number that is printed, and nothing that is trained by. */
+/* A number that is printed, but not trained on. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
     return metric != NULL ? mean(y, s) : NULL;
@@ -214,8 +214,10 @@ static ls_status run_pass(ls_module *model, const means_case *c, const share *s)
     return status != LS_OK ? status : ended;
 }
 
-/* Trains for some passes; `says`: what the one warning says, or NULL for none. Ranks have `samples`, or more by their
- * rank. */
+/*
+ * Trains for some passes. `says`: text of the only warning, or NULL for no warning. Each rank has `samples`, or
+ * different numbers if `uneven`.
+ */
 static ls_status check(ls_comm *world, const means_case *c, int64_t samples, bool uneven, const char *says) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
     const share s = {.world = world,

@@ -1,7 +1,7 @@
 /*
- * Operations that combine the samples of one rank, where one process would combine those of the global batch: inside a
- * data-parallel module, and in the loss of its output. Each is refused, with the name of the operation, the axis and
- * the remedy. Programs that keep samples apart, or exchange them, are not refused.
+ * Operations that combine the samples of one rank, although one process would combine the samples of the global batch:
+ * inside a data-parallel module, and in the loss of its output. Each is refused, with the name of the operation, the
+ * axis and the remedy. Programs that keep samples apart, or exchange them, are not refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -19,8 +19,8 @@ enum { WIDTH = 6 };
 typedef ls_tensor *(*function)(ls_tensor *x, void *user);
 
 typedef struct mixing_case {
-    const char *name; /* of the operation that is refused */
-    function make;    /* x: [samples, WIDTH]; the same shape comes out, or [samples] */
+    const char *name; /* of the refused operation */
+    function make;    /* x: [samples, WIDTH]; returns the same shape, or [samples] */
 } mixing_case;
 
 static ls_tensor *indices(int64_t count, int64_t below) {
@@ -219,7 +219,7 @@ static ls_tensor *views(ls_tensor *x, void *user) {
     return ls_mean_axes(ls_softmax(ls_reshape(both, LS_SHAPE(2, n, WIDTH)), 0), LS_AXES(0), false);
 }
 
-/* A kernel of its own for each sample, by groups of channels. */
+/* Applies a different kernel to each sample, by groups of channels. */
 static ls_tensor *own_kernels(ls_tensor *x, void *user) {
     (void)user;
     const int64_t n = ls_size(x, 0);
@@ -228,7 +228,7 @@ static ls_tensor *own_kernels(ls_tensor *x, void *user) {
     return ls_reshape(y, LS_SHAPE(n, WIDTH));
 }
 
-/* Statistics that no output depends on. */
+/* Computes statistics that no output depends on. */
 static ls_tensor *watched(ls_tensor *x, void *user) {
     (void)user;
     ls_tensor *statistics = ls_mul(ls_mean(x), ls_max(x));
@@ -296,7 +296,7 @@ static ls_tensor *nothing(ls_tensor *x, void *user) {
 }
 
 typedef struct pass {
-    function inside; /* between the layers of the model; or NULL */
+    function inside; /* between the layers of the model, or NULL */
     bool first;      /* or before them */
     function after;  /* in the loss; or NULL */
     int64_t samples;
@@ -358,7 +358,7 @@ static ls_status refusals(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks have `samples`, and one more each. */
+/* The first rank has `samples`, each next rank one more. */
 static ls_status programs(ls_comm *world, int64_t samples) {
     samples += ls_comm_rank(world);
     for (size_t i = 0; i < COUNT(allowed_inside); i++) {

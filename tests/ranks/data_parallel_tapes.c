@@ -1,6 +1,6 @@
 /*
- * Tapes of data-parallel modules on any number of ranks: those that outlive a scope, a pass or the module, and those in
- * which something stands beside the samples, or the samples have one axis. Gradients are those of one process.
+ * Tapes of data-parallel modules on any number of ranks: tapes that outlive a scope, a pass or the module; tapes with
+ * other data next to the samples; samples with one axis. Gradients equal one process's.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +11,7 @@
 
 enum { INPUTS = 6, OUTPUTS = 3, SEED = 40 };
 
-/* A model whose parameters stay when a module that it is part of is freed. */
+/* A model whose parameters live on after the enclosing module is freed. */
 static ls_module *make_retained(bool normalised, ls_module **stays) {
     const ls_linear_options wide = {.dtype = LS_F64};
     const ls_batch_norm_options norm = {.dtype = LS_F64};
@@ -27,7 +27,10 @@ static ls_module *make_retained(bool normalised, ls_module **stays) {
 
 typedef enum later { KEPT_LOSS, KEPT_TAPE, FREED_MODULE, LATER } later;
 
-/* A pass of `model` after the scope of its forward pass, or again over the same tape, or when the model was freed. */
+/*
+ * Runs a pass of `model` after the scope of its forward pass, or a second time over the same tape, or after the model
+ * was freed.
+ */
 static ls_status pass_later(ls_module *model, ls_tensor *input, later when) {
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
@@ -70,8 +73,10 @@ static ls_status passes_later(ls_comm *world) {
     return LS_OK;
 }
 
-/* The model runs in an outer and an inner scope, and a pass in the inner one gives it no gradient. The pass over the
- * outer tape still averages. */
+/*
+ * The model runs in an outer and an inner scope, and a pass in the inner scope gives it no gradient. The pass over the
+ * outer tape still averages.
+ */
 static ls_status pass_without_gradient(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_module *alone = NULL, *shared = NULL;
@@ -120,11 +125,14 @@ static ls_status output_of_one_rank(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- what stands beside samples ---------------------------------------------------------------------------------- */
+/* ---- other data next to the samples ------------------------------------------------------------------------------ */
 
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
 
-/* The mean of outputs that are extended, by rows that every rank has or by columns, or that lie in rows in between. */
+/*
+ * Returns the mean of extended outputs: by rows that every rank has, by columns, or with the outputs between other
+ * rows.
+ */
 static ls_tensor *extended_mean(ls_tensor *output, int how) {
     const int64_t samples = ls_size(output, 0);
     ls_tensor *turned = ls_transpose(output, 0, 1);
@@ -147,7 +155,7 @@ static ls_tensor *extended_mean(ls_tensor *output, int how) {
     }
 }
 
-/* One process would have the rows once: that is refused. All else is as there. */
+/* One process would have these rows once: this is refused. All other cases equal one process. */
 static ls_status joined(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     const int64_t samples = rank == 0 ? 1 : 3, first = rank == 0 ? 0 : 3 * rank - 2;
@@ -180,10 +188,10 @@ static ls_module *make_of_tokens(void) {
     return ls_sequential(ls_nn_embedding(30, 4), ls_nn_dropout(0.5));
 }
 
-/* Samples may be numbers without another axis: dropout draws for each what one process would. */
+/* Samples may be numbers without another axis: dropout draws the same numbers as one process. */
 static ls_status samples_of_one_axis(ls_comm *world) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
-    const int64_t first = (int64_t)rank * (rank + 1) / 2, count = rank + 1; /* another number on each rank */
+    const int64_t first = (int64_t)rank * (rank + 1) / 2, count = rank + 1; /* a different number on each rank */
     ls_module *alone = make_of_tokens(), *parallel = ls_data_parallel(make_of_tokens(), world, NULL);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *tokens = ls_arange(LS_SHAPE((int64_t)size * (size + 1) / 2), LS_I64);

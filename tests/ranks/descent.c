@@ -1,6 +1,6 @@
 /*
  * L-BFGS and conjugate gradients on several ranks. With replicas of the parameters, all ranks take the same steps, bit
- * for bit. With parameters sharded over the ranks (.comm), the steps are those of one rank with all parameters.
+ * for bit. With parameters sharded over the ranks (.comm), the steps equal the steps of one rank with all parameters.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -52,7 +52,7 @@ static ls_status evaluate(void *user, double *value) {
     return ls_backward(loss);
 }
 
-/* Every rank holds rank 0's parameters, has evaluated as often, and stopped for the same reason. */
+/* Every rank has rank 0's parameters, made the same number of evaluations, and stopped for the same reason. */
 static ls_status compare(const problem *self, const ls_optimizer *optimizer) {
     const ls_step_info info = ls_optimizer_last_step(optimizer);
     double mine[7] = {self->evaluations, info.evaluations, info.iterations, info.reason}, first[7];
@@ -87,13 +87,13 @@ static ls_status fit(ls_comm *world, ls_optimizer *optimizer, ls_dtype dtype, do
 
 /* ---- a field that is sharded over the ranks ---------------------------------------------------------------------- */
 
-/* The sum of cosh(k (x - 1)) + x^2 / 2 over points k = 1 to n; a rank has `count` points from `first` on. */
+/* The sum of cosh(k (x - 1)) + x^2 / 2 over points k = 1 to n. A rank has `count` points from `first` on. */
 typedef struct field {
     ls_comm *comm; /* NULL: all points are here */
     int64_t first, count;
     ls_tensor *x;
     bool local_loss; /* the mistake: the loss is not summed over the ranks */
-    int fails;       /* the last rank fails in this evaluation; 0: in none */
+    int fails;       /* the last rank fails in this evaluation; 0: never */
     bool early;      /* before it communicates */
     int evaluations;
     ls_step_info last_step;
@@ -154,7 +154,7 @@ static ls_optimizer *conjugate(ls_comm *comm) {
     return ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.comm = comm, .max_iterations = 4});
 }
 
-/* The same fit, with `points` points sharded over the ranks and all of them here. With few points, ranks have none. */
+/* Fits `points` points, once sharded over the ranks and once all here. If there are few, some ranks have none. */
 static ls_status fit_sharded(ls_comm *world, method make, int64_t points) {
     const ls_share share = ls_share_of(points, ls_comm_size(world), ls_comm_rank(world));
     field part = {.comm = world, .first = share.start, .count = share.count};
@@ -184,7 +184,7 @@ static ls_status refuse_local_losses(ls_comm *world) {
     return LS_OK;
 }
 
-/* One rank fails: it keeps its error, and the error of the others names it. They can go on together. */
+/* One rank fails: it keeps its error, and the errors of the others name it. All ranks can continue together. */
 static ls_status check_failure(ls_comm *world, ls_status status, ls_status expected, const char *says) {
     char names[32];
     const int last = ls_comm_size(world) - 1;

@@ -1,6 +1,6 @@
 /*
- * What a rank executes inherits no descriptor of the library's: no socket, no memory, and nothing that the libraries
- * below it open. A communicator that is freed leaves none open, also where descriptor 0 was one of them.
+ * A program that a rank executes inherits no descriptor of the library: no socket, no memory, and no file opened by the
+ * libraries below it. A freed communicator leaves no descriptor open, also if descriptor 0 was one of them.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -19,16 +19,16 @@ static bool inheritable(int fd) {
     return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
-static bool was_there[MOST]; /* before the library did anything: of whoever started the rank */
+static bool was_there[MOST]; /* open before the library was used: inherited by the rank */
 
 static __attribute__((constructor)) void look_around(void) {
-    const char *store = getenv("LOCKSTEP_STORE_FD"); /* the launcher's way to hand a socket to the library */
+    const char *store = getenv("LOCKSTEP_STORE_FD"); /* by which the launcher passes a socket */
     for (int fd = 0; fd < MOST; fd++) {
         was_there[fd] = inheritable(fd) && (store == NULL || fd != atoi(store));
     }
 }
 
-/* Opens, uses and frees a communicator; the ranks the other way round, so that each one's part is another one's. */
+/* Opens, uses and frees a communicator, with the ranks in reverse order, so that they change parts. */
 static ls_status use_a_part(ls_comm *world, int turn) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     int32_t one = 1, sum = 0;
@@ -44,8 +44,8 @@ static ls_status use_a_part(ls_comm *world, int turn) {
 }
 
 static ls_status check_closing(ls_comm *world) {
-    LS_TRY(use_a_part(world, 0)); /* what is made once, for all */
-    close(STDIN_FILENO);          /* as in `program <&-`: what is opened first is 0 */
+    LS_TRY(use_a_part(world, 0)); /* creates descriptors that are opened only once */
+    close(STDIN_FILENO);          /* as in `program <&-`: the next file gets descriptor 0 */
     LS_TRY(ls_comm_barrier(world, NULL));
     const int before = test_descriptors_count();
     for (int turn = 0; turn < 2; turn++) {

@@ -1,5 +1,6 @@
 /*
- * Differentiable collectives: values, gradients against differences, and ranks that use results differently.
+ * Differentiable collectives: values, gradients compared with finite differences, and ranks that use the results
+ * differently.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -14,7 +15,7 @@
 
 typedef struct setting setting;
 
-/* A call under check: its result from this rank's tensor, and the sizes of that tensor. */
+/* A call to test: computes the result from this rank's tensor of the given sizes. */
 typedef struct call {
     const char *name;
     ls_tensor *(*make)(const setting *s, ls_tensor *x);
@@ -29,8 +30,8 @@ struct setting {
     ls_reduction reduction;
     int root;
     int axis;
-    bool turned;       /* bring a view whose elements are not dense */
-    unsigned constant; /* bit r: rank r brings a tensor that wants no gradient */
+    bool turned;       /* use a non-contiguous view as the input */
+    unsigned constant; /* bit r: the input of rank r requires no gradient */
     unsigned ignoring; /* bit r: rank r does not use the result */
 };
 
@@ -38,7 +39,7 @@ static bool has(unsigned set, const ls_comm *comm) {
     return (set >> ls_comm_rank(comm) & 1U) != 0;
 }
 
-/* Values between -2 and 2 that differ from rank to rank, with zeros and equals among them. */
+/* Values between -2 and 2 that differ between ranks, with zeros and ties. */
 static ls_tensor *numbers(const ls_comm *comm, ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
     double *at = elements(x);
@@ -52,7 +53,7 @@ static ls_tensor *leaf(ls_tensor *x) {
     return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
 }
 
-/* What the function under check makes of its input and the result of a call. */
+/* Combines the input and the result of a call. */
 static ls_tensor *use(const setting *s, ls_tensor *x, ls_tensor *result) {
     if (has(s->ignoring, s->comm)) {
         return ls_sum(ls_square(x));
@@ -64,7 +65,7 @@ static ls_tensor *bring(const setting *s, ls_tensor *x) {
     return has(s->constant, s->comm) ? numbers(s->comm, ls_shape_of(x), 77) : x;
 }
 
-/* How much a rank has along the axis: nothing on one of them. */
+/* Returns the size of a rank's share along the axis, zero on one rank. */
 static int64_t share_of(int rank) {
     return (2 * rank + 3) % 4 + (rank > 2);
 }
@@ -105,14 +106,14 @@ static ls_tensor *make_allgather(const setting *s, ls_tensor *x) {
     return ls_allgather(s->comm, x, s->axis - 3);
 }
 
-/* The root's tensor is made as long as all shares; the others' do not matter. */
+/* The root's tensor is as long as all shares together. The tensors of other ranks do not matter. */
 static ls_tensor *make_scatter(const setting *s, ls_tensor *x) {
     ls_tensor *whole = is_root(s) ? ls_pad(x, s->axis, total_share(s->comm) - ls_size(x, s->axis), 0, 0.5) : x;
     whole = is_root(s) ? ls_mul(whole, whole) : whole;
     return ls_scatter(s->comm, whole, s->axis, share_of(ls_comm_rank(s->comm)), s->root);
 }
 
-/* Cuts the next axis, which has as many positions as all shares together. */
+/* Divides the next axis, whose size is the sum of all shares. */
 static ls_tensor *make_alltoall(const setting *s, ls_tensor *x) {
     const int next = (s->axis + 1) % 3;
     ls_tensor *wide = ls_pad(x, next, 0, total_share(s->comm) - ls_size(x, next), 0);
@@ -120,7 +121,7 @@ static ls_tensor *make_alltoall(const setting *s, ls_tensor *x) {
     return ls_alltoall(s->comm, wide, s->axis, next, share_of(ls_comm_rank(s->comm)));
 }
 
-/* Divides the whole anew: the shares of the ranks in the opposite order. */
+/* Redistributes the data: the shares of the ranks in reverse order. */
 static ls_tensor *make_division(const setting *s, ls_tensor *x) {
     return ls_alltoall(s->comm, x, s->axis, s->axis, share_of(ls_comm_size(s->comm) - 1 - ls_comm_rank(s->comm)));
 }
@@ -160,7 +161,10 @@ static ls_status check_one(setting s) {
     return LS_OK;
 }
 
-/* Every call with every reduction that has a gradient, along every axis; used by all, given by some, used by some. */
+/*
+ * Every call with every reduction that has a gradient, along every axis; used by all ranks, given by some, used by
+ * some.
+ */
 static ls_status gradients_of_every_call(ls_comm *world) {
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         for (int reduction = LS_SUM; reduction <= (calls[i].reduces ? LS_MAX : LS_SUM); reduction++) {
@@ -180,7 +184,7 @@ static ls_status gradients_of_every_call(ls_comm *world) {
     return LS_OK;
 }
 
-/* One zero, two zeros, equals: where a product or an extreme is easily wrong. */
+/* One zero, two zeros, ties: cases in which products and extremes are easily wrong. */
 static ls_status gradients_at_zeros_and_equals(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -201,7 +205,7 @@ static ls_status gradients_at_zeros_and_equals(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Some ranks have no loss, no gradient to give, or no wish to record. */
+/* Some ranks have no loss, an input without a gradient, or recording switched off. */
 static ls_status ranks_that_stay_out(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -230,7 +234,10 @@ static ls_status ranks_that_stay_out(ls_comm *world) {
     return LS_OK;
 }
 
-/* Counts whose sum is more than 64 bits, and of three ranks comes out right again: all ranks are told. */
+/*
+ * The sum of the counts exceeds 64 bits, and with three ranks it wraps around to the right sum: all ranks get the
+ * error.
+ */
 static ls_status counts_beyond_all_bounds(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int64_t count = rank < 2 ? INT64_MAX : rank == 2 ? 6 : 0;

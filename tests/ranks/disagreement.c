@@ -1,8 +1,9 @@
 /*
- * Ranks that call different things, on any number of ranks and any backend: each call against each other, and with
- * another count, dtype, reduction, root or counts per rank, waiting and as work. Every rank learns who called what, no
- * buffer is touched, and the communicator goes on in step. Messages other than wanted, likewise. In half of the trials
- * all ranks have made either call together before, which a backend may remember, and in some the odd one comes late.
+ * Ranks that make different calls, on any number of ranks and any backend: each call against each other call, and with
+ * another count, dtype, reduction, root or counts per rank, blocking and as work. Every rank learns which rank called
+ * what, no buffer is changed, and the communicator stays in step. The same holds for messages that differ from the
+ * receive. In half of the trials, all ranks have made either call together before, which a backend may cache. In some
+ * trials, the odd rank is late.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -16,13 +17,13 @@
 #include "tests/support/reference.h"
 #include "tests/support/steps.h"
 
-/* Calls beyond those of steps.h, and how many there are: messages are not collective. */
+/* Calls in addition to the calls of steps.h, and their number. Messages are not collective. */
 enum { ALLOC = STEP_MESSAGE, SPLIT, CALLS };
 
-/* How late a rank comes: others have begun to look whether something is wrong. */
+/* The lateness of a rank: other ranks have begun to check for failures. */
 enum { LATE_US = 1000 };
 
-/* One of the ranks calls something else. */
+/* A trial in which one rank makes another call. */
 typedef struct trial {
     ls_comm *world;
     int odd;
@@ -30,10 +31,9 @@ typedef struct trial {
     int number;
 } trial;
 
-/* ---- what messages must say ----------------------------------------------------------------------------------------
- */
+/* ---- expected messages ------------------------------------------------------------------------------------------- */
 
-/* "rank 1" or "ranks 0, 2": the odd one, or all others. */
+/* Writes "rank 1" or "ranks 0, 2": the odd rank, or all others. */
 static void write_ranks(const trial *t, bool odd, char *text, size_t capacity) {
     size_t length = 0;
     int count = 0;
@@ -52,17 +52,17 @@ static bool has_root(int call) {
            call == STEP_SCATTER || call == STEP_SCATTERV;
 }
 
-/* Each rank has counts of its own. */
+/* Returns whether each rank has its own counts. */
 static bool has_own_counts(int call) {
     return call == STEP_GATHERV || call == STEP_SCATTERV || call == STEP_ALLTOALLV;
 }
 
-/* All ranks give the same counts. */
+/* Returns whether all ranks pass the same counts. */
 static bool has_same_counts(int call) {
     return call == STEP_ALLGATHERV || call == STEP_REDUCE_SCATTERV;
 }
 
-/* What is said of the call; where ranks give all counts, up to their hash. */
+/* Writes the expected description of the call; for counts that all ranks pass, up to their hash. */
 static void write_detail(int call, const step *s, char *text, size_t capacity) {
     char elements[64] = "";
     char root[32] = "";
@@ -122,7 +122,7 @@ static ls_status make(ls_comm *world, int call, step *s, bool later) {
     return ls_work_wait(s->works[0]);
 }
 
-/* The ranks are in step. */
+/* Checks that the ranks are in step. */
 static ls_status sum_ranks(ls_comm *world) {
     const int size = ls_comm_size(world);
     int64_t sum = ls_comm_rank(world);
@@ -131,7 +131,7 @@ static ls_status sum_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* This rank's call fails, and leaves its memory alone. */
+/* This rank's call fails, and leaves its memory unchanged. */
 static ls_status fail_call(const trial *t, int call, step *s) {
     if (call < STEP_MESSAGE) {
         LS_TRY(step_prepare(s));
@@ -196,7 +196,7 @@ static step describe(const trial *t, int call) {
 /* ---- all kinds -----------------------------------------------------------------------------------------------------
  */
 
-/* Each call against each other; so two ranks that make two calls in different orders are told twice. */
+/* Each call against each other call. Two ranks that make two calls in different orders get two errors. */
 static ls_status other_calls(trial *t) {
     for (int call = 0; call < CALLS; call++) {
         for (int other = 0; other < CALLS; other++) {
@@ -244,7 +244,7 @@ static ls_status other_details(trial *t, int call) {
     return LS_OK;
 }
 
-/* What the odd rank believes to be sent to or from it; whether that is another number than the others believe. */
+/* Returns whether the odd rank expects another count than the other ranks for data that it sends or receives. */
 static bool differs(const trial *t, const step *usual, const step *other, int from, int to, char *text,
                     size_t capacity) {
     const size_t sent = step_piece(from == t->odd ? other : usual, from, to);
@@ -253,7 +253,7 @@ static bool differs(const trial *t, const step *usual, const step *other, int fr
     return sent != wanted;
 }
 
-/* Rank by rank the same counts, but the odd one has others. */
+/* All ranks pass the same counts, but the odd rank passes others. */
 static ls_status other_own_counts(trial *t, int call) {
     const int size = ls_comm_size(t->world);
     step usual = describe(t, call);
@@ -281,7 +281,7 @@ static ls_status other_own_counts(trial *t, int call) {
     return sum_ranks(t->world);
 }
 
-/* Counts that all ranks must give alike; of the same sum, too. */
+/* Counts that must be equal on all ranks, also with equal sums. */
 static ls_status other_same_counts(trial *t, int call) {
     for (uint64_t seed = 20; seed < 24; seed++) {
         step a = describe(t, call);
@@ -309,7 +309,7 @@ static ls_status every_disagreement(ls_comm *world) {
     return sum_ranks(world);
 }
 
-/* Nothing is wrong where a rank only comes late, again and again. */
+/* A rank that is repeatedly late is not an error. */
 static ls_status every_lateness(ls_comm *world) {
     static const step_call calls[] = {STEP_BROADCAST, STEP_ALLREDUCE, STEP_REDUCE, STEP_ALLGATHER, STEP_ALLTOALL};
     const trial t = {.world = world};
@@ -337,7 +337,7 @@ static ls_status other_messages(ls_comm *world, float *values, size_t count) {
         }
         LS_CHECK(ls_comm_send(world, values, count, LS_F32, 1, 5, &work[0]) == LS_OK);
         LS_CHECK(ls_comm_send(world, values, count, LS_F32, 1, 5, &work[1]) == LS_OK);
-        const ls_status first = ls_work_wait(work[0]); /* a backend may tell the sender too */
+        const ls_status first = ls_work_wait(work[0]); /* a backend may report it to the sender, too */
         LS_CHECK(first == LS_OK || first == LS_ERR_MISMATCH);
         LS_CHECK(ls_work_wait(work[1]) == LS_OK);
     } else if (rank == 1) {
@@ -363,10 +363,9 @@ static ls_status every_message(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- parts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- split communicators ----------------------------------------------------------------------------------------- */
 
-/* In a part ranks have other numbers: messages say which of the world they are. */
+/* In a split communicator, ranks have other numbers: messages also name their ranks in the world. */
 static ls_status name_those_of_the_world(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_comm *same = NULL, *reversed = NULL, *part = NULL;
@@ -375,7 +374,7 @@ static ls_status name_those_of_the_world(ls_comm *world) {
     snprintf(expected, sizeof expected, "rank 0 called allreduce of 3 i64, sum (#1)");
     LS_TRY(ls_comm_split(world, 0, 0, &same));
     LS_TRY(ls_comm_split(world, 0, -ls_comm_rank(world), &reversed));
-    LS_TRY(ls_comm_split(reversed, 0, 0, &part)); /* a part of a part */
+    LS_TRY(ls_comm_split(reversed, 0, 0, &part)); /* a split of a split communicator */
     ls_comm *const comms[] = {same, reversed, part};
     for (int i = 0; i < 3; i++) {
         int64_t values[3] = {0};

@@ -1,6 +1,7 @@
 /*
- * A rank that sends far more than the other has receives for: the receiver keeps a bounded part of it, the rest waits
- * at the sender; everything arrives in order, later tags may be taken first, and a receive that does not fit is told.
+ * A rank sends far more than the other rank has receives for. The receiver stores a bounded part, and the rest waits at
+ * the sender. All messages arrive in order, later tags may be received first, and a receive that does not fit gets an
+ * error.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -17,7 +18,7 @@
 enum { MOST = 4000, STEP = 16, LARGE = 1 << 18, MEDIUM = 12 << 10, BOUND = 72 << 20 };
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-static const bool is_measured = false; /* a sanitizer keeps memory that was freed */
+static const bool is_measured = false; /* a sanitizer keeps freed memory */
 #else
 static const bool is_measured = true;
 #endif
@@ -34,7 +35,7 @@ static long resident(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Message i begins STEP * i elements further than the first. */
+/* Message i begins STEP * i elements after the first. */
 static ls_status send_all(ls_comm *world, const float *values, int messages, size_t count, int tag, ls_work **work) {
     for (int i = 0; i < messages; i++) {
         LS_TRY(ls_comm_send(world, values + (ptrdiff_t)STEP * i, count, LS_F32, 1, tag, &work[i]));
@@ -60,12 +61,12 @@ static ls_status receive_all(ls_comm *world, float *into, int messages, size_t c
 static ls_status meet(ls_comm *world) {
     for (int i = 0; i < 20; i++) {
         LS_TRY(ls_comm_barrier(world, NULL));
-        usleep(5000); /* so that what can come has come; nothing depends on it */
+        usleep(5000); /* leaves time for messages to arrive; the test does not depend on it */
     }
     return LS_OK;
 }
 
-/* A rank that receives nothing at all leaves everything where it is: not this one, any more. */
+/* A rank that has never received leaves all messages unread. After this call, rank 1 reads them. */
 static ls_status begin_to_receive(ls_comm *world, float *values) {
     ls_work *work = NULL;
     LS_TRY(ls_comm_rank(world) == 0 ? send_all(world, values, 1, 1, 1, &work) : LS_OK);
@@ -88,7 +89,7 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
     if (getenv("SHOW"))
         fprintf(stderr, "rank %d grown %ld\n", rank, grown);
     const bool streams =
-        strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* which it keeps without limit */
+        strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* shm stores these without limit */
     if (is_measured && !streams && grown > BOUND) {
         return ls_fail(LS_ERR_INTERNAL, "the process has grown by %ld bytes for %d messages of %zu", grown, messages,
                        count * sizeof(float));
@@ -96,7 +97,7 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
     return LS_OK;
 }
 
-/* The last message is taken first: it is behind more than a rank keeps. */
+/* The last message is received first, although more messages precede it than a rank stores. */
 static ls_status another_tag_first(ls_comm *world, float *values) {
     enum { MESSAGES = 40 };
     ls_work *work[MESSAGES + 1];
@@ -121,7 +122,7 @@ static ls_status of_another_size(ls_comm *world, float *values) {
         LS_CHECK(ls_comm_recv(world, values, LARGE - 1, LS_F32, 0, 7, NULL) == LS_ERR_MISMATCH);
     }
     for (int i = 0; i < MESSAGES && ls_comm_rank(world) == 0; i++) {
-        const ls_status status = ls_work_wait(work[i]); /* backends may tell the sender too */
+        const ls_status status = ls_work_wait(work[i]); /* backends may report it to the sender, too */
         LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH);
     }
     return LS_OK;

@@ -1,7 +1,7 @@
 /*
- * Something fails on one rank in the midst of a training step. That rank keeps its own message, all others get
- * LS_ERR_MISMATCH with that rank and its message, and all go on together with the next step: whether the operation
- * fails before, between, inside or after the data-parallel models of the step, and whether these communicate in their
+ * An operation fails on one rank during a training step. This rank keeps its own message; all other ranks get
+ * LS_ERR_MISMATCH with the rank and its message, and all continue together with the next step. The operation may fail
+ * before, between, inside or after the data-parallel models of the step, and the models may communicate in their
  * forward passes (batch normalization) or not.
  *
  * ranks: 1 2 3 4 5
@@ -18,7 +18,7 @@ enum { ROWS = 8, WIDTH = 4 };
 
 static const char reason[] = "ls_add: [8, 4] with [3, 3]";
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static int failing_rank(ls_comm *world) {
     return ls_comm_size(world) - 1;
@@ -28,7 +28,7 @@ static bool fails_here(ls_comm *world) {
     return ls_comm_rank(world) == failing_rank(world);
 }
 
-/* The status is what the step gave; `own` the status on the rank that failed, and `words` of its message. */
+/* `status` is the result of the step, `own` the status on the failed rank, and `words` a part of its message. */
 static ls_status expect_cause(ls_comm *world, ls_status status, ls_status own, const char *words) {
     char expected[200];
     snprintf(expected, sizeof expected, "rank %d failed: %s", failing_rank(world), words);
@@ -62,7 +62,7 @@ static ls_module *make_model(ls_comm *world, bool normalized) {
     return ls_data_parallel(model, world, NULL);
 }
 
-/* As beginners write it: only the end of the scope is asked. */
+/* As beginners write it: checks only the end of the scope. */
 static ls_status take_step(ls_comm *world, ls_module *const *models, place where) {
     const bool here = fails_here(world);
     ls_scope *scope = ls_scope_begin();
@@ -138,7 +138,10 @@ static ls_status check_gradients(ls_module *model, bool has) {
     return LS_OK;
 }
 
-/* A model that communicates knows of the history of other ranks, and one that does not runs on no empty share. */
+/*
+ * Excludes impossible cases: a model that communicates learns the history of other ranks, and a model that does not is
+ * not run on an empty share.
+ */
 static bool is_possible(skipped how, bool normalized) {
     return !(how == NO_HISTORY && normalized) && !(how == REFUSED && !normalized);
 }
@@ -165,7 +168,7 @@ static ls_status empty_shares(ls_comm *world, bool normalized) {
     return LS_OK;
 }
 
-/* A pass on detached outputs gives the model no gradient, which a rank that skips the pass cannot know. */
+/* A pass over detached outputs gives the model no gradient; a rank that skips the pass cannot know this. */
 static ls_status detached_outputs(ls_comm *world) {
     ls_module *models[] = {make_model(world, false), make_model(world, false)};
     ls_scope *scope = ls_scope_begin();
@@ -213,7 +216,7 @@ static ls_status refuse(ls_tensor *tensor, void *user) {
     return ls_error_set(LS_ERR_UNSUPPORTED, "%s", (const char *)user);
 }
 
-/* A hook fails in the backward pass, before the walk comes to the communication. */
+/* A hook fails in the backward pass, before the pass reaches the communication. */
 static ls_status in_a_pass(ls_comm *world, ls_module *model) {
     static char words[] = "the hook refuses";
     ls_scope *scope = ls_scope_begin();

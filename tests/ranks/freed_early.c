@@ -1,6 +1,6 @@
 /*
- * Communicators that are freed while calls on them are under way: their buffers are the caller's again at once, and are
- * no longer there here. On all ranks together, and where some wait for the calls.
+ * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again at once, and
+ * the test unmaps them. All ranks do so together, or some wait for the calls.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,7 +16,7 @@
 
 enum { CALLS = 6, MANY = 3, ROUNDS = 6, LARGE = 32 << 20 };
 
-/* Memory of its own pages: whoever uses it after its end dies. */
+/* Returns memory with its own pages: any later access crashes. */
 static void *make(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
@@ -45,14 +45,16 @@ static ls_status begin(ls_comm *comm, int call, int32_t *send, int32_t *receive,
     }
 }
 
-/* What was under way is no part of a freed communicator any more. */
+/* Calls that were in progress no longer belong to a freed communicator. */
 static ls_status check_freed(ls_comm *comm) {
     LS_CHECK(ls_comm_alloc(comm, 64) == NULL);
     LS_CHECK(strcmp(ls_error_message(), "ls_comm_alloc: the communicator was freed (ls_comm_free)") == 0);
     return LS_OK;
 }
 
-/* Begins `MANY` of a call, and frees the communicator; or waits, where `waits`, and gets what the others left or LS_OK.
+/*
+ * Begins `MANY` calls and frees the communicator. If `waits`, it waits instead, and gets LS_OK or the error that the
+ * other ranks left.
  */
 static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) {
     ls_comm *part = NULL;
@@ -78,14 +80,14 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     if (waits) {
         ls_comm_free(part);
     }
-    LS_TRY(check_freed(part)); /* the work was freed as well */
+    LS_TRY(check_freed(part)); /* the work was freed, too */
     for (int i = 0; i < MANY; i++) {
         LS_CHECK(munmap(send[i], bytes) == 0 && munmap(receive[i], bytes * (size_t)ls_comm_size(world)) == 0);
     }
     return LS_OK;
 }
 
-/* Rank 0 frees while rank 1 may be reading from its buffer; the communicator is held, as a module does. */
+/* Rank 0 frees while rank 1 may be reading from its buffer. The communicator is retained, as by a module. */
 static ls_status free_held(ls_comm *world, int round) {
     ls_comm *part = NULL;
     ls_work *work = NULL;
@@ -119,7 +121,7 @@ ls_status rank_test(ls_comm *world) {
     for (int call = 0; call < CALLS; call++) {
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             LS_TRY(free_early(world, call, counts[i], false));
-            if (call < 4) { /* nobody answers a message that only some wait for */
+            if (call < 4) { /* no rank answers a message for which only some ranks wait */
                 LS_TRY(free_early(world, call, counts[i], rank == 0));
                 LS_TRY(free_early(world, call, counts[i], rank != 0));
             }

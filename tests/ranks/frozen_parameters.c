@@ -1,6 +1,6 @@
 /*
- * Frozen parameters of a data-parallel module do not travel, whichever they are and whenever they are frozen, and the
- * gradients of the others are those of one process.
+ * The gradients of frozen parameters of a data-parallel module are not sent, whichever and whenever they are frozen.
+ * The gradients of the other parameters equal one process's.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -45,7 +45,7 @@ static ls_tensor *rows(int64_t first, int64_t last, ls_dtype dtype) {
     return x;
 }
 
-/* A pass over the share of `rank`, which may be empty. */
+/* Runs a pass over the share of `rank`, which may be empty. */
 static ls_status run_pass(ls_module *model, int rank, int size, ls_dtype dtype) {
     const int64_t first = BATCH * (int64_t)rank / size, last = BATCH * (int64_t)(rank + 1) / size;
     ls_scope *scope = ls_scope_begin();
@@ -60,7 +60,7 @@ static void forget_gradients(ls_module *model) {
     }
 }
 
-/* A pass of all ranks, and the bytes that it gave to communicators. */
+/* Runs a pass on all ranks, and counts the bytes of its communication. */
 static ls_status count_bytes(ls_comm *world, ls_module *model, ls_dtype dtype, int64_t *bytes, int *calls) {
     LS_TRY(ls_trace_start());
     const ls_status status = run_pass(model, ls_comm_rank(world), ls_comm_size(world), dtype);
@@ -112,7 +112,7 @@ static ls_status same_bits_on_all_ranks(ls_comm *world, const ls_module *model) 
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the gradients that travel: each begins at a multiple of 64 bytes. */
+/* Returns the bytes of the gradients that are sent. Each begins at a multiple of 64 bytes. */
 static int64_t travelling(const ls_module *model, unsigned pattern, size_t width, size_t travels_in) {
     int64_t bytes = 0;
     for (int i = 0; i < PARAMETERS; i++) {
@@ -123,20 +123,20 @@ static int64_t travelling(const ls_module *model, unsigned pattern, size_t width
     return bytes;
 }
 
-/* Whether gradients are averaged in the memory of a device, where each span is a call. */
+/* Returns whether gradients are averaged in device memory, with a call per span. */
 static bool on_devices(const ls_comm *world) {
     return strcmp(ls_comm_backend(world), "nccl") == 0 && strcmp(ls_default_device(), "cpu") != 0;
 }
 
-/* Every pattern after every other kind of pattern: parameters are frozen, and unfrozen. */
+/* Each pattern follows each other kind of pattern: parameters are frozen and unfrozen. */
 static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype reduce_dtype, double tolerance) {
     const size_t width = ls_dtype_size(dtype);
     const bool halves = reduce_dtype != LS_F32;
     ls_module *model = ls_data_parallel(make(dtype), world, &(ls_data_parallel_options){.reduce_dtype = reduce_dtype});
     ls_module *alone = make(dtype);
     LS_CHECK(model != NULL && alone != NULL);
-    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), dtype)); /* agrees on what counts as 1 */
-    int64_t others = -1;                                                      /* what travels besides gradients */
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), dtype)); /* agrees on the meaning of 1 */
+    int64_t others = -1;                                                      /* bytes sent besides gradients */
     for (unsigned i = 0; i < PATTERNS; i++) {
         const unsigned pattern = i * 37 % PATTERNS;
         int64_t bytes = 0;
@@ -160,7 +160,7 @@ static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype r
     return LS_OK;
 }
 
-/* Gradients from before a parameter was frozen are still there afterwards, as in one process. */
+/* Gradients from before a parameter was frozen remain afterwards, as in one process. */
 static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     ls_module *model = ls_data_parallel(make(LS_F64), world, NULL);
     ls_module *alone = make(LS_F64);
@@ -180,7 +180,7 @@ static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     return LS_OK;
 }
 
-/* Frozen before the module is made, or trained with momentum: an optimizer leaves it alone. */
+/* Parameters frozen before the module is made, or after training with momentum: an optimizer does not change them. */
 static ls_status optimizers_leave_it_alone(ls_comm *world) {
     ls_module *plain = make(LS_F32);
     LS_TRY(freeze(plain, 1U << 1 | 1U << 2));
@@ -200,8 +200,10 @@ static ls_status optimizers_leave_it_alone(ls_comm *world) {
     return LS_OK;
 }
 
-/* One call freezes a subtree that has trained, with its momentum: its gradients do not travel, no step changes it, and
- * unfrozen it trains on. */
+/*
+ * One call freezes a subtree that was trained with momentum: its gradients are not sent, and no step changes it.
+ * Unfrozen, it continues to train.
+ */
 static ls_status a_subtree_is_left_alone(ls_comm *world) {
     ls_module *body = make(LS_F32), *head = ls_nn_linear(1, 1);
     ls_module *model = ls_data_parallel(ls_sequential(body, head), world, NULL);
@@ -232,7 +234,10 @@ static ls_status a_subtree_is_left_alone(ls_comm *world) {
     return LS_OK;
 }
 
-/* A rank that freezes other parameters than the others: all are told, whether the numbers of elements differ or not. */
+/*
+ * One rank freezes other parameters than the others: all ranks get an error, whether the numbers of elements differ or
+ * not.
+ */
 static ls_status frozen_on_one_rank(ls_comm *world, unsigned on_first, unsigned on_others, ls_dtype reduce_dtype) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -260,7 +265,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(a_subtree_is_left_alone(world));
     LS_TRY(frozen_on_one_rank(world, 1U << 2, 0, LS_F32));
     LS_TRY(frozen_on_one_rank(world, 0, 1U << 0 | 1U << 4, LS_F32));
-    LS_TRY(frozen_on_one_rank(world, 1U << 1, 1U << 3, LS_F32)); /* as many elements */
+    LS_TRY(frozen_on_one_rank(world, 1U << 1, 1U << 3, LS_F32)); /* the same number of elements */
     LS_TRY(frozen_on_one_rank(world, 1U << 2, 0, LS_BF16));
     return ls_comm_barrier(world, NULL);
 }

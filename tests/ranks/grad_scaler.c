@@ -1,5 +1,5 @@
 /*
- * Loss scaling on many ranks: all of them skip the same steps, whichever rank's samples, or part of a model, overflow,
+ * Loss scaling on several ranks: all ranks skip the same steps, whichever rank's samples, or part of a model, overflow,
  * and end with the same bits.
  *
  * ranks: 1 2 3 4 5
@@ -15,7 +15,7 @@ enum { INPUTS = 6, OUTPUTS = 3, SEED = 80, STEPS = 6, SAMPLES = 12 };
 
 static const ls_grad_scaler_options options = {.initial_scale = 1024, .growth_interval = 2};
 
-/* ---- what all ranks have alike ----------------------------------------------------------------------------------- */
+/* ---- common code ------------------------------------------------------------------------------------------------- */
 
 static ls_status same_on_all_ranks(ls_comm *world, double number) {
     double most = number, least = number;
@@ -31,7 +31,7 @@ static ls_status same_model(ls_comm *world, const ls_module *model) {
     return same_on_all_ranks(world, (double)(bits & 0xffffffffU));
 }
 
-/* Steps, and tells whether it was taken. */
+/* Tries a step, and returns whether it took place. */
 static ls_status try_step(ls_grad_scaler *scaler, ls_optimizer *optimizer, const ls_module *model, bool *taken) {
     const uint64_t before = ls_module_hash(model);
     const double scale = ls_grad_scaler_get_scale(scaler);
@@ -44,7 +44,7 @@ static ls_status try_step(ls_grad_scaler *scaler, ls_optimizer *optimizer, const
 
 /* ---- data-parallel ----------------------------------------------------------------------------------------------- */
 
-/* In f16 the last rank's samples of step 3 are infinite. */
+/* In f16, the last rank's samples of step 3 are infinite. */
 static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_seed(SEED);
@@ -76,9 +76,9 @@ static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
     return LS_OK;
 }
 
-/* ---- models in parts --------------------------------------------------------------------------------------------- */
+/* ---- sharded models ---------------------------------------------------------------------------------------------- */
 
-/* A number of this rank's own part overflows on rank `spoilt` alone. */
+/* An element of this rank's own part overflows, only on rank `spoilt`. */
 static ls_status steps_of_parts(ls_comm *world, ls_module *model, int spoilt,
                                 ls_status (*go_backwards)(ls_module *model, const ls_grad_scaler *scaler)) {
     ls_optimizer *optimizer = ls_adam(model, NULL);
@@ -146,7 +146,7 @@ static ls_status models_in_parts(ls_comm *world) {
 
 /* ---- a trial ----------------------------------------------------------------------------------------------------- */
 
-/* The loss of step 4 is too large on rank 0 alone. */
+/* The loss of step 4 is too large, only on rank 0. */
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
     const ls_trial_state *state = *(ls_trial_state **)user;
     ls_tensor *loss = ls_mse_loss(output, target, LS_LOSS_MEAN);
@@ -154,7 +154,7 @@ static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
     return spoils ? ls_mul(loss, 1e36) : loss;
 }
 
-/* Hooks see gradients without the scale. */
+/* Hooks see unscaled gradients. */
 static ls_status on_backward(ls_trial_state *state, void *user) {
     ls_scope *scope = ls_scope_begin();
     const double largest = ls_item(ls_max(ls_abs(ls_detach(ls_grad(ls_module_parameter(state->model, 0))))));
@@ -177,7 +177,7 @@ static ls_status trial(ls_comm *world, bool averages) {
     ls_scope *scope = ls_scope_begin();
     ls_dataset *set = ls_tensor_dataset(ls_randn(LS_SHAPE(5 * SAMPLES, INPUTS), LS_F32),
                                         ls_mul(ls_randn(LS_SHAPE(5 * SAMPLES, OUTPUTS), LS_F32),
-                                               0.25)); /* no overflow of one sample's gradient in f16 */
+                                               0.25)); /* so that no single sample's gradient overflows in f16 */
     ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.global_batch_size = SAMPLES, .comm = world});
     LS_TRY(ls_scope_end(scope));
     ls_trial *trial = ls_trial_new(

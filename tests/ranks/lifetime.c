@@ -1,7 +1,7 @@
 /*
- * What is held after its owner went, over ranks: communicators under modules, tapes, handles and work, freed or left by
- * ls_finalize; handles of scopes that have ended. All of it is LS_ERR_STATE with a sentence that names the call, and
- * what a model holds stays readable until it is freed.
+ * Objects that outlive their owners, on several ranks: communicators that are used by modules, tapes, handles and work,
+ * after they were freed or after ls_finalize; handles of ended scopes. All calls fail with LS_ERR_STATE and a message
+ * with the name of the call, and the contents of a model stay readable until it is freed.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -15,7 +15,7 @@
 
 static const char freed[] = "the communicator was freed (ls_comm_free)";
 
-/* Whether this thread's error says `why` of `call`. */
+/* Returns whether this thread's error says `why` for `call`. */
 static bool refused(ls_status status, const char *call, const char *why) {
     const char *message = ls_error_message();
     return status == LS_ERR_STATE && strncmp(message, call, strlen(call)) == 0 && strstr(message, why) != NULL;
@@ -32,7 +32,7 @@ static ls_tensor *leaf(double value) {
 
 /* ---- the tape ---------------------------------------------------------------------------------------------------- */
 
-/* A freed communicator's own calls: its record is still there, held by the tape or for having been freed lately. */
+/* The calls of a freed communicator. Its record still exists: the tape retains it, or it was freed only recently. */
 static ls_status call_freed(ls_comm *part, int rank, int size) {
     float number = 1;
     ls_comm *other = NULL;
@@ -98,7 +98,7 @@ static ls_status backward_after_free(ls_comm *world, int which) {
     LS_CHECK(loss != NULL);
     ls_comm_free(part);
     LS_CHECK(refused(ls_backward(loss), "ls_backward: ", freed));
-    LS_CHECK(ls_item(loss) == ls_item(loss)); /* what was computed is there */
+    LS_CHECK(ls_item(loss) == ls_item(loss)); /* computed values remain */
     LS_TRY(call_freed(part, rank, size));
     LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
     LS_TRY(call_freed(part, rank, size));
@@ -120,7 +120,7 @@ static ls_status handles(ls_comm *world) {
         LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the handle is of a scope that has ended"));
         LS_CHECK(refused(made(ls_handle_wait(got)), "ls_handle_wait: ", "handle"));
     }
-    /* In a scope around it, where the tape has it live on. */
+    /* in a scope around it, where the tape retains it */
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
     ls_handle *sent = ls_isend(world, leaf(rank), (rank + 1) % size, 3);
@@ -132,7 +132,7 @@ static ls_status handles(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Begun on a communicator that is freed then: nobody sends what is received. */
+/* Work begun on a communicator that is then freed: no rank sends the message that it receives. */
 static ls_status work_after_free(ls_comm *world) {
     static _Thread_local float numbers[2][1000];
     const int rank = ls_comm_rank(world);
@@ -153,7 +153,7 @@ static ls_status work_after_free(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Waited for twice, while there is other work. */
+/* Waits twice, while there is other work. */
 static ls_status wait_twice(ls_comm *world) {
     float number = 1;
     ls_work *work[2] = {NULL};
@@ -197,7 +197,7 @@ static ls_status make(model *m, ls_comm *comm) {
     return LS_OK;
 }
 
-/* The communicator is gone: the parameters can be read, used and saved, but not trained. */
+/* After the communicator was freed, the parameters can be read, used and saved, but not trained. */
 static ls_status use_after(const model *m, const char *why) {
     LS_CHECK(ls_module_hash(m->module) == m->hash);
     const bool before = ls_no_grad(true);
@@ -207,7 +207,7 @@ static ls_status use_after(const model *m, const char *why) {
     LS_TRY(ls_scope_end(scope));
     (void)ls_no_grad(before);
     ls_comm *comm = ls_data_parallel_comm(m->module);
-    if (ls_comm_size(comm) > 1) { /* a rank that is alone has nobody to average with */
+    if (ls_comm_size(comm) > 1) { /* a single rank has no rank to average with */
         LS_CHECK(refused(train(m), "ls_data_parallel: ", why));
         LS_CHECK(refused(ls_data_parallel_skip(m->module), "ls_data_parallel_skip: ", why));
     }
@@ -216,7 +216,7 @@ static ls_status use_after(const model *m, const char *why) {
     return LS_OK;
 }
 
-/* Frees it. A gradient that the program has made a view of stays, wherever it lies. */
+/* Frees the model. A gradient of which the program has a view stays, wherever it is stored. */
 static ls_status end(const model *m) {
     ls_optimizer_free(m->optimizer);
     ls_module_free(m->module);
@@ -272,7 +272,7 @@ static bool says(ls_status status, const char *sentence) {
     return status == LS_ERR_STATE && strstr(ls_error_message(), sentence) != NULL;
 }
 
-/* A loader or an optimizer that the ranks freed before the run, all of them or the last one only. */
+/* A loader or an optimizer that was freed before the run, on all ranks or only on the last. */
 static ls_status freed_before_the_run(ls_comm *world, bool optimizer, bool everywhere) {
     const bool mine = everywhere || ls_comm_rank(world) == ls_comm_size(world) - 1;
     model m;
@@ -307,7 +307,7 @@ static ls_status trials(ls_comm *world) {
     return LS_OK;
 }
 
-/* The end of the job, with all of that still there. */
+/* The job ends while all these objects exist. */
 static ls_status leave(ls_comm *world) {
     const bool process = ls_world() == world;
     const char *why = process ? "ls_finalize has left the job" : freed;

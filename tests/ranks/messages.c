@@ -1,5 +1,5 @@
 /*
- * Sends and receives that gradients flow through: rings, orders, loops, groups, and what goes wrong.
+ * Differentiable sends and receives: rings, orders, loops, groups, and errors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -28,7 +28,7 @@ static int previous_of(const ls_comm *comm) {
     return (ls_comm_rank(comm) + ls_comm_size(comm) - 1) % ls_comm_size(comm);
 }
 
-/* The plain ring as it is written without thinking of gradients; small and large messages. */
+/* The ring as a program would write it without regard to gradients, with small and large messages. */
 static ls_status plain_ring(ls_comm *world) {
     for (int64_t count = 1; count <= 100000; count *= 100000) {
         ls_scope *scope = ls_scope_begin();
@@ -44,7 +44,7 @@ static ls_status plain_ring(ls_comm *world) {
     return LS_OK;
 }
 
-/* The gradient arrives though the receiver makes nothing of the message, and the sender has no loss. */
+/* The gradient arrives although the receiver does not use the message, and the sender has no loss. */
 static ls_status neglected_messages(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -68,7 +68,7 @@ static ls_status neglected_messages(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Two messages of one tag, waited for in opposite orders on the two sides: gradients find their own. */
+/* Two messages with one tag, waited for in opposite orders on the two sides: each gradient reaches its message. */
 static ls_status waits_in_any_order(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     ls_scope *scope = ls_scope_begin();
@@ -88,7 +88,7 @@ static ls_status waits_in_any_order(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* What ls_handle_wait gives for a sent message is the tensor, and gradient flows through it too. */
+/* ls_handle_wait returns the tensor of a sent message, and gradients flow through it, too. */
 static ls_status sent_tensors_are_given_back(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *a = leaf(2, 2);
@@ -102,12 +102,14 @@ static ls_status sent_tensors_are_given_back(ls_comm *world) {
     LS_CHECK(ls_requires_grad(ls_join_dummies(ls_scalar(1, LS_F64), &a, 1)) &&
              ls_equal(ls_join_dummies(a, NULL, 0), a));
     LS_TRY(ls_backward(ls_sum(ls_mul(joined, ls_add(to_myself, given_back)))));
-    /* b (a + a): 4 from the rank that has a as its b, 2 b from each a here. */
+    /* b (a + a): 4 from the rank whose b is this a, and 2 b from the two uses of a here */
     LS_CHECK(grad_of(a) == 8);
     return ls_scope_end(scope);
 }
 
-/* A recurrent net whose steps go around the ranks, twice backwards over the kept tape; scopes inside. */
+/*
+ * A recurrent net whose steps travel around the ranks, with two backward passes over the kept tape, and inner scopes.
+ */
 static ls_status a_loop_around_the_ranks(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_scope *scope = ls_scope_begin();
@@ -120,7 +122,7 @@ static ls_status a_loop_around_the_ranks(ls_comm *world) {
         ls_handle_wait(sent);
         LS_TRY(ls_scope_end(inner));
     }
-    ls_tensor *loss = ls_sum(state); /* the product of three ranks' w, in a row */
+    ls_tensor *loss = ls_sum(state); /* the product of w on three consecutive ranks */
     LS_TRY(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}));
     LS_CHECK(fabs(grad_of(w) - 3 * 1.5 * 1.5) < 1e-12);
     LS_TRY(ls_backward(loss));
@@ -129,7 +131,7 @@ static ls_status a_loop_around_the_ranks(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* A scope that ends with nothing kept does not take its communication along: the others need it. */
+/* A scope that ends without kept tensors does not drop its communication, because the other ranks need it. */
 static ls_status sends_outlive_their_scope(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *a = leaf(3, 1);
@@ -147,9 +149,12 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Receives that nobody has waited for when the pass begins: the sender gets zeros, and ls_handle_wait the message. */
+/*
+ * Receives for which no rank has waited before the pass: the sender gets zeros, and ls_handle_wait still returns the
+ * message.
+ */
 static ls_status receives_left_open(ls_comm *world) {
-    for (int waiters = 0; waiters < 2; waiters++) { /* nobody waits before the pass; all but rank 0 do */
+    for (int waiters = 0; waiters < 2; waiters++) { /* no rank waits before the pass; all ranks except 0 do */
         ls_scope *scope = ls_scope_begin();
         ls_tensor *a = leaf(3, 1);
         const bool waits = waiters == 1 && ls_comm_rank(world) != 0;
@@ -163,7 +168,7 @@ static ls_status receives_left_open(ls_comm *world) {
         LS_CHECK(waits || ls_item(ls_handle_wait(coming)) == 9);
         LS_TRY(ls_scope_end(scope));
     }
-    ls_scope *scope = ls_scope_begin(); /* the same of a message without a gradient */
+    ls_scope *scope = ls_scope_begin(); /* the same for a message without a gradient */
     ls_tensor *a = leaf(3, 1);
     ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_I64, previous_of(world), 0);
     ls_handle *sent = ls_isend(world, ls_full(LS_SHAPE(1), LS_I64, 5), next_of(world), 0);
@@ -173,7 +178,7 @@ static ls_status receives_left_open(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Nothing is recorded, and nothing comes back, where nobody wants a gradient. */
+/* If no rank requires a gradient, nothing is recorded and nothing is sent back. */
 static ls_status without_gradient(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *a = leaf(3, 2);
@@ -189,7 +194,7 @@ static ls_status without_gradient(ls_comm *world) {
     LS_CHECK(ls_at(b, (int64_t[]){1}) == previous_of(world));
     LS_CHECK(ls_backward(ls_scalar(0, LS_F64)) == LS_ERR_STATE);
 
-    /* One side alone is under ls_no_grad: the other's gradient does not come from there, but it comes. */
+    /* Only one side is under ls_no_grad: the other side's gradient arrives, without a contribution from there. */
     const bool off = ls_comm_rank(world) == 0;
     (void)ls_no_grad(off);
     sent = ls_isend(world, a, next_of(world), 0);
@@ -209,7 +214,7 @@ static bool said(const char *text) {
     return strstr(ls_error_message(), text) != NULL;
 }
 
-/* The receiver is told what came instead, and what the sender could not make; both go on. */
+/* The receiver's error says which message arrived instead, or why the sender could not make it. Both ranks continue. */
 static ls_status messages_that_do_not_fit(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     if (ls_comm_size(world) == 1) {
@@ -253,7 +258,7 @@ static ls_status wrong_arguments(ls_comm *world) {
     return LS_OK;
 }
 
-/* Halves of the world, each with its own messages and sums, in one loss. */
+/* Two halves of the world, each with its own messages and sums, in one loss. */
 static ls_status several_communicators(ls_comm *world) {
     ls_comm *half = NULL;
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &half));
@@ -271,8 +276,10 @@ static ls_status several_communicators(ls_comm *world) {
     return LS_OK;
 }
 
-/* A message that never comes: its scope does not wait where the communicator has ended before. Who still waits in the
- * barrier may hear there that the other has left, and then the receive has failed. */
+/*
+ * A message that never arrives. Its scope does not wait if the communicator was freed before. A rank that still waits
+ * in the barrier may get the error that the other rank has left, and then the receive has failed.
+ */
 static ls_status a_message_given_up(ls_comm *world) {
     ls_comm *ending = NULL;
     ls_scope *scope = ls_scope_begin();

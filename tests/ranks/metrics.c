@@ -1,7 +1,7 @@
 /*
- * Metrics on many ranks: with the same global batches every value is that of one process, and the same bits on all
- * ranks, however the samples are shared out, where ranks see none of a batch or of a pass, and where training goes on
- * in the midst of an epoch.
+ * Metrics on several ranks: with the same global batches, every value equals one process's, with the same bits on all
+ * ranks, for any distribution of the samples, also if ranks get no samples of a batch or of a pass, or if training
+ * resumes in the middle of an epoch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -39,7 +39,7 @@ static const char *const of_numbers[] = {"loss",
                                          NULL};
 static const char *const of_users[] = {"formula", "running_own", NULL};
 
-/* ---- what is measured -------------------------------------------------------------------------------------------- */
+/* ---- data and criteria ------------------------------------------------------------------------------------------- */
 
 static ls_status measure_size(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
@@ -61,7 +61,7 @@ static double make_formula(const double *sums, void *user) {
     return sums[2] / sums[0] - sums[1] * sums[1] / (sums[0] * sums[0]);
 }
 
-/* Outputs are the samples, other ones in each epoch, and nothing is learnt. Some classes count more than others. */
+/* The outputs are the samples, different in each epoch, and nothing is learned. Some classes have more weight. */
 static ls_status tell_outputs(ls_trial_state *state, void *user) {
     (void)user;
     static const double weights[CLASSES] = {0.125, 1, 0, 5};
@@ -74,7 +74,7 @@ static ls_status tell_outputs(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Class numbers, or 0 and 1 and logits of which many are equal. */
+/* Targets are class numbers, or 0 and 1 with logits of which many are equal. */
 static ls_dataset *make_dataset(bool classes, uint32_t salt, int64_t count) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *targets = score_targets(salt + 10, count, classes ? CLASSES : 2);
@@ -91,7 +91,7 @@ typedef struct plan {
     int64_t global_batch;
     int64_t samples;
     int64_t held_back;
-    ls_callback *callback; /* NULL: one without hooks */
+    ls_callback *callback; /* NULL: a callback without hooks */
 } plan;
 
 /* One participant: all ranks together, or this process alone with the same global batches. */
@@ -142,7 +142,7 @@ static void end(participant *p) {
     ls_release(p->parameter);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_bits(ls_comm *world, double value) {
     uint64_t bits;
@@ -153,7 +153,7 @@ static ls_status same_bits(ls_comm *world, double value) {
     return LS_OK;
 }
 
-/* Whether a metric is measured outside of training, too. */
+/* Returns whether a metric is also measured outside of training. */
 static bool is_of_all_passes(const char *name) {
     return strncmp(name, "running_", 8) != 0 && strcmp(name, "lr") != 0;
 }
@@ -205,7 +205,7 @@ static ls_status compare(ls_comm *world, const plan *how) {
     return LS_OK;
 }
 
-/* Global batches of 7 (the last of 4), of 2 (some shares are empty), and all of it at once. */
+/* Global batches of 7 samples (the last of 4), of 2 (some shares are empty), and one of all samples. */
 static ls_status equals_one_process(ls_comm *world) {
     for (int classes = 0; classes < 2; classes++) {
         LS_TRY(compare(world, &(plan){classes, .global_batch = 7, .samples = 53, .held_back = 17}));
@@ -215,7 +215,7 @@ static ls_status equals_one_process(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks that see no sample in the first pass and then some, or in none of all. */
+/* Ranks that get samples only in the second pass, or never. */
 static ls_status ranks_without_samples(ls_comm *world) {
     for (int classes = 0; classes < 2; classes++) {
         LS_TRY(compare(world, &(plan){classes, .global_batch = 5, .samples = 1, .held_back = 25}));
@@ -224,7 +224,7 @@ static ls_status ranks_without_samples(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
+/* ---- in the middle of an epoch ----------------------------------------------------------------------------------- */
 
 static ls_status go_on_to_the_end(participant *p, int64_t done) {
     p->trial->continues = true;
@@ -244,7 +244,7 @@ static ls_status same_as(const participant *one, const participant *other, const
     return LS_OK;
 }
 
-/* The second epoch from behind one of its 8 batches on: the bits of the whole. */
+/* Resumes the second epoch after one of its 8 batches: the bits equal those in an uninterrupted run. */
 static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
     kept_state kept = {.after = 8 + done};
     plan how = {classes, .global_batch = 7, .samples = 53, .held_back = 17};
@@ -267,7 +267,7 @@ static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
 
 /* ---- on another number of ranks ---------------------------------------------------------------------------------- */
 
-/* What rank `of` kept, on every rank. */
+/* Sends the state that rank `of` stored to every rank. */
 static ls_status send_state(ls_comm *world, int of, const kept_state *kept, kept_state *theirs) {
     *theirs = (kept_state){.count = kept->count};
     for (int i = 0; i < kept->count; i++) {
@@ -285,8 +285,10 @@ static ls_status send_state(ls_comm *world, int of, const kept_state *kept, kept
     return LS_OK;
 }
 
-/* One process goes on with what all ranks counted, and all ranks with what one did: of the epoch's values there are the
- * same. */
+/*
+ * One process resumes from the counts of all ranks, and all ranks from the counts of one process: the values of the
+ * epoch are the same.
+ */
 static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
     kept_state kept = {.after = 8 + done};
     kept_state theirs;
@@ -326,7 +328,7 @@ static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* How long anything takes nobody knows, but that it is counted. */
+/* Times cannot be predicted, but they must be measured. */
 static ls_status takes_time(ls_comm *world) {
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
     ls_loader *loader =

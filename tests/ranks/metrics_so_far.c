@@ -1,6 +1,6 @@
 /*
- * Within a pass, ls_trial_metric is the value of this rank's samples so far; after the pass, the value of all ranks.
- * And metrics of a user's own, merged by their own function.
+ * Within a pass, ls_trial_metric returns the value of this rank's samples so far; after the pass, the value of all
+ * ranks. Also custom metrics, merged by their own function.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -13,14 +13,14 @@
 
 enum { SAMPLES = 22, HELD_BACK = 10, BATCH = 4, EPOCHS = 2 };
 
-/* What this rank has seen in the pass. */
+/* The samples and values that this rank has seen in the pass. */
 typedef struct seen {
-    double sum; /* of losses of samples */
+    double sum; /* of the losses of samples */
     double count;
     double largest;
-    double last_loss;     /* of the epoch before */
+    double last_loss;     /* of the previous epoch */
     double training_loss; /* of this epoch */
-    ls_loader *held_back; /* evaluated within a pass */
+    ls_loader *held_back; /* evaluated during a pass */
 } seen;
 
 static ls_dataset *make_dataset(int64_t count, int64_t first) {
@@ -79,7 +79,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     seen *s = user;
     s->sum = s->count = 0;
     s->largest = (double)-INFINITY;
-    LS_CHECK(is_near(ls_trial_metric(state->trial, "loss"), s->last_loss)); /* of the pass before */
+    LS_CHECK(is_near(ls_trial_metric(state->trial, "loss"), s->last_loss)); /* of the previous epoch */
     return LS_OK;
 }
 
@@ -89,7 +89,7 @@ static ls_status check(const ls_trial_state *state, const seen *s, const char *l
     return LS_OK;
 }
 
-/* Before the first batch of an epoch there is no value, not even of a running mean. */
+/* Before the first batch of an epoch, no metric has a value, not even a running mean. */
 static ls_status on_sample(ls_trial_state *state, void *user) {
     LS_CHECK((state->batch == 0) == isnan(ls_trial_metric(state->trial, "running_loss")));
     LS_CHECK(state->batch > 0 || isnan(ls_trial_metric(state->trial, "largest")));

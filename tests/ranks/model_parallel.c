@@ -1,5 +1,6 @@
 /*
- * Layers and models divided over ranks are those of one process, forwards, backwards and over steps of training.
+ * Layers and models sharded over ranks give the same results as in one process: forward, backward and over steps of
+ * training.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,13 +17,13 @@ enum { BATCH = 6, IN = 5, HIDDEN = 7, OUT = 4, ROWS = 9 };
 static const ls_linear_options in_f64 = {.dtype = LS_F64};
 static const ls_parallel_linear_options parts_in_f64 = {.dtype = LS_F64};
 
-/* What is close to the part of `whole` from `start` on along the axis. */
+/* Returns whether `part` is close to the part of `whole` from `start` on along the axis. */
 static bool is_part(const ls_tensor *part, ls_tensor *whole, int axis, int64_t start) {
     ls_tensor *own = axis >= 0 ? ls_narrow(whole, axis, start, ls_size(part, axis)) : whole;
     return part != NULL && ls_allclose(part, ls_contiguous(own), 1e-5, 1e-6);
 }
 
-/* Where this rank's part of `size` begins. */
+/* Returns where this rank's part of `size` begins. */
 static int64_t start_of(const ls_comm *comm, int64_t size) {
     const int64_t rank = ls_comm_rank(comm);
     const int64_t more = size % ls_comm_size(comm);
@@ -40,7 +41,10 @@ static ls_status backward(ls_module *model, ls_tensor *x) {
     return ls_backward(ls_mean(ls_square(ls_add(ls_forward(model, x), 0.5))));
 }
 
-/* The parameter `name` of the divided model, and its gradient, are parts of those of the whole model's. */
+/*
+ * Checks that the parameter `name` of the sharded model, and its gradient, are parts of the parameter and the gradient
+ * of the whole model.
+ */
 static ls_status compare(const ls_comm *comm, const ls_module *divided, const char *name, const ls_module *whole,
                          const char *whole_name, int axis) {
     ls_tensor *part = ls_module_find(divided, name);
@@ -52,7 +56,7 @@ static ls_status compare(const ls_comm *comm, const ls_module *divided, const ch
     return LS_OK;
 }
 
-/* Columns, an activation, rows: the pair that needs two exchanges; trained for some steps. */
+/* Columns, an activation, rows: this pair needs two exchanges. Trained for some steps. */
 static ls_status columns_and_rows(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(5);
@@ -88,7 +92,7 @@ static ls_status columns_and_rows(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Columns put together again, below a layer that is whole. */
+/* A column-parallel layer whose outputs are gathered, followed by a layer that is not sharded. */
 static ls_status columns_put_together(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(6);
@@ -125,8 +129,10 @@ static ls_status embedding(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two by two: the model divided over pairs, and each pair has some of the samples, `first` the first one; `drops`: with
- * dropout between the layers. */
+/*
+ * The model is sharded over pairs of ranks, and each pair has some of the samples, from `first` on. `drops`: with
+ * dropout between the layers.
+ */
 static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bool drops) {
     if (ls_comm_size(world) != 4) {
         return LS_OK;
@@ -162,7 +168,10 @@ static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bo
     return LS_OK;
 }
 
-/* Dropout of divided activations is the part of the whole one's, that of whole ones the same on all ranks. */
+/*
+ * Dropout of sharded activations gives a part of the whole activations' dropout. Dropout of whole activations is equal
+ * on all ranks.
+ */
 static ls_status dropped_layers(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(11);
@@ -194,7 +203,7 @@ static ls_status dropped_layers(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* One dropout behind layers of two widths, which differ on some ranks only. */
+/* One dropout module after layers of two widths, which are sharded only on some ranks. */
 static ls_status dropped_widths(ls_comm *world) {
     const int64_t widths[] = {3 * ls_comm_size(world) + 1, 3 * ls_comm_size(world) + 2};
     ls_scope *scope = ls_scope_begin();
@@ -235,7 +244,7 @@ static ls_status same_bits(ls_comm *world, double number) {
     return LS_OK;
 }
 
-/* Clips both models, and some of it away; the norms are equal, on all ranks. */
+/* Clips the gradients of both models, so that some of them shrink. The norms are equal, on all ranks. */
 static ls_status clip_both(ls_comm *world, ls_module *divided, ls_module *whole) {
     double norms[2];
     LS_TRY(ls_clip_grad_norm(whole, 0.01, &norms[0]));
@@ -266,7 +275,7 @@ static ls_status clipped_layers(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* A pipeline of `stages`, of layers that are divided over `pair`, which may be NULL. */
+/* A pipeline over `stages`, with layers sharded over `pair` (may be NULL). */
 static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
     ls_scope *scope = ls_scope_begin();
     const int width = 8;
@@ -277,7 +286,7 @@ static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
         layers[0][i] = ls_nn_linear_with(width, width, &in_f64);
     }
     ls_seed(10);
-    for (int i = 0; i < count; i++) { /* two of them make a stage that is divided */
+    for (int i = 0; i < count; i++) { /* two layers make a stage that is sharded */
         layers[1][i] = pair == NULL ? ls_nn_linear_with(width, width, &in_f64)
                        : i % 2 == 0 ? ls_sequential(ls_nn_column_parallel(pair, width, width, &parts_in_f64),
                                                     ls_nn_gather_parallel(pair))
@@ -311,7 +320,7 @@ static ls_status clipped_pipelines(ls_comm *world) {
     return LS_OK;
 }
 
-/* What outlives the divided model is this rank's alone. */
+/* After the sharded model was freed, the remaining parameters belong only to this rank. */
 static ls_status clipped_afterwards(ls_comm *world) {
     ls_comm *part = NULL;
     LS_TRY(ls_comm_split(world, 0, 0, &part));

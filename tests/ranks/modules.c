@@ -1,6 +1,6 @@
 /*
- * Modules of several inputs and outputs, and hooks, over ls_data_parallel: a recurrent cell, attention with masks and
- * tied weights train as they do on one process with the whole batch, also where a rank has no samples.
+ * Modules with several inputs and outputs, and hooks, in ls_data_parallel: a recurrent cell, attention with masks, and
+ * tied weights train as in one process with the global batch, also if a rank has no samples.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,7 +16,7 @@ enum { ROWS = 11, TIMES = 3, WIDTH = 4, WORDS = 7, SEED = 5 };
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-/* Samples `first` to `last` of normal numbers [samples, a, b]. */
+/* Returns samples `first` to `last` of normally distributed numbers [samples, a, b]. */
 static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a, int64_t b) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, a, b), LS_F64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -25,7 +25,7 @@ static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a
     return x;
 }
 
-/* The same samples of words [samples, times]. */
+/* Returns the same samples of words [samples, times]. */
 static ls_tensor *words(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_I64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -34,7 +34,7 @@ static ls_tensor *words(int64_t first, int64_t last) {
     return x;
 }
 
-/* Which times count, [samples, times]: at least the first. */
+/* Returns which times count, [samples, times]: at least the first. */
 static ls_tensor *lengths(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_BOOL);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -53,7 +53,7 @@ static ls_module *linear(int64_t in, int64_t out) {
     return ls_nn_linear_with(in, out, &(ls_linear_options){.dtype = LS_F64});
 }
 
-/* x [n, width], and h [n, width] or NULL before the first step: the output and the next h, both [n, width]. */
+/* Inputs: x [n, width], and h [n, width] or NULL before the first step. Outputs: y and the next h, both [n, width]. */
 static ls_status cell_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count) {
     const parts *cell = ls_module_state(self);
@@ -94,8 +94,10 @@ static ls_tensor *cell_loss(ls_module *cell, int64_t first, int64_t last) {
 
 /* ---- attention with masks ---------------------------------------------------------------------------------------- */
 
-/* x [n, times, width], which times count [n, times] or NULL, and for all samples what is added to scores [times,
- * times] or NULL: the mean over times [n, width], normalised, and the weights [n, times, times]. */
+/*
+ * Inputs: x [n, times, width]; which times count, [n, times] or NULL; and, for all samples, a bias of the scores
+ * [times, times] or NULL. Outputs: the normalised mean over times [n, width], and the weights [n, times, times].
+ */
 static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                    int output_count) {
     const parts *attention = ls_module_state(self);
@@ -137,7 +139,7 @@ static ls_tensor *attention_loss_of(ls_module *attention, int64_t first, int64_t
         return NULL;
     }
     ls_tensor *loss = ls_mse_loss(outputs[0], ls_select(x, 1, 0), LS_LOSS_MEAN);
-    return ls_add(loss, ls_mul(ls_sum(ls_square(outputs[1])), 0.1)); /* over all samples, not a mean of ranks */
+    return ls_add(loss, ls_mul(ls_sum(ls_square(outputs[1])), 0.1)); /* a sum over all samples, not a mean over ranks */
 }
 
 static ls_tensor *masked_loss(ls_module *attention, int64_t first, int64_t last) {
@@ -168,7 +170,7 @@ static ls_module *table_new(ls_tensor *weight, bool output) {
     return ls_module_finish(module);
 }
 
-/* Words [n, times] to logits [n, times, words], by one table both ways. */
+/* Words [n, times] to logits [n, times, words], with one table for embedding and output. */
 static ls_module *tied_new(void) {
     ls_tensor *weight = ls_randn(LS_SHAPE(WORDS, WIDTH), LS_F64);
     return ls_sequential(table_new(weight, false), linear(WIDTH, WIDTH), ls_nn_tanh(), table_new(weight, true));
@@ -180,7 +182,7 @@ static ls_tensor *tied_loss(ls_module *model, int64_t first, int64_t last) {
     return ls_cross_entropy(ls_transpose(logits, 1, 2), x, NULL);
 }
 
-/* ---- as on one process ------------------------------------------------------------------------------------------- */
+/* ---- equal to one process ---------------------------------------------------------------------------------------- */
 
 typedef struct program {
     ls_module *(*make)(void);
@@ -209,11 +211,11 @@ static ls_status same_gradients(const ls_module *is, const ls_module *want, int 
     return LS_OK;
 }
 
-/* All ranks have samples, of which there are not as many for each; or the last has none. */
+/* All ranks have samples, but different numbers of them; or the last rank has none. */
 static ls_status trains_like_one_process(ls_comm *world, const program *p) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
-    ls_seed((uint64_t)(SEED + rank)); /* ranks begin apart; rank 0's parameters win */
+    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
     ls_module *model = ls_data_parallel(p->make(), world, NULL);
     ls_seed(SEED);
     ls_module *alone = p->make();
@@ -274,7 +276,7 @@ static void forget(seen *s) {
     *s = (seen){0};
 }
 
-/* A rank's loss is the mean over its own samples: so are the gradients that come to its part of the model. */
+/* A rank's loss is the mean over its own samples, and so are the gradients in its part of the model. */
 static ls_status is_share(const ls_tensor *own, ls_tensor *all, int64_t first, int64_t last) {
     LS_CHECK(own != NULL && all != NULL);
     ls_scope *scope = ls_scope_begin();
@@ -283,7 +285,7 @@ static ls_status is_share(const ls_tensor *own, ls_tensor *all, int64_t first, i
     return ls_scope_end(scope);
 }
 
-/* Of the wrapper, of a module in it and of a layer that a Sequential would fuse. */
+/* Hooks on the wrapper, on a module in it, and on a layer that a Sequential would fuse. */
 static ls_status hooks_see_every_call(ls_comm *world) {
     const program p = {.make = tied_new, .loss = tied_loss};
     const int64_t first = ROWS * ls_comm_rank(world) / ls_comm_size(world);
@@ -299,7 +301,7 @@ static ls_status hooks_see_every_call(ls_comm *world) {
     LS_TRY(pass(&p, model, first, last));
     LS_TRY(pass(&p, alone, 0, ROWS));
     LS_CHECK(whole.forward == 1 && whole.backward == 1 && tanh.forward == 1 && tanh.backward == 1);
-    LS_CHECK(whole.inputs == NULL && whole.outputs != NULL); /* the words want no gradient */
+    LS_CHECK(whole.inputs == NULL && whole.outputs != NULL); /* the words require no gradient */
     LS_TRY(is_share(tanh.inputs, alone_tanh.inputs, first, last));
     LS_TRY(is_share(tanh.outputs, alone_tanh.outputs, first, last));
     LS_TRY(same_gradients(model, alone, 3));
@@ -311,7 +313,7 @@ static ls_status hooks_see_every_call(ls_comm *world) {
     return LS_OK;
 }
 
-/* Of a layer of each stage: once for every micro-batch. */
+/* A hook on a layer of each stage is called once per micro-batch. */
 static ls_status hooks_see_micro_batches(ls_comm *world) {
     enum { MICRO_BATCHES = 3 };
     ls_module *layers[8];
@@ -330,7 +332,7 @@ static ls_status hooks_see_micro_batches(ls_comm *world) {
     LS_TRY(ls_pipeline_backward(pipeline, x, x, ls_criterion_mse, NULL, NULL));
     LS_TRY(ls_scope_end(scope));
     LS_CHECK(s.forward == MICRO_BATCHES && s.backward == MICRO_BATCHES);
-    LS_CHECK((s.inputs != NULL) == (ls_comm_rank(world) > 0)); /* nobody wants the gradient of the data */
+    LS_CHECK((s.inputs != NULL) == (ls_comm_rank(world) > 0)); /* the data requires no gradient */
     ls_module_free(pipeline);
     forget(&s);
     return LS_OK;
@@ -341,7 +343,7 @@ static ls_status fail_hook(ls_module_call *call, void *user) {
     return ls_error_set(LS_ERR_UNSUPPORTED, "this hook fails");
 }
 
-/* On every rank; and then they train on. */
+/* A hook fails on every rank. Afterwards the ranks continue training. */
 static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     const program p = {.make = cell_new, .loss = cell_loss};
     ls_module *model = ls_data_parallel(cell_new(), world, NULL);
@@ -359,7 +361,7 @@ static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     return LS_OK;
 }
 
-/* Attention that is called twice: the second time with what comes of the first. */
+/* Calls attention twice: the second time with the output of the first. */
 static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) {
     ls_tensor *x = normal(1, first, last, TIMES, WIDTH);
     ls_tensor *outputs[2];
@@ -371,7 +373,7 @@ static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) 
     return ls_mean(ls_square(outputs[0]));
 }
 
-/* Every rank of `world` is told where one skips what the others call several times. */
+/* All ranks of `world` get an error if one rank skips a model that the others call several times. */
 static ls_status who_skips_several_calls_is_told(ls_comm *world) {
     const int last = ls_comm_size(world) - 1;
     ls_comm *own = NULL; /* that fails */

@@ -1,6 +1,6 @@
 /*
- * Training on several ranks, broken off, with what each rank's optimizer and averages remember put into new ones: it
- * goes on with the bits of training that was not broken off, and all ranks have the same.
+ * Training on several ranks is interrupted, and the states of each rank's optimizer and averages are restored into new
+ * ones: training continues with the same bits as without the interruption, equal on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -41,7 +41,7 @@ typedef struct problem {
     ls_comm *world;
 } problem;
 
-/* The mean over ranks of the losses of data that differ from rank to rank. */
+/* The mean over ranks of the losses of different data. */
 static ls_status mean_loss(void *argument, double *value) {
     const problem *p = argument;
     ls_seed(100 + (uint64_t)ls_comm_rank(p->world));
@@ -68,7 +68,7 @@ static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_ema *averag
     return LS_OK;
 }
 
-/* All ranks have the same parameters. */
+/* Checks that all ranks have the same parameters. */
 static ls_status check_same(const ls_module *model, ls_comm *world) {
     const uint64_t hash = ls_module_hash(model);
     const int64_t own = (int64_t)(hash >> 1); /* what fits */
@@ -79,7 +79,7 @@ static ls_status check_same(const ls_module *model, ls_comm *world) {
     return LS_OK;
 }
 
-/* Copies of what is lent, as they would come from a file. */
+/* Copies borrowed tensors, as if they came from a file. */
 static ls_status copy_tensors(const ls_named *tensors, int count, ls_named *copies) {
     LS_CHECK(count <= MOST);
     for (int i = 0; i < count; i++) {
@@ -120,7 +120,7 @@ static ls_status compare(int kind, ls_comm *world) {
     LS_TRY(ls_optimizer_set_state(second, copies, count));
     LS_TRY(ls_ema_set_state(other_averages, averaged, averaged_count));
     LS_TRY(train(other, second, other_averages, world, AFTER));
-    for (int i = 0; i < 2; i++) { /* the parameters, and then their averages */
+    for (int i = 0; i < 2; i++) { /* the parameters, then their averages */
         LS_CHECK(ls_module_hash(other) == ls_module_hash(model));
         LS_TRY(check_same(model, world));
         LS_TRY(ls_ema_swap(averages));
@@ -136,7 +136,7 @@ static ls_status compare(int kind, ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* What needs norms of whole tensors refuses parts of them. */
+/* Optimizers that need norms of whole tensors refuse sharded tensors. */
 static ls_status check_divided(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_column_parallel(world, 4, 8 * ls_comm_size(world), NULL));
     LS_CHECK(model != NULL);

@@ -1,6 +1,6 @@
 /*
- * A rank that runs out of memory in a training step: it gets LS_ERR_MEMORY, and all other ranks LS_ERR_MISMATCH, which
- * names it. The next step goes on with equal parameters.
+ * A rank that runs out of memory in a training step gets LS_ERR_MEMORY, and all other ranks get LS_ERR_MISMATCH with
+ * its number. The next step continues with equal parameters.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -16,7 +16,7 @@
 
 enum { LARGE = 1 << 20, STEPS = 4 };
 
-/* Whether this thread gets no large memory. */
+/* Whether large allocations of this thread fail. */
 static _Thread_local bool lacks;
 
 static void *allocate(size_t size, size_t alignment, void *user) {
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void use_own_memory(void) {
     ls_set_allocator(&(ls_allocator){.allocate = allocate, .release = release});
 }
 
-/* The hidden layer takes LARGE bytes times `scale`. */
+/* The hidden layer needs LARGE * `scale` bytes. */
 static ls_status train_step(ls_module *model, ls_optimizer *optimizer, int64_t scale) {
     ls_scope *scope = ls_scope_begin();
     ls_optimizer_zero_grad(optimizer);
@@ -55,7 +55,7 @@ ls_status rank_test(ls_comm *world) {
     for (int step = 0; step < STEPS; step++) {
         const bool fails = step % 2 == 0;
         lacks = fails && rank == size - 1;
-        /* A step that fails needs more than the steps before have left to be used again. */
+        /* A failing step needs more memory than the caches of earlier steps hold. */
         const ls_status status = train_step(model, optimizer, fails ? 1 + 3 * step : 1);
         lacks = false;
         LS_CHECK(status == (!fails ? LS_OK : rank == size - 1 ? LS_ERR_MEMORY : LS_ERR_MISMATCH));

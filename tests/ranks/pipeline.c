@@ -1,5 +1,6 @@
 /*
- * A model cut into stages gives what it gives in one piece: losses, gradients and training, by either schedule.
+ * A model sharded into pipeline stages gives the same losses, gradients and training as the undivided model, with
+ * either schedule.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -34,7 +35,10 @@ static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
     return ls_mul(ls_mse_loss(output, target, LS_LOSS_MEAN), *(const double *)user);
 }
 
-/* Every parameter of the stage, and its gradient, is that of the same name in the whole model; the stages have all. */
+/*
+ * Checks that every parameter of the stage, and its gradient, equal the whole model's of the same name, and that the
+ * stages together have all parameters.
+ */
 static ls_status compare(ls_comm *stages, const ls_module *stage, const ls_module *whole) {
     int64_t count = ls_module_parameter_count(stage);
     LS_TRY(ls_comm_allreduce(stages, &count, &count, 1, LS_I64, LS_SUM, NULL));
@@ -56,8 +60,10 @@ static ls_status step_whole(ls_module *whole, ls_tensor *x, ls_tensor *y, double
     return LS_OK;
 }
 
-/* Three steps of training beside the whole model. `data` may be NULL: the ranks of the same stage, of which each has a
- * part of the batch. */
+/*
+ * Three steps of training, compared with the undivided model. `data` may be NULL; otherwise these are the ranks of the
+ * same stage, each with a part of the batch.
+ */
 static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options *options) {
     ls_scope *scope = ls_scope_begin();
     ls_module *whole = make_model();
@@ -98,7 +104,7 @@ static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options
 }
 
 static ls_status schedules_and_cuts(ls_comm *world) {
-    static const int cut[] = {2, 3, 4, 5}; /* for up to 5 ranks; one stage is an activation alone */
+    static const int cut[] = {2, 3, 4, 5}; /* for up to 5 ranks; one stage is only an activation */
     LS_CHECK(ls_comm_size(world) <= 5);
     ls_tensor *sample = ls_ones(LS_SHAPE(4, IN), LS_F64);
     const ls_pipeline_options options[] = {
@@ -116,7 +122,7 @@ static ls_status schedules_and_cuts(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two by two: stages over pairs of ranks, each pair with half of the batch. */
+/* Stages over pairs of ranks; each pair has half of the batch. */
 static ls_status with_divided_data(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
         return LS_OK;
@@ -131,7 +137,7 @@ static ls_status with_divided_data(ls_comm *world) {
     return LS_OK;
 }
 
-/* Gradients of pipelines of which each has so many rows of every batch, `steps` of which are gathered. */
+/* Computes gradients of several pipelines with these numbers of rows per batch, accumulated over `steps` steps. */
 static ls_status uneven_steps(ls_comm *stages, ls_comm *data, const int64_t *rows, int steps, bool skips) {
     ls_scope *scope = ls_scope_begin();
     ls_module *whole = make_model();
@@ -161,7 +167,7 @@ static ls_status uneven_steps(ls_comm *stages, ls_comm *data, const int64_t *row
     return ls_scope_end(scope);
 }
 
-/* Steps that were divided in different ways cannot be mended afterwards: all ranks are told. */
+/* Steps with different divisions cannot be corrected afterwards: all ranks get an error. */
 static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
     ls_scope *scope = ls_scope_begin();
     ls_module *pipeline = ls_pipeline(make_model(), stages, NULL);
@@ -176,13 +182,13 @@ static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
     return ls_scope_end(scope);
 }
 
-/* Shares of different size, or none. */
+/* Shares of different sizes, or empty. */
 static ls_status with_uneven_data(ls_comm *world) {
     const int size = ls_comm_size(world);
     if (size < 2 || size > 4) {
         return LS_OK;
     }
-    ls_comm *stages = NULL; /* two ranks of four, or one */
+    ls_comm *stages = NULL; /* two of four ranks, or one */
     ls_comm *data = NULL;
     const int width = size == 4 ? 2 : 1;
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) / width, 0, &stages));
@@ -225,7 +231,7 @@ static ls_tensor *no_loss(ls_tensor *output, ls_tensor *target, void *user) {
     return NULL;
 }
 
-/* A criterion that gives nothing, and no reason: the other stages hear one. */
+/* A criterion returns nothing without an error message: the other stages still get a reason. */
 static ls_status silent_criterion(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
@@ -243,7 +249,7 @@ static ls_status silent_criterion(ls_comm *world) {
     return LS_OK;
 }
 
-/* A criterion that micro-batches would not make as one batch does is refused, on all stages. */
+/* All stages refuse a criterion whose value over micro-batches would differ from its value over one batch. */
 static ls_status criteria(ls_comm *world) {
     static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
     for (int i = 0; i < 4; i++) {
@@ -261,7 +267,7 @@ static ls_status criteria(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two by two: every stage divided over a pair, whose communication is walked micro-batch by micro-batch. */
+/* Every stage is sharded over a pair of ranks, whose communication runs per micro-batch. */
 static ls_status with_divided_layers(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
         return LS_OK;
@@ -310,7 +316,7 @@ static ls_status wrong_input(ls_comm *world) {
     }
     LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, &factor, NULL) == LS_ERR_ARGUMENT);
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *narrow = ls_ones(LS_SHAPE(4, IN + 1), LS_F64); /* the layers do not take it: all ranks are told */
+    ls_tensor *narrow = ls_ones(LS_SHAPE(4, IN + 1), LS_F64); /* the layers refuse it: all ranks get an error */
     LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.sample = narrow}) == NULL);
     LS_CHECK(ls_comm_rank(world) == 0 || strstr(ls_error_message(), "rank 0 could not measure") != NULL);
     ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
@@ -325,7 +331,7 @@ static ls_status wrong_input(ls_comm *world) {
 
 /* ---- stages that fail in mid-step -------------------------------------------------------------------------------- */
 
-/* How often this rank's trap lets pass; negative: always. */
+/* The number of calls that this rank's trap lets pass; negative: all. */
 static _Thread_local int passes;
 
 static ls_status spring(const char *where) {
@@ -355,7 +361,7 @@ static ls_module *make_trapped(int stages) {
     return ls_sequential_of(layers, 2 * stages);
 }
 
-/* One step in which stage `failing` fails when it has come so far. All stages learn it, now or in the next step. */
+/* One step in which stage `failing` fails after some calls. All stages get the error, in this step or in the next. */
 static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int failing, bool backwards, int number) {
     static const int cut[] = {2, 4, 6, 8};
     const int rank = ls_comm_rank(world);
@@ -391,7 +397,7 @@ static ls_status failures(ls_comm *world) {
             }
         }
     }
-    return train(world, NULL, NULL); /* the communicator is as good as before */
+    return train(world, NULL, NULL); /* the communicator is still usable */
 }
 
 /* The same without gradients. */

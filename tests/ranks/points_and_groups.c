@@ -1,6 +1,7 @@
 /*
- * Sends and receives between every pair, of every size class, in and out of order, as work and waiting, mixed with
- * collectives; communicators made by ls_comm_split, several at once, of each other, and beyond their parent's end.
+ * Sends and receives between every pair of ranks, of every size class, in order and out of order, as work and blocking,
+ * mixed with collectives. Communicators made by ls_comm_split: several at once, splits of splits, and splits that
+ * outlive their parent.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -39,7 +40,7 @@ enum { SIZES = sizeof sizes / sizeof sizes[0] };
 /* ---- messages ------------------------------------------------------------------------------------------------------
  */
 
-/* One pair after the other, both ways, itself included; the buffers are at odd addresses. */
+/* One pair after the other, in both directions, including a rank with itself; the buffers have odd addresses. */
 static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int rank = ls_comm_rank(comm);
     for (int from = 0; from < ls_comm_size(comm); from++) {
@@ -61,7 +62,7 @@ static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in
     return LS_OK;
 }
 
-/* All ranks send along the ring before they receive: as work of any size, and waiting where messages are small. */
+/* All ranks send along the ring before they receive: as work with any size, and blocking if messages are small. */
 static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -75,7 +76,7 @@ static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
         LS_TRY(ls_work_wait(work));
         LS_CHECK(holds(in, sizes[k], before, k));
     }
-    for (int i = 0; i < 200; i++) { /* a number that goes round, one hop for each rank at a time */
+    for (int i = 0; i < 200; i++) { /* a number that travels around the ring, one hop per rank */
         int32_t number = rank * 1000 + i;
         LS_TRY(ls_comm_send(comm, &number, 1, LS_I32, next, 0, NULL));
         LS_TRY(ls_comm_recv(comm, &number, 1, LS_I32, before, 0, NULL));
@@ -84,7 +85,7 @@ static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
     return LS_OK;
 }
 
-/* Everything at once: each rank sends all sizes to all, and receives them from the last to the first. */
+/* All at once: each rank sends all sizes to all ranks, and receives them from the last to the first. */
 static ls_status flood(ls_comm *comm) {
     enum { COUNT = 6 };
     static const size_t counts[COUNT] = {1, 9000, 0, 100000, 300, 30000};
@@ -120,7 +121,9 @@ static ls_status flood(ls_comm *comm) {
     return LS_OK;
 }
 
-/* Many small messages that nobody waits for, a collective between, and their order when they are taken. */
+/*
+ * Many small messages for which no rank waits yet, a collective in between, and the order in which they are received.
+ */
 static ls_status kept_for_later(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -143,7 +146,7 @@ static ls_status kept_for_later(ls_comm *comm) {
     return LS_OK;
 }
 
-/* A receive that waits for a message which the sender sends after a collective that this rank has begun as work. */
+/* A receive waits for a message that is sent after a collective, which this rank has begun as work. */
 static ls_status crossed(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -174,7 +177,7 @@ static ls_status told_apart(ls_comm *comm, unsigned char *out, unsigned char *in
     const int before = (rank + size - 1) % size;
     static const size_t counts[] = {3, 60000};
     for (int k = 0; k < 2; k++) {
-        for (int early = 0; early < 2; early++) { /* the message, or the receive, is there first */
+        for (int early = 0; early < 2; early++) { /* either the message or the receive comes first */
             ls_work *send = NULL;
             ls_work *receive = NULL;
             char expected[96];
@@ -231,7 +234,7 @@ static ls_status sum_of(ls_comm *comm, int64_t value, int64_t *sum) {
     return ls_comm_allreduce(comm, &value, sum, 1, LS_I64, LS_SUM, NULL);
 }
 
-/* Even and odd ranks, in reverse order, used in turns with the whole. */
+/* Even and odd ranks, in reverse order, alternating with the whole communicator. */
 static ls_status halves(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -259,7 +262,7 @@ static ls_status halves(ls_comm *comm) {
     return LS_OK;
 }
 
-/* Some join nothing, one is alone; a communicator of a communicator outlives it. */
+/* Some ranks join no communicator, one is alone. A split of a split outlives its parent. */
 static ls_status nested(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);

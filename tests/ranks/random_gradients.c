@@ -1,8 +1,8 @@
 /*
- * Random programs of differentiable communication: collectives and messages over the world, its parts and its pairs,
- * whose results each rank uses or neglects as the dice say. The gradient of the sum of all ranks' losses is compared
- * with differences. LOCKSTEP_TEST_PROGRAMS says how many (24), LOCKSTEP_TEST_SEED where they begin (0); a failure names
- * its seed.
+ * Random programs of differentiable communication: collectives and messages over the world, its splits and pairs.
+ * Random choices decide whether each rank uses or neglects a result. The gradient of the sum of all ranks' losses is
+ * compared with finite differences. LOCKSTEP_TEST_PROGRAMS is the number of programs (24), LOCKSTEP_TEST_SEED the first
+ * seed (0). A failure prints its seed.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -17,14 +17,14 @@
 
 enum { POOL = 5, WIDTH = 2, GROUPS = 4, PENDING = 8, STEPS = 14, COLLECTIVE_DICE = 4 };
 
-/* What all ranks know alike. */
+/* The data that is equal on all ranks. */
 typedef struct program {
     ls_comm *world;
     ls_comm *groups[GROUPS];
     uint64_t seed;
 } program;
 
-/* A message begun and not waited for. */
+/* A message that was begun and not waited for. */
 typedef struct pending {
     ls_handle *handle;
     bool receives;
@@ -33,8 +33,8 @@ typedef struct pending {
 /* One run on one rank. */
 typedef struct run {
     const program *program;
-    uint64_t common;  /* dice thrown by all ranks alike */
-    uint64_t private; /* and by this one */
+    uint64_t common;  /* state of the random choices common to all ranks */
+    uint64_t private; /* state of this rank's random choices */
     ls_tensor *pool[POOL];
     pending open[PENDING];
     int open_count;
@@ -49,14 +49,14 @@ static int private_dice(run *r, int bound) {
     return (int)(ls_random_u32(r->program->seed, stream, r->private ++) % (unsigned)bound);
 }
 
-/* A tensor of the pool, sometimes cut off: numbers that no input reaches. */
+/* Picks a tensor of the pool. Sometimes detaches it from the inputs. */
 static ls_tensor *pick(run *r) {
     ls_tensor *x = r->pool[private_dice(r, POOL)];
     const int cut = private_dice(r, 5);
     return cut == 0 ? ls_full(LS_SHAPE(ls_size(x, 0), WIDTH), LS_F64, 0.3 + 0.1 * private_dice(r, 7)) : x;
 }
 
-/* `rows` rows made of all rows of x. */
+/* Makes `rows` rows out of all rows of x. */
 static ls_tensor *with_rows(ls_tensor *x, int64_t rows) {
     ls_tensor *row = ls_tanh(ls_sum_axes(x, LS_AXES(0), true));
     return ls_mul(ls_expand(row, LS_SHAPE(rows, -1)), ls_add(ls_arange(LS_SHAPE(rows, 1), LS_F64), 0.5));
@@ -73,7 +73,7 @@ static ls_tensor *turned(run *r, ls_tensor *x) {
     return private_dice(r, 2) == 0 ? ls_transpose(ls_contiguous(ls_transpose(x, 0, 1)), 0, 1) : x;
 }
 
-/* Rows that each rank of the group gets; the last takes what is left of `total`. */
+/* Returns the rows for a rank of the group. The last rank gets the rest of `total`. */
 static int64_t cut_share(const ls_comm *group, int64_t total) {
     const int64_t each = total / (ls_comm_size(group) + 1);
     return ls_comm_rank(group) == ls_comm_size(group) - 1 ? total - each * (ls_comm_size(group) - 1) : each;
@@ -82,7 +82,7 @@ static int64_t cut_share(const ls_comm *group, int64_t total) {
 static ls_tensor *collective(run *r, ls_comm *group) {
     const int kind = common_dice(r, 8);
     const ls_reduction reduction = (ls_reduction)common_dice(r, LS_MAX + 1);
-    /* The root is the same for groups of any size. */
+    /* The root is valid for groups of any size. */
     const int root = common_dice(r, 60) % ls_comm_size(group);
     const int64_t rows = 1 + common_dice(r, 4);
     switch (kind) {
@@ -102,7 +102,7 @@ static ls_tensor *collective(run *r, ls_comm *group) {
         return ls_scatter(group, ls_comm_rank(group) == root ? turned(r, with_rows(pick(r), rows + 3)) : NULL, 0,
                           cut_share(group, rows + 3), root);
     default:
-        /* The ranks' rows side by side, then cut into rows again. */
+        /* The ranks' rows next to each other, then divided into rows again. */
         return ls_expand(
             ls_sum_axes(ls_alltoall(group, turned(r, with_rows(pick(r), rows + 3)), 1, 0, cut_share(group, rows + 3)),
                         LS_AXES(1), true),
@@ -125,7 +125,7 @@ static void begin(run *r, ls_handle *handle, bool receives) {
     r->open[r->open_count++] = (pending){handle, receives};
 }
 
-/* One message from a rank to another, or itself; several may be under way. */
+/* One message from a rank to another, or to itself. Several may be in progress. */
 static void message(run *r) {
     ls_comm *world = r->program->world;
     const int from = common_dice(r, ls_comm_size(world));
@@ -140,7 +140,7 @@ static void message(run *r) {
     }
 }
 
-/* A collective, now and then of the first half of a divided world alone. */
+/* A collective, sometimes only of the first half of a split world. */
 static void group_step(run *r) {
     const program *p = r->program;
     const int number = common_dice(r, GROUPS);

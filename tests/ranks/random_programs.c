@@ -1,9 +1,9 @@
 /*
  * Random programs: sequences of calls on the world and on communicators split from it and from each other, of any kind,
- * size, dtype, reduction and root, in ordinary and in shared memory, in place and not, with messages among them,
- * waiting or as work that each rank polls and waits for in an order of its own. All ranks draw the same program from
- * its seed; what they must receive is computed serially (support/steps.h). LOCKSTEP_TEST_SEED and
- * LOCKSTEP_TEST_PROGRAMS choose others.
+ * size, dtype, reduction and root, in ordinary and in shared memory, in place or not, with messages among them,
+ * blocking or as work that each rank polls and waits for in its own order. All ranks draw the same program from its
+ * seed. The expected results are computed serially (support/steps.h). LOCKSTEP_TEST_SEED and LOCKSTEP_TEST_PROGRAMS
+ * choose others.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -22,7 +22,7 @@ enum { PROGRAMS = 60, SEED = 20260101, STEPS_MOST = 24, GROUPS = 4, POOLS = 3 };
 
 /* One communicator of a program. */
 typedef struct group {
-    ls_comm *comm; /* NULL: this rank is not in it */
+    ls_comm *comm; /* NULL: this rank does not belong to it */
     step *open[STEPS_MOST];
     int opened;
     unsigned char *pools[POOLS]; /* memory of ls_comm_alloc */
@@ -31,10 +31,10 @@ typedef struct group {
 } group;
 
 typedef struct program {
-    uint64_t state; /* of what all ranks draw alike */
+    uint64_t state; /* of the choices common to all ranks */
     uint64_t own;   /* of this rank's own choices */
     group groups[GROUPS];
-    bool each_its_way; /* each rank chooses what it does as work */
+    bool each_its_way; /* each rank decides which calls are work */
 } program;
 
 static uint64_t draw(uint64_t *state, uint64_t below) {
@@ -63,7 +63,7 @@ static ls_status end_one(program *p, group *g, int index) {
     return LS_OK;
 }
 
-/* Ends all on one communicator, each rank in an order of its own. */
+/* Ends all work on one communicator, in an order of the rank's choice. */
 static ls_status end_group(program *p, group *g) {
     while (g->opened > 0) {
         LS_TRY(end_one(p, g, (int)draw(&p->own, (uint64_t)g->opened)));
@@ -71,7 +71,7 @@ static ls_status end_group(program *p, group *g) {
     return LS_OK;
 }
 
-/* Ends all on all communicators, each rank in an order of its own. */
+/* Ends all work on all communicators, in an order of the rank's choice. */
 static ls_status end_all(program *p) {
     int opened = 0;
     for (int i = 0; i < GROUPS; i++) {
@@ -102,7 +102,7 @@ static size_t draw_count(uint64_t *state) {
     return over + draw(state, 3) - (over > 0);
 }
 
-/* All draws are made whatever comes of them, so that ranks outside the communicator stay in step. */
+/* Makes the same number of draws in every case, so that ranks outside the communicator stay in step. */
 static step draw_step(program *p, ls_comm *comm) {
     uint64_t *state = &p->state;
     const int size = comm == NULL ? 1 : ls_comm_size(comm);
@@ -123,12 +123,12 @@ static step draw_step(program *p, ls_comm *comm) {
     }
     s.shift = draw(&p->own, 3) == 0 ? draw(&p->own, 64) : 0;
     if (step_reduces(s.call) && !reference_reduces(s.dtype, s.reduction)) {
-        s.reduction = LS_MAX; /* means something on all */
+        s.reduction = LS_MAX; /* is defined for all dtypes */
     }
     return s;
 }
 
-/* Shared memory for the step, where this rank finds some that is free and large enough. */
+/* Selects shared memory for the step, if this rank has a free block that is large enough. */
 static void choose_memory(program *p, group *g, step *s) {
     const size_t room = step_room(ls_comm_size(s->comm), s->count, 16);
     const uint64_t start = draw(&p->own, POOLS);
@@ -157,7 +157,7 @@ static ls_status run_step(program *p, group *g) {
     if (!s->later) {
         return end_one(p, g, g->opened - 1);
     }
-    if (g->opened == STEPS_MOST || draw(&p->own, 6) == 0) { /* ending early waits for nobody who waits for this */
+    if (g->opened == STEPS_MOST || draw(&p->own, 6) == 0) { /* waiting early cannot deadlock */
         (void)ls_work_done(g->open[draw(&p->own, (uint64_t)g->opened)]->works[0]);
     }
     return LS_OK;
@@ -166,7 +166,7 @@ static ls_status run_step(program *p, group *g) {
 /* ---- communicators and memory --------------------------------------------------------------------------------------
  */
 
-/* Splits one of the communicators before number `index`, in a random way. */
+/* Splits one of the communicators with a lower number than `index`, at random. */
 static ls_status make_group(program *p, int index) {
     const ls_comm *world = p->groups[0].comm;
     const uint64_t way = draw(&p->state, UINT64_MAX);
@@ -196,7 +196,7 @@ static ls_status make_pool(program *p, group *g) {
 
 static void free_group(program *p, group *g) {
     for (int i = 0; i < POOLS; i++) {
-        if (g->pools[i] != NULL && draw(&p->own, 2) == 0) { /* else it ends with the communicator */
+        if (g->pools[i] != NULL && draw(&p->own, 2) == 0) { /* otherwise it is freed with the communicator */
             ls_comm_release(g->comm, g->pools[i]);
             g->pools[i] = NULL;
         }
@@ -233,7 +233,7 @@ static ls_status run_program(ls_comm *world, uint64_t seed) {
         LS_TRY(make_group(&p, i));
     }
     LS_TRY(run_steps(&p, groups));
-    const int first = (int)draw(&p.own, (uint64_t)groups); /* they may end in any order */
+    const int first = (int)draw(&p.own, (uint64_t)groups); /* they may be freed in any order */
     for (int i = 0; i < groups; i++) {
         group *g = &p.groups[(first + i) % groups];
         free_group(&p, g);

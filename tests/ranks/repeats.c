@@ -1,8 +1,8 @@
 /*
- * Messages that are alike, one after the other, and what comes among them: a backend may send those in a shorter way.
- * Every message arrives in its order, from odd addresses too, waiting and as work, taken early and late; a message that
- * is another than wanted is told, and touches nothing; other messages come all the same while receives wait for more; a
- * communicator may end meanwhile, or its sender leave it.
+ * Series of messages with equal parameters, and other messages among them: a backend may send such series in a shorter
+ * way. Every message arrives in order, also from odd addresses, blocking and as work, received early and late. A
+ * message that differs from its receive is reported and changes nothing. Other messages arrive while receives of a
+ * series are waiting. A communicator may be freed meanwhile, or its sender may leave it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -45,7 +45,7 @@ static bool holds(const unsigned char *data, size_t bytes, int from, int number)
 /* ---- rows ----------------------------------------------------------------------------------------------------------
  */
 
-/* The same size again and again, one message after the other. */
+/* Series of every size, one message after the other. */
 static ls_status every_size(const ring *r) {
     static const size_t sizes[] = {100, 1500, 4096, 8192, 8281, 16384, 40000, 65536, MOST_BYTES, 0, 20000};
     const int rank = ls_comm_rank(r->comm);
@@ -85,7 +85,7 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
     return *state % below;
 }
 
-/* The next message that a rank sends: most are like the one before. */
+/* Draws the next message of a rank: usually equal to the previous one. */
 static message next_message(uint64_t *state, const message *last) {
     static const size_t counts[] = {10, 700, 3000, 20000};
     if (last->count != 0 && draw(state, 5) != 0) {
@@ -96,7 +96,7 @@ static message next_message(uint64_t *state, const message *last) {
                      .count = counts[draw(state, sizeof counts / sizeof counts[0])]};
 }
 
-/* All that a rank sends in a window, in its order. */
+/* Draws all messages of a rank in a window, in order. */
 static void draw_window(uint64_t *state, message *last, message *window) {
     for (int i = 0; i < WINDOW; i++) {
         window[i] = next_message(state, last);
@@ -152,7 +152,7 @@ static ls_status end_receive(const ring *r, const message *sent, message *m, int
     return LS_OK;
 }
 
-/* The index of the next message of that tag from `at` on. */
+/* Returns the index of the next message with this tag, from `at` on. */
 static int find(const message *window, int at, int tag) {
     while (at < WINDOW && window[at].tag != tag) {
         at++;
@@ -160,7 +160,10 @@ static int find(const message *window, int at, int tag) {
     return at;
 }
 
-/* Sends what this rank sends and receives what comes, in any order that each tag allows; then waits, in any order. */
+/*
+ * Sends this rank's messages and receives the arriving messages, in any order that is valid for each tag; then waits,
+ * in any order.
+ */
 static ls_status run_window(const ring *r, uint64_t *own, message *out, const message *in, int window) {
     message got[WINDOW];
     int next[2] = {find(in, 0, 0), find(in, 0, 1)};
@@ -187,7 +190,7 @@ static ls_status run_window(const ring *r, uint64_t *own, message *out, const me
     }
     for (int i = 0; i < WINDOW; i++) {
         const ls_status status = ls_work_wait(out[i].work);
-        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH); /* a backend may tell the sender too */
+        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH); /* a backend may report it to the sender, too */
         free(out[i].data);
     }
     return LS_OK;
@@ -213,10 +216,9 @@ static ls_status among_others(const ring *r) {
     return LS_OK;
 }
 
-/* ---- one of a row is another ---------------------------------------------------------------------------------------
- */
+/* ---- one message of a series differs ----------------------------------------------------------------------------- */
 
-/* The last of six messages is sent, or wanted, otherwise; its receive is there first, or it is. */
+/* The last of six messages differs, or its receive does. Either the receive or the message comes first. */
 static ls_status one_other(ls_comm *comm, bool receiver, bool early, size_t count, ls_dtype dtype) {
     enum { COUNT = 20000 };
     unsigned char *memory = calloc(COUNT + 10, 8);
@@ -268,7 +270,7 @@ static ls_status every_other(ls_comm *comm) {
     return LS_OK;
 }
 
-/* While rank 1 expects more of a row and looks at nothing, rank 0 ends that row and sends one of others. */
+/* Rank 1 expects more messages of a series and does not poll. Rank 0 ends the series and begins another. */
 static ls_status another_row(ls_comm *comm, size_t before, size_t after) {
     enum { ROW = 5 };
     unsigned char *memory = malloc(ROW * MOST_BYTES);
@@ -289,7 +291,7 @@ static ls_status another_row(ls_comm *comm, size_t before, size_t after) {
         LS_TRY(first ? ls_work_wait(works[i]) : LS_OK);
         LS_CHECK(!first || rank == 0 || holds(data, before, 0, i));
         if (i == ROW - 1) {
-            usleep(rank == 0 ? 20 * LATE_US : 0); /* the receive is there now */
+            usleep(rank == 0 ? 20 * LATE_US : 0); /* the receive has begun by then */
         }
     }
     if (rank == 1) {
@@ -315,10 +317,12 @@ static ls_status other_rows(ls_comm *comm) {
     return another_row(comm, 20000, 30000);
 }
 
-/* ---- while a row is expected ---------------------------------------------------------------------------------------
- */
+/* ---- during a series --------------------------------------------------------------------------------------------- */
 
-/* Rank 0 expects more of a row, and a small message, and sends again and again until that is here. */
+/*
+ * Rank 0 expects more messages of a series, and a small message. It sends repeatedly until the small message has
+ * arrived.
+ */
 static ls_status busy(ls_comm *comm) {
     enum { ROW = 3000, TRIES = 500000 };
     const int rank = ls_comm_rank(comm);
@@ -364,7 +368,7 @@ static ls_status busy(ls_comm *comm) {
 
 enum { ENDING = 30000 };
 
-/* A communicator with a row from every rank to the next. */
+/* Makes a communicator with a series from every rank to the next. */
 static ls_status begin_ending(const ring *r, unsigned char *data, ls_comm **ending) {
     LS_TRY(ls_comm_split(r->comm, 0, 0, ending));
     for (int i = 0; i < 5; i++) {
@@ -376,7 +380,7 @@ static ls_status begin_ending(const ring *r, unsigned char *data, ls_comm **endi
     return LS_OK;
 }
 
-/* Rank 0 waits for more of a row and ends the communicator. */
+/* Rank 0 waits for more messages of a series, and frees the communicator. */
 static ls_status ended(const ring *r) {
     enum { WORKS = 3 };
     ls_comm *ending = NULL;
@@ -384,7 +388,7 @@ static ls_status ended(const ring *r) {
     unsigned char *data = calloc(ENDING, 2);
     LS_CHECK(data != NULL);
     LS_TRY(begin_ending(r, data, &ending));
-    if (ls_comm_rank(r->comm) == 0) { /* alone: whoever sees another rank leave first fails with that */
+    if (ls_comm_rank(r->comm) == 0) { /* only one: others would fail when they see it leave */
         for (int i = 0; i < WORKS; i++) {
             LS_TRY(ls_comm_recv(ending, data, ENDING, LS_U8, r->before, 0, &works[i]));
         }
@@ -403,7 +407,9 @@ static ls_status ended(const ring *r) {
     return LS_OK;
 }
 
-/* Rank 0 waits for more of a row of a rank that leaves; then all goes on, and ends well, without that communicator. */
+/*
+ * Rank 0 waits for more messages of a series from a rank that leaves. All other communication continues and succeeds.
+ */
 static ls_status deserted(const ring *r) {
     ls_comm *ending = NULL;
     ls_work *work = NULL;

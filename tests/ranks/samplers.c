@@ -1,7 +1,7 @@
 /*
- * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), whatever random changes
- * they go through, and with any number of threads, the ranks' shares of a global batch, one after the other, are the
- * batch of a loader in one process; so what is trained is the same.
+ * For any order of samples (shuffled, in order, drawn by weights, custom), any random changes, and any number of
+ * threads: the ranks' shares of a global batch, in the order of the ranks, equal the batch of a loader in one process.
+ * So training gives the same result.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -29,7 +29,7 @@ static ls_dataset *plain_pictures(void) {
     return ls_tensor_dataset(input, classes);
 }
 
-/* Pictures of f32, which are changed in every way. */
+/* Pictures of f32 with every random change. */
 static ls_dataset *pictures(void) {
     ls_dataset *set =
         ls_dataset_random_crop(plain_pictures(), &(ls_random_crop_options){.height = 5, .padding = 2, .fill = 9});
@@ -42,7 +42,7 @@ static ls_dataset *pictures(void) {
 
 typedef ls_dataset *maker(void);
 
-/* Each sample is as likely to stand at each place. */
+/* Draws each sample with equal probability at each position. */
 static ls_status draw_evenly(int64_t epoch, int64_t *order, int64_t count, void *user) {
     const uint64_t *seed = user;
     for (int64_t i = 0; i < count; i++) {
@@ -51,7 +51,7 @@ static ls_status draw_evenly(int64_t epoch, int64_t *order, int64_t count, void 
     return LS_OK;
 }
 
-/* This rank's rows are those of the whole batch behind the rows of the ranks before it. */
+/* Checks that this rank's rows are the rows of the global batch that follow the rows of lower ranks. */
 static ls_status share_is_right(ls_comm *world, const ls_batch *mine, const ls_batch *whole) {
     int64_t counts[MOST_RANKS];
     LS_TRY(ls_comm_allgather(world, &mine->count, counts, 1, LS_I64, NULL));
@@ -80,7 +80,7 @@ static ls_status compare_with(ls_comm *world, maker *make, ls_loader_options opt
     ls_loader *all = ls_loader_new(make(), &options);
     LS_CHECK(alone != NULL && all != NULL);
     LS_CHECK(ls_loader_batch_count(all) == ls_loader_batch_count(alone));
-    /* The ranks come to the same place on different ways. */
+    /* The ranks reach the same position in different ways. */
     if (ls_comm_rank(world) == 1) {
         LS_TRY(ls_loader_seek(all, 1, 1));
         ls_batch batch;
@@ -137,7 +137,7 @@ static ls_dataset *with_classes(bool changed) {
     return ls_dataset_concurrent(ls_dataset_transform_input(ls_dataset_flatten(set), to_doubles, NULL));
 }
 
-/* Two epochs; the last batch of each leaves some of three ranks without a sample. */
+/* Two epochs; in the last batch of each, some of three ranks have no sample. */
 static ls_status train(training *t, ls_comm *comm, bool changed, int threads) {
     const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {
@@ -172,7 +172,7 @@ static ls_status trains_as_alone(ls_comm *world) {
     return LS_OK;
 }
 
-/* Each rank splits by itself, whatever random numbers it has drawn before. */
+/* Each rank splits on its own, whatever random numbers it drew before. */
 static ls_status same_split(ls_comm *world) {
     ls_dataset *parts[2];
     ls_seed((uint64_t)ls_comm_rank(world));
@@ -199,7 +199,7 @@ ls_status rank_test(ls_comm *world) {
         weights[i] = i % 4 * 0.3;
     }
     LS_CHECK(ls_comm_size(world) <= MOST_RANKS);
-    for (int64_t batch = 2; batch <= 10; batch += 4) { /* of 2: some ranks have none */
+    for (int64_t batch = 2; batch <= 10; batch += 4) { /* with batches of 2, some ranks have no samples */
         const ls_loader_options options = {.global_batch_size = batch, .seed = SEED};
         ls_loader_options other = options;
         LS_TRY(compare(world, numbers, options));

@@ -1,6 +1,6 @@
 /*
- * Schedules on several ranks: with the mean loss as the metric all have the same rates, and training that was broken
- * off goes on, from the states of optimizer and schedule, with the bits of training that was not.
+ * Schedules on several ranks: with the mean loss as the metric, all ranks have the same learning rates. Interrupted
+ * training continues from the states of the optimizer and the schedule with the same bits as without the interruption.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -44,7 +44,7 @@ static void end(training *t) {
     ls_module_free(t->model);
 }
 
-/* A step on data that differ from rank to rank. */
+/* Makes a step on data that differ between ranks. */
 static ls_status step(const training *t, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_optimizer_zero_grad(t->optimizer);
@@ -60,7 +60,7 @@ static ls_status step(const training *t, ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* All ranks have one rate. */
+/* Checks that all ranks have the same learning rate. */
 static ls_status check_rate(const training *t, ls_comm *world, double *rate) {
     *rate = ls_optimizer_learning_rate(t->optimizer, 0);
     double least = 0, most = 0;
@@ -70,7 +70,7 @@ static ls_status check_rate(const training *t, ls_comm *world, double *rate) {
     return LS_OK;
 }
 
-/* Copies of what is lent, as they would come from a file. */
+/* Copies borrowed tensors, as if they came from a file. */
 static ls_status copy_state(const ls_named *tensors, int count, ls_named *copies) {
     LS_CHECK(count <= MOST);
     for (int i = 0; i < count; i++) {
@@ -86,7 +86,7 @@ static void free_names(const ls_named *copies, int count) {
     }
 }
 
-/* What a checkpoint holds. */
+/* The contents of a checkpoint. */
 typedef struct checkpoint {
     ls_named optimizer[MOST], schedule[MOST];
     int optimizer_count, schedule_count;

@@ -1,6 +1,6 @@
 /*
- * Models of sequences over many ranks: training a Transformer, norms of groups and recurrent layers is that of one
- * process, also where the ranks' shares differ or one is empty.
+ * Sequence models on several ranks: a Transformer, group norms and recurrent layers train as in one process, also if
+ * the ranks' shares differ or one is empty.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -14,7 +14,7 @@ enum { SAMPLES = 13, LENGTH = 5, WIDTH = 8, VALUES = 7, STEPS = 3, SEED = 12 };
 
 static ls_tensor *swapped(ls_tensor *x, void *user) {
     (void)user;
-    return ls_transpose(x, 1, 2); /* [n, length, width] as [n, channels, length], and back */
+    return ls_transpose(x, 1, 2); /* transposes [n, length, width] to [n, channels, length], and back */
 }
 
 static ls_module *recurrent_new(double dropout) {
@@ -40,7 +40,7 @@ static ls_module *transformer_new(double dropout) {
                          ls_nn_function("Transpose", swapped, NULL), ls_nn_linear_with(WIDTH, VALUES, &f64));
 }
 
-/* Samples `first` to `last` of the step: what to predict is what comes next. */
+/* Samples `first` to `last` of the step. The model predicts the next element. */
 static ls_status backward(ls_module *model, int step, int64_t first, int64_t last) {
     ls_scope *scope = ls_scope_begin();
     int64_t next[SAMPLES * LENGTH];
@@ -59,8 +59,10 @@ static ls_status backward(ls_module *model, int step, int64_t first, int64_t las
     return status != LS_OK ? status : ended;
 }
 
-/* An LSTM by itself: states go in and come out, and sequences have lengths; the ranks begin with the states of their
- * samples. */
+/*
+ * An LSTM on its own: with states as inputs and outputs, and sequences of different lengths. The ranks begin with the
+ * states of their samples.
+ */
 static ls_status backward_of_states(ls_module *model, int step, int64_t first, int64_t last) {
     ls_scope *scope = ls_scope_begin();
     int64_t lengths[SAMPLES];
@@ -89,7 +91,7 @@ static ls_module *states_new(double dropout) {
     return ls_nn_lstm(VALUES, WIDTH, &(ls_recurrent_options){.dtype = LS_F64, .layers = 2, .dropout = dropout});
 }
 
-/* A model, and how one step of it runs. */
+/* A model, and how a step of it runs. */
 typedef struct kind {
     ls_module *(*make)(double dropout);
     ls_status (*backward)(ls_module *model, int step, int64_t first, int64_t last);
@@ -100,7 +102,7 @@ static ls_status train(const kind *of, ls_module *model, int rank, int size) {
     LS_CHECK(optimizer != NULL);
     for (int step = 0; step < STEPS; step++) {
         ls_optimizer_zero_grad(optimizer);
-        const int sharing = step == 1 && size > 1 ? size - 1 : size; /* the last rank has nothing then */
+        const int sharing = step == 1 && size > 1 ? size - 1 : size; /* the last rank has no samples then */
         LS_TRY(rank < sharing ? of->backward(model, step, SAMPLES * rank / sharing, SAMPLES * (rank + 1) / sharing)
                               : ls_data_parallel_skip(model));
         LS_TRY(ls_optimizer_step(optimizer));

@@ -1,6 +1,6 @@
 /*
- * A rank that waits on one communicator goes on with what it has open on the others: orders of calls that no single
- * communicator could tell from a deadlock. Pairs of ranks, each with communicators of their own.
+ * A rank that waits on one communicator makes progress on its other communicators: orders of calls that would be a
+ * deadlock from the view of a single communicator. Pairs of ranks, each with its own communicators.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -15,7 +15,7 @@
 
 enum { MESSAGES = 40, LARGE = 1500000, MIDDLING = 70000 };
 
-/* Two communicators of the same two ranks, and room for what they send. */
+/* Two communicators of the same two ranks, and buffers. */
 typedef struct pair {
     ls_comm *left;
     ls_comm *right;
@@ -45,7 +45,9 @@ static bool got(const pair *p, size_t count) {
     return true;
 }
 
-/* The message is received before its sender waits for it: the sender meets the receiver elsewhere first. */
+/*
+ * The message is received before its sender waits for it: the sender first meets the receiver on another communicator.
+ */
 static ls_status send_and_meet_elsewhere(const pair *p, size_t bytes) {
     fill(p);
     if (p->rank == 0) {
@@ -59,7 +61,9 @@ static ls_status send_and_meet_elsewhere(const pair *p, size_t bytes) {
     return ls_comm_barrier(p->right, NULL);
 }
 
-/* The sender waits until a receive that was begun has taken the message, the receiver waits elsewhere for the sender.
+/*
+ * The sender waits until a receive in progress has taken the message, while the receiver waits for the sender on
+ * another communicator.
  */
 static ls_status receive_and_meet_elsewhere(const pair *p, size_t bytes) {
     fill(p);
@@ -75,7 +79,10 @@ static ls_status receive_and_meet_elsewhere(const pair *p, size_t bytes) {
     return LS_OK;
 }
 
-/* A collective that one rank ends before and the other after a call elsewhere; the call is one of several. */
+/*
+ * A collective that one rank waits for before, and the other after, a call on another communicator. Tests several such
+ * calls.
+ */
 static ls_status cross_collectives(const pair *p, int elsewhere) {
     int32_t *numbers = calloc(LARGE / 4, sizeof *numbers);
     LS_CHECK(numbers != NULL);
@@ -112,7 +119,7 @@ static ls_status cross_collectives(const pair *p, int elsewhere) {
     return LS_OK;
 }
 
-/* Looking now and then at what is not there yet, instead of waiting. */
+/* Polls for messages that have not arrived, instead of waiting. */
 static ls_status look_elsewhere(const pair *p) {
     fill(p);
     ls_work *moved = NULL;
@@ -132,8 +139,9 @@ static ls_status look_elsewhere(const pair *p) {
 }
 
 /*
- * Each has sent the other more than is taken in before it takes a large message itself; the one who has its message
- * goes elsewhere at once, to wait there for the other, who still waits to hear that its own was taken.
+ * Each rank has sent the other more than fits before it receives a large message. The first to get its message then
+ * waits on the other communicator for the other rank, which still waits for the confirmation that its own message was
+ * received.
  */
 static ls_status answer_behind_many(const pair *p) {
     fill(p);
@@ -164,7 +172,7 @@ static ls_status answer_behind_many(const pair *p) {
     return LS_OK;
 }
 
-/* More announced messages at once than there are places for answers. */
+/* More rendezvous messages at once than there are slots for replies. */
 static ls_status many_large(const pair *p) {
     enum { COUNT = 150 };
     fill(p);
@@ -182,7 +190,7 @@ static ls_status many_large(const pair *p) {
     return LS_OK;
 }
 
-/* Messages that are refused give their places back, too. */
+/* Messages that are refused also free their slots. */
 static ls_status many_refused(const pair *p) {
     enum { COUNT = 70 };
     fill(p);
@@ -203,13 +211,13 @@ static ls_status many_refused(const pair *p) {
     return LS_OK;
 }
 
-/* A communicator that ends with all kinds of work open, while the others go on. */
+/* A communicator is freed with all kinds of work in progress, while the others continue. */
 static ls_status close_with_open_work(const pair *p) {
     enum { COUNT = 70 };
     ls_comm *ending = NULL;
     ls_work *works[2 * COUNT] = {NULL};
     LS_TRY(ls_comm_split(p->right, 0, 0, &ending));
-    ls_status status = LS_OK; /* the other may have closed it already */
+    ls_status status = LS_OK; /* the other rank may have freed it already */
     for (int i = 0; i < COUNT && status == LS_OK; i++) {
         status = ls_comm_send(ending, p->out, LARGE, LS_U8, p->other, i, &works[2 * i]);
         if (status == LS_OK) {
@@ -226,7 +234,7 @@ static ls_status close_with_open_work(const pair *p) {
     return LS_OK;
 }
 
-/* ---- work that changes hands ------------------------------------------------------------------------------------ */
+/* ---- work used by several threads -------------------------------------------------------------------------------- */
 
 typedef struct handed {
     const pair *pair;
@@ -243,7 +251,7 @@ static void *end_it(void *argument) {
     return NULL;
 }
 
-/* Begun by one thread, ended by another, while the first one waits elsewhere. */
+/* Work is begun by one thread and waited for by another, while the first waits elsewhere. */
 static ls_status hand_over(const pair *p) {
     fill(p);
     handed given = {.pair = p};
@@ -265,7 +273,10 @@ static ls_status hand_over(const pair *p) {
     return LS_OK;
 }
 
-/* A call that fails elsewhere tells so to whoever waits for it, and nobody else. */
+/*
+ * A call that fails while its rank waits elsewhere returns its error to the thread that waits for the call, and to no
+ * other.
+ */
 static ls_status fail_elsewhere(const pair *p) {
     fill(p);
     ls_work *refused = NULL;
@@ -284,11 +295,11 @@ static ls_status fail_elsewhere(const pair *p) {
     }
     LS_CHECK(strcmp(ls_error_message(), before) == 0);
     const ls_status ended = ls_work_wait(refused);
-    LS_CHECK(ended == LS_ERR_MISMATCH || (ended == LS_OK && p->rank == 0)); /* a sender may have gone on */
+    LS_CHECK(ended == LS_ERR_MISMATCH || (ended == LS_OK && p->rank == 0)); /* the sender may have finished before */
     return LS_OK;
 }
 
-/* Work that has finished keeps its rank awake elsewhere no longer, though nobody has looked at it, or waited for it. */
+/* Finished work no longer keeps its rank awake on other communicators, even if it was neither polled nor waited for. */
 static ls_status finish_unseen(const pair *p) {
     ls_work *unseen = NULL;
     int32_t busy = 1;
@@ -327,7 +338,7 @@ ls_status rank_test(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     LS_CHECK(p.out != NULL && p.in != NULL);
     LS_TRY(ls_comm_split(world, rank / 2, rank, &p.left));
-    LS_TRY(ls_comm_split(world, rank / 2, -rank, &p.right)); /* the other way round */
+    LS_TRY(ls_comm_split(world, rank / 2, -rank, &p.right)); /* in reverse order */
     p.rank = ls_comm_rank(p.left);
     p.other = 1 - p.rank;
     if (ls_comm_size(p.left) == 2) {

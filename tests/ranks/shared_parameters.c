@@ -1,6 +1,6 @@
 /*
- * Parameters that lie in a model several times, trained on many ranks: each is one parameter to everything that goes
- * over the ranks, and training is that of one process. A pipeline takes them where one stage has them.
+ * Parameters that occur several times in a model, trained on several ranks: each is sent as one parameter, and training
+ * gives the same result as in one process. A pipeline accepts them if all uses are in one stage.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -26,7 +26,7 @@ static ls_tensor *projection_forward(ls_module *self, ls_tensor *input) {
     return p->back ? ls_linear(input, p->weight, NULL) : ls_matmul(input, p->weight);
 }
 
-/* x weight, or x weight^T. */
+/* Computes x weight, or x weight^T. */
 static ls_module *project(ls_tensor *weight, bool back) {
     static const ls_module_type type = {
         .name = "Projection", .state_size = sizeof(projection), .forward = projection_forward};
@@ -41,7 +41,7 @@ static ls_tensor *drawn(void) {
     return ls_nn_init_xavier_uniform(weight, 1) == LS_OK ? weight : NULL;
 }
 
-/* An autoencoder with one weight for both ways, "0.weight" and "5.weight", and a layer that is used twice. */
+/* An autoencoder with one weight for encoder and decoder, "0.weight" and "5.weight", and a layer that is used twice. */
 static ls_module *tied_model(void) {
     ls_tensor *weight = drawn();
     ls_module *layer = ls_nn_linear_with(HIDDEN, HIDDEN, &(ls_linear_options){.dtype = LS_F64});
@@ -66,7 +66,7 @@ static ls_status backward(ls_module *model, int step, int64_t first, int64_t las
     return status != LS_OK ? status : ended;
 }
 
-/* Trains with the samples of rank `rank` of `size`, which average what they have as `comm` says; NULL: alone. */
+/* Trains with the samples of rank `rank` of `size`. The ranks of `comm` average their gradients; NULL: alone. */
 static ls_status train(ls_module *model, ls_comm *comm, bool wrapped, int rank, int size) {
     ls_optimizer *optimizer = ls_adamw(model, &(ls_adam_options){.learning_rate = 0.05});
     LS_CHECK(optimizer != NULL);
@@ -107,7 +107,7 @@ static ls_status same_hash(ls_comm *world, const ls_module *model) {
     return LS_OK;
 }
 
-/* Wrapped by ls_data_parallel, with shares that may differ; and with the plain calls, where shares are equal. */
+/* Wrapped by ls_data_parallel with shares of different sizes, and with the plain calls if shares are equal. */
 static ls_status trains_like_one_process(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -115,7 +115,7 @@ static ls_status trains_like_one_process(ls_comm *world) {
         if (wrapped == 0 && ROWS % size != 0) {
             continue;
         }
-        ls_seed((uint64_t)(SEED + rank)); /* ranks begin apart; rank 0's parameters win */
+        ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
         ls_module *model = tied_model();
         model = wrapped ? ls_data_parallel(model, world, NULL) : model;
         LS_CHECK(model != NULL);
@@ -136,7 +136,7 @@ static ls_status trains_like_one_process(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two wrapped models over one weight. */
+/* Two wrapped models share one weight. */
 static ls_status two_models_share(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     ls_seed((uint64_t)(SEED + rank));
@@ -161,7 +161,7 @@ static ls_status two_models_share(ls_comm *world) {
     return LS_OK;
 }
 
-/* A model goes on after its wrapper. */
+/* A model is used after its wrapper was freed. */
 static ls_status the_model_outlives_its_wrapper(ls_comm *world) {
     ls_module *model = ls_module_retain(tied_model());
     for (int i = 0; i < 2; i++) {
@@ -182,7 +182,10 @@ static ls_module *straight(void) {
     return ls_nn_linear_with(WIDTH, WIDTH, &(ls_linear_options){.dtype = LS_F64});
 }
 
-/* `size` - 1 layers in front of two that are one: those make the last stage, or the last but one begins in between. */
+/*
+ * `size` - 1 layers before two that share a parameter. Either both are in the last stage, or a stage would begin
+ * between them.
+ */
 static ls_module *with_shared_end(int size) {
     ls_module *layers[16];
     for (int i = 0; i < size - 1; i++) {
@@ -229,7 +232,7 @@ static ls_status pipelines(ls_comm *world) {
     return LS_OK;
 }
 
-/* What is cut stays whole for who retains it. */
+/* A retained model remains whole after its pipeline was freed. */
 static ls_status a_model_outlives_its_pipeline(ls_comm *world) {
     ls_module *model = ls_module_retain(with_shared_end(ls_comm_size(world)));
     ls_module_free(ls_pipeline(model, world, NULL));

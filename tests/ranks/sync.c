@@ -1,5 +1,5 @@
 /*
- * The plain calls: parameters and buffers from one rank to all, gradients averaged over all.
+ * The basic calls: parameters and buffers are sent from one rank to all, and gradients averaged over all.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +11,7 @@
 
 #include "tests/support/numbers.h"
 
-/* Trained parameters of two dtypes, one that wants no gradient by its dtype, buffers of three. */
+/* Trained parameters of two dtypes, one whose dtype allows no gradient, buffers of three dtypes. */
 static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     (void)self;
     return input;
@@ -77,7 +77,7 @@ static ls_status gradients_become_means(ls_comm *world) {
         ls_module_zero_grad(model);
         LS_TRY(give(model, "double", rank + 1)); /* on all ranks */
         if (rank == size - 1) {
-            LS_TRY(give(model, "last", 6 * size)); /* on one: the others count as zero */
+            LS_TRY(give(model, "last", 6 * size)); /* on one rank: the others count as zero */
         }
         LS_TRY(ls_sync_gradients(model, world));
         LS_TRY(all_elements_are(ls_grad(ls_module_find(model, "double")), (size + 1) / 2.0));
@@ -93,7 +93,7 @@ static ls_status gradients_become_means(ls_comm *world) {
     return LS_OK;
 }
 
-/* Training by hand: sync at the start, gradients on each step. Ranks stay equal, bit by bit. */
+/* Training by hand: sync at the start, averaged gradients in each step. Ranks stay equal, bit by bit. */
 static ls_status by_hand(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     ls_seed((uint64_t)rank);
@@ -119,7 +119,7 @@ static ls_status by_hand(ls_comm *world) {
     return LS_OK;
 }
 
-/* Models of other sizes, or other numbers of parameters: every rank is told, and the job goes on. */
+/* Models with other sizes or numbers of parameters: every rank gets an error, and the job continues. */
 static ls_status models_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -154,7 +154,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* A model without parameters has nothing to be made equal. */
+/* A model without parameters: there is nothing to synchronize. */
 static ls_status nothing_to_sync(ls_comm *world) {
     ls_module *model = ls_nn_relu();
     LS_TRY(ls_sync_parameters(model, world, 0));

@@ -1,6 +1,6 @@
 /*
- * Two threads of each rank, each with a communicator of its own, that split it again and again at one time: what is
- * sent on a part arrives there and nowhere else.
+ * Two threads of each rank, each with its own communicator, repeatedly split it at the same time: data sent on a split
+ * communicator arrives only there.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -20,7 +20,7 @@ typedef struct worker {
     char message[LS_ERROR_CAPACITY];
 } worker;
 
-/* What rank `from` of a part of this worker gives in a round. */
+/* Returns the value that rank `from` of a worker's split communicator sends in a round. */
 static int32_t value(const worker *w, int round, int from, size_t i) {
     return (int32_t)(w->number * 1000000 + round * 10000 + from * 1000 + (int)(i % 1000));
 }
@@ -61,7 +61,7 @@ static ls_status sums(const worker *w, ls_comm *part, int round) {
 }
 
 static ls_status split_again_and_again(const worker *w) {
-    ls_comm *before = NULL; /* so that two parts live at a time */
+    ls_comm *before = NULL; /* so that two split communicators exist at a time */
     for (int round = 0; round < ROUNDS; round++) {
         ls_comm *part = NULL;
         const int color = round % 3 == 0 ? ls_comm_rank(w->comm) % 2 : 0;

@@ -1,5 +1,5 @@
 /*
- * A time line: what every rank did is in one file, in order, in the form that its readers expect.
+ * A trace: one file contains the activities of every rank, in order, in the format that its readers expect.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -18,7 +18,7 @@
 
 enum { NUMBERS = 1000 };
 
-/* Operations, communication and spans of the user's own. */
+/* Runs operations, communication and user spans. */
 static ls_status work(ls_comm *world) {
     const uint64_t began = ls_clock_ns();
     double number = 1;
@@ -41,7 +41,7 @@ static ls_status work(ls_comm *world) {
     return LS_OK;
 }
 
-/* The event of that name and rank; `*begin` and `*end` in microseconds. */
+/* Finds the event with this name and rank, and stores `*begin` and `*end` in microseconds. */
 static json_t *find(json_t *events, const char *name, int rank, double *begin, double *end) {
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *event = json_array_get(events, i);
@@ -68,14 +68,14 @@ static ls_status check_rank(json_t *events, int rank, int size) {
     LS_CHECK(0 <= user_begin && user_begin <= exp_begin && exp_begin < exp_end && exp_end <= back_begin);
     LS_CHECK(back_begin < back_end && back_end <= reduce_begin && reduce_begin < reduce_end);
     LS_CHECK(reduce_end <= user_end);
-    for (int other = 0; other < size; other++) { /* nobody leaves before everybody has come: one clock */
+    for (int other = 0; other < size; other++) { /* no rank leaves before all have entered: the clocks agree */
         double other_begin = 0, other_end = 0;
         LS_CHECK(find(events, "allreduce", other, &other_begin, &other_end) != NULL && other_begin <= reduce_end);
     }
     return LS_OK;
 }
 
-/* The earliest span of all is at 0. */
+/* The earliest span of all begins at 0. */
 static ls_status check_beginning(json_t *events) {
     double first = INFINITY;
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -98,9 +98,9 @@ static ls_status check_file(const char *path, int size) {
     return status;
 }
 
-/* A trace that is full keeps what it has, which can be written, and counts what it has lost. */
+/* A full trace keeps its spans, which can be written, and counts the lost spans. */
 static ls_status check_full(ls_comm *world) {
-    if (ls_comm_size(world) > 1) { /* it is much memory */
+    if (ls_comm_size(world) > 1) { /* needs much memory */
         return LS_OK;
     }
     LS_TRY(ls_trace_start());
@@ -108,11 +108,11 @@ static ls_status check_full(ls_comm *world) {
         ls_trace_span("x", 1);
     }
     LS_CHECK(ls_trace_present->count == LS_TRACE_SPANS && ls_trace_present->lost == 3);
-    LS_CHECK(ls_trace_stop(world, "/dev/null/trace.json") == LS_ERR_IO); /* up to here all is well */
+    LS_CHECK(ls_trace_stop(world, "/dev/null/trace.json") == LS_ERR_IO); /* no failure before this point */
     return LS_OK;
 }
 
-/* How many spans a rank has lost stands behind its name. */
+/* The number of lost spans follows the name of a rank. */
 static ls_status check_lost(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const char *path = rank == 0 ? test_path("lost.json") : NULL;
@@ -132,7 +132,7 @@ static ls_status check_lost(ls_comm *world) {
     return LS_OK;
 }
 
-/* A rank that says that it has more spans than there can be, with texts that have no end. */
+/* A rank that claims an impossible number of spans, with texts without a final zero byte. */
 static ls_status check_what_others_say(ls_comm *world) {
     const int size = ls_comm_size(world), liar = size - 1;
     char said[136], all[5 * sizeof said];
@@ -161,7 +161,7 @@ ls_status rank_test(ls_comm *world) {
     LS_CHECK(ls_trace_start() == LS_ERR_STATE);
     LS_TRY(work(world));
     LS_TRY(ls_trace_stop(world, first ? test_path("trace.json") : NULL));
-    LS_TRY(work(world)); /* of which nothing is noted */
+    LS_TRY(work(world)); /* of which nothing is recorded */
     if (first) {
         LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
     }
@@ -170,7 +170,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(check_lost(world));
     LS_TRY(ls_trace_start());
     LS_CHECK(ls_trace_stop(world, "/dev/null/trace.json") == LS_ERR_IO); /* on every rank */
-    LS_TRY(ls_trace_start());                                            /* nobody stops it: it goes with the thread */
+    LS_TRY(ls_trace_start()); /* not stopped: the end of the thread frees it */
     LS_TRY(ls_comm_barrier(world, NULL));
     if (first) {
         test_files_remove();

@@ -1,6 +1,6 @@
 /*
- * Trials on many ranks: with the same global batches, every number measured is one process's, and the same bits on all
- * ranks, however the samples are shared out; hooks are called on all ranks alike.
+ * Trials on several ranks: with the same global batches, every measured number equals one process's, with the same bits
+ * on all ranks, for any distribution of the samples. Hooks are called equally on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,7 +16,7 @@
 
 enum { SAMPLES = 60, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };
 
-/* ---- what is trained --------------------------------------------------------------------------------------------- */
+/* ---- the trial --------------------------------------------------------------------------------------------------- */
 
 static ls_dataset *make_dataset(int set, int64_t count) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
@@ -41,13 +41,13 @@ typedef struct participant {
     ls_trial *trial;
 } participant;
 
-/* What sort of trial. */
+/* The kind of trial. */
 typedef struct plan {
     int64_t global_batch;
-    bool by_hand; /* a plain model whose callbacks make ranks equal, instead of a data-parallel one */
+    bool by_hand; /* a plain model whose callbacks synchronize the ranks, instead of a data-parallel model */
     int64_t max_steps;
-    uint64_t seed_apart;   /* the last rank's seed is so much larger */
-    int64_t samples_apart; /* the last rank's validation has so many samples fewer */
+    uint64_t seed_apart;   /* difference of the last rank's seed */
+    int64_t samples_apart; /* number of samples that the last rank's validation set lacks */
     ls_callback_hooks hooks;
     void *user; /* of the hooks */
 } plan;
@@ -101,7 +101,7 @@ static void end(participant *p) {
     ls_module_free(p->model);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_bits(ls_comm *world, const void *value) {
     uint64_t bits;
@@ -164,15 +164,17 @@ static ls_status equals_one_process(ls_comm *world) {
     return compare(world, &(plan){.global_batch = 11});
 }
 
-/* Callbacks that sync the model and average gradients: the mean over ranks is that over samples when shares are equal,
- * as all are when each rank has one sample of each batch: SAMPLES divides by every number of ranks. */
+/*
+ * Callbacks synchronize the model and average gradients. The mean over ranks equals the mean over samples if shares are
+ * equal. They are, because each rank has one sample of each batch, and SAMPLES is divisible by every number of ranks.
+ */
 static ls_status by_hand(ls_comm *world) {
     return compare(world, &(plan){.global_batch = ls_comm_size(world), .by_hand = true});
 }
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/* Counts calls, and adds up what hooks are told. */
+/* Counts calls, and sums the values that hooks receive. */
 typedef struct counts {
     int64_t samples;
     int64_t global_samples;
@@ -222,7 +224,10 @@ static ls_status sum_is(ls_comm *world, int64_t part, int64_t whole) {
     return LS_OK;
 }
 
-/* With two samples in a batch no rank has more than one (but a rank alone), some none; all take every step. */
+/*
+ * With two samples per batch, each rank has at most one (a single rank two), and some have none. All ranks take every
+ * step.
+ */
 static ls_status hooks_on_every_rank(ls_comm *world) {
     counts c = {.stop_at = -1};
     participant all;
@@ -240,7 +245,7 @@ static ls_status hooks_on_every_rank(ls_comm *world) {
 static ls_status early_ends(ls_comm *world) {
     counts c = {.stop_at = 5};
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 16, .hooks = counting, .user = &c}, world)); /* 4 batches an epoch */
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .hooks = counting, .user = &c}, world)); /* 4 batches per epoch */
     LS_TRY(ls_trial_run(all.trial, 9));
     LS_CHECK(c.steps == 5 && ls_trial_history_count(all.trial) == 1);
     end(&all);
@@ -252,7 +257,7 @@ static ls_status early_ends(ls_comm *world) {
     return LS_OK;
 }
 
-/* A hook that fails on every rank ends the run there, and the ranks can go on together. */
+/* A hook that fails on every rank ends the run there, and the ranks can continue together. */
 static ls_status refuse(ls_trial_state *state, void *user) {
     (void)user;
     return state->step == 3 ? ls_error_set(LS_ERR_STATE, "refused at step 3") : LS_OK;
@@ -268,7 +273,7 @@ static ls_status failing_hook(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Loaders that the ranks made otherwise: data would be left out, or taken twice, without a word. */
+/* Different loaders on the ranks: some data would be omitted or used twice without an error. */
 static ls_status loaders_that_differ(ls_comm *world) {
     const plan plans[] = {{.global_batch = 16, .seed_apart = 1}, {.global_batch = 16, .samples_apart = 1}};
     for (int i = 0; i < 2; i++) {
@@ -309,7 +314,7 @@ static ls_status compare_predictions(ls_comm *world, int64_t global_batch, bool 
     return ls_scope_end(scope);
 }
 
-/* Every batch has outputs of another width on the last rank. */
+/* The outputs of every batch have another width on the last rank. */
 static ls_tensor *more_columns(ls_tensor *x, void *user) {
     return *(const bool *)user ? ls_concat((ls_tensor *const[]){x, x}, 2, 1) : x;
 }
@@ -333,7 +338,7 @@ static ls_status predictions_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* Rows are in the data set's order on any number of ranks, of which some have no samples of a batch. */
+/* Rows are in the data set's order for any number of ranks, some of which have no samples of a batch. */
 static ls_status predictions(ls_comm *world) {
     LS_TRY(compare_predictions(world, 4, false));
     LS_TRY(compare_predictions(world, 4, true));

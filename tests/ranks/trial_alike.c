@@ -1,8 +1,8 @@
 /*
  * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step; in
- * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one sentence
- * that has both values, and the communicator is as it was. Differences that a program may intend are none: replicas
- * that no call averages, optimizers of ranks with a step of their own, and setups in an evaluation.
+ * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one message
+ * that has both values, and the communicator stays usable. Differences that a program may intend are accepted: replicas
+ * that no call averages, optimizers of ranks with their own step, and setups in an evaluation.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -21,22 +21,22 @@
 
 enum { SAMPLES = 24, INPUTS = 3 };
 
-/* What is different on the last rank. */
+/* The difference of the last rank. */
 typedef struct setting {
     double learning_rate; /* 0: nothing */
     double momentum;
     double clipping;
     bool adam;
-    int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less there */
-    int64_t milestone;      /* of ls_schedule_multi_step on rank 0, after another one; one less there */
+    int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less on the last rank */
+    int64_t milestone; /* of ls_schedule_multi_step on rank 0, after another milestone; one less on the last rank */
     bool own_callback;
     const char *const *metrics;
-    int64_t change_at; /* step behind which a parameter changes there; 0: never */
+    int64_t change_at; /* step after which a parameter changes on the last rank; 0: never */
     const char *folder;
     bool no_sync;
-    bool own_step;  /* on all ranks; the last one has no optimizer */
+    bool own_step;  /* on all ranks; the last rank has no optimizer */
     bool evaluates; /* instead of a run */
-    bool saves;     /* instead of a run, after a parameter has changed there */
+    bool saves;     /* instead of a run, after a parameter has changed on the last rank */
 } setting;
 
 static ls_status change_weight(ls_module *model) {
@@ -78,7 +78,7 @@ static void write_empty_text(void *user, char *text, size_t size) {
     text[0] = '\0';
 }
 
-/* Callbacks that one rank alone may have, in a callback that is made of them. */
+/* Callbacks that only one rank may have, inside a composed callback. */
 static ls_callback *make_group(int rank) {
     const ls_callback_hooks own = {.on_forward = do_nothing, .describe = write_empty_text};
     return ls_on_rank(ls_callbacks_of((ls_callback *[]){ls_callback_new(&own, NULL), ls_callback_new(&own, NULL)}, 2),
@@ -153,7 +153,10 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     return status == LS_OK ? LS_OK : ls_error_set(status, "%s", message);
 }
 
-/* The same on every rank, and the ranks are in step. `says` has %d where the rank's number is. */
+/*
+ * Checks that the message is the same on every rank, and that the ranks are in step. `says` has %d for the rank's
+ * number.
+ */
 static ls_status expect(ls_comm *world, setting s, int64_t epochs, const char *says) {
     char expected[400];
     snprintf(expected, sizeof expected, says, ls_comm_size(world) - 1);

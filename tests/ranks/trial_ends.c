@@ -1,7 +1,7 @@
 /*
  * Trials that end on one rank, on any number of ranks and any backend: a hook fails or stops there, or the rank's own
- * step fails. All ranks end after the same step, with the same status and the same sentence, and can go on to
- * communicate.
+ * step fails. All ranks end after the same step, with the same status and the same message, and can communicate
+ * afterwards.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -17,7 +17,7 @@
 
 enum { SAMPLES = 40, INPUTS = 3, EPOCHS = 3, SEED = 5 };
 
-/* What happens, on the last rank alone. */
+/* The event on the last rank. */
 typedef struct ending {
     ls_comm *world;
     const char *name; /* of the hook that acts */
@@ -68,7 +68,7 @@ static ls_dataset *make_dataset(int64_t count) {
     return ls_tensor_dataset(input, target);
 }
 
-/* One of this thread's ranks fails in its own step. */
+/* On one of this thread's ranks, its own step fails. */
 static _Thread_local int64_t criterion_calls_left;
 
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
@@ -88,7 +88,7 @@ typedef struct run {
     char message[1024];
 } run;
 
-/* `callback` may be NULL. `step`: a step of the trial's own, or NULL. */
+/* `callback` may be NULL. `step`: the trial's own step, or NULL. */
 static ls_status begin(run *r, ls_comm *world, int64_t global_batch, ls_callback *callback, ls_callback_function step,
                        void *user) {
     const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
@@ -128,7 +128,7 @@ static ls_status carry_out(run *r) {
     return LS_OK;
 }
 
-/* The ranks are in step. */
+/* Checks that the ranks are in step. */
 static ls_status sum_ranks(ls_comm *world) {
     int64_t sum = 1;
     LS_CHECK(ls_comm_allreduce(world, &sum, &sum, 1, LS_I64, LS_SUM, NULL) == LS_OK);
@@ -136,7 +136,7 @@ static ls_status sum_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* One callback with the acting hook, on all ranks or on the one that acts alone. */
+/* A callback with the acting hook, on all ranks or only on the acting rank. */
 static ls_status end_in_hook(ls_comm *world, ending how, size_t hook, bool everywhere, int64_t global_batch) {
     const int last = ls_comm_size(world) - 1;
     run r = {0};
@@ -175,7 +175,9 @@ static ls_status every_hook_fails(ls_comm *world) {
     return LS_OK;
 }
 
-/* Global batches of fewer samples than ranks: the last rank has none in most, and is stopped by the first. */
+/*
+ * Global batches with fewer samples than ranks: the last rank has none in most, and the first rank's stop reaches it.
+ */
 static ls_status every_hook_stops(ls_comm *world) {
     for (size_t hook = 0; hook < sizeof hooks / sizeof hooks[0]; hook++) {
         LS_TRY(end_in_hook(world, (ending){.step = 3, .stops = true}, hook, hook % 2 == 0, hook % 3 == 0 ? 2 : 8));
@@ -200,7 +202,7 @@ static ls_status own_step_fails(ls_comm *world) {
     return LS_OK;
 }
 
-/* Acts as a hook does, and else trains. */
+/* Acts like a hook, or trains. */
 static ls_status act_and_train(ls_trial_state *state, void *user) {
     LS_TRY(act(state, user));
     ls_optimizer_zero_grad(state->optimizer);
@@ -218,7 +220,7 @@ static ls_status has_samples(ls_trial_state *state, void *user) {
     return state->count > 0 ? LS_OK : ls_error_set(LS_ERR_INTERNAL, "on_sample without any");
 }
 
-/* A step of one's own; with global batches of 2 some shares are empty, and else nobody has callbacks. */
+/* A custom step. With global batches of 2, some shares are empty. No rank has other callbacks. */
 static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64_t global_batch) {
     const int last = ls_comm_size(world) - 1;
     ending how = {.world = world, .stops = stops, .step = 3, .acts = ls_comm_rank(world) == last, .silent = silent};
@@ -235,12 +237,12 @@ static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64
     LS_CHECK(ls_trial_history_count(r.trial) == 0);
     int64_t at;
     ls_loader_position(r.train, NULL, &at);
-    LS_CHECK(at == 4); /* steps 0 to 3, of which the last failed, or was the last */
+    LS_CHECK(at == 4); /* steps 0 to 3; the last one failed or stopped */
     free_run(&r);
     return sum_ranks(world);
 }
 
-/* After a run that failed on one rank, that rank frees the training loader and runs the trial again. */
+/* After a run failed on one rank, this rank frees the training loader and runs the trial again. */
 static ls_status loader_is_freed(ls_comm *world) {
     const int last = ls_comm_size(world) - 1;
     ending how = {.world = world, .acts = ls_comm_rank(world) == last};

@@ -1,7 +1,7 @@
 /*
- * Modes of layers in a trial, with and without data parallelism: training mode is set before the hooks of a run, and a
- * mode that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation. A hook
- * that sets modes does not change those of an evaluation.
+ * Modes of layers in a trial, with and without data parallelism: training mode is set before the hooks of a run. A mode
+ * that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation. A hook that
+ * sets modes does not change the modes of an evaluation.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -13,7 +13,7 @@
 
 enum { SAMPLES = 12, EPOCHS = 3, HOOKS = 3 };
 
-/* A hook that puts a layer into evaluation mode, once, or all layers but this one into training mode each time. */
+/* A hook that sets one layer to evaluation mode once, or all other layers to training mode each time. */
 typedef struct freezer {
     ls_module *layer;
     int hook; /* that acts; HOOKS: none */
@@ -100,7 +100,7 @@ static ls_status check(ls_comm *world, int hook, bool always, bool parallel) {
     LS_CHECK(ls_trial_evaluate(trial, validate, "test") == LS_OK);
     LS_CHECK(ls_module_is_training(model) && !ls_module_is_training(norm));
     LS_CHECK(self.steps == (int64_t)EPOCHS * 2);
-    const int first = always && hook == 0; /* puts the model into training mode in the evaluation */
+    const int first = always && hook == 0; /* sets the model to training mode in the evaluation */
     LS_CHECK(self.wrong == 2 - first);     /* on_start and on_start_epoch of the evaluation */
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -1,8 +1,7 @@
 /*
- * Warnings of trials whose ranks train apart, on any number of ranks, and no warning of trials that are right: with
- * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with ranks that have data
- * sets or targets of their own, with ranks that each have a part of a model, and with a communicator of one rank. Rank
- * 0 warns once.
+ * Warnings for trials whose ranks train separately, on any number of ranks, and no warnings for correct trials: with
+ * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with separate data sets
+ * or targets per rank, with a part of a model on each rank, and with a communicator of one rank. Rank 0 warns once.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -39,7 +38,7 @@ static void seek(const char *text) {
     lines = fitting = 0;
     sought = text;
     pthread_mutex_unlock(&lock);
-    ls_log_set_sink(note, NULL); /* not under the lock, which the sink takes under the log's own */
+    ls_log_set_sink(note, NULL); /* not under the lock: the sink takes it while the log's own lock is held */
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
@@ -52,7 +51,7 @@ static ls_status take_first_model(ls_trial_state *state, void *user) {
     return ls_sync_parameters(state->model, user, 0);
 }
 
-/* Callbacks of the program's own may have a text that ranks compare. */
+/* A program's callbacks may provide a text that ranks compare. */
 static void describe(void *user, char *text, size_t size) {
     (void)user;
     snprintf(text, size, "take the first model");
@@ -83,13 +82,13 @@ static ls_status train_alone(ls_trial_state *state, void *user) {
 typedef struct setup {
     bool parallel;           /* ls_data_parallel */
     bool divides;            /* the loader has .comm */
-    bool own_samples;        /* of each rank */
-    bool own_targets;        /* of each rank */
+    bool own_samples;        /* different on each rank */
+    bool own_targets;        /* different on each rank */
     bool sums;               /* the model is a sum over the ranks */
-    bool first_steps;        /* rank 0 has a step of its own */
+    bool first_steps;        /* rank 0 has its own step */
     bool comm;               /* the trial has .comm */
     bool alone;              /* a .comm of one rank */
-    ls_callback_hooks hooks; /* their user is the world */
+    ls_callback_hooks hooks; /* their user pointer is the world */
     const char *says;        /* NULL: nothing */
 } setup;
 
@@ -123,7 +122,7 @@ static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
                                                        .quiet = true});
     LS_CHECK(trial != NULL);
     LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_OK);
-    LS_CHECK(ls_trial_run(trial, EPOCHS + 1) == LS_OK); /* which does not warn again */
+    LS_CHECK(ls_trial_run(trial, EPOCHS + 1) == LS_OK); /* the second run does not warn again */
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
     ls_loader_free(loader);

@@ -1,6 +1,6 @@
 /*
- * A rank whose two threads use one communicator at once is told so, and no other rank is blamed: both threads and the
- * other ranks get that sentence. Work that one thread has begun and another waits for is no such mistake.
+ * Two threads of a rank that use one communicator at once get an error, which also reaches the other ranks and blames
+ * no other rank. Work that is begun by one thread and waited for by another is not an error.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -18,7 +18,7 @@ enum { TRIES = 50000 };
 static const char sentence[] = "two threads use this communicator at once: use it from one thread at a time, or give "
                                "each thread a communicator of its own (ls_comm_split)";
 
-/* What a second thread of the last rank does, and how that ended. */
+/* The task of a second thread of the last rank, and its result. */
 typedef struct task {
     ls_comm *comm;
     ls_work *work;
@@ -51,7 +51,7 @@ static ls_status send_until_refused(ls_comm *comm) {
     return status;
 }
 
-/* The last rank: its second thread waits for a message that rank 0 sends when the first thread was refused. */
+/* On the last rank, the second thread waits for a message, which rank 0 sends after the first thread was refused. */
 static ls_status use_at_once(ls_comm *comm, ls_comm *control) {
     task other = {.comm = comm};
     pthread_t thread;
@@ -66,7 +66,7 @@ static ls_status use_at_once(ls_comm *comm, ls_comm *control) {
     return LS_OK;
 }
 
-/* The other ranks hear the reason from the last one. */
+/* The other ranks get the reason from the last rank. */
 static ls_status stand_by(ls_comm *comm, ls_comm *control) {
     const float number = 3;
     const int last = ls_comm_size(comm) - 1;
@@ -111,7 +111,7 @@ static void *meet(void *argument) {
     return NULL;
 }
 
-/* The backend's part of ls_comm_split, during which another thread calls. */
+/* The backend's part of ls_comm_split, during which another thread makes a call. */
 static ls_status split_interrupted(void *state, const ls_join_context *join, const int *ranks, void **result) {
     pthread_t thread;
     LS_CHECK(pthread_create(&thread, NULL, meet, &intruder) == 0);
@@ -119,7 +119,7 @@ static ls_status split_interrupted(void *state, const ls_join_context *join, con
     return real->split(state, join, ranks, result);
 }
 
-/* A second thread of the last rank calls when the ranks have exchanged what they want. */
+/* A second thread of the last rank makes a call after the ranks have exchanged their arguments. */
 static ls_status split_at_once(ls_comm *world) {
     ls_comm *comm = NULL, *part = NULL;
     LS_TRY(ls_comm_split(world, 0, 0, &comm));

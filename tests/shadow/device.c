@@ -1,12 +1,12 @@
 /*
- * A device for tests, "shadow:0": what holds the floors above to the device boundary. Its memory lies behind pointers
- * that the host cannot read or write (a touch is a SIGSEGV), its streams work late, on a thread each: only when
- * somebody waits or many things are asked for, released memory is overwritten, and what fails is told by the next wait.
- * The arithmetic is the CPU's.
+ * A device for tests, "shadow:0", which checks that the layers above devices respect the device interface. The host
+ * cannot read or write its memory (an access is a SIGSEGV). Its streams, a thread each, work late: only when a caller
+ * waits or many requests are pending. Freed memory is overwritten. Errors are reported by the next wait. The CPU's
+ * kernels compute.
  *
- * It is there in every unit and rank program; LOCKSTEP_DEVICE=shadow:0 has all tests of the program work on it.
- * LOCKSTEP_DEVICE=shadow:1 has them work on a second one, which is there for those that name it, and whose arithmetic
- * is that of device/cuda, compiled for the host.
+ * Every unit and rank program contains it. With LOCKSTEP_DEVICE=shadow:0, all tests of the program use it. With
+ * LOCKSTEP_DEVICE=shadow:1, they use a second one, which exists only if it is named, and whose kernels are those in
+ * device/cuda, compiled for the host.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ enum { MOST_LATE = 200 };
 /* ---- memory --------------------------------------------------------------------------------------------------------
  */
 
-/* What the device works in, and the same addresses, so far away, that tensors see. */
+/* Size of the device's memory, and of the inaccessible addresses that tensors have instead. */
 #define ARENA ((size_t)4 << 30)
 
 static char *arena, *shown;
@@ -49,7 +49,7 @@ void shadow_die(const char *why) {
     abort();
 }
 
-/* Where the device finds what a tensor sees. */
+/* Returns the address of a tensor's memory inside the device. */
 void *shadow_inside(const void *memory) {
     if (memory == NULL) {
         return NULL;
@@ -65,7 +65,7 @@ static void *outside(void *memory) {
     return shown + ((char *)memory - arena);
 }
 
-/* LOCKSTEP_TEST_STREAM=1: anybody may reach the memory, as libraries of a real device's maker do. */
+/* LOCKSTEP_TEST_STREAM=1: the memory is accessible, as for the vendor's libraries on a real device. */
 static bool is_open(void) {
     return getenv("LOCKSTEP_TEST_STREAM") != NULL;
 }
@@ -97,7 +97,7 @@ static void *take_block(size_t bytes) {
 
 static void give_block(void *memory, size_t bytes) {
     const int bin = bin_of(bytes);
-    memset(memory, 0xFF, bytes); /* NaN, and an index that is none */
+    memset(memory, 0xFF, bytes); /* NaN, or an invalid index */
     free_block *block = memory;
     pthread_mutex_lock(&arena_lock);
     block->next = bins[bin];
@@ -113,7 +113,7 @@ struct ls_stream {
     pthread_mutex_t lock;
     pthread_cond_t change;
     shadow_job *first, *last;
-    int asked, done, wanted; /* jobs so far; wanted: the thread works up to this one */
+    int asked, done, wanted; /* jobs so far; wanted: the thread works up to this job */
     bool ends;
     ls_status status; /* the first failure since the last wait */
     char message[LS_ERROR_CAPACITY];
@@ -143,7 +143,7 @@ static void *work(void *argument) {
             snprintf(stream->message, sizeof stream->message, "%s", ls_error_message());
         }
         free(next);
-        if (++stream->done == stream->wanted) { /* nobody waits for less */
+        if (++stream->done == stream->wanted) { /* no caller waits for an earlier job */
             pthread_cond_broadcast(&stream->change);
         }
     }
@@ -190,7 +190,7 @@ static ls_stream *default_stream(const ls_device *self) {
 
 _Thread_local int shadow_waits;
 
-/* Under the lock: until all it was asked is done. */
+/* Waits until all jobs are done. Requires the lock. */
 static void drain(ls_stream *stream) {
     const int all = stream->asked;
     stream->wanted = all > stream->wanted ? all : stream->wanted;
@@ -235,7 +235,7 @@ static ls_status push_after_edits(ls_stream *stream, shadow_job *made) {
     return LS_OK;
 }
 
-/* Copies that tests may have written to: see elements.h. */
+/* Copies to which tests may have written: see elements.h. */
 enum { EDITS = 256 };
 typedef struct edit {
     void *copy;
@@ -254,7 +254,7 @@ static ls_status run_store(shadow_job *made) {
     return LS_OK;
 }
 
-static _Thread_local bool fetches; /* for elements(): what a test writes to stays open meanwhile */
+static _Thread_local bool fetches; /* for elements(): keeps the tests' copies open meanwhile */
 
 void shadow_store_edits(ls_stream *stream) {
     for (; !fetches && first_open != next_edit; first_open++) {
@@ -281,7 +281,7 @@ ls_status shadow_push(ls_stream *stream, shadow_job *made) {
 }
 
 void *elements(const ls_tensor *tensor) {
-    if (tensor != NULL && tensor->storage == NULL) { /* a test made it by hand */
+    if (tensor != NULL && tensor->storage == NULL) { /* a tensor that a test made by hand */
         return tensor->data;
     }
     const ls_device *device = tensor == NULL ? &ls_cpu : tensor->storage->device;
@@ -295,7 +295,7 @@ void *elements(const ls_tensor *tensor) {
     for (unsigned i = first_open; i != next_edit; i++) {
         const edit *open = &edits[i % EDITS];
         const char *place = open->place;
-        if (place == inside && open->bytes == bytes) { /* nothing was asked of the device since */
+        if (place == inside && open->bytes == bytes) { /* no request to the device since then */
             fetches = false;
             return open->copy;
         }
@@ -322,7 +322,7 @@ __attribute__((destructor)) static void free_edits(void) {
     }
 }
 
-/* ---- memory and copies in the stream's order -------------------------------------------------------------------- */
+/* ---- memory and copies in stream order --------------------------------------------------------------------------- */
 
 static void *allocate(const ls_device *self, size_t bytes) {
     (void)self;
@@ -434,7 +434,7 @@ static ls_status push_event(ls_stream *stream, ls_status (*run)(shadow_job *), l
 static ls_status event_record(ls_event *event, ls_stream *stream) {
     event->recorded++;
     const ls_status status = push_event(stream, run_record, event);
-    pthread_mutex_lock(&stream->lock); /* who waits for it need not know this stream */
+    pthread_mutex_lock(&stream->lock); /* the waiting caller does not need to know this stream */
     stream->wanted = stream->asked;
     pthread_cond_broadcast(&stream->change);
     pthread_mutex_unlock(&stream->lock);
@@ -453,7 +453,7 @@ static bool event_done(const ls_event *event) {
     return done;
 }
 
-/* The double of a library does not know the stream: what it is asked comes behind this. */
+/* The test double of a library does not know the stream: its requests come after the stream's jobs. */
 static void *library_stream(ls_stream *stream) {
     shadow_store_edits(stream);
     pthread_mutex_lock(&stream->lock);
@@ -486,7 +486,7 @@ static ls_device shadow = {
     .copy_from_host = copy_from_host,
 };
 
-/* Before the second, which is made of it. */
+/* Runs before the second device is opened, which is a copy of it. */
 static void open_first(void) {
     shadow.library_stream = is_open() ? library_stream : NULL;
 }

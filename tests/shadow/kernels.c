@@ -1,11 +1,13 @@
-/* The kernels of the shadow devices: each copies its arguments into a job, which calls the kernel later: the CPU's, or
- * that of device/cuda, compiled for the host. */
+/*
+ * The kernels of the shadow devices: each copies its arguments into a job, which later calls the real kernel: the
+ * CPU's, or the kernel of device/cuda, compiled for the host.
+ */
 #include "tensor/device/cpu/cpu.h"
 #include "tests/shadow/shadow.h"
 
 /* ---- tensors of a job ------------------------------------------------------------------------------------------- */
 
-/* A storage that says "cpu", for kernels that ask. */
+/* A storage on "cpu", for kernels that check it. */
 static ls_storage on_host = {.device = &ls_cpu, .whole = &on_host};
 
 static void inside_tensor(ls_tensor *copy, const ls_tensor *tensor) {
@@ -34,8 +36,8 @@ static ls_tensor *at(shadow_job *made, int i) {
 /* ---- kernels ---------------------------------------------------------------------------------------------------- */
 
 /*
- * KIND(type, pack, call): the arguments of a type of kernel go into a job (pack), and the CPU's kernel is called with
- * them later (call). NAMES_... are the parameters of kernels.h, as arguments.
+ * KIND(type, pack, call): `pack` stores the arguments of a kernel type in a job, and `call` later calls the CPU's
+ * kernel with them. NAMES_... are the parameters of kernels.h, as arguments.
  */
 #define KIND(type, pack, ...)                                                                                          \
     static ls_status run_##type(shadow_job *made) {                                                                    \
@@ -153,7 +155,7 @@ KIND(cell_backward, made->cell_gradient = *cell; add(made, cell->d_x); add(made,
       made->cell_gradient.before = T(6), made->cell_gradient.after = T(7), made->cell_gradient.lengths = T(8),
       &made->cell_gradient))
 
-/* The tensors of a class loss are those from `first` on. */
+/* Adds the tensors of a class loss, from number `first` on. */
 static void add_loss(shadow_job *made, const ls_class_loss *loss) {
     made->integer[3] = made->tensors;
     made->loss = *loss;

@@ -1,5 +1,7 @@
-/* What the kernels of device/cuda need of their stream, where they are compiled for the host: they run when they are
- * called, and fail at once. LOCKSTEP_TEST_TEAM=N: teams are of N threads. */
+/*
+ * The functions that the kernels of device/cuda need from their stream, if they are compiled for the host: kernels run
+ * when they are called, and fail at once. LOCKSTEP_TEST_TEAM=N uses teams of N threads.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -9,7 +11,7 @@
 
 void *ls_cuda_scratch_take(ls_stream *stream, size_t bytes) {
     (void)stream;
-    return malloc(bytes > 0 ? bytes : 1); /* so that sanitizers see its ends */
+    return malloc(bytes > 0 ? bytes : 1); /* the exact size, so that sanitizers detect accesses outside */
 }
 
 void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes) {

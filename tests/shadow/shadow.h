@@ -1,16 +1,18 @@
-/* What the files of the shadow device share: device.c holds memory, streams and events, kernels.c what streams are
- * asked to compute. */
+/*
+ * Shared declarations of the shadow device: device.c contains memory, streams and events, kernels.c the computations on
+ * streams.
+ */
 #ifndef LS_TESTS_SHADOW_SHADOW_H
 #define LS_TESTS_SHADOW_SHADOW_H
 
 #include "base/status.h"
 #include "tensor/device.h"
 
-enum { SHADOW_TENSORS = 11 }; /* the most that a kernel takes */
+enum { SHADOW_TENSORS = 11 }; /* the largest number of tensors of a kernel */
 
 typedef void shadow_kernel(void);
 
-/* Something that a stream is asked, with copies of all it needs. */
+/* A request to a stream, with copies of all its arguments. */
 typedef struct shadow_job {
     struct shadow_job *next;
     ls_status (*run)(struct shadow_job *job);
@@ -86,28 +88,30 @@ typedef struct shadow_job {
 #define NAMES_lamb                  step
 #define NAMES_muon                  step
 
-/* A job for a stream, and handing it over. */
+/* Creates a job for a stream; submits it. */
 shadow_job *shadow_begin(shadow_kernel *kernel, ls_status (*run)(shadow_job *));
 ls_status shadow_push(ls_stream *stream, shadow_job *made);
 
-/* Where the device finds what a tensor sees; ends the program for memory that is not the device's. */
+/*
+ * Returns the address of a tensor's memory inside the device. Ends the program if the memory does not belong to the
+ * device.
+ */
 void *shadow_inside(const void *memory);
 
 _Noreturn void shadow_die(const char *why);
 
 extern const ls_kernels shadow_kernels;
 
-/* What streams are asked to compute on "shadow:1"; NULL where the kernels of device/cuda were not built for the host.
- */
+/* Returns the kernels of "shadow:1", or NULL if the kernels of device/cuda were not built for the host. */
 const ls_kernels *shadow_gpu_kernels(void);
 
-/* What tests wrote to elements() goes to the device: before anything else that it is asked. */
+/* Stores tests' changes through elements() on the device, before any other request. */
 void shadow_store_edits(ls_stream *stream);
 
-/* On a real GPU (gpu.c). */
+/* Does the same on a real GPU (gpu.c). */
 void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, size_t bytes);
 
-/* How often this thread has waited for a stream. */
+/* Number of this thread's waits for streams. */
 extern _Thread_local int shadow_waits;
 
 #endif

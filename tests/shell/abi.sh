@@ -1,4 +1,4 @@
-# The public headers keep the ABI of the last release, and the comparison finds what would break a program.
+# The public headers keep the ABI of the last release, and the comparison detects changes that would break programs.
 . "$LS_SOURCE/tests/support/checks.sh"
 for program in abidiff readelf; do
     command -v $program >/dev/null || {

@@ -1,4 +1,4 @@
-# `lockstep bench`: what it prints, that it checks results, and that wrong words are one clear sentence.
+# `lockstep bench`: its output, its check of results, and that wrong arguments give one clear message.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 unset RANK WORLD_SIZE
@@ -70,7 +70,7 @@ check "a table: results are correct" is "$(grep -c ' yes$' out)" 2
 check "a table: iterations chosen by time" test "$(awk 'END { print $2 }' out)" -ge 10
 
 # ---- messages of a call ----
-# at_most COLLECTIVE RANKS MESSAGES: of a small call, by the rank that sends most
+# at_most COLLECTIVE RANKS MESSAGES: limit for a small call, on the rank that sends most
 at_most() {
     local sizes="--sizes 4"
     [ "$1" != barrier ] || sizes=""
@@ -140,7 +140,8 @@ for collective in allgather alltoall barrier broadcast gather reduce reduce-scat
     launch bench "$collective" --simulate 12 $cluster $sizes </dev/null
     check "simulated $collective: a table" is "$status $(wc -l <out)" "0 $wanted"
 done
-# sends COLLECTIVE RANKS SIZE MESSAGES: the most messages of a rank; large vectors go by halves as 256 KiB do
+# sends COLLECTIVE RANKS SIZE MESSAGES: the largest number of messages of a rank; large vectors use the algorithm of 256
+# KiB
 sends() {
     launch bench "$1" --simulate "$2" $cluster --sizes "$3" --json </dev/null
     check "simulated $1 of $3 on $2 ranks: messages" is "$(key messages)" "$4"

@@ -1,4 +1,4 @@
-# `lockstep checkpoint`: what it says of checkpoints that are well, damaged, different, or none.
+# `lockstep checkpoint`: its output for valid, damaged and different checkpoints, and for other folders.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 program=$LS_BUILD/tests/checkpoint_program
@@ -6,7 +6,7 @@ launch run -n 2 "$program" </dev/null
 check "there is something to look at" is "$status" 0
 newest=run/epoch-000006-step-0000000126
 
-# wrong STATUS SENTENCE ARGUMENTS...: one sentence on standard error, nothing else.
+# wrong STATUS SENTENCE ARGUMENTS...: one message on standard error, and no other output.
 wrong() {
     local wanted=$1 sentence=$2
     shift 2

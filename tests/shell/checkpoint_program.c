@@ -1,10 +1,10 @@
 /*
- * A training with checkpoints in the folder `run`, for checkpoints.sh: writes what became of it to result.RANK, in
- * which every bit shows. The environment says what happens meanwhile:
+ * A training with checkpoints in the folder `run`, for checkpoints.sh. Writes its result, bit by bit, to result.RANK.
+ * Environment variables cause events:
  *
- *   KILLS=N SEED=S     in each of the first N starts, a rank is killed by SIGKILL at a moment that follows from S
- *   HOLD=STEP          ranks tell by up.RANK that they are there, and wait for a signal of those that ask for room
- *   HOLD_RANK=R        that one alone does
+ *     KILLS=N SEED=S     in each of the first N starts, SIGKILL ends a rank at a moment that depends on S
+ *     HOLD=STEP          ranks announce themselves by up.RANK, and wait for a preemption signal
+ *     HOLD_RANK=R        only this rank does
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ static void die(int number) {
     (void)raise(SIGKILL);
 }
 
-/* One rank of this start has a while to live. */
+/* Selects a rank of this start, and how long it lives. */
 static void draw_lots(void) {
     const uint64_t seed = (uint64_t)number_of("SEED", 0), start = (uint64_t)number_of("LOCKSTEP_RESTART_COUNT", 0);
     rank = number_of("RANK", number_of("SLURM_PROCID", 0));
@@ -73,7 +73,7 @@ static ls_status hold(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Who was to die has not yet: training was fast. */
+/* The training was faster than the kill. */
 static ls_status wait_for_death(ls_trial_state *state, void *user) {
     (void)state;
     (void)user;

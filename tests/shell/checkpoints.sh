@@ -1,4 +1,5 @@
-# Trainings that are killed and stopped, and go on from their checkpoints: they end with the bits of one that was not.
+# Trainings that are killed or stopped, and resume from their checkpoints: they end with the same bits as an undisturbed
+# training.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 program=$LS_BUILD/tests/checkpoint_program
@@ -18,7 +19,7 @@ whole() {
     "$lockstep" checkpoint verify run >verified && ! grep -v '  whole$' verified
 }
 
-# No folder that was not finished, but for those of one that was killed.
+# No unfinished folder, except the folder of a killed writer.
 tidy() {
     is "$(ls -A run | grep -v '^epoch-[0-9]*-step-[0-9]*$')" best
 }
@@ -31,7 +32,7 @@ for ranks in 1 2 3; do
     check "$ranks ranks: it leaves the newest and the best" whole
     launch run -n $ranks "$program" </dev/null
     check "$ranks ranks: started again there is nothing left to do" is "$status $(result)" "0 ${wanted[ranks]}"
-    # As a kill leaves it between the renaming of the best checkpoint and that of the link to it, and before both.
+    # The state after a kill between renaming the best checkpoint and renaming the link to it, and before both.
     best=$(readlink run/best)
     mv run/best "run/.new-0000000000000001-$best.link"
     ln -s epoch-000000-step-9999999999 run/.new-0000000000000002-epoch-000000-step-9999999999.link
@@ -54,7 +55,7 @@ for ranks in 2 3; do
     check "$ranks ranks, $kills kills (SEED=$seed): none was damaged" is "$(grep -c damaged err)" 0
 done
 
-# ---- kill -9 of the launcher, and everything with it ----
+# ---- kill -9 of the launcher and all its processes ----
 fresh
 for i in 1 2 3 4; do
     launch_in_background run -n 2 "$program"
@@ -68,7 +69,7 @@ check "after four dead launchers: the same bits" is "$status $(result)" "0 ${wan
 check "after four dead launchers: nothing else is left" tidy
 
 # ---- signals ----
-# stop_by SIGNAL STATUS: the signal goes to the launcher while both ranks are in step 20.
+# stop_by SIGNAL STATUS: the launcher gets the signal while both ranks are in step 20.
 stop_by() {
     fresh
     HOLD=20 launch_in_background run -n 2 --max-restarts 5 --grace 60 "$program"

@@ -155,7 +155,7 @@ wrapped() {
         echo '#include "snippet.h"' && echo 'int snippet(void);' && echo 'int snippet(void) {' && cat "$1" && echo 'return 0; }'
     fi
 }
-# snippet_compiles LANGUAGE FILE FLAGS...: what it declares may be unused.
+# snippet_compiles LANGUAGE FILE FLAGS...: unused declarations are allowed.
 snippet_compiles() {
     local language=$1 file=$2
     shift 2
@@ -184,7 +184,7 @@ if [ -e "$LS_BUILD/lib/lockstep-onednn.so" ]; then
         "'$work/prefix/bin/lockstep' doctor 2>&1 | grep -q '^  onednn  *[0-9][0-9.]* ('"
 fi
 
-# Opened while the program runs: by a program that was not linked with it, and by Python's ctypes.
+# The library is opened at run time: by a program that is not linked with it, and by Python's ctypes.
 library=$(find "$work/prefix" -name liblockstep.so)
 check "a program that opens the library builds" cc -std=gnu17 "${strict[@]}" -I"$work/prefix/include" \
     "$LS_SOURCE/tests/shell/dlopen_program.c" -ldl -pthread -o "$work/dlopen"
@@ -249,7 +249,7 @@ check "formats.h includes no communication" not grep -q 'comm\.h' <(includes for
 check "lockstep.h includes every header" test "$(includes lockstep | wc -l)" = \
     "$(ls "$work/prefix/include/lockstep" | grep -c '\.h$' | awk '{ print $1 - 1 }')"
 
-# With each MPI library: a program that uses MPI itself finds the module of the installed tree.
+# With each MPI library: a program that initializes MPI itself finds the module of the installed tree.
 for flavour in openmpi mpich; do
     package=${flavour/openmpi/ompi-c}
     if [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ] || ! command -v "mpicc.$flavour" >/dev/null; then

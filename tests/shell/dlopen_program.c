@@ -1,6 +1,6 @@
 /*
- * A program that was not linked with Lockstep opens the library whose path it gets, as plug-in hosts and interpreters
- * do: tensors, a gradient, error text of several threads, a communicator. Threads outlive dlclose.
+ * A program that is not linked with Lockstep opens the library from a path, as plug-in hosts and interpreters do. Tests
+ * tensors, a gradient, error text of several threads, and a communicator. Threads outlive dlclose.
  */
 #include <dlfcn.h>
 #include <lockstep/lockstep.h>
@@ -22,7 +22,7 @@ static pthread_barrier_t barrier;
         }                                                                                                              \
     } while (0)
 
-/* The library's function of this name, with the type that its declaration gives it. */
+/* Returns the library's function of this name, with the type of its declaration. */
 #define FIND(name)                                                                                                     \
     __typeof__(&(name)) find_##name = NULL;                                                                            \
     find(#name, &find_##name)
@@ -65,14 +65,14 @@ static void *fail_in_own_words(void *argument) {
     FIND(ls_error_message);
     DIE_UNLESS(find_ls_error_status() == LS_OK && strcmp(find_ls_error_message(), "") == 0);
     (void)find_ls_error_set(LS_ERR_ARGUMENT, "thread %d", number);
-    pthread_barrier_wait(&barrier); /* every thread has had its error */
+    pthread_barrier_wait(&barrier); /* every thread has set its error */
     char expected[32];
     snprintf(expected, sizeof expected, "thread %d", number);
     DIE_UNLESS(find_ls_error_status() == LS_ERR_ARGUMENT);
     DIE_UNLESS(strcmp(find_ls_error_message(), expected) == 0);
     train_a_step();
     pthread_barrier_wait(&barrier); /* the library may be closed */
-    pthread_barrier_wait(&barrier); /* it is closed: what ends the thread is still there */
+    pthread_barrier_wait(&barrier); /* it is closed: the thread's cleanup function must still exist */
     return NULL;
 }
 

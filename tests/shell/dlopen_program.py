@@ -1,4 +1,4 @@
-"""Opens the library whose path is given with ctypes and joins the job: a mean over the ranks, and a sentence."""
+"""Opens the library whose path is given with ctypes and joins the job: computes a mean over the ranks, and prints a line."""
 import ctypes
 import sys
 

@@ -1,4 +1,4 @@
-# `lockstep doctor`: that it finds what is here, notices what is broken, keeps the key to itself and writes JSON.
+# `lockstep doctor`: finds the installed features, detects faults, does not reveal the key, and writes JSON.
 . "$LS_SOURCE/tests/support/checks.sh"
 for name in $(env | grep -o '^\(LOCKSTEP\|OMPI\|PMI\|SLURM\)_[A-Z_]*'); do unset "$name"; done
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
@@ -54,7 +54,7 @@ check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)
 check "cuda: GPUs, or why there are none" says out "^  cuda  *\([1-9][0-9]* GPU\|not here: ...\)"
 LS_GPUS=$(ls /dev | grep -c '^nvidia[0-9]*$')
 [ "$LS_GPUS" -gt 0 ] || check "no GPU, no word about its like" is "$(grep -c "^  cuda:" out)" 0
-# imagined N: a doctor who finds a module cuda of so many GPUs.
+# imagined N: runs lockstep doctor with a module cuda that has N GPUs.
 imagined() {
     local gpus=$1
     shift
@@ -128,7 +128,7 @@ check "nor are those of the second set of controls" is "$(tr -dc '\233' <out | w
 env "LOCKSTEP_LOG=$(printf '\302\23331m')" "$lockstep" doctor --json >out 2>err </dev/null
 check "nor with --json" is "$(tr -dc '\233' <out | wc -c)" 0
 
-# ---- what is broken ----
+# ---- faults ----
 limited() {
     LS_TEST_MARK=$mark bash -c 'ulimit -n 8; "$@"; echo "status $?"' bash "$lockstep" "$@" 2>err </dev/null | cat >out
     status=$(sed -n 's/^status //p' out)

@@ -1,4 +1,5 @@
-# Ranks that end, or send something else, while others wait for them: on shared memory, over TCP and over Gloo. mpi_endings.sh has MPI.
+# Ranks that end, or send another message, while others wait for them: on shared memory, over TCP and over Gloo.
+# mpi_endings.sh tests MPI.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH LOCKSTEP_BACKEND

@@ -1,6 +1,6 @@
 /*
- * Ranks that end, or send something else, while others still wait for them: each prints the outcome of the call that
- * waits and of ls_finalize. Run under every launcher; ending.sh says what must come.
+ * Ranks that end, or send another message, while other ranks wait for them: each prints the outcome of its call and of
+ * ls_finalize. Runs under every launcher; ending.sh has the expected results.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include <lockstep/lockstep.h>
 
-/* comm/frame.h, whose ls_join_context is another than that of tensors. */
+/* declared in comm/frame.h, whose ls_join_context conflicts with the tensors' header */
 extern uint64_t ls_comm_tell_after_ns;
 
 enum { LARGE = 4000000 };
@@ -46,7 +46,7 @@ static ls_status receive(int from, int tag, size_t count) {
     return ls_comm_recv(world, numbers, count, LS_F32, from, tag, NULL);
 }
 
-/* ---- what the ranks other than 1 wait for ------------------------------------------------------------------------ */
+/* ---- the calls of the waiting ranks ------------------------------------------------------------------------------ */
 
 static ls_status wait_in_allreduce(void) {
     return ls_comm_allreduce(world, numbers, numbers, 1, LS_F32, LS_SUM, NULL);
@@ -105,9 +105,9 @@ static const scenario *find(const char *name) {
     return NULL;
 }
 
-/* ---- what rank 1 does -------------------------------------------------------------------------------------------- */
+/* ---- the actions of rank 1 --------------------------------------------------------------------------------------- */
 
-/* finalize or exit CALL: after seven barriers rank 1 ends; the others wait for it. */
+/* finalize or exit CALL: after seven barriers rank 1 ends, while the others wait for it. */
 static int end_early(const char *how, const char *call) {
     const scenario *s = find(call);
     ls_status status = meet(7);
@@ -124,11 +124,11 @@ static int end_early(const char *how, const char *call) {
     const ls_status end = ls_finalize();
     tell("finalize ", end);
     ls_comm_free(part);
-    pass_time(end == LS_OK ? 0 : 500); /* mpirun ends all ranks when one has failed, and drops what they have printed */
+    pass_time(end == LS_OK ? 0 : 500); /* mpirun ends all ranks when one has failed, and drops their output */
     return 0;
 }
 
-/* Rank 1 has sent to all before it calls ls_finalize; they take it late. */
+/* Rank 1 has sent to all ranks before it calls ls_finalize; they receive late. */
 static int eager(void) {
     ls_status status = LS_OK;
     for (int i = 0; i < 3 && rank == 1; i++) {
@@ -146,7 +146,9 @@ static int eager(void) {
     return tell("finalize ", ls_finalize());
 }
 
-/* Rank 1 calls ls_finalize while its large message, of a part of the job, is under way, and then writes where it was.
+/*
+ * Rank 1 calls ls_finalize while its large message on a split communicator is in flight, and then overwrites the
+ * buffer.
  */
 static int sending(void) {
     ls_work *work = NULL;
@@ -161,7 +163,7 @@ static int sending(void) {
     tell("", status);
     (void)!ls_finalize();
     if (rank == 1) {
-        status = ls_work_wait(work); /* which fails, and gives the buffer back */
+        status = ls_work_wait(work); /* which fails, and releases the buffer */
         numbers[0] = numbers[LARGE - 1] = 2;
         pass_time(500);
     } else if (rank == 0 && status == LS_OK && (numbers[0] != 1 || numbers[LARGE - 1] != 1)) {
@@ -171,7 +173,7 @@ static int sending(void) {
     return 0;
 }
 
-/* Rank 1 is in ls_finalize while the others go on among themselves. */
+/* Rank 1 is in ls_finalize while the other ranks communicate. */
 static int others_go_on(void) {
     ls_status status = LS_OK;
     for (int i = 0; i < 20 && rank != 1 && size == 3 && status == LS_OK; i++) {
@@ -182,7 +184,7 @@ static int others_go_on(void) {
     return tell("finalize ", ls_finalize());
 }
 
-/* Ranks of one folder tell each other by files, where a call would disturb. */
+/* Ranks signal each other by files in a common folder, because a call would disturb the test. */
 static void say(const char *file) {
     (void)close(creat(file, 0600));
 }
@@ -193,7 +195,7 @@ static void hear(const char *file) {
     }
 }
 
-/* Rank 1 sends what rank 0 does not wait for. Nobody calls anything else, or ends, before both know. */
+/* Rank 1 sends a message for which rank 0 does not wait. No rank makes another call, or ends, before both know this. */
 static int wrong_tag(size_t count) {
     ls_status status = meet(1);
     ls_work *work[2] = {NULL, NULL};
@@ -221,7 +223,7 @@ static int wrong_tag(size_t count) {
     return 0;
 }
 
-/* What the log is told of a wait, and that it was. */
+/* Notes the log's report of a wait. */
 static void note_wait(ls_log_level level, int from, const char *line, void *user) {
     (void)level, (void)user;
     fprintf(stderr, "%d logs: %s\n", from, line);
@@ -230,7 +232,7 @@ static void note_wait(ls_log_level level, int from, const char *line, void *user
     }
 }
 
-/* Rank 1 comes when rank 0 has told the log that it waits. */
+/* Rank 1 makes the call after rank 0 has logged that it waits. */
 static int late(const char *call) {
     const scenario *s = find(call);
     ls_status status = meet(2);
@@ -251,7 +253,7 @@ static int late(const char *call) {
     return tell("finalize ", ls_finalize());
 }
 
-/* Every rank prints a line, and rank 1 is killed, which no buffer survives. */
+/* Every rank prints a line, and rank 1 is killed, which loses buffered output. */
 static int killed(void) {
     printf("rank %d was here\n", rank);
     if (rank == 1) {
@@ -260,8 +262,10 @@ static int killed(void) {
     return ls_finalize() == LS_OK ? 0 : 1;
 }
 
-/* Rank 1 makes a wrong call and says nothing. Before, it lets a child look at its descriptors, or the one of its
- * reports is a file of its own. */
+/*
+ * Rank 1 makes a wrong call and prints nothing. Before, a child inspects its descriptors, or the descriptor for its
+ * reports is another file.
+ */
 static int fail_silently(const char *how) {
     const char *report = getenv("LOCKSTEP_REPORT");
     if (rank == 1 && report != NULL && strcmp(how, "closed") == 0) {

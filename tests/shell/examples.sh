@@ -1,5 +1,5 @@
-# The examples: what they print on one rank and on several, that ranks and runs agree to the bit, that they learn, and
-# what their options do.
+# The examples: their output on one rank and on several, that ranks and runs agree bit by bit, that they learn, and
+# their options.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/idx.sh"
 examples=$LS_BUILD/examples
@@ -32,7 +32,7 @@ only() { # PATTERN: there is no line but such
     is "$(grep -vE "$1" out)" ""
 }
 
-# What a processor without instructions for bf16 has ls_autocast say, left out.
+# Removes ls_autocast's warning on processors without instructions for bf16.
 slower_in_bf16() {
     grep -v '^lockstep warning (rank [0-9]*): ls_autocast: device cpu computes no faster in bf16 than in f32$'
 }
@@ -89,7 +89,7 @@ for count in 0 -3 many; do
     alone "$examples/all_reduce_by_hand" --count $count
     check "all_reduce_by_hand --count $count: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"
 done
-# printed LINE...: these lines, whatever their order, and no others.
+# printed LINE...: exactly these lines, in any order.
 printed() {
     is "$(sort out)" "$(printf '%s\n' "$@" | sort)"
 }
@@ -179,7 +179,7 @@ check "heat --quiet: the last line only" is "$(cat out)" "$(tail -1 heat.1)"
 launch run -n 3 "$examples/heat" --points 2 </dev/null
 check "heat: more ranks than points" says err "2 points cannot be divided over 3 ranks"
 
-# ---- an operation of one's own ----
+# ---- a custom operation ----
 for ranks in 1 2 3; do
     launch run -n $ranks "$examples/own_operation" --points 9 --samples 50 --batch-size 16 --epochs 30 --quiet </dev/null
     check "own_operation on $ranks: its gradients are right" is "$status $(head -1 out)" "0 gradients: as differences say"
@@ -267,7 +267,7 @@ check "resnet, no CIFAR-10 there: says which file is missing" is "$status $(grep
 alone "$examples/resnet" --data pictures --depth 101
 check "resnet --depth 101: refused" is "$status $(grep -c '101 blocks are more than 100' err)" "1 1"
 
-# ---- weights that PyTorch wrote, there and back ----
+# ---- weights exchanged with PyTorch, in both directions ----
 fixtures=$LS_SOURCE/tests/fixtures
 small=("$examples/gpt" --file text --layers 2 --heads 2 --width 8 --context 12 --steps 0 --sample 0 --quiet)
 alone "${small[@]}" --learned --load "$fixtures/pytorch_gpt.safetensors" --save gpt.back
@@ -293,7 +293,7 @@ check_weights_back() {
 }
 beside check_weights_back
 
-# ---- those on Fashion-MNIST ----
+# ---- examples on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
     echo "SKIPPED fashion_mnist, cnn and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
     together
@@ -442,7 +442,7 @@ check "a pipeline of which no model can be made says why" says err "^pipeline: l
 launch run -n 2 "$examples/pipeline" --layers 101 </dev/null
 check "pipeline --layers 101: refused" is "$status $(grep -c 'layers 101: it takes a whole number from 1 to 100' err)" "2 1"
 
-# ---- by hand: two processes that only know an address ----
+# ---- by hand: two processes that know only an address ----
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')
 by_hand() { # RANK
     LS_TEST_MARK=$mark "$examples/mnist_by_hand" --world-size 2 --rank "$1" --host 127.0.0.1 --port "$port" --epochs 1 \

@@ -1,9 +1,9 @@
-# Examples on the devices of tests/shadow, whose memory the host cannot read: by --device they print on shadow:0, which
-# computes as the CPU does, what they print on cpu, and by LOCKSTEP_DEVICE they work on shadow:1, with CUDA's kernels.
+# Examples on the devices of tests/shadow, whose memory the host cannot read. With --device, they print the same on
+# shadow:0, which computes like the CPU, as on cpu. With LOCKSTEP_DEVICE, they run on shadow:1, with CUDA's kernels.
 . "$LS_SOURCE/tests/support/checks.sh"
 unset LOCKSTEP_DEVICE
 
-# on DEVICE RANKS NAME ARGUMENTS...: what it prints but for times, in file out.DEVICE.
+# on DEVICE RANKS NAME ARGUMENTS...: writes its output, without times, to out.DEVICE.
 on() {
     local device=$1 ranks=$2 program=$LS_BUILD/tests/shadow_$3
     shift 3

@@ -1,4 +1,6 @@
-/* A rank of two that meet in a folder: folder_program file://PATH RANK. Prints the sum of both ranks' numbers plus one.
+/*
+ * One of two ranks that meet in a folder: folder_program file://PATH RANK. Prints the sum of both ranks' numbers plus
+ * one.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-# Backend gloo with libgloo's own collectives for all that they can make: the rank programs, and jobs in which a rank is
-# killed or stopped in the midst of one.
+# Backend gloo with libgloo's own collectives for all calls that they support: the rank programs, and jobs in which a
+# rank is killed or stopped during a collective.
 . "$LS_SOURCE/tests/support/library.sh"
 export LOCKSTEP_BACKEND=gloo LOCKSTEP_GLOO_COLLECTIVES=gloo
 if [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
@@ -7,7 +7,7 @@ if [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
     exit 77
 fi
 
-# check_program RANKS NAME ORDER: a rank program; ORDER is "any" where reductions may have any, else "one".
+# check_program RANKS NAME ORDER: a rank program; ORDER is "any" if reductions may have any order, else "one".
 check_program() {
     local ranks=$1 name=$2 order=$3
     [ $order = one ] || export LOCKSTEP_TEST_ANY_ORDER=1

@@ -1,20 +1,20 @@
-# What building needs is decided by what CMake finds: on a system without apt, and with a library missing. The build that users
-# get has no tests.
+# CMake's findings determine the build requirements: on a system without apt, and with a library missing. Users' builds
+# have no tests.
 . "$LS_SOURCE/tests/support/checks.sh"
 deps=$LS_SOURCE/scripts/install-deps
 
-# All programs of PATH, without those of Debian's package manager.
+# All programs in PATH, except Debian's package manager.
 mkdir programs pkgconfig
 IFS=: read -r -a folders <<<"$PATH"
 for folder in "${folders[@]}"; do # names that are there already are left
     find -H "$folder" -mindepth 1 -maxdepth 1 ! -name 'apt*' ! -name 'dpkg*' ! -name sudo -exec ln -st programs {} + 2>/dev/null
 done
-# Of all libraries' pkg-config files, without jansson's.
+# The pkg-config files of all libraries except jansson.
 for folder in $(pkg-config --variable pc_path pkg-config | tr : ' '); do
     [ ! -d "$folder" ] || find "$folder" -name '*.pc' ! -name jansson.pc -exec ln -sft pkgconfig {} +
 done
 
-# ask COMMAND...: without apt; its output in out and err.
+# ask COMMAND...: runs it without apt; its output is in out and err.
 ask() {
     PATH=$scratch/programs "$@" >out 2>err
     status=$?

@@ -1,8 +1,8 @@
 /*
- * Rank 1 does something in the midst of collectives of libgloo, or of NCCL as tests/nccl_double makes them:
- * library_inside CALL WHAT MILLISECONDS TIMEOUT, where CALL is allreduce, broadcast or alltoall, and WHAT a signal's
- * number, which comes so long after the first call, or "host": then rank 1 has its buffers in memory of the host, which
- * is a mismatch, and all go on; or "nothing". Each survivor prints how its call ended and after how many milliseconds.
+ * Rank 1 interrupts collectives of libgloo, or of NCCL's test double (tests/nccl_double): library_inside CALL WHAT
+ * MILLISECONDS TIMEOUT. CALL is allreduce, broadcast or alltoall. WHAT is a signal's number, sent this time after the
+ * first call; or "host": rank 1 has its buffers in host memory, which is a mismatch, and all ranks continue; or
+ * "nothing". Each survivor prints how its call ended, and after how many milliseconds.
  */
 #include <lockstep/comm.h>
 
@@ -42,7 +42,7 @@ static ls_status call_there(ls_comm *world, const char *name) {
     return ls_comm_alltoall(world, sent, received, count / (size_t)ls_comm_size(world), LS_F32, NULL);
 }
 
-/* Any stream but none: the double's memory is the process's own. */
+/* Any stream except NULL: the double's memory is the process's own. */
 static ls_status call(ls_comm *world, const char *name, bool on_device) {
     ls_comm_use_stream(world, on_device ? world : NULL);
     const ls_status status = call_there(world, name);
@@ -50,7 +50,7 @@ static ls_status call(ls_comm *world, const char *name, bool on_device) {
     return status;
 }
 
-/* A call that ranks do not make alike changes nothing. */
+/* A mismatched call changes nothing. */
 static ls_status disagree(ls_comm *world, const char *name) {
     const ls_status status = call(world, name, ls_comm_rank(world) != 1);
     printf("%d: %s: %s\n", ls_comm_rank(world), ls_status_name(status), ls_error_message());

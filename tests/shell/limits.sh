@@ -1,4 +1,4 @@
-# Too little memory: a sentence with the bytes, never a signal, and on no limit that does not matter.
+# Too little memory: an error with the bytes, never a signal, and no error because of irrelevant limits.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=20
 unset RANK WORLD_SIZE LOCKSTEP_BACKEND
@@ -29,7 +29,7 @@ END
 cc -I"$LS_SOURCE/include" take.c -o take -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
 missing=()
 
-# limited LIMIT MEGABYTES: under that ulimit.
+# limited LIMIT MEGABYTES: runs with this ulimit.
 limited() {
     (ulimit $1 && launch run -n 2 ./take "$2" </dev/null && exit "$status")
     status=$?
@@ -55,8 +55,7 @@ else
     missing+=("mount namespaces: not permitted")
 fi
 
-# Rank 0 comes late to a port that connections of this machine may begin from: whoever waits for it must not take the port
-# by connecting to itself.
+# Rank 0 comes late to a port in the ephemeral range: a waiting rank must not occupy the port by connecting to itself.
 if unshare -n true 2>/dev/null && command -v ip >/dev/null; then
     LS_TEST_MARK=$mark LS_BUILD=$LS_BUILD WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40000 unshare -n sh -c '
         ip link set lo up && echo "40000 40003" >/proc/sys/net/ipv4/ip_local_port_range || exit 9

@@ -1,16 +1,16 @@
-# The example linear_regression: it finds the curve, whatever the number of ranks; where the shares are equal and their
-# number is a power of two, every number on the way has the same bits.
+# The example linear_regression finds the curve on any number of ranks. If the shares are equal and their number is a
+# power of two, every intermediate number has the same bits.
 . "$LS_SOURCE/tests/support/checks.sh"
 program=$LS_BUILD/examples/linear_regression
 
 holds() {
     awk "BEGIN { exit !($1) }"
 }
-# parameters FILE: the three of its last line.
+# parameters FILE: the three parameters in its last line.
 parameters() {
     sed -n '$s/^Final parameters: \[\(.*\), \(.*\), \(.*\)\]$/\1 \2 \3/p' "$1"
 }
-# within TOLERANCE A B C D E F: |A - D|, |B - E| and |C - F| are at most that.
+# within TOLERANCE A B C D E F: |A - D|, |B - E| and |C - F| are at most TOLERANCE.
 within() {
     awk -v t="$1" -v a="$2 $3 $4" -v b="$5 $6 $7" 'BEGIN {
         if (split(a, x) != 3 || split(b, y) != 3) exit 1

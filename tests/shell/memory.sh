@@ -1,4 +1,4 @@
-# The examples under valgrind, on two ranks: no error and nothing lost, when all goes well and when it does not.
+# The examples under valgrind, on two ranks: no error and no leak, in successful and in failing runs.
 if ! valgrind --version >/dev/null 2>&1; then
     echo "SKIPPED: no valgrind here"
     exit 77
@@ -9,11 +9,11 @@ mnist_folder data 300
 cp -r data bad
 labels 39 7 >bad/train-labels-idx1-ubyte
 
-# From AVX2 on, oneDNN's matrix products read a few bytes past its own buffers, which it may and valgrind cannot know.
+# From AVX2 on, oneDNN's matrix products read a few bytes past its own buffers, which is valid, but unknown to valgrind.
 export ONEDNN_MAX_CPU_ISA=AVX DNNL_MAX_CPU_ISA=AVX
 watch=(valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite)
 
-# clean NAME STATUS ARGUMENTS...: the example ends like this and valgrind has nothing to say.
+# clean NAME STATUS ARGUMENTS...: the example ends with this status, and valgrind reports nothing.
 clean() {
     local name=$1 wanted=$2
     shift 2

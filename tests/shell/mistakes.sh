@@ -1,13 +1,13 @@
-# The mistakes of beginners: each program in tests/mistakes makes one and must get the sentence that its first comment
-# gives, at once and not after a timeout, on every backend that is here: no crash, no silence, no wrong rank.
-# Arguments name programs; without any, all are run.
+# Beginners' mistakes: each program in tests/mistakes makes one and must get the message that its first comment gives,
+# at once and not after a timeout, on every available backend, without a crash, silence or a wrong rank. Arguments name
+# programs; without arguments, all are run.
 . "$LS_SOURCE/tests/support/checks.sh"
 unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_LAUNCH
 export LOCKSTEP_TIMEOUT=300 # far beyond what any of them may take
 limit=${LS_LIMIT:-60}
 
-# told KEY FILE: the values that the file's first comment gives for this key, one a line. A value may take several lines
-# there; they are joined by spaces.
+# told KEY FILE: the values of this key in the file's first comment, one per line. A value may span several lines there;
+# they are joined by spaces.
 told() {
     awk -v key="$1" '
         function finish() { if (value != "") print value; value = "" }
@@ -21,7 +21,7 @@ told() {
         END { finish() }' "$2"
 }
 
-# carriers: the backends that are here, mpi once for each library.
+# carriers: the available backends, mpi once for each library.
 carriers() {
     echo shm
     echo tcp
@@ -32,7 +32,7 @@ carriers() {
     done
 }
 
-# run CARRIER RANKS PROGRAM VARIABLES: both outputs in the file err, since some launchers mix them; the exit status in
+# run CARRIER RANKS PROGRAM VARIABLES: both outputs in the file err, because some launchers mix them; the exit status in
 # $status.
 run() {
     local carrier=$1 ranks=$2 variables=$4 command
@@ -52,7 +52,7 @@ judge() {
     local carrier=$1 name=$2 source=$3 sentence wanted
     wanted=$(told status "$source")
     wanted=${wanted:-1}
-    # Launchers have statuses of their own for jobs that fail; that none is a signal's or a time limit's is the same.
+    # Launchers have their own statuses for failed jobs. They must not be a signal's or a time limit's.
     case $carrier in openmpi | mpich) [ "$wanted" != 0 ] && [ "$status" -lt 124 ] && [ "$status" != 0 ] && wanted=$status ;; esac
     check "$name: exit status" is "$status" "$wanted"
     while read -r sentence; do
@@ -69,7 +69,7 @@ check_mistake() {
     judge "$1" "$3 on $1, $2 ranks" "$4"
 }
 
-# chosen RANKS SOURCE: the carriers that it is run on.
+# chosen RANKS SOURCE: the carriers for this program.
 chosen() {
     local on carrier
     on=$(told on "$2")

@@ -1,10 +1,10 @@
-# Backend mpi with MPI's own collectives for all that they can make: the rank programs, and jobs in which a rank ends, is
-# stopped or fails in the midst of one.
+# Backend mpi with MPI's own collectives for all calls that they support: the rank programs, and jobs in which a rank
+# ends, is stopped or fails during a collective.
 . "$LS_SOURCE/tests/support/mpi.sh"
 export LOCKSTEP_MPI_COLLECTIVES=mpi
 
-# check_program FLAVOUR RANKS NAME ORDER: a rank program; ORDER is "any" where reductions may have any, else "one".
-# A communicator that is freed early may leave MPI with buffers of a call that another rank had not begun.
+# check_program FLAVOUR RANKS NAME ORDER: a rank program; ORDER is "any" if reductions may have any order, else "one". A
+# communicator that is freed early may leave MPI with the buffers of a call that another rank had not begun.
 check_program() {
     local flavour=$1 ranks=$2 name=$3 order=$4
     [ $order = one ] || export LOCKSTEP_TEST_ANY_ORDER=1
@@ -14,7 +14,7 @@ check_program() {
         is "$(complaints err | grep -av -e '^seed' -e 'MPI still uses buffers of a call that not all ranks made')" ""
 }
 
-# check_ending FLAVOUR CALL WHAT SECONDS: what rank 1 does in the midst of its fourth call.
+# check_ending FLAVOUR CALL WHAT SECONDS: rank 1's action during its fourth call.
 check_ending() {
     local flavour=$1 call=$2 what=$3 seconds=$4
     mpi "$flavour" 3 "$scratch/inside_$flavour" $call $what $seconds
@@ -39,7 +39,7 @@ check_ending() {
     esac
 }
 
-# The launcher sees a shell that goes on when rank 1 dies, and so leaves the others alone: each finds out by itself.
+# The launcher sees a shell that continues when rank 1 dies, and does not end the others: each detects the death itself.
 check_survivors() {
     local flavour=$1 call=$2
     mpi "$flavour" 3 sh -c '"$@"; [ $? != 137 ] || exec sleep 20' sh "$scratch/inside_$flavour" $call kill 8
@@ -61,7 +61,7 @@ check_differing() {
         "LOCKSTEP_MPI_COLLECTIVES of rank 0 must be engine, auto or mpi"
 }
 
-# MPI libraries compute some reductions wrongly, which are not theirs then: neither on request nor by default.
+# MPI libraries compute some reductions wrongly. These reductions never use MPI, neither on request nor by default.
 check_values() {
     local flavour=$1 ranks=$2 choice=$3
     export LOCKSTEP_MPI_COLLECTIVES=$choice

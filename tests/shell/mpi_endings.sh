@@ -1,8 +1,8 @@
-# Backend mpi: how jobs end in which a rank ends, leaves or is stopped while others wait for it.
+# Backend mpi: the end of jobs in which a rank ends, leaves or is stopped while others wait for it.
 . "$LS_SOURCE/tests/support/mpi.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 
-# check_quitter FLAVOUR BACKEND RANKS CALL WHAT: what rank 1 does.
+# check_quitter FLAVOUR BACKEND RANKS CALL WHAT: rank 1's action.
 check_quitter() {
     local flavour=$1 carrier=$2 ranks=$3 call=$4 what=$5
     export LOCKSTEP_BACKEND=$carrier
@@ -22,7 +22,7 @@ check_quitter() {
     esac
 }
 
-# The fourth of a row of messages, which the other rank expects.
+# The fourth message of a series, which the other rank expects.
 check_row() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/quitter" leave send

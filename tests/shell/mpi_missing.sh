@@ -1,4 +1,4 @@
-# Backend mpi: ranks that do not come to the start, to a communicator or to the end, and one that is killed.
+# Backend mpi: ranks that are missing at the start, in the creation of a communicator or at the end, and a killed rank.
 . "$LS_SOURCE/tests/support/mpi.sh"
 
 # kill_one PROGRAM: ends one of its processes that this script started.
@@ -13,10 +13,10 @@ kill_one() {
     return 1
 }
 
-# check_missing FLAVOUR WHERE HOW: to what rank 1 does not come.
+# check_missing FLAVOUR WHERE HOW: the point that rank 1 does not reach.
 check_missing() {
     local flavour=$1 where=$2 how=$3 ranks=3
-    # Where two end at once with an error, Open MPI's mpirun crashes, hangs or loses what they printed at times.
+    # If two ranks fail at once, Open MPI's mpirun sometimes crashes, hangs or loses their output.
     case $where in end | finalize) ranks=2 ;; esac
     mpi "$flavour" $ranks "$scratch/missing_$flavour" $where $how
     check "$flavour, rank 1 does not come to $where: $how: the launcher fails" test "$status" != 0

@@ -1,4 +1,4 @@
-/* A program with an MPI of its own: communicators of Lockstep over its communicators. */
+/* A program that initializes MPI itself, with Lockstep communicators over its MPI communicators. */
 #include <ctype.h>
 #include <lockstep/mpi.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 static int rank;
 
-/* Backend mpi if the environment asks for it, else the best for ranks of one machine. */
+/* Backend mpi if the environment requests it, otherwise the best backend for ranks of one machine. */
 static const char *expected_backend(int size) {
     const char *wanted = getenv("LOCKSTEP_BACKEND");
     return wanted != NULL && strcmp(wanted, "mpi") == 0 ? wanted : size == 1 ? "self" : "shm";
@@ -27,7 +27,7 @@ static const char *expected_backend(int size) {
         }                                                                                                              \
     } while (0)
 
-/* Sums over `comm`: rank r gives its rank, first one number, then many. */
+/* Sums over `comm`: rank r contributes its rank, first one number, then many. */
 static void add(ls_comm *comm) {
     enum { MANY = 300000 };
     static float numbers[MANY];
@@ -42,7 +42,7 @@ static void add(ls_comm *comm) {
     }
 }
 
-/* Messages of the program's own on the very communicator, sent before and received after a call of Lockstep's. */
+/* The program's own messages on the same MPI communicator, sent before and received after a call of Lockstep. */
 static void add_between_messages(MPI_Comm mpi, ls_comm *comm) {
     int size, mine, got = -1;
     MPI_Comm_size(mpi, &size);
@@ -57,7 +57,7 @@ static void add_between_messages(MPI_Comm mpi, ls_comm *comm) {
 
 static void use_parts(void) {
     MPI_Comm half;
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2 != 0 ? 1 : MPI_UNDEFINED, -rank, &half); /* odd ranks, the last first */
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2 != 0 ? 1 : MPI_UNDEFINED, -rank, &half); /* odd ranks in reverse order */
     if (half == MPI_COMM_NULL) {
         CHECK(ls_comm_from_mpi(half, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
         CHECK(strcmp(ls_error_message(), "ls_comm_from_mpi: the communicator is MPI_COMM_NULL") == 0);
@@ -73,7 +73,7 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
-/* The caller may say which backend, and all ranks must say the same. */
+/* The caller may select the backend, equally on all ranks. */
 static void choose_backend(int size) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);
@@ -96,12 +96,12 @@ static void choose_backend(int size) {
 static void split_it(ls_comm *comm) {
     ls_comm *part = NULL;
     CHECK(ls_comm_split(comm, rank / 2, 0, &part) == LS_OK);
-    ls_comm_free(comm); /* the part outlives it */
+    ls_comm_free(comm); /* the split communicator outlives it */
     add(part);
     ls_comm_free(part);
 }
 
-/* The same through Fortran's integer, which does not tell the MPI library. */
+/* Does the same with Fortran handles, which do not identify the MPI library. */
 static void use_fortran_handles(int size) {
     ls_comm *comm = ls_comm_from_mpi_fint(MPI_Comm_c2f(MPI_COMM_WORLD), &(ls_init_options){.backend = "mpi"});
     CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
@@ -122,7 +122,7 @@ static void use_world(void) {
     ls_comm_free(comm);
 }
 
-/* MPI ends before what uses it. */
+/* MPI is finalized before the communicators that use it. */
 static int finalize_early(void) {
     static const char said[] = "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it";
     float number = 1, other = 1;
@@ -142,7 +142,7 @@ static int finalize_early(void) {
     return call && end && ls_work_wait(unfinished) == LS_ERR_STATE ? 0 : 1;
 }
 
-/* The same on shared memory, which needs MPI no more. */
+/* The same on shared memory, which no longer needs MPI. */
 static int finalize_early_on_shm(void) {
     static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
                                "before it";
@@ -172,7 +172,7 @@ static void *call_from_thread(void *argument) {
     return NULL;
 }
 
-/* Calls from another thread than the main one are refused, and the communicator goes on. */
+/* Calls from a thread other than the main thread are refused, and the communicator stays usable. */
 static int call_from_wrong_thread(void) {
     static const char said[] =
         ", which allows calls from the main thread only: call this from there, or start MPI with "
@@ -198,9 +198,12 @@ static void *receive(void *argument) {
     return (void *)(size_t)ls_comm_recv(argument, &number, 1, LS_F32, 0, 3, NULL);
 }
 
-enum { PATIENCE = 60 }; /* seconds until the test gives up */
+enum { PATIENCE = 60 }; /* seconds until the test fails */
 
-/* Rank 1 calls on a second communicator while its other thread waits on the first; rank 0 sends when it was refused. */
+/*
+ * Rank 1 makes a call on a second communicator while its other thread waits on the first. Rank 0 sends after the call
+ * was refused.
+ */
 static int call_at_once(const char *file) {
     static const char said[] = "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a time, and "
                                "another thread is in a call";
@@ -219,7 +222,7 @@ static int call_at_once(const char *file) {
         void *received = NULL;
         ls_status status = LS_OK;
         CHECK(pthread_create(&thread, NULL, receive, comm) == 0);
-        while (!receives) { /* calls before the other thread's are allowed */
+        while (!receives) { /* calls before the other thread's call are allowed */
             usleep(100);
         }
         for (const time_t deadline = time(NULL) + PATIENCE; status == LS_OK && time(NULL) < deadline;) {
@@ -247,7 +250,7 @@ static int thread_level(const char *what) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-int main(int argc, char **argv) { /* nothing; or early, early-shm, single, funneled, serialized */
+int main(int argc, char **argv) { /* no argument; or early, early-shm, single, funneled, serialized */
     const char *what = argc > 1 ? argv[1] : "";
     int level = 0;
     MPI_Init_thread(&argc, &argv, thread_level(what), &level);
@@ -268,7 +271,7 @@ int main(int argc, char **argv) { /* nothing; or early, early-shm, single, funne
     CHECK(strstr(ls_error_message(), "ls_comm_from_mpi: rank is set") == ls_error_message());
     for (int i = 0; i < 8; i++) {
         ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.timeout = 20});
-        if (comm == NULL) { /* on all ranks: they end in order, since MPICH may lose what a rank said that aborts */
+        if (comm == NULL) { /* on all ranks: they end in order, since MPICH may lose the output of an abort */
             printf("%s\n", ls_error_message());
             MPI_Finalize();
             return 1;
@@ -288,11 +291,11 @@ int main(int argc, char **argv) { /* nothing; or early, early-shm, single, funne
     use_world();
     split_it(comm);
     int sum = 0;
-    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* MPI is still the program's */
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* MPI still belongs to the program */
     CHECK(sum == size * (size - 1) / 2);
     comm = ls_comm_from_mpi(MPI_COMM_SELF, NULL);
     MPI_Finalize();
-    ls_comm_free(comm); /* too late, but no crash */
+    ls_comm_free(comm); /* too late, but must not crash */
     CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, NULL) == NULL && ls_error_status() == LS_ERR_STATE);
     for (const char *at = ls_error_message(); *at != '\0'; at++) {
         CHECK(isprint((unsigned char)*at));

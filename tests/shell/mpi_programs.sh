@@ -1,14 +1,15 @@
-# Backend mpi: the rank programs, the same model as on shared memory, programs with communicators of their own.
+# Backend mpi: the rank programs, the same model as on shared memory, and programs with their own communicators.
 . "$LS_SOURCE/tests/support/mpi.sh"
 
 hashes() {
     sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
 }
 
-# check_program FLAVOUR RANKS NAME: a rank program. What lists of cases and programs leave out on this transport others have.
+# check_program FLAVOUR RANKS NAME: a rank program. Other tests cover the cases and programs that are skipped on this
+# transport.
 check_program() {
     local flavour=$1 ranks=$2 name=$3
-    # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
+    # Open MPI: limit of the eager protocol, which determines the algorithms of calls.
     export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
     mpi "$flavour" $ranks env LOCKSTEP_TEST_CASES=600 LOCKSTEP_TEST_PROGRAMS=20 LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_$name"
     check "$flavour, $ranks ranks: $name" is "$status" 0
@@ -21,7 +22,7 @@ check_transport() {
     check "$flavour, $ranks ranks: the transport" is "$status $(complaints out err)" "0 "
 }
 
-# UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
+# UCX, which this MPICH uses, finds nothing faster than TCP between machines.
 check_straggler() {
     local flavour=$1
     mpi "$flavour" 3 env UCX_TLS=tcp,self "$scratch/straggler_$flavour"
@@ -69,7 +70,7 @@ check_freed_amid_sends() {
     check "$flavour: a buffer that is unmapped after ls_comm_free: MPI has finished with it" is "$status $(complaints out err)" "0 "
 }
 
-# Open MPI sets PMIx's variables in a process that mpirun has not started.
+# Open MPI sets PMIx's variables in a process that mpirun did not start.
 check_single() {
     local flavour=$1
     check "$flavour: MPI_Init without mpirun: builds" mpi_builds "$flavour" "$scratch/single.c" single
@@ -152,7 +153,7 @@ check_programs() {
     local flavour=$1 ranks=$2 name
     for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
         messages early_messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
-        # The engine is one for both libraries: the ordinary list has all programs over one of them.
+        # Both libraries use the same engine: the ordinary list runs all programs with one of them.
         case $flavour-${LOCKSTEP_TEST_LONG:-short}-$name in
         mpich-short-conformance | mpich-short-random_programs | mpich-short-messages | mpich-short-early_messages) ;;
         mpich-short-*) continue ;;
@@ -415,8 +416,8 @@ if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
     launch run -n 2 "$LS_BUILD/examples/ring" </dev/null
     check "backend mpi under another launcher: refused" is "$status" 1
     said=$(grep -c 'ring: ls_init: .*MPI says that this process is alone, but the job has 2 ranks' err)
-    # But for what Open MPI ([host:1]) and libevent ([warn]) may say while a process ends, that MPI takes long, and what the
-    # launcher says of the other rank, where that was the first to end.
+    # Ignores what Open MPI ([host:1]) and libevent ([warn]) may print while a process ends, warnings that MPI takes
+    # long, and the launcher's lines about the other rank if it ended first.
     lines=$(grep -vc '^\[\|^lockstep warning: waiting in MPI_Init\|^lockstep: rank .*MPI says that this process is alone' err)
     check "backend mpi under another launcher: says so, once" is "$said $lines" "1 1"
 fi

@@ -1,4 +1,7 @@
-/* Transport mpi, under mpirun: what comm/transport.h promises, and how endpoints end. Built for each MPI library. */
+/*
+ * Transport mpi, under mpirun: the guarantees of comm/transport.h, and the closing of endpoints. Built for each MPI
+ * library.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +32,7 @@ static int after(void) {
     return (rank + 1) % size;
 }
 
-/* All ranks call this. What is longer than `most` is divided; 0: nothing is. */
+/* Opens an endpoint; called by all ranks. Messages longer than `most` are divided; 0: none are. */
 static ls_endpoint *open_end(size_t most) {
     MPI_Comm comm;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
@@ -44,7 +47,7 @@ static void note_released(void *released) {
     *(bool *)released = true;
 }
 
-/* Whether the memory of all transfers is free within a minute. */
+/* Closes the endpoint. Returns whether the memory of all transfers is released within a minute. */
 static bool close_end(ls_endpoint *end) {
     bool released = false;
     const double start = ls_clock_seconds();
@@ -103,7 +106,7 @@ static void begin_receive(ls_endpoint *end, ls_transfer *transfer) {
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Around the ring, into receives that wait and into those that come late. */
+/* Around the ring, into receives that begin before and after the message. */
 static void every_size_arrives(size_t most) {
     static const size_t sizes[] = {0,    1,      100,  999, 1000, 1001, 2000, 2001, LS_TRANSPORT_LEAST_EAGER,
                                    4097, 100000, LARGE};
@@ -132,7 +135,7 @@ static void every_size_arrives(size_t most) {
     CHECK(close_end(end));
 }
 
-/* Channels are apart, and each in order: also of messages that are divided. */
+/* Channels are independent, and each is in order, also with divided messages. */
 static void channels_are_in_order(size_t most) {
     enum { EACH = 12 };
     ls_transfer out[2][EACH], in[2][EACH];
@@ -162,7 +165,7 @@ static void channels_are_in_order(size_t most) {
     CHECK(close_end(end));
 }
 
-/* To rank 0, which does not say from whom: each rank's messages in their order. */
+/* Rank 0 receives from any rank: each rank's messages are in order. */
 static void any_rank_may_send(void) {
     enum { EACH = 30 };
     ls_endpoint *end = open_end(0);
@@ -191,7 +194,7 @@ static void who_sends_too_much_is_to_blame(bool any) {
     const int sender = size - 1;
     ls_endpoint *end = open_end(0);
     ls_transfer out = message(0, 0, 2000, 7);
-    ls_transfer in = room(any ? -1 : sender, 0, 2000); /* all of which Open MPI may write to */
+    ls_transfer in = room(any ? -1 : sender, 0, 2000); /* Open MPI may write to all of it */
     ls_transfer other = room(-1, 15, 100);
     in.bytes = 100;
     if (rank == sender) {
@@ -215,7 +218,7 @@ static void who_sends_too_much_is_to_blame(bool any) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Another rank sends small messages, one after the other, until rank 0 says that it is enough. */
+/* Another rank sends small messages, one after the other, until rank 0 stops it. */
 static void send_on(ls_endpoint *end) {
     int enough = 0;
     for (const double start = ls_clock_seconds(); enough == 0 && ls_clock_seconds() - start < LONGEST;) {
@@ -233,13 +236,15 @@ static void say_enough(void) {
     MPI_Send(NULL, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
 }
 
-/* Waits for a message that does not come. The endpoint's time is that of the clock, but where this process could not
- * run, or had not looked before. `other`: a receive that is served again and again; NULL: there is none. */
+/*
+ * Waits for a message that does not arrive. The endpoint's time follows the clock, except while this process could not
+ * run or did not poll. `other`: a receive that is completed repeatedly; NULL: none.
+ */
 static void compare_clocks(ls_endpoint *end, ls_transfer *other) {
     ls_transfer in = room(before(), 1, 10);
     const double start = ls_clock_seconds();
     const uint64_t start_ns = end->transport->now_ns(end);
-    double passed = 0, awake = 0; /* of a turn in which the process could not run, this much */
+    double passed = 0, awake = 0; /* counts at most this much of a turn in which the process could not run */
     begin_receive(end, &in);
     while (awake < 0.3) {
         turn(end, 5000000);
@@ -281,7 +286,7 @@ static void time_goes_on_while_others_send(void) {
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* What was sent and not received is taken in by endpoints that close, so that its memory is free. */
+/* Closing endpoints receive messages that were sent and not received, so that their memory is released. */
 static void what_nobody_took_is_dropped(void) {
     enum { EACH = 3 };
     ls_transfer out[EACH];
@@ -296,7 +301,7 @@ static void what_nobody_took_is_dropped(void) {
     }
 }
 
-/* What rank 0 has under way nobody takes. */
+/* No rank receives the messages that rank 0 has in flight. */
 static void closing_ends_while_others_send(void) {
     ls_endpoint *end = open_end(0);
     if (rank == 0) {
@@ -320,7 +325,7 @@ static void last_words_arrive(void) {
     ls_endpoint *end = open_end(0);
     ls_transfer out = message(after(), 4, 1000, 3);
     ls_transfer in = room(before(), 4, 1000);
-    if (rank != 0) { /* which is gone when the receive comes */
+    if (rank != 0) { /* freed before the receive begins */
         begin_send(end, &out);
         CHECK(close_end(end));
     }
@@ -341,10 +346,10 @@ static void await_closing(void) {
     }
 }
 
-/* The other ranks call nothing of MPI meanwhile, so that MPI ends no message that they must take first. */
+/* The other ranks make no MPI calls meanwhile, so MPI completes no message that they must receive first. */
 static void closing_waits_for_nobody(void) {
     static const uint64_t for_ever_ns = UINT64_C(3600000000000);
-    static ls_transfer out; /* MPI may use it for as long */
+    static ls_transfer out; /* MPI may use it as long as it runs */
     bool released = false;
     ls_endpoint *end = open_end(0);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -369,7 +374,7 @@ static void closing_waits_for_nobody(void) {
     }
 }
 
-/* An endpoint that has closed takes in what others send, and lives until the last of them has closed. */
+/* A closed endpoint receives the messages of other ranks, and lives until the last rank has closed. */
 static void a_closed_endpoint_waits_for_the_others(void) {
     await_closing();
     ls_endpoint *end = open_end(0);
@@ -389,7 +394,7 @@ static void a_closed_endpoint_waits_for_the_others(void) {
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* to which MPICH takes errors of MPI_Test */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* MPICH reports errors of MPI_Test there */
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     for (int i = 0; i < 2; i++) {

@@ -1,12 +1,12 @@
-# Backend mpi between two machines, made of network namespaces joined by a cable that can be cut, under the MPI libraries
-# that the arguments name (openmpi, mpich), as far as they are installed. Where ssh would be, a script enters the other
-# namespace. Needs the right to make namespaces.
+# Backend mpi between two machines, simulated by network namespaces joined by a cable that can be cut, with the MPI
+# libraries in the arguments (openmpi, mpich), if they are installed. A script that enters the other namespace replaces
+# ssh. Needs permission to make namespaces.
 . "$LS_SOURCE/tests/support/mpi.sh"
 unset LOCKSTEP_BACKEND # ranks of two machines have no other choice
 . "$LS_SOURCE/tests/support/machines.sh"
 
-# What both launchers take for ssh: it is given a host, maybe after options, and a command. The machines must have names
-# of their own, since Open MPI tells them apart by these.
+# The replacement for ssh in both launchers: gets a host, possibly after options, and a command. The machines need
+# different names, because Open MPI distinguishes them by name.
 cat >agent <<END
 #!/bin/sh
 while [ "\${1#-}" != "\$1" ]; do shift; done
@@ -16,8 +16,8 @@ END
 chmod +x agent
 unshare --uts true 2>err || skip "host names of their own are not permitted here: $(head -1 err)"
 
-# mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in support/mpi.sh. UCX, which this
-# MPICH stands on, would see one kernel and use shared memory.
+# mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in support/mpi.sh. UCX,
+# which this MPICH uses, would see one kernel and use shared memory.
 mpi() {
     local flavour=$1 each=$(($2 / 2)) command
     shift 2
@@ -34,7 +34,7 @@ mpi() {
     status=$?
 }
 
-# Adds up until that fails, and leaves in a file what was said: nothing else comes through a cable that is cut.
+# Adds up until an error, and writes it to a file: no other output passes a cut cable.
 cat >adder.c <<'END'
 #include <lockstep/comm.h>
 #include <stdio.h>

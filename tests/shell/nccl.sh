@@ -1,6 +1,6 @@
-# Backend nccl. With the real library: what it says where there is no GPU. On a stand-in for it (tests/nccl_double): the rank
-# programs, tensors of tests/shadow whose memory it takes, and jobs in which ranks end, stop, fail or differ in the midst
-# of a collective.
+# Backend nccl. With the real library: the error without a GPU. With its test double (tests/nccl_double): the rank
+# programs, tensors of tests/shadow whose memory it accepts, and jobs in which ranks end, stop, fail or differ during a
+# collective.
 . "$LS_SOURCE/tests/support/library.sh"
 export LOCKSTEP_BACKEND=nccl LOCKSTEP_TEST_STREAM=1 LOCKSTEP_TEST_CASES=600 \
     LOCKSTEP_TEST_PROGRAMS=20 LOCKSTEP_TEST_ONE_IN=16
@@ -27,7 +27,7 @@ check_program() {
     check "$ranks ranks: $name, $device" is "$status" 0
 }
 
-# NCCL tells of a failure while its call is under way.
+# NCCL reports a failure while its call is in progress.
 check_failed() {
     LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,fail=1 inside allreduce nothing 0 30
     check "NCCL fails on rank 1: it says why" says out \
@@ -51,7 +51,7 @@ check_one_gpu() {
 (.*), which NCCL refuses: give each rank a GPU of its own, or use backend shm"
 }
 
-# That tensors come to NCCL at all.
+# Tensors reach NCCL.
 check_reached() {
     LOCKSTEP_DEVICE=shadow:0 LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,fail=1 launch run -n 2 "$programs/ranks_data_parallel" \
         </dev/null

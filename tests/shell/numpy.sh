@@ -1,4 +1,4 @@
-# NumPy and Lockstep read what the other writes, .npy and .npz.
+# NumPy and Lockstep read each other's .npy and .npz files.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 python=

@@ -1,5 +1,5 @@
-"""Writes arrays with NumPy in the way that is named, reads them with the library, writes them with it, and reads that with
-NumPy again: the same arrays, and nothing in an archive that zipfile complains of."""
+"""Writes arrays with NumPy in the given format, reads and writes them with the library, and reads the result with NumPy:
+the arrays are equal, and zipfile finds no error in an archive."""
 import ctypes
 import sys
 import zipfile

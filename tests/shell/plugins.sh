@@ -1,5 +1,5 @@
-# The plug-ins of this build open, and `lockstep doctor` tells a broken plug-in from one whose library is not installed, and
-# refuses one that another user may have made.
+# The plug-ins of this build can be opened, and `lockstep doctor` distinguishes a broken plug-in from a plug-in whose
+# library is not installed, and refuses a plug-in that another user may have written.
 . "$LS_SOURCE/tests/support/checks.sh"
 unset LOCKSTEP_MODULE_PATH
 export OMPI_COMM_WORLD_RANK=0 # no self-tests of backend mpi, which take seconds

@@ -1,4 +1,4 @@
-# `lockstep run`: how jobs end, wanted and unwanted, and that nothing of them is left.
+# `lockstep run`: the end of jobs, intended or not, and that nothing is left over.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 pid_of() {
@@ -66,7 +66,7 @@ check "kill -9 on a rank: 137" is "$status" 137
 check "kill -9 on a rank: it is named" says err "rank 1 (pid [0-9]*) $killed; the other was ended"
 check "kill -9 on a rank: nothing is left" nobody_soon
 
-# What several ranks say as the job fails is shown once; nothing else is lost.
+# An error that several ranks print as the job fails is shown once; nothing else is lost.
 alike='[ $RANK = 0 ] || until [ -e said.0 ]; do :; done; printf "both\nown $RANK\nboth\n" >&2; : >said.$RANK
     until [ -e said.1 ]; do :; done; [ $RANK = 1 ] || sleep 0.05;'
 rm -f said.*
@@ -85,12 +85,12 @@ launch run -n 2 bash -c '. ./tell; if [ $RANK = 1 ]; then echo $$ >new.pid; mv n
     echo "me: ls_comm_barrier #3: rank 1 (process $(cat pid)) died" >&2; echo "rank 1 (process 1) died" >&2' </dev/null
 check "a death that the launcher tells of is told once" is "$(grep -c 'rank 1 (p' err)" 2
 check "another one is not it" says err "^rank 1 (process 1) died"
-# The launcher reads two pipes: only what it has had the time to read one by one has an order for it.
+# The launcher reads two pipes: it knows the order only of lines that it had time to read one by one.
 LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'for i in 1 2; do echo "$RANK err $i" >&2; sleep 0.15; echo "$RANK out $i"; sleep 0.15; done' \
     >out 2>&1 </dev/null
 check "what one rank says to both outputs stays in order" is "$(grep ^1 out | tr '\n' ,)" "1 err 1,1 out 1,1 err 2,1 out 2,"
 
-# Whoever reports that another rank is gone is not the first to fail, though it may be the first of which we hear.
+# A rank that reports the death of another rank did not fail first, even if its report arrives first.
 why="ls_comm_barrier #3: rank 1 is gone: it closed its connection"
 blame='. ./tell; if [ $RANK = 0 ]; then until [ -e ready ]; do :; done
     tell 8 1 "'$why'"; echo "me: '$why'" >&2; exit 1; fi; trap "" TERM; : >ready;'
@@ -112,7 +112,7 @@ rm -f ready
 launch run -n 2 bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
 check "unless that one was well" is "$status $(sed 's/.*(/(/' err)" "1 (rank 0, exit status 1)"
 
-# What a rank reports is shown where it has not said so itself; what is no report is as none.
+# A rank's report is shown if the rank has not printed it itself. An invalid report is ignored.
 silent="$LS_BUILD/tests/ending_program"
 for how in "" --prefix "--output-dir logs"; do
     launch run -n 2 $how "$silent" silent x </dev/null
@@ -134,7 +134,7 @@ launch run -n 2 bash -c '. ./tell; [ $RANK = 1 ] || exec sleep 300; head -c 3000
     tell 4 -1 "$(printf "one \\033[2J two%4000s")"; exit 5' </dev/null
 check "a report after garbage, long and not for a terminal" says err 'status 5; the other was ended; its last error: one ?\[2J two *$'
 
-# The first failure is the one that is told, though the others fail too as soon as they see it.
+# The first failure is reported, although the other ranks also fail as soon as they see it.
 for i in 1 2 3 4 5; do
     launch run -n 3 bash -c 'if [ $RANK = 1 ]; then exec 3<>nothing; exit 5; fi; trap "exit 6" TERM; while :; do read -rt 0.01 <>nothing; done' </dev/null
     check "the first failure counts ($i)" is "$status" 5
@@ -159,7 +159,7 @@ check "a stopped rank is woken to end, without the grace time" is "$status" 137
 check "a stopped rank leaves nothing" nobody_soon
 
 # ---- out of memory ----
-# Needs the right to make a memory group of the kernel's first or second kind.
+# Needs permission to make a memory cgroup of version 1 or 2.
 group=/sys/fs/cgroup/memory
 limit=memory.limit_in_bytes
 [ -e $group ] || { group=/sys/fs/cgroup && limit=memory.max; }
@@ -174,7 +174,7 @@ else
 fi
 [ ! -d "$group" ] || await rmdir "$group"
 
-# ---- what ranks leave behind ----
+# ---- processes that ranks leave behind ----
 launch run -n 2 --grace 0.2 bash -c 'setsid sleep 300 & (trap "" TERM; exec sleep 300) & true' </dev/null
 check "ranks that end well and leave processes: 0" is "$status" 0
 check "what they left is ended" nobody
@@ -276,7 +276,7 @@ check "Ctrl-C on a terminal: 130" is "$status" 130
 check "Ctrl-C on a terminal: each rank had it once" is "$(cat got.0 got.1 | tr '\n' ' ')" "INT end INT end "
 check "Ctrl-C on a terminal: nothing is left" nobody_soon
 
-# Ctrl-C with ranks that die of it: rank 0 dies before the launcher hears of it, and is not blamed.
+# Ctrl-C that kills ranks: rank 0 dies before the launcher gets the signal, and is not reported as failed.
 for i in 1 2 3; do
     down
     LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 bash sleeper" /dev/null <keys >out 2>err &
@@ -290,7 +290,7 @@ for i in 1 2 3; do
     check "Ctrl-C that kills ($i): no rank is blamed" is "$(grep -c 'rank . (pid' out)" 0
 done
 
-# Ctrl-Z stops the whole job, also ranks that are out of the terminal's reach, and waking the launcher wakes it.
+# Ctrl-Z stops the whole job, including ranks outside the terminal's group, and continuing the launcher continues it.
 stopped() {
     [ "$(cut -d' ' -f3 "/proc/$1/stat")" = T ]
 }
@@ -311,7 +311,7 @@ kill -INT -- "-$launcher"
 check "a signal to the launcher's group ends the job" nobody_soon
 wait 2>/dev/null
 
-# A reader that no longer reads keeps nobody from ending the job.
+# A reader that no longer reads does not prevent the end of the job.
 down
 mkfifo full
 LS_TEST_MARK=$mark "$lockstep" run -n 2 --grace 0.2 bash -c 'echo $$ >new.$RANK; mv new.$RANK up.$RANK; yes' >full 2>err </dev/null &

@@ -1,4 +1,4 @@
-# `lockstep run`: what ranks find when they start, and what becomes of what they print.
+# `lockstep run`: the environment of ranks at the start, and their output.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 # ---- environment ----
@@ -133,12 +133,12 @@ launch run -n 4 --prefix bash -c "$pieces" </dev/null
 check "prefixed too" is "$(grep -cvE '^\[rank ([0-3])\] \1-[0-9]+-\1$' out)" 0
 check "prefixed too, and all of them" lines out 2000
 
-# 300,000 bytes to a line: more than any pipe and buffer on the way.
+# 300,000 bytes per line: more than any pipe or buffer in between.
 launch run -n 3 --prefix bash -c 'line=$(head -c 300000 /dev/zero | tr "\0" $RANK); for i in 1 2 3; do echo $line; done' </dev/null
 check "long lines: nine of them" lines out 9
 check "long lines: each whole" is "$(awk 'length($0) != 300009' out | wc -l)" 0
 check "long lines: not mixed" is "$(tr -s 012 <out | sort -u | tr '\n' ,)" "[rank 0] 0,[rank 1] 1,[rank 2] 2,"
-# Beyond the limit a line comes in pieces, each marked.
+# A longer line arrives in pieces, each marked.
 launch run -n 2 --prefix bash -c 'head -c 3000000 /dev/zero | tr "\0" $RANK' </dev/null
 for rank in 0 1; do
     check "endless line: all bytes of rank $rank" \
@@ -164,12 +164,12 @@ kill -TERM "$launcher"
 ended
 exec 9<&-
 
-# A reader that goes away ends the ranks as it would end them without a launcher.
+# A reader that exits ends the ranks as it would without a launcher.
 LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'while :; do echo more; done' 2>err </dev/null | head -3 >out
 check "a reader that goes away: the job ends" lines out 3
 check "a reader that goes away: nothing is left" nobody_soon
 
-# Output that cannot be written is the launcher's to tell of, whatever becomes of the ranks.
+# The launcher reports output that cannot be written, however the ranks end.
 for end in 'sleep 0.2; echo more; sleep 60' true; do
     LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c "echo lost; $end" >/dev/full 2>err </dev/null
     check "a full disk, $end: exit status 1" is $? 1
@@ -181,7 +181,7 @@ done
 LS_TEST_MARK=$mark "$lockstep" run -n 2 --max-restarts 3 bash -c 'echo lost; sleep 0.2; echo more' >/dev/full 2>err </dev/null
 check "a full disk is no reason to restart" is "$? $(grep -c restarting err)" "1 0"
 
-# On a terminal rank 0 has it, and the others do not.
+# On a terminal, only rank 0 has the terminal as its input.
 cat >terminal <<'END'
 test -t 1 && echo "$RANK writes to it"
 test -t 0 && echo "$RANK reads from it"
@@ -204,11 +204,11 @@ check "--output-dir: bytes of its name that move a terminal's cursor are not pas
 launch run -n 1 --output-dir logs /bin/echo again </dev/null
 check "--output-dir: the next job starts the files anew" is "$(cat logs/rank-0.log)" again
 
-# ---- what others put into the folder of --output-dir ----
+# ---- entries of other users in the folder of --output-dir ----
 as_other() { # as another user where there may be one
     if [ "$(id -u)" = 0 ]; then setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
 }
-# refused WHAT: the job does not start, and nothing was written where it leads.
+# refused WHAT: the job does not start, and nothing was written to the link's target.
 refused() {
     launch run -n 1 --output-dir "${2:-planted}" /bin/echo overwritten </dev/null
     check "--output-dir: $1 is refused" says err "lockstep run: .*planted.*\( is \|Permission denied\)" # the kernel may

@@ -1,4 +1,4 @@
-# `lockstep run` told wrong things: one clear sentence each, the right exit status, and nothing started.
+# `lockstep run` with wrong arguments: one clear message each, the right exit status, and no process started.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 # refuses NAME STATUS SENTENCE ARGUMENTS...
@@ -61,8 +61,8 @@ refuses "a folder" 126 "'./folder' is a folder" run -n 2 ./folder
 refuses "a script without its first line" 126 "first line like #!/bin/sh" run -n 2 ./trainer
 check "none of them started anything" test ! -e started
 
-# ---- options after the program, which are its own ----
-# hints NAME WANTED ARGUMENTS...: the program runs, and the hint is given or not.
+# ---- options after the program, which belong to the program ----
+# hints NAME WANTED ARGUMENTS...: the program runs, and the hint is printed or not.
 hints() {
     local name=$1 wanted=$2
     shift 2

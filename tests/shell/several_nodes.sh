@@ -1,11 +1,12 @@
-# A job of several nodes: launchers that meet over TCP, here all on this machine. How they find each other, who may come,
-# what ranks are told, and that a failure, a signal or a restart on one is one on all.
+# A job of several nodes: launchers that meet over TCP, here all on this machine. Tests how they find each other, which
+# may join, the environment of ranks, and that a failure, a signal or a restart on one node reaches all.
 . "$LS_SOURCE/tests/support/checks.sh"
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT') # free a moment ago
 meet=127.0.0.1:$port
 (umask 077 && echo "a secret of this test" >key && echo "another secret than that" >other)
 
-# node K ARGUMENTS...: a launcher in the background, with its output in out.K and err.K and its process id in nodes[K].
+# node K ARGUMENTS...: starts a launcher in the background, with its output in out.K and err.K and its process id in
+# nodes[K].
 node() {
     local k=$1
     shift
@@ -53,7 +54,7 @@ check "a host name, and a program that meets" is "$statuses $(cat err.0 err.1)" 
 check "and one model everywhere" is "$(cat out.0 out.1 | sed -n 's/^rank . parameters //p' | uniq -c | awk '{ print $1 }')" 3
 place=
 
-# ---- who may not come ----
+# ---- launchers that may not join ----
 node 0 -n 1 --nnodes 2 --key-file key bash who
 node 1 -n 1 --nnodes 2 --key-file other bash who
 ends 1
@@ -151,7 +152,7 @@ for victim in 0 1; do
     check "kill -9 on the launcher of node $victim: nothing is left" nobody_soon
 done
 
-# A launcher that is stopped is not waited for without end.
+# The wait for a stopped launcher is limited.
 for stopped in 0 1; do
     other=$((1 - stopped))
     down
@@ -170,7 +171,7 @@ for stopped in 0 1; do
     check "the stopped one ends when it goes on" is "$statuses" 137
 done
 
-# Neither where all ranks end well; one that is not stopped may take its time.
+# This also holds if all ranks end successfully; a launcher that is not stopped has time.
 cat >sleeper_of_its_own <<'END'
 touch up.$RANK
 until [ -e let.$RANK ]; do sleep 0.05; done
@@ -193,7 +194,8 @@ for stopped in 0 1; do
     check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: its launcher has not answered for 1 s"
     kill -CONT "${nodes[$stopped]}"
     ends $stopped
-    # Node 0 knows by then that all ranks ended well; node 1 only that node 0 has hung up.
+    # At this point node 0 knows that all ranks ended successfully; node 1 only knows that node 0 has closed the
+    # connection.
     check "the stopped one ends when it goes on" is "$statuses" $stopped
 done
 
@@ -228,14 +230,14 @@ check "restarts: every rank was started three times" is "$(cut -d' ' -f1,2 start
 check "restarts: with a fresh key each time" is "$(cut -d' ' -f3 starts | sort -u | wc -l)" 3
 check "restarts: both say so" is "$(cat err.0 err.1 | grep -c 'restarting the job')" 4
 
-# Node 0 has ended well when the other one fails.
+# Node 0 has ended successfully when the other one fails.
 node 0 -n 1 --nnodes 2 --key-file key --max-restarts 1 true
 node 1 -n 1 --nnodes 2 --key-file key bash -c '[ $LOCKSTEP_RESTART_COUNT = 1 ] || { sleep 0.5; exit 3; }'
 ends 0 1
 check "a restart after node 0 has ended: it counts" is "$statuses" "0 0"
 check "a restart after node 0 has ended: both say so" is "$(cat err.0 err.1 | grep -c 'restarting the job')" 2
 
-# ---- told wrong things ----
+# ---- wrong arguments ----
 refuses() { # NAME STATUS SENTENCE ARGUMENTS...
     local name=$1 wanted=$2 sentence=$3
     shift 3

@@ -1,7 +1,7 @@
-# The batch file of docs/TRAINING.md under a real Slurm: slurmctld and two nodes, which are network namespaces joined by a
-# cable. Before the time limit Slurm signals the ranks, which write a checkpoint and exit with status 75. The script has
-# the job queued again, and the job goes on from the checkpoint and ends with the bits of an undisturbed training. Needs
-# root, Slurm and munge.
+# The batch file of docs/TRAINING.md under a real Slurm: slurmctld and two nodes, simulated by network namespaces joined
+# by a cable. Before the time limit, Slurm signals the ranks, which write a checkpoint and exit with status 75. The
+# script requeues the job, and the job resumes from the checkpoint and ends with the same bits as an undisturbed
+# training. Needs root, Slurm and munge.
 . "$LS_SOURCE/tests/support/checks.sh"
 PATH=$PATH:/usr/sbin:/sbin
 [ "$(id -u)" = 0 ] || {
@@ -51,7 +51,7 @@ NodeName=node2 NodeAddr=10.77.0.2 CPUs=2
 PartitionName=all Nodes=node[1-2] Default=YES MaxTime=60
 END
 
-# on NODE COMMAND...: on node 1 or 2, whose names are known there.
+# on NODE COMMAND...: runs on node 1 or 2, which can resolve the nodes' names.
 on() {
     local node=$1 space=$a
     [ "$node" = 1 ] || space=$b
@@ -88,14 +88,14 @@ check "docs/TRAINING.md has a batch file" grep -q '^srun ./train$' interrupted/j
 (cd undisturbed && LS_TEST_MARK=$mark "$lockstep" run -n 2 "$LS_BUILD/tests/checkpoint_program" >out 2>&1 </dev/null)
 check "an undisturbed training ends well" is $? 0
 
-# The ranks wait at step 20 of their first start for a signal, which Slurm sends between 20 and 80 seconds after it.
+# In their first start, the ranks wait at step 20 for a signal, which Slurm sends 20 to 80 seconds later.
 export HOLD=20
 on 1 sbatch --parsable --chdir="$scratch/interrupted" --output="$scratch/job.out" --ntasks-per-node=1 --time=2 --signal=USR1@40 \
     "$scratch/interrupted/job" >id 2>err
 id=$(cat id)
 check "the job is queued" test -n "$id"
 
-# job FIELD: what Slurm says about the job.
+# job FIELD: Slurm's value for the job.
 job() {
     on 1 scontrol --oneliner show job "$id" 2>/dev/null | tr ' ' '\n' | sed -n "s/^$1=//p"
 }

@@ -1,4 +1,4 @@
-/* What snippets of the documentation use without declaring it. shell/consumer.sh compiles each snippet after this. */
+/* Declarations that snippets of the documentation use. shell/consumer.sh compiles each snippet after this file. */
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-# Backend tcp or gloo, which the argument names: the rank programs, ranks that die or are stopped, the same model as on
-# shared memory, and jobs that go wrong. Two machines are tests of their own.
+# Backend tcp or gloo (the argument): the rank programs, ranks that die or are stopped, the same model as on shared
+# memory, and jobs that fail. Other tests cover two machines.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
@@ -79,7 +79,7 @@ check "perceptron ends well" is "$status" 0
 launch bench allreduce -n 2 --backend $backend --sizes 4,64K,1M --iterations 3 --json </dev/null
 check "bench: three sizes, all correct" is "$(grep -c "\"backend\": \"$backend\".*\"correct\": true" out)" 3
 
-# ---- what goes wrong ----
+# ---- failures ----
 LOCKSTEP_INTERFACE=nowhere0 job 2 "$programs/ranks_sync"
 check "an interface that is not there: fails" test "$status" != 0
 check "an interface that is not there: is named" says err "nowhere0"

@@ -1,4 +1,4 @@
-# scripts/structure passes a sound source tree and reports each planted fault.
+# scripts/structure accepts a valid source tree and reports each planted fault.
 . "$LS_SOURCE/tests/support/checks.sh"
 for tool in python3 nm cc; do
     command -v $tool >/dev/null || {
@@ -20,7 +20,7 @@ END
     printf '#include "tensor/high.h"\nint ls_high_function(void) { return ls_low_function(); }\n' >tree/src/tensor/high.c
 }
 
-# Builds the tree and checks it, with the sentences in file err and the exit status in $status.
+# Builds the tree and checks it, with the messages in file err and the exit status in $status.
 examine() {
     local file separator='[' source
     for source in $(cd tree && echo src/*/*.c); do
@@ -35,7 +35,7 @@ examine() {
     status=$?
 }
 
-# planted WHAT SENTENCE: the tree has one fault, of which the sentence says what it is.
+# planted WHAT SENTENCE: the tree has one fault, which the message names.
 planted() {
     examine
     check "$1 makes it fail" is $status 1

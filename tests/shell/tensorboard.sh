@@ -1,4 +1,4 @@
-# TensorBoard's own reader on what ls_events writes.
+# TensorBoard's own reader on files written by ls_events.
 . "$LS_SOURCE/tests/support/checks.sh"
 
 if ! python3 -c 'import tensorboard' 2>/dev/null; then

@@ -1,5 +1,5 @@
-"""What TensorBoard itself finds in the folder that events_program has written to, a line for each thing: the arguments are the
-folder and the file in it."""
+"""Prints what TensorBoard itself finds in the folder of events_program, a line per item. The arguments are the folder and
+the file in it."""
 import io
 import sys
 
@@ -24,7 +24,7 @@ print("image:", image.step, image.width, image.height)
 (text,) = accumulator.Tensors("note")
 print("text:", text.step, text.tensor_proto.string_val[0].decode())
 print("graph:", [(node.name, node.op, list(node.input)) for node in accumulator.Graph().node])
-# As a TensorBoard that runs sees it, after what older writers wrote has been turned into tensors.
+# The view of a running TensorBoard, which has converted the records of older writers to tensors.
 plugins = {}
 for event in EventFileLoader(path).Load():
     for item in event.summary.value:

@@ -1,4 +1,4 @@
-"""Trains with callbacks and metrics of its own and ready-made ones, over cffi: trial_program.py LIBRARY INCLUDE.
+"""Trains with custom and built-in callbacks and metrics, over cffi: trial_program.py LIBRARY INCLUDE.
 
 The declarations are those of the headers, after the preprocessor; the library is opened, not linked.
 """
@@ -11,7 +11,7 @@ import cffi
 library, include = sys.argv[1:]
 EPOCHS, SAMPLES, FEATURES = 5, 64, 4
 
-# The preprocessor's work: cffi knows size_t, bool and the types of stdint.h.
+# Replaces the preprocessor: cffi knows size_t, bool and the types of stdint.h.
 headers = subprocess.run(["cc", "-E", "-P", "-I" + include, "-x", "c", "-"], input="#include <lockstep/lockstep.h>\n",
                          capture_output=True, text=True, check=True).stdout
 headers = re.sub(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)", "", headers)
@@ -27,7 +27,7 @@ def text(pointer):
 
 
 def made(pointer):
-    """The object, unless its constructor failed."""
+    """Returns the object, unless its constructor failed."""
     if pointer == NULL:
         sys.exit(text(ls.ls_error_message()))
     return pointer
@@ -42,7 +42,7 @@ def shape(*sizes):
     return ls.ls_shape_make(len(sizes), list(sizes))
 
 
-# ---- a callback and a metric of the program's own ----
+# ---- a custom callback and a custom metric ----
 seen = {"epochs": [], "batches": 0}
 
 
@@ -112,7 +112,7 @@ assert losses[-1] < losses[0] and ls.ls_early_stopping_best(stopping) == min(los
 assert all(abs(mean) < 10 for mean in means) and len(set(means)) == EPOCHS, means
 ls.ls_trial_free(trial)
 
-# A failure of the program's own callback has its message, on every rank.
+# If the custom callback fails, every rank gets its message.
 trial, status, _ = train(model, optimizer, loader, [own_callback(ffi.cast("void *", 1))], [])
 assert status == ls.LS_ERR_ARGUMENT and "100 %s of Python" in text(ls.ls_error_message()), text(ls.ls_error_message())
 ls.ls_trial_free(trial)

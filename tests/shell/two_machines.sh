@@ -1,5 +1,6 @@
-# Two machines, made of network namespaces joined by a cable that can be cut: launchers and ranks that find each other by
-# IPv4 and IPv6, failures that are told on both, a cut, delay and loss. Needs the right to make namespaces.
+# Two machines, simulated by network namespaces joined by a cable that can be cut: launchers and ranks that find each
+# other by IPv4 and IPv6, failures that are reported on both, a cut, delay and loss. Needs permission to make
+# namespaces.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/machines.sh"
 meet=10.77.0.1:29500
@@ -11,7 +12,7 @@ on() {
     shift
     LS_TEST_MARK=$mark ip netns exec "$space" "$@"
 }
-# machine K OPTIONS... PROGRAM...: its launcher, in the background, with output in out.K and err.K.
+# machine K OPTIONS... PROGRAM...: starts its launcher in the background, with output in out.K and err.K.
 machine() {
     local k=$1 space=$a
     shift
@@ -77,7 +78,8 @@ for rank in 1 2; do
 done
 
 # ---- several ranks on each ----
-# carried ITERATIONS: bytes that the cable has carried from here, and statuses, for so many all-reduces and some beside.
+# carried ITERATIONS: bytes sent over the cable from here, and statuses, for this number of all-reduces and a few more
+# calls.
 carried() {
     local before=$(ip -n "$a" -s -j link show cable | sed 's/.*"tx":{"bytes":\([0-9]*\).*/\1/')
     machine 0 -n 4 "$lockstep" bench allreduce --sizes 4M --iterations "$1"
@@ -91,7 +93,7 @@ check "two machines of four ranks: sums are right" says out.0 " yes$"
 check "the cable carries 4 MiB once, however many ranks there are" \
     test $((more - some)) -gt $((10 * 4000000)) -a $((more - some)) -lt $((12 * 4194304))
 
-# Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
+# Ranks started by hand: beyond loopback a key is required, and a wrong key is refused.
 by_hand() { # RANK [KEY]
     local space=$([ "$1" = 0 ] && echo "$a" || echo "$b")
     RANK=$1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29501 LOCKSTEP_TIMEOUT=${limit:-20} ${2:+env "LOCKSTEP_KEY=$2"} \
@@ -111,7 +113,7 @@ by_hand 1 "one key for this test"
 check "by hand with the key" is "$? $(cat err.1)" "0 "
 wait "$zero"
 
-# Ranks that meet in a folder. No route leads out of these machines, but they have a cable.
+# Ranks that meet in a folder. These machines have no default route, but a cable.
 LOCKSTEP_TIMEOUT=60 on "$a" "$LS_BUILD/tests/folder_program" "file://$PWD/meet" 0 >out.0 2>err.0 </dev/null &
 zero=$!
 LOCKSTEP_TIMEOUT=60 on "$b" "$LS_BUILD/tests/folder_program" "file://$PWD/meet" 1 >out.1 2>err.1 </dev/null
@@ -119,7 +121,7 @@ check "without a default route: ranks meet in a folder" is "$? $(cat out.1 err.1
 wait "$zero"
 check "without a default route: so does rank 0" is "$? $(cat out.0 err.0)" "0 3"
 
-# Ranks that lie on the machines in turns.
+# Ranks that alternate between the machines.
 for rank in 1 2 3; do
     RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29502 LOCKSTEP_KEY="one key for this test" LS_TEST_MARK=$mark \
         ip netns exec $([ $rank = 2 ] && echo "$a" || echo "$b") \
@@ -150,7 +152,7 @@ done
 check "nothing is left" nobody_soon
 mend
 
-# ---- a slow cable that loses ----
+# ---- a slow cable with losses ----
 slow=$meet
 if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>netem &&
     tc -n "$b" qdisc add dev cable root netem delay 5ms loss 2%; then

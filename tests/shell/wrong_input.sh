@@ -1,5 +1,5 @@
-# Training told wrong things, and training that ends in the middle: one clear sentence that names what and where, the
-# right exit status, and nothing left: no process, no shared memory, no temporary file, no half-written result.
+# Training with wrong input, and training that is interrupted: one clear message with the cause and its location, the
+# right exit status, and no leftovers: no process, shared memory, temporary file or partial result.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/idx.sh"
 train=$LS_BUILD/examples/fashion_mnist
@@ -14,12 +14,12 @@ nothing_left() { # NAME
     check "$1: no temporary file is left" is "$(ls -A tmp)" ""
     check "$1: no result is left" test ! -e saved/weights.safetensors
 }
-# A damaged copy of the good data, to be damaged further by the caller.
+# A damaged copy of the good data; the caller adds further damage.
 damaged() {
     rm -rf bad
     cp -r good bad
 }
-# refuses NAME SENTENCE ARGUMENTS...: on two ranks and alone. Both ranks meet it, and it is said once.
+# refuses NAME SENTENCE ARGUMENTS...: on two ranks and alone. Both ranks have the error, and it is printed once.
 refuses() {
     local name=$1 sentence=$2
     shift 2
@@ -96,7 +96,7 @@ check "a rank that exits 3: one sentence" lines err 1
 check "a rank that exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other was ended$'
 nothing_left "the launcher"
 
-# ---- training that ends in the middle ----
+# ---- training that is interrupted ----
 # Starts it, waits until two epochs are done and finds the ranks' process ids.
 start_training() {
     : >out
@@ -124,7 +124,7 @@ check "Ctrl-C: one sentence" lines err 1
 check "Ctrl-C: what happens" says err '^lockstep: SIGINT was passed on to 2 ranks; '
 nothing_left "Ctrl-C"
 
-# As a terminal sends it, to the launcher and to rank 0 at once.
+# As a terminal sends it: to the launcher and to rank 0 at once.
 mkfifo keys
 : >out
 LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 $train --data good --epochs 100000000 --save saved" /dev/null \
@@ -139,7 +139,7 @@ check "Ctrl-C on a terminal: exit status 130" is "$status" 130
 check "Ctrl-C on a terminal: no rank is blamed" is "$(grep -c 'rank [01] (pid' out)" 0
 nothing_left "Ctrl-C on a terminal"
 
-# Whoever was not started by the launcher learns of a death from Lockstep itself.
+# A rank that was not started by the launcher learns of a death from Lockstep itself.
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')
 : >out.0
 for rank in 0 1; do

@@ -1,13 +1,16 @@
-/* Calls that all ranks of a simulated network describe alike: what each of them passes to the engine, and must get. */
+/*
+ * Calls on a simulated network, described equally on all ranks: each rank's arguments for the engine, and its expected
+ * results.
+ */
 #ifndef LS_TESTS_SIMULATED_CALLS_H
 #define LS_TESTS_SIMULATED_CALLS_H
 
 #include "comm/backend.h"
 
-/* Each rank sends to the next one, and receives from the one before: of what is no ls_operation. */
+/* Each rank sends to the next rank and receives from the previous rank. Not an ls_operation. */
 enum { CALL_RING = LS_OP_COUNT, CALL_OPERATIONS };
 
-/* A call, as all ranks know it. Calls with counts per rank have their own from `seed`. */
+/* A call as described on all ranks. Calls with counts per rank draw them from `seed`. */
 typedef struct call_plan {
     int operation;
     ls_dtype dtype;
@@ -17,7 +20,7 @@ typedef struct call_plan {
     uint64_t seed;
 } call_plan;
 
-/* A rank's side of it. */
+/* One rank's side of a call. */
 typedef struct call_side {
     call_plan plan;
     int size;
@@ -29,29 +32,31 @@ typedef struct call_side {
     size_t receive_bytes;
 } call_side;
 
-/* A random number below `most`. */
+/* Returns a random number below `most`. */
 uint64_t call_draw(uint64_t *state, uint64_t most);
 
-/* A random call of so many ranks: of any operation but alloc and split, with at most so many bytes in a rank's buffer.
- * With many ranks, and not `all`, one of few messages. */
+/*
+ * Returns a random call of `ranks` ranks: any operation except alloc and split, with at most this number of bytes in a
+ * rank's buffer. With many ranks, and without `all`, a call with few messages.
+ */
 #define CALL_MOST_BYTES ((size_t)200000)
 call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all);
 
-/* Whether the call reduces, and what it reduces to, all of it: the caller's. */
+/* Returns whether the call reduces, and the complete result of the reduction, which the caller frees. */
 bool call_reduces(const call_plan *plan);
 unsigned char *call_reduce(const call_plan *plan, int size);
 
-/* Bytes of an element. */
+/* Returns the bytes of an element. */
 size_t call_width(const call_plan *plan);
 
-/* Makes a rank's buffers and its ls_call, of that number; call_side_end frees them. */
+/* Makes a rank's buffers and its ls_call with this number. call_side_end frees them. */
 void call_side_begin(call_side *side, const call_plan *plan, int size, int rank, uint64_t sequence);
 void call_side_end(call_side *side);
 
-/* Writes what the rank must receive, as far as anything is to. `reduced`: of call_reduce. */
+/* Writes the data that the rank must receive, if any. `reduced`: from call_reduce. */
 void call_side_expect(const call_side *side, const unsigned char *reduced, unsigned char *wanted);
 
-/* Whether the rank has what it must receive, and nothing else was written to. `reduced`: of call_reduce. */
+/* Returns whether the rank received the expected data, and no other memory was changed. `reduced`: from call_reduce. */
 bool call_side_is_right(const call_side *side, const unsigned char *reduced);
 
 #endif

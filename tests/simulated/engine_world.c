@@ -8,7 +8,7 @@
 #include "tests/support/unit.h"
 
 #define TIMEOUT_S 2.0
-/* Where calls may fail, their order matters, and not their bytes: enough of them for parts and announced messages. */
+/* For calls that may fail, the order matters, not the size: enough bytes for parts and rendezvous messages. */
 #define FAULTY_BYTES ((size_t)12000)
 #define PATIENCE     UINT64_C(100000000)
 
@@ -76,7 +76,7 @@ static ls_status go_on(rank_state *r, bool *finished) {
     return LS_OK;
 }
 
-/* What the call reduces to, made once for all ranks. */
+/* Returns the result of the reduction, computed once for all ranks. */
 static const unsigned char *reduced(const rank_state *r) {
     world *w = r->world;
     const int slot = r->done % WORLD_RESULTS;
@@ -99,7 +99,7 @@ static void LS_PRINTF(2, 3) wrong(const rank_state *r, const char *format, ...) 
              r->rank, what);
 }
 
-/* A small call takes no more messages than promised, and a large reduction no more bytes. */
+/* Checks the numbers of a small call's messages and of a large reduction's bytes. */
 static void count_messages(const rank_state *r) {
     const call_plan *plan = &r->side.plan;
     const size_t bytes = call_width(plan) * plan->count * (size_t)r->world->size;
@@ -116,7 +116,7 @@ static void count_messages(const rank_state *r) {
     }
     const double buffer = (double)(call_width(plan) * plan->count);
     const double most = 2.1 * buffer + (double)(rounds * (sizeof(ls_envelope) + sizeof(ls_call_group)));
-    const bool spread = buffer >= 65536 && !r->engine->shares_cores; /* else all pass the root */
+    const bool spread = buffer >= 65536 && !r->engine->shares_cores; /* otherwise all data passes through the root */
     if (plan->operation == LS_OP_ALLREDUCE && plan->dtype == LS_F32 && spread && (double)sent > most) {
         wrong(r, "sent %llu bytes", (unsigned long long)sent);
     }
@@ -131,7 +131,7 @@ static void note_failure(rank_state *r, ls_status status) {
                  r->done, r->message);
     }
     r->over = !odd;
-    call_side_end(&r->side); /* the engine uses the memory no more: it has ended */
+    call_side_end(&r->side); /* the call has ended, so the engine no longer uses the memory */
     r->begun = false;
     r->done++;
 }

@@ -1,5 +1,7 @@
-/* Ranks as state machines that make calls of the engine on a simulated network (comm/transport/simulated), one after
- * the other; their results are compared with those of a reference, and their messages counted. */
+/*
+ * Ranks as state machines that make a series of calls of the engine on a simulated network (comm/transport/simulated).
+ * Their results are compared with a reference, and their messages are counted.
+ */
 #ifndef LS_TESTS_SIMULATED_ENGINE_WORLD_H
 #define LS_TESTS_SIMULATED_ENGINE_WORLD_H
 
@@ -14,19 +16,19 @@ typedef struct world {
     ls_sim_network *network;
     int size;
     uint64_t seed;
-    const call_plan *plans; /* of the calls; NULL: random ones */
-    int calls;              /* of each rank */
-    int odd_rank;           /* calls something else at odd_call; -1: none does */
+    const call_plan *plans; /* of the calls; NULL: random plans */
+    int calls;              /* per rank */
+    int odd_rank;           /* makes another call at odd_call; -1: none */
     int odd_call;
     bool faulty;   /* calls may fail */
-    ls_way wanted; /* of reductions, broadcasts and all-gathers; LS_WAY_WHOLE: as they are otherwise */
-    size_t part;   /* bytes of a part; 0: as otherwise */
+    ls_way wanted; /* for reductions, broadcasts and all-gathers; LS_WAY_WHOLE: the default algorithms */
+    size_t part;   /* bytes of a part; 0: the default */
     int levels;
     struct rank_state *ranks;
     struct {
         int call; /* 1 + its index */
         unsigned char *data;
-    } results[WORLD_RESULTS]; /* of calls that reduce, on all ranks */
+    } results[WORLD_RESULTS]; /* of reductions, on all ranks */
 } world;
 
 typedef struct rank_state {
@@ -44,22 +46,22 @@ typedef struct rank_state {
     char message[LS_ERROR_CAPACITY];
 } rank_state;
 
-/* The number in an environment variable, or else `otherwise`. */
+/* Returns the number in an environment variable, or `otherwise`. */
 uint64_t world_number(const char *name, uint64_t otherwise);
 
-/* LOCKSTEP_TEST_LONG is set. */
+/* Returns whether LOCKSTEP_TEST_LONG is set. */
 bool world_is_long(void);
 
-/* The call of that index. */
+/* Returns the plan of the call with this index. */
 call_plan world_plan(const world *w, int index);
 
-/* A network that differs by the seed: eager limit, delays. */
+/* Returns network options that depend on the seed: eager limit, delays. */
 ls_sim_options world_options(int ranks, uint64_t seed);
 
-/* Whether ranks of a world that has one machine share its cores: so many seeds have that. */
+/* Returns whether ranks of a world with one machine share its cores; this depends on the seed. */
 bool world_shares_cores(uint64_t seed);
 
-/* Sets all but what the caller has set of the struct: seed, plans or none, calls, odd_rank ... */
+/* Opens a world. The caller has set some members before: seed, plans (or NULL), calls, odd_rank ... */
 void world_open(world *w, const ls_sim_options *options);
 ls_sim_outcome world_run(world *w);
 void world_close(world *w);

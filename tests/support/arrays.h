@@ -1,6 +1,6 @@
 /*
- * For tests of kernels that take any strides: tensors of every dtype over plain memory, dense, permuted or with gaps,
- * read and written as doubles by their index in row-major order.
+ * For tests of kernels that accept any strides: tensors of every dtype over plain memory (dense, permuted or with
+ * gaps), read and written as doubles by their index in row-major order.
  */
 #ifndef LS_TESTS_SUPPORT_ARRAYS_H
 #define LS_TESTS_SUPPORT_ARRAYS_H
@@ -11,16 +11,16 @@
 #include "tensor/tensor.h"
 #include "tests/support/unit.h"
 
-/* How elements lie: row-major; axes in a random order of memory; random steps between elements. */
+/* The layout of elements: row-major; axes in random order; random strides. */
 typedef enum array_layout { ARRAY_DENSE, ARRAY_PERMUTED, ARRAY_STEPPED, ARRAY_LAYOUTS } array_layout;
 
-/* A tensor and its memory, which has no byte to spare, so that checkers see every step outside. */
+/* A tensor and its memory, which has the exact size, so that sanitizers see every access outside. */
 typedef struct array {
     ls_tensor tensor;
     void *memory;
 } array;
 
-/* A random integer in [0, bound), one of a sequence that every program repeats. */
+/* Returns a random integer in [0, bound); the sequence is the same in every program. */
 static inline int64_t array_dice(int64_t bound) {
     static uint64_t thrown;
     return (int64_t)(ls_random_u32(3, 0, thrown++) % (uint64_t)bound);
@@ -63,7 +63,7 @@ static inline void array_free(array *a) {
     free(a->memory);
 }
 
-/* Where element `index` (row-major) of `shape` lies in t, which broadcasts to shape. */
+/* Returns the address in t, which broadcasts to `shape`, of element `index` (row-major) of `shape`. */
 static inline void *array_at(const ls_tensor *t, const ls_tensor *shape, int64_t index) {
     int64_t offset = 0;
     for (int axis = shape->ndim - 1; axis >= 0; axis--) {
@@ -100,7 +100,7 @@ static inline double array_get(const ls_tensor *t, const ls_tensor *shape, int64
     return array_number((ls_dtype)t->dtype, array_at(t, shape, index));
 }
 
-/* `value` must be one of the dtype's. */
+/* `value` must be representable in the dtype. */
 static inline void array_set(ls_tensor *t, int64_t index, double value) {
     void *const at = array_at(t, t, index);
     switch ((ls_dtype)t->dtype) {
@@ -127,7 +127,7 @@ static inline void array_set(ls_tensor *t, int64_t index, double value) {
     }
 }
 
-/* Sizes of up to 4 axes, small and mixed, zero now and then; returns how many. */
+/* Draws the sizes of up to 4 axes, small and mixed, sometimes zero. Returns the number of axes. */
 static inline int array_random_shape(int64_t *size) {
     static const int64_t sizes[] = {1, 2, 3, 5, 7, 17, 33, 4, 1, 6};
     const int ndim = (int)array_dice(5);
@@ -137,7 +137,7 @@ static inline int array_random_shape(int64_t *size) {
     return ndim;
 }
 
-/* A shape that broadcasts to the given one: leading axes gone, some axes of size 1. */
+/* Draws a shape that broadcasts to the given shape: leading axes are removed, some axes have size 1. */
 static inline int array_random_part(int ndim, const int64_t *size, int64_t *part) {
     const int gone = array_dice(3) == 0 ? (int)array_dice(ndim + 1) : 0;
     for (int i = gone; i < ndim; i++) {
@@ -146,7 +146,7 @@ static inline int array_random_part(int ndim, const int64_t *size, int64_t *part
     return ndim - gone;
 }
 
-/* Fails unless is and want are the same number, both NaN, or within the relative tolerance. */
+/* Fails unless `is` and `want` are equal, both NaN, or within the relative tolerance. */
 static inline void array_expect(const char *what, double is, double want, double tolerance) {
     if (!(is == want || (isnan(is) && isnan(want)) || fabs(is - want) <= tolerance * (1 + fabs(want)))) {
         fail_msg("%s is %.17g, not %.17g", what, is, want);

@@ -1,6 +1,4 @@
-/*
- * For tests of checkpoints in one process: a folder for them, trials that write them, and what lies there then.
- */
+/* For tests of checkpoints in one process: a folder for them, trials that write them, and checks of the folder. */
 #ifndef LS_TESTS_SUPPORT_CHECKPOINTS_H
 #define LS_TESTS_SUPPORT_CHECKPOINTS_H
 
@@ -20,7 +18,7 @@ static inline int make_root(void **state) {
     return 0;
 }
 
-/* Lent until the next call. */
+/* The path is valid until the next call. */
 static inline const char *in_root(const char *name) {
     static char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", test_root, name);
@@ -51,7 +49,9 @@ static inline void end(training *t) {
     free_setting(&t->setting);
 }
 
-/* Whatever has happened, what looks like a checkpoint is one. */
+/*
+ * Counts the checkpoints. Whatever has happened, a folder with the name of a checkpoint must be a complete checkpoint.
+ */
 static inline int count_whole(const char *folder) {
     char path[PATH_MAX];
     ls_folder_names names;
@@ -65,7 +65,7 @@ static inline int count_whole(const char *folder) {
     return count;
 }
 
-/* Of whatever is there, hidden or not. */
+/* Counts all names, including hidden names. */
 static inline int count_names(const char *folder) {
     ls_folder_names names;
     assert_int_equal(ls_folder_list(folder, "", &names), LS_OK);

@@ -1,19 +1,21 @@
-# What the scripts in tests/shell include: checks that print one line each, a scratch folder, and a look for processes
-# that were left behind. A script ends with `finish`.
+# Included by the scripts in tests/shell: checks that print one line each, a scratch folder, and a search for leftover
+# processes. A script ends with `finish`.
 set -u
 passed=0
 failed=0
 scratch=$(mktemp -d)
 mark=lockstep-test-$$-$RANDOM$RANDOM # in the environment of everything that `launch` starts, and of nothing else
 lockstep=$LS_BUILD/bin/lockstep
-# What a launcher says of kill -9, as a pattern: another test may run out of memory meanwhile, as run_ends.sh has it done.
+# A pattern for the launcher's line about kill -9: meanwhile another test may cause an out-of-memory kill, as
+# run_ends.sh does.
 killed='was killed by SIGKILL\( (out of memory? [^)]*)\)\?'
-# Not in what was just forked and dies before it is another program.
+# Does not match a process that was forked and dies before it executes another program.
 trap '[ "$BASHPID" != $$ ] || clean_up' EXIT
 trap 'exit 143' TERM INT HUP # so that a test runner's time limit cleans up too
 cd "$scratch" || exit 1
 
-# The process ids of what runs with the mark, or one made of it, in its environment; zombies have none.
+# The process ids of programs with the mark, or a mark derived from it, in their environment. Zombies have no
+# environment.
 marked() {
     grep -alsz "^LS_TEST_MARK=$mark" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/environ|\1|'
 }
@@ -24,7 +26,7 @@ end_marked() {
     [ -z "$pids" ] || kill -9 $pids 2>/dev/null
 }
 
-# A script with more to clean away redefines this.
+# Scripts with more to clean up redefine this.
 clean_up() {
     [ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null
     end_marked
@@ -46,7 +48,7 @@ check() {
     fi
 }
 
-# await COMMAND...: until it succeeds, for at most 20 s; fails then.
+# await COMMAND...: repeats it until it succeeds, for at most 20 s; then fails.
 await() {
     local i
     for i in $(seq 400); do
@@ -56,7 +58,7 @@ await() {
     return 1
 }
 
-# Programs tell that they run by making the file up.RANK: `up N` waits for N of them, `down` forgets all.
+# Programs announce themselves by making the file up.RANK: `up N` waits for N of them, `down` removes all.
 up() {
     await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
 }
@@ -64,7 +66,7 @@ down() {
     rm -f up.* new.* got.*
 }
 
-# A rank that tells so and is then to be ended.
+# A rank that announces itself and will be killed.
 cat >sleeper <<'END'
 echo $$ >new.$RANK && mv new.$RANK up.$RANK
 exec sleep 300
@@ -84,13 +86,13 @@ nobody() {
     [ -z "$(marked)" ]
 }
 
-# A killed process takes a moment to be gone.
+# A killed process takes a moment to disappear.
 nobody_soon() {
     await nobody
 }
 
-# launch ARGUMENTS...: lockstep, with its output in files out and err and its exit status in $status. Standard input is
-# that of the caller.
+# launch ARGUMENTS...: runs lockstep, with its output in files out and err and its exit status in $status. Standard
+# input is the caller's.
 launch() {
     LS_TEST_MARK=$mark "$lockstep" "$@" >out 2>err
     status=$?
@@ -107,8 +109,8 @@ ended() {
     status=$?
 }
 
-# beside COMMAND...: runs a command that makes checks, in a folder and with a mark of its own, while the script goes on. Where
-# that is much waiting and little computing, at_once is how many there may be; 1: each ends before the next.
+# beside COMMAND...: runs a command with checks in its own folder and with its own mark, while the script continues.
+# at_once is the number of simultaneous commands, for commands that mostly wait; with 1, each ends before the next.
 # `together` waits for all, and prints and counts their checks in order.
 at_once=1
 beside=()
@@ -146,7 +148,7 @@ is() {
     }
 }
 
-# complaints FILES...: what they hold, without the log's lines of calls that wait long, as on a machine that is busy.
+# complaints FILES...: their contents without the log's lines about long waits, which occur on a busy machine.
 complaints() {
     cat "$@" | grep -av -e '^lockstep warning (rank [0-9]*): \(ls_comm_[a-z_]* #[0-9]*\|ls_finalize\) has waited [0-9]* s for ' \
         -e '^lockstep warning.*: waiting in MPI_Init_thread for [0-9]* s: '

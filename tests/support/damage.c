@@ -15,7 +15,7 @@ void content_replace(content *c, size_t at, size_t old, const void *with, size_t
     }
 }
 
-/* Another number in place of the first run of digits at or behind a place. */
+/* Replaces the first number at or after a position by another. */
 static void change_number(content *c) {
     static const char *const numbers[] = {
         "0",
@@ -53,7 +53,7 @@ static void change_number(content *c) {
     content_replace(c, at, end - at, number, strlen(number));
 }
 
-/* A part once more at another place, or in place of what is there. */
+/* Copies a part of the contents to another position, inserted or overwriting. */
 static void splice(content *c) {
     uint8_t part[96];
     const size_t count = 1 + fuzz_below(c->size < sizeof part ? c->size : sizeof part);
@@ -63,7 +63,7 @@ static void splice(content *c) {
     content_replace(c, at, old, part, count);
 }
 
-/* A mark that means something to a parser. */
+/* Inserts a character with a meaning for a parser. */
 static void put_mark(content *c) {
     static const char marks[] = "\"\\{}[]:,;\n\r \t0-.eu\xef\xc3\x80";
     content_replace(c, fuzz_below(c->size + 1), 0, &marks[fuzz_below(sizeof marks - 1)], 1);
@@ -113,7 +113,7 @@ const char *content_gzipped_file(const content *c) {
     return content_file(&packed);
 }
 
-/* ---- what every reader owes -------------------------------------------------------------------------------------- */
+/* ---- checks for every reader ------------------------------------------------------------------------------------- */
 
 void tally_refused(tally *counts) {
     counts->refused++;

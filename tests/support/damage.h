@@ -1,4 +1,4 @@
-/* Small files in memory, damaged at random by the fuzzers of readers, and what every reader of such a file owes. */
+/* Small files in memory, damaged at random by the fuzzers of readers, and the checks that hold for every reader. */
 #ifndef LS_TESTS_SUPPORT_DAMAGE_H
 #define LS_TESTS_SUPPORT_DAMAGE_H
 
@@ -13,32 +13,32 @@ typedef struct content {
     size_t size;
 } content;
 
-/* The bytes of a file. */
+/* Reads the bytes of a file. */
 void content_read(content *c, const char *path);
 
-/* Puts `count` bytes in place of `old` bytes at `at`, if there is room. */
+/* Replaces `old` bytes at `at` by `count` bytes, if there is room. */
 void content_replace(content *c, size_t at, size_t old, const void *with, size_t count);
 
 /* Changes numbers, parts, marks and bytes. */
 void content_damage(content *c);
 
-/* The path of a file with these bytes: in memory, since there are many; the same for all. */
+/* Returns the path of a file with these bytes. It is in memory, because there are many; all calls use the same file. */
 const char *content_file(const content *c);
 
-/* The same, gzipped, and then damaged again now and then. */
+/* Does the same with the bytes gzipped, and sometimes damaged again. */
 const char *content_gzipped_file(const content *c);
 
 typedef struct tally {
     uint64_t accepted, refused;
 } tally;
 
-/* Counts a refusal, which must have a sentence, and be for what the file holds. */
+/* Counts a refusal, which must have a message about the contents of the file. */
 void tally_refused(tally *counts);
 
-/* Reads every element, so that a sanitizer sees what is not there. */
+/* Reads every element, so that a sanitizer finds elements outside the memory. */
 void tally_touch(const ls_tensor *tensor);
 
-/* A fuzzer that only says no, or only yes, tests little. */
+/* Requires both accepted and refused files: otherwise the fuzzer tests little. */
 void tally_assert_both(const tally *counts);
 
 #endif

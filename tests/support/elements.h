@@ -1,12 +1,13 @@
-/* The elements of a tensor for tests, whatever device it is on. */
+/* The elements of a tensor for tests, on any device. */
 #ifndef LS_TESTS_SUPPORT_ELEMENTS_H
 #define LS_TESTS_SUPPORT_ELEMENTS_H
 
 #include <lockstep/tensor.h>
 
 /*
- * ls_data, also of a tensor whose memory the host cannot read: a copy then, good for reading until 256 more were asked
- * for by this thread. What a test writes there goes to the tensor when the thread next asks the device for something.
+ * Does the same as ls_data, also for a tensor in memory that the host cannot read. The result is then a copy, which is
+ * readable until this thread has requested 256 more. Changes by the test are stored in the tensor before the thread's
+ * next request to the device.
  */
 void *elements(const ls_tensor *tensor);
 

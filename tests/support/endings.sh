@@ -1,8 +1,8 @@
-# What every rank must hear of one that ends, or sends something else, while it is waited for. See ending_program.c.
+# The expected errors of ranks while they wait for a rank that ends or sends another message. See ending_program.c.
 #
-# check_endings NAME RUN: RUN is a function that is given a number of ranks, a program and its arguments, and leaves what
-# they print in files out and err and the exit status in $status. Under mpirun a rank that fails ends the others, at times
-# before they have said so: there NAME is that of the MPI library, and one rank is enough.
+# check_endings NAME RUN: RUN is a function that gets a number of ranks, a program and its arguments, writes the output
+# to files out and err, and stores the exit status in $status. Under mpirun, a failing rank ends the others, sometimes
+# before they have printed their errors: NAME is then the MPI library's, and one rank is enough.
 check_endings() {
     local name=$1 run=$2 ranks call
     for ranks in 2 3; do
@@ -13,7 +13,7 @@ check_endings() {
             beside check_exit $ranks $call
         done
         beside check_success $ranks eager "what was sent before ls_finalize arrives"
-        # Gloo finds it out by the timeout, and MPI goes on to send from there.
+        # Gloo detects it by the timeout, and MPI continues to send from there.
         case $name in shm | tcp) beside check_sending $ranks ;; esac
         beside check_success $ranks go_on "ls_finalize waits for ranks that go on"
         for call in allreduce recv; do
@@ -52,7 +52,7 @@ check_success() {
     check "$name, $ranks ranks: $text" is "$status $(all_well)" "0 $((2 * ranks))"
 }
 
-# Whoever receives gets what was sent, or hears that its sender has left.
+# Each receiver gets the message, or learns that its sender has left.
 check_sending() {
     local ranks=$1
     "$run" $ranks "$LS_BUILD/tests/ending_program" sending x 10 # over tcp it is found out by the timeout
@@ -76,7 +76,7 @@ check_tag() {
     check "$name, $ranks ranks, $count numbers with another tag: both ranks, and tags, are named" tells_of_tags
 }
 
-# tells RANKS TEXT: each rank but 1 says so and nothing else, or some of them do under an MPI.
+# tells RANKS TEXT: each rank except 1 prints only this text; under MPI, at least some of them do.
 tells() {
     local found
     found=$(grep -c "^$2" out)
@@ -88,7 +88,7 @@ all_well() {
     tr -d '\r' <out | grep -c '^[012]: \(finalize \)\?LS_OK: $'
 }
 
-# The receiver knows which tags wait; where content waits for its receiver too, the sender may be first to give up.
+# The receiver knows the tags of waiting messages. If content also waits for its receiver, the sender may fail first.
 tells_of_tags() {
     grep -q "^0: LS_ERR_TIMEOUT: ls_comm_recv #1: rank 1 sent nothing with tag 5 within 2 s; .* tags\? 4.* from it wait" out ||
         grep -q "^[01]: .*ls_comm_send #1: rank 0 did not receive the message with tag 4 within 2 s" out || {

@@ -7,34 +7,36 @@
 
 #include <lockstep/formats.h>
 
-/* What ls_events_read has given, the tags copied. */
+/* The items that ls_events_read delivered, with copies of the tags. */
 typedef struct events_list {
     int count;
     ls_events_item items[64];
     char tags[64][32];
 } events_list;
 
-/* To be given to ls_events_read with a list that begins empty. */
+/* The callback for ls_events_read. `list` must be empty at first. */
 ls_status events_note(const ls_events_item *item, void *list);
 
-/* A file's bytes; the caller frees them. */
+/* Returns the bytes of a file; the caller frees them. */
 uint8_t *events_load(const char *path, size_t *size);
 
-/* One record: where it begins, and its event within it. */
+/* One record: its offset, and the event in it. */
 typedef struct events_record {
     size_t offset;
     uint8_t *event;
     size_t size;
 } events_record;
 
-/* The records of a good file, at most `most` of them; returns how many there are. */
+/* Splits a valid file into records, at most `most`. Returns the number of records. */
 int events_records(uint8_t *bytes, size_t size, events_record *records, int most);
 
-/* Appends a record with this event to `bytes`, of which `used` are; returns how many are then. */
+/* Appends a record with this event to `bytes`, of which `used` are in use. Returns the new number of bytes. */
 size_t events_append(uint8_t *bytes, size_t used, const void *event, size_t size);
 
-/* The contents of a field of bytes of a message, and of the fields of bytes in it whose numbers follow, up to a 0; NULL
- * when there is none. */
+/*
+ * Follows a path of field numbers, which ends with 0, through nested messages, and returns the contents of the last
+ * field. Returns NULL if it is missing.
+ */
 const uint8_t *events_find(const uint8_t *message, size_t size, const int *path, size_t *found);
 
 #endif

@@ -1,28 +1,31 @@
-/* Files for tests: a folder of their own that goes away again, and its contents. */
+/* Files for tests: a temporary folder per test, which is removed at the end, and its contents. */
 #ifndef LS_TESTS_SUPPORT_FILES_H
 #define LS_TESTS_SUPPORT_FILES_H
 
 #include <stddef.h>
 
-/* The path of a file of this name in the test's folder, made on first use; lent until the next call but three. */
+/*
+ * Returns the path of a file in the test's folder, which is made on first use. The path is valid for the next three
+ * calls.
+ */
 const char *test_path(const char *name);
 
-/* Writes bytes to that file and returns its path. */
+/* Writes bytes to this file and returns its path. */
 const char *test_file(const char *name, const void *bytes, size_t size);
 
-/* Removes the folder with all in it. */
+/* Removes the folder with its contents. */
 void test_files_remove(void);
 
-/* The same as the end of a group of cmocka tests. */
+/* Does the same as the teardown of a group of cmocka tests. */
 int test_files_teardown(void **state);
 
-/* The number of files in the folder: so that a test can see that nothing was left. */
+/* Returns the number of files in the folder, so that a test can check that none was left. */
 int test_files_count(void);
 
-/* The number of files in any folder; 0 when there is no such folder. Names that begin with a dot do not count. */
+/* Returns the number of files in any folder, without names that begin with a dot; 0 if there is no such folder. */
 int test_folder_count(const char *path);
 
-/* The number of descriptors that are open in this process. */
+/* Returns the number of open descriptors of this process. */
 int test_descriptors_count(void);
 
 #endif

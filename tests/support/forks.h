@@ -1,7 +1,7 @@
 /*
- * Ranks as processes that a test forks itself, to kill, stop or leave alone: process_start of processes.h with a
- * communicator. Each rank joins over a fresh file:// store and backend shm (or LOCKSTEP_TEST_BACKEND), without ls_init,
- * and fails when its function left shared memory behind.
+ * Ranks as processes that a test forks, so that it can kill, stop or leave them: process_start of processes.h with a
+ * communicator. Each rank joins over a fresh file:// store and backend shm (or LOCKSTEP_TEST_BACKEND), without ls_init.
+ * It fails if its function leaves shared memory.
  */
 #ifndef LS_TESTS_SUPPORT_FORKS_H
 #define LS_TESTS_SUPPORT_FORKS_H
@@ -12,7 +12,7 @@
 
 enum { LS_FORKS_MAX = 8 };
 
-/* What a rank does: NULL or what went wrong. `world` is NULL where joining failed. */
+/* The function of a rank. Returns NULL, or an error text. `world` is NULL if joining failed. */
 typedef const char *ls_fork_function(ls_comm *world, int rank, const void *argument);
 
 typedef struct ls_forks {
@@ -24,23 +24,23 @@ typedef struct ls_forks {
     pid_t processes[LS_FORKS_MAX];
 } ls_forks;
 
-/* Starts `size` ranks, without those of `absent` (a bit per rank). */
+/* Starts `size` ranks, except the ranks in `absent` (one bit per rank). */
 void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
                     const void *argument);
 
-/* Whether a descriptor or a mapping of shared memory is left in this process. */
+/* Returns whether this process still has a descriptor or a mapping of shared memory. */
 bool ls_forks_hold_memory(void);
 
-/* Starts one of the absent ranks after all. */
+/* Starts one of the absent ranks. */
 void ls_forks_start_late(ls_forks *forks, int rank);
 
-/* Waits for one rank: its exit status, or minus the signal that ended it. */
+/* Waits for one rank. Returns its exit status, or minus the signal that ended it. */
 int ls_forks_wait(ls_forks *forks, int rank);
 
-/* Ends the ranks that are left and removes the store. */
+/* Ends the remaining ranks and removes the store. */
 void ls_forks_end(ls_forks *forks);
 
-/* Starts `size` ranks and waits for them; whether all succeeded. */
+/* Starts `size` ranks, waits for them, and returns whether all succeeded. */
 bool ls_forks_run(int size, double timeout, ls_fork_function *function, const void *argument);
 
 #endif

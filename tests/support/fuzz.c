@@ -13,12 +13,12 @@
 
 #include "base/random.h"
 
-/* What address and thread sanitizer call before they end a process; no symbol in other builds. */
+/* Sets the function that address and thread sanitizer call before they end a process. NULL in other builds. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
-static const char *running; /* the fuzzer whose round has not come to its end; NULL: none */
+static const char *running; /* the fuzzer in an unfinished round; NULL: none */
 static uint64_t seed, dice;
-static pid_t owner; /* a process that a round forks is not the fuzzer */
+static pid_t owner; /* a process forked by a round is not the fuzzer */
 
 static void report(void) {
     if (running != NULL && getpid() == owner) {
@@ -62,7 +62,7 @@ uint64_t fuzz_run(const char *name, uint64_t rounds, fuzz_round *round, void *ar
     const char *seconds = getenv("LOCKSTEP_FUZZ_SECONDS");
     const char *replay = getenv("LOCKSTEP_FUZZ_SEED");
     uint64_t first = 0, done = 0;
-    report(); /* of a failed test before this one */
+    report(); /* for a test that failed before this one */
     watch();
     if (replay != NULL) {
         run_one(name, strtoull(replay, NULL, 10), round, argument);
@@ -71,7 +71,7 @@ uint64_t fuzz_run(const char *name, uint64_t rounds, fuzz_round *round, void *ar
     if (seconds != NULL && getrandom(&first, sizeof first, 0) != (ssize_t)sizeof first) {
         abort();
     }
-    first &= UINT64_MAX >> 8; /* readable, and far from an overflow */
+    first &= UINT64_MAX >> 8; /* a moderate number, far from an overflow */
     const double end = ls_clock_seconds() + (seconds != NULL ? strtod(seconds, NULL) : 0);
     for (; seconds != NULL ? ls_clock_seconds() < end : done < rounds; done++) {
         run_one(name, first + done, round, argument);
@@ -111,14 +111,14 @@ size_t fuzz_mutate(uint8_t *bytes, size_t size, size_t capacity) {
         case 0: /* cut */
             size = at;
             break;
-        case 1: /* a byte more */
+        case 1: /* insert a byte */
             if (size < capacity) {
                 memmove(bytes + at + 1, bytes + at, size - at);
                 bytes[at] = (uint8_t)fuzz_below(256);
                 size++;
             }
             break;
-        case 2: /* a number at an edge */
+        case 2: /* a number near a limit */
             if (size > 0) {
                 put_word(bytes, size, at);
             }

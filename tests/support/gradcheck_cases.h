@@ -1,6 +1,6 @@
 /*
- * The cases of the gradient-check table: calls that between them put every row of every family of operations on the
- * tape, over random shapes, broadcast and strided inputs in double precision. For tests that hold for every row.
+ * The cases of the gradient-check table. Together their calls record every operation of every family, over random
+ * shapes, with broadcast and strided inputs in double precision. For tests of properties that hold for every operation.
  */
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_CASES_H
 #define LS_TESTS_SUPPORT_GRADCHECK_CASES_H
@@ -113,7 +113,7 @@ FUNCTION(f_clone, ls_clone(x[0]))
 FUNCTION(f_contiguous, ls_contiguous(x[0]))
 FUNCTION(f_to, ls_to(ls_to(x[0], LS_F32), LS_F64))
 
-/* To another device and back. */
+/* Copies to another device and back. */
 static ls_tensor *f_to_device(ls_tensor **x, int count, void *user) {
     const char *own = ls_device_of(x[0]), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
     (void)count;
@@ -121,7 +121,7 @@ static ls_tensor *f_to_device(ls_tensor **x, int count, void *user) {
     return ls_tensor_to_device(ls_square(ls_tensor_to_device(x[0], other)), own);
 }
 
-/* Indices that repeat some positions and leave out others. */
+/* Makes indices that repeat some positions and omit others. */
 static ls_tensor *index_below(ls_shape shape, int64_t bound) {
     int64_t index[256];
     int64_t count = 1;
@@ -176,7 +176,7 @@ FUNCTION(f_rotary, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1), NULL
 FUNCTION(f_rotary_halves, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1),
                                     &(ls_rotary_options){.base = 5, .first = 3, .halves = true}))
 
-/* Every other key. */
+/* Attends to every other key. */
 static ls_tensor *f_attention_masked(ls_tensor **x, int count, void *user) {
     ls_tensor *mask = ls_gt(ls_sin(ls_mul(ls_arange(LS_SHAPE(ls_size(x[1], 0), ls_size(x[1], -2)), LS_F64), 3)), -0.2);
     (void)count;
@@ -217,7 +217,7 @@ static ls_tensor *recur(ls_recurrence kind, ls_tensor **x, int count, bool rever
     const int64_t gates = ls_recurrence_gates(kind);
     ls_tensor *wide = ls_repeat(x[0], LS_SHAPE(1, 1, gates)), *weight = ls_repeat(x[1], LS_SHAPE(gates, 1));
     ls_tensor *bias = count > 2 ? ls_repeat(x[2], LS_SHAPE(gates)) : NULL, *state = NULL;
-    for (int64_t i = 1; i < gates; i++) { /* gates that differ */
+    for (int64_t i = 1; i < gates; i++) { /* different gates */
         wide = ls_mul(wide, ls_cos(ls_arange(LS_SHAPE(ls_size(wide, 2)), LS_F64)));
         weight = ls_mul(weight, ls_sin(ls_add(ls_arange(LS_SHAPE(ls_size(weight, 0), 1), LS_F64), i)));
     }
@@ -286,7 +286,7 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
 #define CROSS_ENTROPY(reduction_)                                                                                      \
     ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 
-/* A class for every position of x but along its class axis. */
+/* Makes a class for every position of x, without its class axis. */
 static ls_tensor *classes_for(const ls_tensor *x) {
     ls_shape shape = ls_shape_of(x);
     for (int i = 1; i + 1 < shape.ndim; i++) {

@@ -1,10 +1,10 @@
 /*
- * One case of the gradient-check table and how it is run: its shapes are drawn, its leaves made, and what lies in their
- * memory in one of several ways is given to a check.
+ * Runs one case of the gradient-check table: draws its shapes, makes its leaves in one of several memory layouts, and
+ * passes them to a check.
  *
- * A case's shapes are variants divided by spaces, its inputs by commas, one character an axis: a small letter is a size
- * of 1 to 4 and a capital one of 2 to 4, drawn anew each time and the same wherever the letter stands; '1' is 1; "." is
- * a single number.
+ * A case's shapes are variants separated by spaces. The inputs of a variant are separated by commas, with one character
+ * per axis. A lower-case letter is a size from 1 to 4, a capital letter a size from 2 to 4; sizes are drawn again each
+ * time, and the same letter has the same size. '1' is 1. "." is a single number.
  */
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_TRIALS_H
 #define LS_TESTS_SUPPORT_GRADCHECK_TRIALS_H
@@ -21,11 +21,11 @@ typedef struct gradcheck_case {
     const char *name;
     ls_function function;
     const char *shapes;
-    double low, high; /* of the inputs' values; both 0: -1.5 to 1.5 */
+    double low, high; /* range of the inputs' values; if both are 0: -1.5 to 1.5 */
     ls_gradcheck_options options;
 } gradcheck_case;
 
-/* One drawing of a case: its leaves, and how its inputs lie in their memory. */
+/* One draw of a case: its leaves, and the memory layout of its inputs. */
 typedef struct trial {
     const gradcheck_case *row;
     const char *variant;
@@ -35,13 +35,13 @@ typedef struct trial {
     int count;
 } trial;
 
-/* A number that is the same in every run of the test. */
+/* Returns a number that is the same in every run of the test. */
 static double drawn(void) {
     static uint64_t index;
     return ls_random_uniform(20, 1, index++);
 }
 
-/* The leaf that, seen in the layout, has the given shape. */
+/* Returns the shape of the leaf that, viewed in the layout, has the given shape. */
 static ls_shape leaf_shape(ls_shape shape, int layout) {
     ls_shape leaf = shape;
     if (layout == 1) {
@@ -58,7 +58,7 @@ static ls_shape leaf_shape(ls_shape shape, int layout) {
     return leaf;
 }
 
-/* Dense; axes reversed; every second of the last axis; the middle of the first axis. */
+/* The layouts: dense; axes reversed; every second element of the last axis; the middle of the first axis. */
 static ls_tensor *in_layout(ls_tensor *leaf, int layout) {
     const int ndim = ls_ndim(leaf);
     if (ndim == 0 || layout == 0) {
@@ -83,7 +83,7 @@ static ls_tensor *run_trial(ls_tensor **leaves, int count, void *user) {
     return t->row->function(inputs, count, NULL);
 }
 
-/* Reads one variant's shapes; returns how many. */
+/* Reads the shapes of one variant, and returns their number. */
 static int read_shapes(const char *text, ls_shape *shapes) {
     int64_t size[128];
     for (int i = 0; i < 128; i++) {
@@ -116,7 +116,7 @@ static ls_tensor *drawn_leaf(ls_shape shape, const gradcheck_case *row) {
     return leaf;
 }
 
-/* Draws each variant of each case a few times and hands it, in a scope of its own, to `check`. */
+/* Draws each variant of each case a few times, and passes it to `check` in its own scope. */
 static void check_cases(const gradcheck_case *rows, size_t count, void (*check)(trial *t)) {
     for (size_t i = 0; i < count; i++) {
         for (const char *variant = rows[i].shapes; variant != NULL; variant = strchr(variant, ' ')) {

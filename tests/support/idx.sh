@@ -17,7 +17,7 @@ labels() {
     head -c "$1" /dev/zero | tr '\0' "\\$(printf '%03o' "$2")"
 }
 
-# mnist_folder NAME COUNT: a folder with so many samples to train on and 12, gzipped, to test on.
+# mnist_folder NAME COUNT: a folder with COUNT samples for training and 12 for testing, gzipped.
 mnist_folder() {
     mkdir "$1"
     images "$2" 28 28 >"$1/train-images-idx3-ubyte"

@@ -1,10 +1,10 @@
-/* For tests of metrics: what they had counted in the midst of an epoch. */
+/* For tests of metrics: their counts in the middle of an epoch. */
 #ifndef LS_TESTS_SUPPORT_KEPT_METRICS_H
 #define LS_TESTS_SUPPORT_KEPT_METRICS_H
 
 #include "train/trial.h"
 
-/* What metrics had counted behind some step: keep_state is the hook of it. */
+/* The counts of metrics after a step. keep_state is the hook that stores them. */
 typedef struct kept_state {
     int64_t after;
     ls_named tensors[LS_METRIC_LIMIT];

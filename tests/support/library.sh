@@ -1,12 +1,12 @@
-# What the scripts of backends gloo and nccl share: ranks that end in the midst of a collective. See library_inside.c.
+# Shared code of the scripts for backends gloo and nccl: ranks that end during a collective. See library_inside.c.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
 at_once=4 # the jobs in which a rank ends wait most of the time
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
 
-# inside CALL WHAT MILLISECONDS TIMEOUT: the launcher sees shells that go on when ranks end, and so leaves the others
-# alone: each finds out by itself.
+# inside CALL WHAT MILLISECONDS TIMEOUT: the launcher sees shells that continue when ranks end, and does not end the
+# others: each detects the death itself.
 inside() {
     launch run -n 3 sh -c '"$@"; [ $? != 137 ] || sleep 3; sleep 1; exit 1' sh "$programs/library_inside" "$@" </dev/null
 }
@@ -27,7 +27,7 @@ check_stopped() {
     check "$call, rank 1 is stopped: nothing is left" nobody_soon
 }
 
-# check_endings: of all calls, beside each other.
+# check_endings: all calls, in parallel.
 check_endings() {
     local call after
     for call in allreduce broadcast alltoall; do

@@ -25,7 +25,7 @@ ls_tensor *loss_bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reducti
     return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
 }
 
-/* A weight of each column for positive targets, and one of each sample. */
+/* With a weight per column for positive targets, and a weight per sample. */
 ls_tensor *loss_weighted_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     const ls_bce_with_logits_options options = {.reduction = reduction,
                                                 .pos_weight = class_weights(ls_dtype_of(x)),
@@ -121,7 +121,7 @@ ls_tensor *loss_two(const loss_case *c, const sample_batch *b) {
     return ls_add(loss_of_classes(c, b), ls_mul(second, 0.3));
 }
 
-/* More than the ranks tell each other at once. */
+/* More losses than the ranks exchange at once. */
 static ls_tensor *twenty_losses(const loss_case *c, const sample_batch *b) {
     ls_tensor *loss = loss_of_classes(c, b);
     for (int i = 0; i < 20; i++) {
@@ -141,7 +141,7 @@ static ls_tensor *in_half(const loss_case *c, const sample_batch *b) {
     return ls_to(ls_mean(ls_to(loss_difference(b), LS_F64)), LS_F32);
 }
 
-/* Another number beside the loss, which nobody trains by, may be anything. */
+/* A metric next to the loss may be any function of the batch, because training does not use it. */
 static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
     ls_tensor *loss = mean_by_hand(c, b);
     (void)ls_sqrt(ls_mean(loss_difference(b)));

@@ -1,5 +1,7 @@
-/* Losses for tests of training: those of the library with every reduction and option, and those that a program makes
- * itself of sums and means, alone and several together. */
+/*
+ * Losses for tests of training: the library's losses with every reduction and option, and custom losses made of sums
+ * and means, single and combined.
+ */
 #ifndef LS_TESTS_SUPPORT_LOSS_CASES_H
 #define LS_TESTS_SUPPORT_LOSS_CASES_H
 
@@ -8,7 +10,7 @@
 
 enum { LOSS_WIDTH = 5, LOSS_LENGTH = 3, LOSS_IGNORED = 3 };
 
-/* What a loss is made of. */
+/* The inputs of a loss. */
 typedef struct sample_batch {
     ls_tensor *output; /* [n, LOSS_WIDTH * LOSS_LENGTH] */
     ls_tensor *target; /* [n, LOSS_WIDTH], from 0.05 to 0.95 */
@@ -21,7 +23,7 @@ typedef struct loss_case {
     ls_tensor *(*make)(const struct loss_case *c, const sample_batch *b);
     ls_tensor *(*function)(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
     ls_loss_reduction reduction;
-    bool then_mean; /* LS_LOSS_NONE: take the mean of it, else the sum */
+    bool then_mean; /* LS_LOSS_NONE: reduce by the mean, otherwise by the sum */
     bool weighted;
     bool ignore;
     double smoothing;
@@ -29,20 +31,22 @@ typedef struct loss_case {
     bool long_; /* [n, classes, length] */
 } loss_case;
 
-/* Makers of cases: the case's function of outputs and targets, */
+/* Makers of cases: apply the case's function to outputs and targets; */
 ls_tensor *loss_elementwise(const loss_case *c, const sample_batch *b);
-/* cross entropy or nll, with the case's options, */
+/* cross entropy or nll with the case's options; */
 ls_tensor *loss_of_classes(const loss_case *c, const sample_batch *b);
-/* a mean and the decay of a parameter, */
+/* a mean plus the decay of a parameter; */
 ls_tensor *loss_with_decay(const loss_case *c, const sample_batch *b);
-/* and loss_of_classes with another loss. */
+/* loss_of_classes plus another loss. */
 ls_tensor *loss_two(const loss_case *c, const sample_batch *b);
 
-/* Squared differences of outputs and targets, before any reduction. */
+/* Squared differences of outputs and targets, not reduced. */
 ls_tensor *loss_difference(const sample_batch *b);
 
-/* Functions of elementwise cases. The first is far from its minimum, where the gradient is not what is left of large
- * numbers. */
+/*
+ * Functions of elementwise cases. The first is far from its minimum, so that its gradient is not a small difference of
+ * large numbers.
+ */
 ls_tensor *loss_far_mse(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
@@ -51,7 +55,7 @@ ls_tensor *loss_weighted_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction 
 ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_probabilities(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 
-/* Losses that a program makes itself. */
+/* Custom losses. */
 extern const loss_case loss_own_cases[];
 extern const size_t loss_own_count;
 

@@ -1,5 +1,5 @@
-# Two machines for a script of tests/shell, made of network namespaces joined by a cable (a veth pair): include this after
-# checks.sh. Needs the right to make namespaces; a script that may not is skipped, saying so.
+# Two machines for a script of tests/shell, simulated by network namespaces joined by a cable (a veth pair): include
+# this after checks.sh. Needs permission to make namespaces; otherwise the script is skipped, with a message.
 a=lockstep-a-$$
 b=lockstep-b-$$
 clean_up() {
@@ -27,7 +27,7 @@ cable_works() {
     ip -n "$a" link show cable | grep -q LOWER_UP && ip -n "$b" link show cable | grep -q LOWER_UP
 }
 
-# After a cut (`ip -n "$a" link set cable down`): the cable works again, and nobody remembers that it did not.
+# After a cut (`ip -n "$a" link set cable down`): restores the cable, and removes failed neighbor entries.
 mend() {
     ip -n "$a" link set cable up
     await cable_works

@@ -1,5 +1,5 @@
-# What the scripts of backend mpi share: jobs under the MPI libraries that the arguments of a script name (openmpi, mpich),
-# as far as they are installed.
+# Shared code of the scripts for backend mpi: jobs under the MPI libraries in the script's arguments (openmpi, mpich),
+# if they are installed.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
@@ -7,7 +7,7 @@ export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
 at_once=4 # mpirun and the ranks of these tests wait most of the time
 
-# Which programs of this script's run, and where their threads wait: of a job that hangs, before it is ended.
+# For a hanging job, before it is killed: lists the programs of this script, and where their threads wait.
 running() {
     local pid thread
     for pid in $(marked); do
@@ -19,7 +19,7 @@ running() {
     done
 }
 
-# Whether a rank of the job is there: another process than the launcher's.
+# Whether a rank of the job exists: a process other than the launcher.
 has_ranks() {
     local pid
     for pid in $(marked); do
@@ -43,14 +43,14 @@ run_job() {
     [ "$status" != 124 ] || cat hung >>err 2>/dev/null
 }
 
-# mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status. A job of
-# Open MPI has hung, once in thousands, without a word: where no rank is there, the launcher gets a second chance.
+# mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status. About once in
+# thousands, a job of Open MPI hangs silently: if it has no rank, the launcher gets a second chance.
 mpi() {
     local flavour=$1 ranks=$2 options=()
     shift 2
-    # Open MPI starts nothing as root, and no more ranks than cores, unless told; its own files are in TMPDIR.
-    # When a rank fails it would give the others a second to end; and it would yield in each look for messages, which
-    # beside a busy program costs a slice of the scheduler each time.
+    # Open MPI starts nothing as root, and at most as many ranks as cores, unless told otherwise; its own files are in
+    # TMPDIR. By default, it gives the other ranks a second to end when one fails, and yields in each poll for messages,
+    # which costs a time slice of the scheduler each time if another program is busy.
     [ "$flavour" = mpich ] ||
         options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0 --mca mpi_yield_when_idle 0)
     run_job "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@"
@@ -61,7 +61,7 @@ mpi() {
     fi
 }
 
-# build NAME...: programs NAME.c of this folder against the library of the build, without MPI.
+# build NAME...: compiles programs NAME.c of this folder with the library of the build, without MPI.
 build() {
     local name
     for name in "$@"; do
@@ -75,7 +75,8 @@ mpi_builds() {
         -Wl,-rpath,"$LS_BUILD/lib"
 }
 
-# each_flavour FLAVOUR...: calls check_flavour, which the script defines, for those that are here; the others in $missing.
+# each_flavour FLAVOUR...: calls check_flavour, which the script defines, for the installed libraries; the others are in
+# $missing.
 missing=()
 each_flavour() {
     local flavour
@@ -91,7 +92,7 @@ each_flavour() {
     done
 }
 
-# Ends the script, as skipped where a flavour was missing.
+# Ends the script, as skipped if a flavour was missing.
 finish_flavours() {
     [ ${#missing[@]} != 0 ] || finish
     printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"

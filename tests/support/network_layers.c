@@ -1,9 +1,9 @@
-/* The modules of the lines of networks.txt. */
+/* Makes the modules for the lines of networks.txt. */
 #include "tests/support/elements.h"
 #include "tests/support/networks.h"
 #include "tests/support/unit.h"
 
-/* Where a line stands. */
+/* A position in a network. */
 typedef struct place {
     const network *one;
     int line;
@@ -210,17 +210,17 @@ static ls_module *final_new(void) {
     return ls_nn_function("Final", final_of, NULL);
 }
 
-/* ---- layers of several inputs: a module that has the others ------------------------------------------------------ */
+/* ---- layers of several inputs: a module that holds the other inputs ---------------------------------------------- */
 
 typedef struct given_state {
     ls_module *of;
-    ls_tensor *parameters[2]; /* keys; or states that a recurrent layer begins with */
+    ls_tensor *parameters[2]; /* keys; or the initial states of a recurrent layer */
     int parameter_count;
     bool masked, lengths, last, time_first;
     place at;
 } given_state;
 
-/* 0 where nobody attends, never at the first key. */
+/* Makes a mask with 0 for masked keys; the first key is never masked. */
 static ls_tensor *key_mask(const given_state *state, const ls_tensor *keys) {
     ls_tensor *mask = ls_empty(LS_SHAPE(ls_size(keys, 0), ls_size(keys, 1)), LS_U8);
     uint8_t *values = elements(mask);
@@ -386,7 +386,7 @@ static const struct {
     {"gru", make_recurrent},
 };
 
-/* NULL where there is none of the name. */
+/* Returns NULL if the name is unknown. */
 static ls_module *make_layer(network_words *words, place at) {
     for (size_t i = 0; i < sizeof plain_layers / sizeof plain_layers[0]; i++) {
         if (strcmp(plain_layers[i].name, words->name) == 0) {
@@ -411,7 +411,7 @@ static ls_module *layer_of(place at) {
     return module;
 }
 
-/* The layers from line *line on, behind whose "end", or at whose loss, it then is. */
+/* Makes the layers from line *line on. Afterwards *line is after the matching "end", or at the loss. */
 static ls_module *sequence_of(const network *one, ls_dtype dtype, int *line, const char **failed) {
     ls_module *layers[NETWORK_LINES];
     int count = 0;

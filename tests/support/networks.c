@@ -1,4 +1,4 @@
-/* Reading networks.txt, and the numbers that its script and the test have in common. */
+/* Reads networks.txt, and computes the numbers that its script and the test share. */
 #include "tests/support/networks.h"
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
@@ -20,7 +20,7 @@ static double next_number(char **at, const char *line) {
     return number;
 }
 
-/* "is LOSS", "d LENGTH A B C", "d 0" or "b LENGTH A B C". */
+/* Reads "is LOSS", "d LENGTH A B C", "d 0" or "b LENGTH A B C". */
 static void read_values(char *line, network *one) {
     char *at = strchr(line, ' ');
     if (line[0] == 'i') {
@@ -38,7 +38,7 @@ static void read_values(char *line, network *one) {
     }
 }
 
-/* The next line without its end; false at the end of the file. */
+/* Reads the next line without its newline. Returns false at the end of the file. */
 static bool read_line(FILE *file, char line[NETWORK_LINE]) {
     if (fgets(line, NETWORK_LINE, file) == NULL) {
         return false;

@@ -1,6 +1,6 @@
 /*
- * Networks of tests/fixtures/networks.txt (its script says what the lines mean): reading them, their numbers, and the
- * modules of their lines.
+ * The networks of tests/fixtures/networks.txt (its script describes the lines): reads them, computes their numbers, and
+ * makes the modules of their lines.
  */
 #ifndef LS_TESTS_SUPPORT_NETWORKS_H
 #define LS_TESTS_SUPPORT_NETWORKS_H
@@ -11,9 +11,9 @@
 
 enum { NETWORK_LINES = 32, NETWORK_LINE = 128, NETWORK_TENSORS = 20, NETWORK_PRODUCTS = 3, NETWORK_WORDS = 16 };
 
-/* Numbers of the tensors that are neither the input, a parameter nor a buffer. */
+/* Indices of the tensors other than the input, parameters and buffers. */
 enum {
-    NETWORK_LAYER = 500, /* and the number of its line: a mask or lengths */
+    NETWORK_LAYER = 500, /* plus the line number: a mask or lengths */
     NETWORK_TARGET = 600,
     NETWORK_CLASS_WEIGHT,
     NETWORK_ELEMENT_WEIGHT,
@@ -21,36 +21,38 @@ enum {
     NETWORK_VECTOR = 1000
 };
 
-/* What PyTorch has of a gradient, or of a buffer afterwards. */
+/* PyTorch's values of a gradient, or of a buffer after the step. */
 typedef struct network_tensor {
     bool is_buffer;
-    double length; /* 0: of nothing but rounding */
+    double length; /* 0: zero except for rounding */
     double products[NETWORK_PRODUCTS];
 } network_tensor;
 
 typedef struct network {
     int number;
-    int line_count; /* the input's, those of the layers, the loss's */
+    int line_count; /* lines of the input, the layers and the loss */
     char lines[NETWORK_LINES][NETWORK_LINE];
     double loss;
     int tensor_count;
     network_tensor tensors[NETWORK_TENSORS];
 } network;
 
-/* The next of the file, whose number must be `number`; false at the end of the file. Fails the test at a line that is
- * not known. */
+/*
+ * Reads the next network, which must have this number. Returns false at the end of the file. Fails the test at an
+ * unknown line.
+ */
 bool network_read(FILE *file, int number, network *one);
 
-/* Prints its number and lines, and what is the matter. */
+/* Prints the network's number and lines, and the error. */
 void network_print(const network *one, const char *what);
 
-/* Element `element` of tensor `tensor`, in [-1, 1). */
+/* Returns element `element` of tensor `tensor`, in [-1, 1). */
 double network_value(int number, int tensor, int64_t element);
-/* Sets the elements of a floating tensor to that times `scale` plus `shift`. */
+/* Sets the elements of a floating-point tensor to network_value times `scale` plus `shift`. */
 void network_fill(ls_tensor *tensor, int number, int index, double scale, double shift);
-/* A tensor of such values. */
+/* Makes a tensor of these values. */
 ls_tensor *network_tensor_of(int number, int index, ls_shape shape, ls_dtype dtype, double scale, double shift);
-/* One of i64, from 0 to `count` - 1. */
+/* Makes an i64 tensor with values from 0 to `count` - 1. */
 ls_tensor *network_below(int number, int index, ls_shape shape, int64_t count);
 
 /* A line: its name, then words "KEY=VALUE" or "KEY". */
@@ -63,22 +65,22 @@ typedef struct network_words {
     } word[NETWORK_WORDS];
 } network_words;
 
-/* False where it is none. */
+/* Returns false if the line has another form. */
 bool network_words_read(const char *line, network_words *words);
-/* The value of the word, "" of one without, lent; NULL where there is no such word. */
+/* Returns the value of the word, "" if it has no value, NULL if there is no such word. The pointer is borrowed. */
 const char *network_text(network_words *words, const char *key);
-/* Whether there is such a word, without a value. */
+/* Returns whether the word exists without a value. */
 bool network_flag(network_words *words, const char *key);
-/* The number behind it; `otherwise` where there is no such word. */
+/* Returns the number of the word, or `otherwise` if there is no such word. */
 double network_number(network_words *words, const char *key, double otherwise);
-/* The whole numbers behind it, with commas between; none where there is no such word. */
+/* Returns the word's comma-separated integers, none if there is no such word. */
 ls_shape network_shape(network_words *words, const char *key);
-/* Whether all words were asked for. */
+/* Returns whether all words were used. */
 bool network_all_used(const network_words *words);
 
-/* The module of all layers of the network; NULL with the line in *failed where one is not known or not made. */
+/* Makes a module of all layers of the network. Returns NULL with the line in *failed if a line is unknown or fails. */
 ls_module *network_module(const network *one, ls_dtype dtype, const char **failed);
-/* Whether its layers have f64: a table of rows (Embedding) has f32 alone. */
+/* Returns whether the layers support f64: a table of rows (Embedding) is only f32. */
 bool network_has_f64(const network *one);
 
 #endif

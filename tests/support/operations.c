@@ -87,7 +87,7 @@ ls_tensor *wave(ls_shape shape, int salt) {
     return tensor;
 }
 
-/* Compares from value `at` on; returns where the next part begins. */
+/* Compares from value `at` on. Returns the position of the next part. */
 static int check_part(const fixture *expected, int at, const char *what, const ls_tensor *part) {
     if (part == NULL) {
         fail_msg("%s: no %s: %s", expected->name, what, ls_error_message());
@@ -129,7 +129,7 @@ void check_against(const fixture *first, const char *name, ls_tensor *result, ls
 }
 
 void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words) {
-    if (result != NULL && strcmp(ls_device_of(result), "cpu") != 0) { /* a kernel's own error is told later */
+    if (result != NULL && strcmp(ls_device_of(result), "cpu") != 0) { /* kernels report errors later */
         const char *said = strstr(words, ": ");
         words = said != NULL ? said + 2 : words;
         assert_int_equal(ls_device_wait(ls_device_of(result)), status);

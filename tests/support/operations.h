@@ -1,7 +1,7 @@
 /*
- * What tests of operations share: values that PyTorch computed, the check of an operation against them, and the check
- * of a refusal. A file of fixtures has lines "NAME COUNT", each followed by so many numbers; the scripts beside the
- * files make them.
+ * Shared code of tests of operations: values computed by PyTorch, the comparison of an operation with them, and the
+ * check of a refusal. A file of fixtures has lines "NAME COUNT", each followed by COUNT numbers. The scripts in the
+ * same folder generate them.
  */
 #ifndef LS_TESTS_SUPPORT_OPERATIONS_H
 #define LS_TESTS_SUPPORT_OPERATIONS_H
@@ -16,41 +16,48 @@ typedef struct fixture {
     struct fixture *next;
 } fixture;
 
-/* All fixtures of tests/fixtures/FILE; fails the test when it cannot be read. */
+/* Loads all fixtures of tests/fixtures/FILE. Fails the test if it cannot be read. */
 fixture *fixtures_load(const char *file);
 void fixtures_free(fixture *first);
 
-/* Those of operations.txt, there between the two that a group of cmocka tests begins and ends with. */
+/* The fixtures of operations.txt, loaded by the setup and freed by the teardown of a group of cmocka tests. */
 extern fixture *fixtures;
 int fixtures_begin(void **state);
 int fixtures_end(void **state);
 
-/* The one of that name; fails the test when there is none. */
+/* Returns the fixture with this name. Fails the test if it is missing. */
 const fixture *fixture_find(const fixture *first, const char *name);
 
-/* An f64 tensor whose element i is low + (high - low) (1 + sin(1.37 salt + 0.73 i)) / 2: the scripts' wave. */
+/*
+ * Makes an f64 tensor whose element i is low + (high - low) (1 + sin(1.37 salt + 0.73 i)) / 2: the wave of the scripts.
+ */
 ls_tensor *wave_between(ls_shape shape, int salt, double low, double high);
 
-/* The same from -2 to 2, as a leaf that wants a gradient. */
+/* Makes a wave from -2 to 2, as a leaf that requires a gradient. */
 ls_tensor *wave(ls_shape shape, int salt);
 
 /*
- * Fails the test unless `result`, then the gradients of the inputs of sum(result * wave(result's shape, 99)), then
- * `extra` (may be NULL) are, one after the other, the values of the fixture.
+ * Fails the test unless the fixture contains, in this order, the values of `result`, of the gradients of the inputs of
+ * sum(result * wave(result's shape, 99)), and of `extra` (may be NULL).
  */
 void check_against(const fixture *first, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
                    ls_tensor *const *extra, int extra_count);
 
-/* Fails the test unless the tensor has this shape and dtype and, in row-major order, these values (to 1e-6 relative, or
- * what its dtype can tell apart); NaN is equal to NaN. */
+/*
+ * Fails the test unless the tensor has this shape and dtype and, in row-major order, these values (to a relative 1e-6,
+ * or the precision of its dtype). NaN equals NaN.
+ */
 void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const double *values);
 
-/* An f64 leaf that wants a gradient. */
+/* Makes an f64 leaf that requires a gradient. */
 ls_tensor *leaf_from(ls_shape shape, const double *values);
 
-/* Ends `scope`, in which `result` was to be refused: its first failure is `status` with `words` in the message. */
+/*
+ * Ends `scope`, in which `result` must have been refused: the scope's first failure is `status` with `words` in its
+ * message.
+ */
 void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
-/* check_refused(result, status, words) does so in a scope of its own. */
+/* check_refused(result, status, words) does so in its own scope. */
 #define check_refused(...)                                                                                             \
     do {                                                                                                               \
         ls_scope *refusal = ls_scope_begin();                                                                          \

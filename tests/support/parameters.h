@@ -1,7 +1,4 @@
-/*
- * For tests of optimizers: a model that is only its parameters, of several sizes, and the gradients that steps give
- * them.
- */
+/* For tests of optimizers: a model that consists of parameters of several sizes, and the gradients for each step. */
 #ifndef LS_TESTS_SUPPORT_PARAMETERS_H
 #define LS_TESTS_SUPPORT_PARAMETERS_H
 
@@ -18,7 +15,7 @@ static inline ls_tensor *parameters_forward(ls_module *self, ls_tensor *input) {
     return input;
 }
 
-/* Number `at` of parameter `index` starts as a function of both. */
+/* The initial value of element `at` of parameter `index` is a function of both. */
 static inline ls_module *make_model(ls_dtype dtype) {
     static const ls_module_type type = {.name = "Numbers", .forward = parameters_forward};
     static const char *const names[PARAMETERS] = {"a", "b", "c", "d", "e"};
@@ -36,13 +33,13 @@ static inline ls_module *make_model(ls_dtype dtype) {
     return model;
 }
 
-/* The gradient that step `step` gives the number. */
+/* Returns the gradient of the element in step `step`. */
 static inline double gradient_at(ls_dtype dtype, int step, int index, int64_t at) {
     const double number = ls_random_normal(2, (uint64_t)(step * PARAMETERS + index), (uint64_t)at);
     return dtype == LS_F32 ? (double)(float)number : number;
 }
 
-/* Goes backwards from the sum of parameter times gradient, which has just that gradient. */
+/* Runs backward from the sum of parameter times gradient, whose gradient is exactly this gradient. */
 static inline void give_gradient(ls_tensor *parameter, int step, int index) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *gradient = ls_empty(ls_shape_of(parameter), ls_dtype_of(parameter));

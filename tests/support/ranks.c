@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Large buffers come and go: without this each has fresh pages, which takes a third of the time of some tests. */
+/*
+ * Keeps freed memory in the process. Large buffers are allocated and freed often; fresh pages for each would take a
+ * third of the time of some tests.
+ */
 static void keep_memory(void) {
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);

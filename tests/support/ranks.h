@@ -3,10 +3,11 @@
  *
  *     ls_status rank_test(ls_comm *world);
  *
- * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes;
- * `PROGRAM --threads 1,2,3,4,5` runs it as so many threads of one process, one count after the other.
- * With LOCKSTEP_TEST_ANY_ORDER set, reductions may have any order (ls_comm_set_any_order), and sums of the references
- * are exact.
+ * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes. `PROGRAM
+ * --threads 1,2,3,4,5` runs it as threads of one process, with each of these numbers in turn.
+ *
+ * With LOCKSTEP_TEST_ANY_ORDER set, reductions may have any order (ls_comm_set_any_order), and the sums of the
+ * references are exact.
  */
 #ifndef LS_TESTS_SUPPORT_RANKS_H
 #define LS_TESTS_SUPPORT_RANKS_H
@@ -19,7 +20,7 @@
 
 ls_status rank_test(ls_comm *world);
 
-/* Fails the test on this rank, naming the place and the expression. */
+/* Fails the test on this rank, with the location and the expression. */
 #define LS_CHECK(condition)                                                                                            \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \

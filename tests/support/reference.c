@@ -6,7 +6,7 @@
 
 #include "base/float16.h"
 
-/* One element as its widest type. */
+/* One element in the widest type of its kind. */
 typedef struct element {
     double real;
     int64_t whole;
@@ -40,7 +40,7 @@ size_t reference_width(ls_dtype dtype, ls_reduction reduction) {
 }
 
 static bool sums_are_exact(void) {
-    static atomic_int known; /* 1 + the answer: getenv for every element would take longer than the rest */
+    static atomic_int known; /* 1 + the answer: getenv for every element would be slow */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (answer == 0) {
         answer = getenv("LOCKSTEP_TEST_ANY_ORDER") == NULL ? 1 : 2;
@@ -58,7 +58,7 @@ static element given(const reference *r, int rank, size_t i) {
     }
     e.real = (double)e.whole;
     if (r->dtype == LS_F32 || r->dtype == LS_F64) {
-        e.real *= sums_are_exact() ? 1 : 1.1; /* sums that depend on their order */
+        e.real *= sums_are_exact() ? 1 : 1.1; /* 1.1 makes sums depend on their order */
     }
     return e;
 }
@@ -80,7 +80,7 @@ static void store(ls_dtype dtype, void *at, element e, bool pair) {
     }
 }
 
-/* A double rounded as the accumulator of the dtype is. */
+/* Rounds a double to the precision of the dtype's accumulator. */
 static double rounded(ls_dtype dtype, double value) {
     return dtype == LS_F64 ? value : (double)(float)value;
 }
@@ -131,7 +131,7 @@ static element combine(ls_dtype dtype, ls_reduction reduction, element a, elemen
     }
 }
 
-/* Ranks [first, first + count) along the documented tree. */
+/* Reduces ranks [first, first + count) along the documented tree. */
 static element tree(const reference *r, int first, int count, size_t i) {
     if (count == 1) {
         element e = given(r, first, i);

@@ -1,6 +1,6 @@
 /*
- * For rank tests of checkpoints: a folder that all ranks see, trainings that write checkpoints there and go on from
- * them, and what two trainings must have in common to the bit.
+ * For rank tests of checkpoints: a folder shared by all ranks, trainings that write checkpoints there and resume from
+ * them, and the comparison of two trainings bit by bit.
  */
 #ifndef LS_TESTS_SUPPORT_RESUMED_H
 #define LS_TESTS_SUPPORT_RESUMED_H
@@ -58,7 +58,7 @@ static inline ls_status remove_scratch(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Lent until the next call. */
+/* The path is valid until the next call. */
 static inline const char *in_scratch(const char *name) {
     static _Thread_local char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", scratch, name);
@@ -89,14 +89,14 @@ static inline ls_dataset *make_dataset(int set, int64_t count) {
     return ls_tensor_dataset(input, target);
 }
 
-/* A callback that counts what has passed, and does something at a step. */
+/* A callback that counts samples, and acts at certain steps. */
 typedef struct watcher {
     ls_comm *comm;
-    double seen[EPOCHS * SAMPLES]; /* a number of the samples of each step, of all ranks */
+    double seen[EPOCHS * SAMPLES]; /* a number for the samples of each step, of all ranks */
     int64_t signal_at, save_at;    /* 0: never */
-    int64_t stop_at;               /* likewise; by the last rank alone */
-    int64_t spoil_at;              /* the folder of checkpoints goes */
-    const char *awaited;           /* training ends when this is there; NULL: nothing is */
+    int64_t stop_at;               /* the same, but only on the last rank */
+    int64_t spoil_at;              /* the step at which the folder of checkpoints is removed */
+    const char *awaited;           /* training ends when this file exists; NULL: ignored */
     uint64_t began;
     double steps; /* its state */
     ls_named lent;
@@ -155,7 +155,9 @@ typedef struct training {
     watcher watcher;
 } training;
 
-/* How a model is cut over the ranks: the latter two are; HALF is PLAIN in f16. */
+/*
+ * How a model is sharded over the ranks: DIVIDED and PIPELINE shard it, the others replicate it. HALF is PLAIN in f16.
+ */
 typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE } cut;
 
 typedef struct plan {
@@ -177,7 +179,7 @@ static inline ls_module *make_model(ls_comm *comm, cut how) {
         return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
-    if (how == PLAIN || how == HALF) { /* gradients are weighed by the shares of the first batch that a module saw */
+    if (how == PLAIN || how == HALF) { /* gradients are scaled by the shares of the first batch that a module saw */
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
                                 NULL);
     }
@@ -319,7 +321,7 @@ static inline ls_status train(ls_comm *comm, const plan *how, outcome *is) {
     return LS_OK;
 }
 
-/* A run goes on from the checkpoint, a fresh one or one that has trained already. */
+/* Resumes from the checkpoint, in a fresh run or in a run that has already trained. */
 static inline ls_status goes_on_from(ls_comm *comm, const plan *how, bool fresh, const char *checkpoint,
                                      const outcome *want) {
     training t;

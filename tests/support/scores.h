@@ -1,6 +1,4 @@
-/*
- * For tests of metrics: outputs and targets as tests/fixtures/make_metrics.py makes them, and trials that measure them.
- */
+/* For tests of metrics: the outputs and targets of tests/fixtures/make_metrics.py, and trials that measure them. */
 #ifndef LS_TESTS_SUPPORT_SCORES_H
 #define LS_TESTS_SUPPORT_SCORES_H
 
@@ -10,14 +8,14 @@
 
 enum { SCORE_STEPS = 9973 };
 
-/* Number i of 0 to limit - 1, looks random. */
+/* Returns pseudorandom number i in [0, limit - 1]. */
 static inline int64_t score_digit(uint32_t salt, int64_t i, uint32_t limit) {
     uint32_t x = (uint32_t)i * UINT32_C(2654435761) + salt * UINT32_C(40503) + 12345;
     x = (x ^ x >> 15) * UINT32_C(2246822519);
     return (x ^ x >> 13) % limit;
 }
 
-/* Numbers from -1 to 1; of few steps many are equal. */
+/* Makes numbers from -1 to 1. With few steps, many are equal. */
 static inline ls_tensor *scores_of_steps(uint32_t salt, ls_shape shape, uint32_t steps) {
     ls_tensor *scores = ls_empty(shape, LS_F64);
     for (int64_t i = 0; i < ls_numel(scores); i++) {
@@ -43,7 +41,7 @@ static inline ls_tensor *as_it_is(ls_tensor *x, void *user) {
     return x;
 }
 
-/* For outputs that are only measured. */
+/* A criterion for outputs that are only measured. */
 static inline ls_tensor *mean_of_outputs(ls_tensor *output, ls_tensor *target, void *user) {
     (void)target;
     (void)user;

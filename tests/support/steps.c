@@ -13,14 +13,14 @@
 #define MOST_SHIFT 64
 #define GAP        3
 
-/* What is true of a call. */
+/* Properties of a call. */
 typedef struct nature {
     const char *name;
     bool reduces;
-    bool to_root;   /* the root alone receives */
-    bool from_root; /* the root alone sends */
-    bool cuts;      /* each rank is sent a part of its own */
-    bool assembles; /* what comes from each rank is a part */
+    bool to_root;   /* only the root receives */
+    bool from_root; /* only the root sends */
+    bool cuts;      /* each rank is sent its own part */
+    bool assembles; /* the parts from all ranks are assembled */
     bool varies;    /* counts per rank */
 } nature;
 
@@ -55,10 +55,11 @@ bool step_varies(step_call call) {
     return natures[call].varies;
 }
 
-/* ---- who sends how much to whom ------------------------------------------------------------------------------------
- */
+/* ---- counts per pair of ranks ------------------------------------------------------------------------------------ */
 
-/* How much one rank gives another where that varies: nothing, all or something between. */
+/*
+ * Returns how many elements one rank sends to another, in calls with counts per rank: none, all or a number in between.
+ */
 static size_t varied(const step *s, int from, int to) {
     const uint64_t random = reference_mix(s->seed ^ (uint64_t)(from * 64 + to + 5));
     switch (random % 4) {
@@ -85,7 +86,7 @@ size_t step_piece(const step *s, int from, int to) {
     return by_both ? varied(s, from, to) : varied(s, n->cuts ? to : from, 0);
 }
 
-/* Parts that follow each other or, with gaps, lie apart in reverse order. */
+/* Lays out parts one after the other or, with gaps, apart and in reverse order. */
 static void lay_out(const step *s, step_parts *parts) {
     const int size = ls_comm_size(s->comm);
     const bool gaps = s->gaps && step_varies(s->call) && !step_reduces(s->call);
@@ -98,7 +99,7 @@ static void lay_out(const step *s, step_parts *parts) {
     parts->elements = at;
 }
 
-/* What this rank has to send. */
+/* Lays out the data that this rank sends. */
 static void lay_out_sent(step *s) {
     const nature *n = &natures[s->call];
     const int rank = ls_comm_rank(s->comm);
@@ -119,7 +120,7 @@ static void lay_out_sent(step *s) {
     }
 }
 
-/* What this rank is to receive. */
+/* Lays out the data that this rank receives. */
 static void lay_out_received(step *s) {
     const nature *n = &natures[s->call];
     const int rank = ls_comm_rank(s->comm);
@@ -151,7 +152,7 @@ size_t step_room(int ranks, size_t count, size_t width) {
     return 2 * side * width + 3 * GUARD + 2 * MOST_SHIFT;
 }
 
-/* Where the one buffer of a call in place is that of the larger side: what is sent, or what is received. */
+/* Returns whether the one buffer of a call in place is the send buffer; otherwise it is the receive buffer. */
 static bool receives_into_sent(const step *s) {
     return s->call == STEP_BROADCAST || s->call == STEP_ALLREDUCE || s->call == STEP_REDUCE ||
            s->call == STEP_REDUCE_SCATTER || s->call == STEP_REDUCE_SCATTERV || s->call == STEP_SCATTER ||
@@ -165,7 +166,7 @@ static bool is_in_place(const step *s) {
            (s->in_place && has_both && (receives_into_sent(s) || s->call == STEP_GATHER || s->call == STEP_ALLGATHER));
 }
 
-/* Where this rank's buffers are in its block. */
+/* Determines the positions of this rank's buffers in its block. */
 static ls_status place_buffers(step *s) {
     const size_t width = width_of(s);
     const int rank = ls_comm_rank(s->comm);
@@ -209,7 +210,7 @@ static void write_sent(const step *s) {
     }
 }
 
-/* Writes into the image what this rank must receive. */
+/* Writes the data that this rank must receive into the image. */
 static void write_received(const step *s) {
     const nature *n = &natures[s->call];
     const int rank = ls_comm_rank(s->comm);
@@ -236,7 +237,7 @@ static ls_status begin_message(step *s, ls_work **work) {
     const int rank = ls_comm_rank(s->comm);
     const int size = ls_comm_size(s->comm);
     const bool ring = s->call == STEP_RING;
-    if (ring || rank == s->root) { /* whoever also receives must not wait for its own message to be taken */
+    if (ring || rank == s->root) { /* a rank that also receives must not wait until its own message is received */
         const int to = ring ? (rank + s->root) % size : s->other;
         LS_TRY(ls_comm_send(s->comm, s->send, s->count, s->dtype, to, s->tag,
                             ring || to == rank || s->later ? &s->works[1] : NULL));
@@ -299,8 +300,10 @@ static ls_status make(step *s, ls_work **work) {
     }
 }
 
-/* With LOCKSTEP_TEST_STREAM=1 a backend that takes memory of devices is given such a call: to the test double of NCCL
- * (tests/nccl_double) this memory is a GPU's. */
+/*
+ * With LOCKSTEP_TEST_STREAM=1, a backend that accepts device memory gets the call with a stream: NCCL's test double
+ * (tests/nccl_double) treats this memory as a GPU's.
+ */
 ls_status step_make(step *s, ls_work **work) {
     const bool collective = s->call != STEP_BARRIER && s->call != STEP_MESSAGE && s->call != STEP_RING;
     const bool on_device = getenv("LOCKSTEP_TEST_STREAM") != NULL && collective &&
@@ -351,7 +354,7 @@ void step_expect_nothing(step *s) {
     memcpy(s->image, s->block, s->bytes);
 }
 
-/* The failure of a call, with the step it was. */
+/* Adds the description of the step to the failure of a call. */
 static ls_status fail_as(const step *s, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
@@ -363,7 +366,7 @@ ls_status step_begin(step *s) {
     return fail_as(s, step_make(s, s->later ? &s->works[0] : NULL));
 }
 
-/* The first byte that is not what it must be. */
+/* Reports the first byte that differs from the expected byte. */
 static ls_status fail_memory_differs(const step *s) {
     char text[160];
     size_t at = 0;

@@ -1,6 +1,6 @@
 /*
- * One call of a test, on every rank: its buffers with what is sent, the call itself, and a look at everything around
- * them when it has ended. All ranks describe the same step; what each must receive follows from that
+ * One call of a test, on every rank: its buffers with the data to send, the call itself, and a check of the buffers and
+ * the memory around them afterwards. All ranks describe the same step; the data that each must receive follows from it
  * (support/reference.h). The conformance list and the random programs are sequences of steps.
  */
 #ifndef LS_TESTS_SUPPORT_STEPS_H
@@ -26,11 +26,11 @@ typedef enum step_call {
     STEP_ALLTOALL,
     STEP_ALLTOALLV,
     STEP_MESSAGE, /* from rank `root` to rank `other` */
-    STEP_RING,    /* from each rank to the one `root` further, all at once */
+    STEP_RING,    /* from each rank to the rank `root` further, all at once */
     STEP_CALLS
 } step_call;
 
-/* Whether the call reduces; whether it is given counts per rank. */
+/* Return whether the call reduces, and whether it has counts per rank. */
 bool step_reduces(step_call call);
 bool step_varies(step_call call);
 
@@ -38,7 +38,7 @@ bool step_varies(step_call call);
 typedef struct step_parts {
     size_t counts[STEP_RANKS_MOST];
     size_t places[STEP_RANKS_MOST]; /* in elements from the start of the buffer */
-    size_t elements;                /* of the whole buffer, gaps included */
+    size_t elements;                /* of the whole buffer, including gaps */
 } step_parts;
 
 typedef struct step {
@@ -47,63 +47,65 @@ typedef struct step {
     ls_comm *comm;
     ls_dtype dtype;
     ls_reduction reduction;
-    size_t count; /* as the call has it; with counts per rank, none is larger */
+    size_t count; /* the count of the call; with counts per rank, their maximum */
     int root;
     int other;
     int tag;
-    uint64_t seed; /* of contents and of counts per rank */
-    bool in_place; /* where the call knows that */
-    bool own_part; /* reduce-scatter in place: at the own part, not at the start */
+    uint64_t seed; /* of the contents and of the counts per rank */
+    bool in_place; /* if the call supports it */
+    bool own_part; /* reduce-scatter in place: at the rank's own part, not at the start */
     bool gaps;     /* with counts per rank: displacements, parts in reverse order */
 
-    /* How this rank makes it. */
+    /* How this rank makes the call. */
     bool later;            /* as work */
-    size_t shift;          /* bytes off any alignment */
-    unsigned char *shared; /* step_room bytes of ls_comm_alloc to work in; NULL: ordinary memory */
+    size_t shift;          /* bytes of misalignment */
+    unsigned char *shared; /* step_room bytes of ls_comm_alloc for the buffers; NULL: ordinary memory */
 
     /* Between begin and end. */
     step_parts out;
     step_parts in;
-    unsigned char *block; /* guard, what is sent, guard, room to receive, guard */
-    unsigned char *image; /* how the block must look in the end */
+    unsigned char *block; /* guard, sent data, guard, received data, guard */
+    unsigned char *image; /* the expected contents of the block at the end */
     size_t bytes;
     unsigned char *send;
     unsigned char *receive;
     ls_work *works[2];
 } step;
 
-/* Bytes that `shared` must have for any step of up to `count` elements of `width` bytes on `ranks` ranks. */
+/* Returns the size in bytes of `shared` for any step of up to `count` elements of `width` bytes on `ranks` ranks. */
 size_t step_room(int ranks, size_t count, size_t width);
 
-/* Makes the call. The step stays where it is until step_end. Errors begin with which step it is. */
+/* Makes the call. The step must not be moved until step_end. Errors begin with a description of the step. */
 ls_status step_begin(step *s);
 
-/* Waits for the call and looks at all of its memory: LS_ERR_INTERNAL, saying which step it is, when something differs.
+/*
+ * Waits for the call and checks all of its memory. Fails with LS_ERR_INTERNAL and a description of the step if it
+ * differs.
  */
 ls_status step_end(step *s);
 
-/* The same in parts, for calls that are to fail. Lays out the buffers and what must come of them. */
+/* The same in parts, for calls that must fail. Lays out the buffers and the expected result. */
 ls_status step_prepare(step *s);
 
-/* From now on, nothing must come of them. */
+/* Expects unchanged buffers from now on. */
 void step_expect_nothing(step *s);
 
-/* Only the call, with its own error; `work` NULL: waits. */
+/* Makes only the call, with its own error. With `work` NULL, it waits. */
 ls_status step_make(step *s, ls_work **work);
 
-/* Only the look at the memory, and its end. */
+/* Only checks the memory, and frees it. */
 ls_status step_verify(step *s);
 
-/* Ends the memory without a look. */
+/* Frees the memory without a check. */
 void step_discard(step *s);
 
-/* Elements that rank `from` sends to rank `to`; of a reduction, those that `to` gets. */
+/* Returns the number of elements from rank `from` to rank `to`; for a reduction, the number that `to` receives. */
 size_t step_piece(const step *s, int from, int to);
 
-/* "broadcast", ... of the public call; "message" and "ring" are sends and receives. */
+/* Returns "broadcast", ... for the public call; "message" and "ring" are sends and receives. */
 const char *step_name(step_call call);
 
-/* Writes what step it is. Returns `text`. */
+/* Writes a description of the step, and returns `text`. */
 const char *step_describe(const step *s, char *text, size_t capacity);
 
 #endif

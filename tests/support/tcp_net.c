@@ -107,13 +107,12 @@ bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes) {
     return same;
 }
 
-/* ---- by hand -------------------------------------------------------------------------------------------------------
- */
+/* ---- a rank driven by hand --------------------------------------------------------------------------------------- */
 
 int tcp_net_call(const tcp_net *net, int rank) {
     const ls_tcp_peer_info *peer_info = &net->peer_infos[rank];
     const int fd = socket(peer_info->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, &peer_info->address.any, peer_info->length), 0); /* the system accepts it */
+    assert_int_equal(connect(fd, &peer_info->address.any, peer_info->length), 0); /* the kernel accepts it */
     assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)), 0);
     return fd;
 }

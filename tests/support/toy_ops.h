@@ -1,7 +1,6 @@
 /*
- * A handful of operations for tests of the engine itself, each there for one thing that a rule can do: share its
- * gradient, give views and repeats, write into a sink, keep tensors, communicate, fail. They take f32 and f64 alike by
- * way of the kernels.
+ * Operations for tests of the engine. Each tests one ability of a rule: share its gradient, return views and repeats,
+ * write into a sink, keep tensors, communicate, fail. All use kernels for f32 and f64.
  */
 #ifndef LS_TESTS_SUPPORT_TOY_OPS_H
 #define LS_TESTS_SUPPORT_TOY_OPS_H
@@ -14,7 +13,7 @@ static inline ls_status toy_status(const ls_tensor *made) {
     return made != NULL ? LS_OK : ls_error_status();
 }
 
-/* As broadcasting makes it. */
+/* The shape after broadcasting. */
 static inline ls_status toy_shape_of_all(ls_op_call *call) {
     int64_t size[LS_MAX_DIMS];
     int ndim = 0;
@@ -38,13 +37,13 @@ static inline ls_status toy_map(ls_map_kernel *kernel, ls_tensor *y, const ls_te
     return kernel(ls_stream_of(y), y, (const ls_tensor *const[]){a, b}, NULL);
 }
 
-/* A new tensor of a's shape with kernel(a, b). */
+/* Makes a new tensor of a's shape with kernel(a, b). */
 static inline ls_tensor *toy_new_map(ls_map_kernel *kernel, const ls_tensor *a, const ls_tensor *b) {
     ls_tensor *y = ls_tensor_like("toy", a, (ls_dtype)a->dtype);
     return y != NULL && toy_map(kernel, y, a, b) == LS_OK ? y : NULL;
 }
 
-/* a + b: both inputs are given the gradient itself; b may be NULL. */
+/* a + b: both inputs get the gradient tensor itself. b may be NULL. */
 static inline ls_status toy_add_forward(ls_op_call *call) {
     const ls_kernels *kernels = ls_kernels_of(call->output);
     return call->inputs[1] != NULL ? toy_map(kernels->add, call->output, call->inputs[0], call->inputs[1])
@@ -60,7 +59,7 @@ static const ls_op toy_add_op = {.name = "toy_add",
                                  .backward = toy_add_backward,
                                  .optional = 2};
 
-/* a * b: each input is given a tensor that was made for it. */
+/* a * b: each input gets a new tensor. */
 static inline ls_status toy_mul_forward(ls_op_call *call) {
     return toy_map(ls_kernels_of(call->output)->mul, call->output, call->inputs[0], call->inputs[1]);
 }
@@ -93,7 +92,7 @@ static inline ls_status toy_square_backward(ls_node *node, ls_tensor *gradient) 
 static const ls_op toy_square_op = {
     .name = "toy_square", .shape = toy_shape_of_all, .forward = toy_square_forward, .backward = toy_square_backward};
 
-/* The sum of all elements: gives a view that repeats one number. */
+/* The sum of all elements: its gradient is a view that repeats one number. */
 static inline ls_status toy_sum_shape(ls_op_call *call) {
     call->output =
         ls_tensor_new("toy_sum", ls_tensor_device(call->inputs[0]), 0, NULL, (ls_dtype)call->inputs[0]->dtype);
@@ -116,7 +115,7 @@ static inline ls_status toy_sum_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_sum_op = {
     .name = "toy_sum", .shape = toy_sum_shape, .forward = toy_sum_forward, .backward = toy_sum_backward};
 
-/* A matrix turned over: a view forwards and a view backwards. */
+/* Transposes a matrix: a view in both passes. */
 static inline ls_tensor *toy_turned(const ls_tensor *x) {
     return ls_tensor_view(x, 2, (const int64_t[]){x->size[1], x->size[0]},
                           (const int64_t[]){x->stride[1], x->stride[0]}, 0);
@@ -130,7 +129,7 @@ static inline ls_status toy_turn_backward(ls_node *node, ls_tensor *gradient) {
 }
 static const ls_op toy_turn_op = {.name = "toy_turn", .shape = toy_turn_shape, .backward = toy_turn_backward};
 
-/* exp(x): its gradient needs its output, and keeps a copy of it as well. */
+/* exp(x): its gradient needs its output, of which it also keeps a copy. */
 static inline ls_status toy_exp_forward(ls_op_call *call) {
     ls_tensor *y = call->output;
     LS_TRY(ls_kernels_of(y)->exp(ls_stream_of(y), y, (const ls_tensor *const[]){call->inputs[0]}, NULL));
@@ -171,7 +170,7 @@ static inline ls_status toy_join_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_join_op = {
     .name = "toy_join", .shape = toy_shape_of_all, .forward = toy_join_forward, .backward = toy_join_backward};
 
-/* Hands x on, as if over a wire, and notes what came back in toy_log: "c<number><sum of the gradient> ". */
+/* Passes x on, like communication, and notes the gradient in toy_log: "c<number><sum of the gradient> ". */
 static char toy_log[512];
 static inline void toy_note(const char *format, double number) {
     const size_t length = strlen(toy_log);
@@ -192,7 +191,7 @@ static const ls_op toy_send_op = {.name = "toy_send",
                                   .backward = toy_send_backward,
                                   .communicates = true};
 
-/* Right forwards, an error backwards while toy_fails; notes itself. */
+/* Succeeds forward, and fails backward while toy_fails is set; notes itself. */
 static bool toy_fails;
 static inline ls_status toy_fail_backward(ls_node *node, ls_tensor *gradient) {
     toy_note("f%g ", node->parameters.number[0]);
@@ -202,7 +201,7 @@ static inline ls_status toy_fail_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_fail_op = {
     .name = "toy_fail", .shape = toy_shape_of_all, .forward = toy_join_forward, .backward = toy_fail_backward};
 
-/* Its gradient is wrong by half. */
+/* Its gradient is wrong by a factor of 1/2. */
 static inline ls_status toy_wrong_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[0]));
 }
@@ -237,7 +236,7 @@ static inline ls_tensor *toy_send(ls_tensor *x, double number) {
     return toy_unary(&toy_send_op, x, number);
 }
 
-/* A leaf that wants a gradient. */
+/* Makes a leaf that requires a gradient. */
 static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) {
     ls_tensor *leaf = ls_full(shape, dtype, value);
     if (leaf != NULL && ls_set_requires_grad(leaf, true) != LS_OK) {
@@ -247,7 +246,7 @@ static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) 
     return leaf;
 }
 
-/* A test begins in a scope of its own, with nothing noted and nothing failing, and ends with it. */
+/* Each test has its own scope, and begins with an empty log and without failures. */
 static ls_scope *scope;
 
 static int begin(void **state) {
@@ -261,7 +260,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    (void)ls_scope_end(scope); /* the failures are those that the tests provoke */
+    (void)ls_scope_end(scope); /* errors here are the errors that the tests provoke */
     return 0;
 }
 

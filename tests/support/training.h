@@ -24,7 +24,7 @@ typedef struct training {
     ls_trial *trial;
 } training;
 
-/* What may differ. */
+/* The differences between trainings. */
 typedef struct training_plan {
     ls_callback *const *callbacks;
     int callback_count;
@@ -53,7 +53,10 @@ static inline ls_dataset *training_samples(int set, int64_t count) {
     return ls_tensor_dataset(input, target);
 }
 
-/* What all need; the optimizer is there before the callbacks, of which some take it. `comm` NULL: alone. */
+/*
+ * Prepares a training. The optimizer is created before the callbacks, because some need it. `comm` NULL: without other
+ * ranks.
+ */
 static inline ls_status training_prepare(training *t, const training_plan *plan, ls_comm *comm) {
     const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {.global_batch_size = plan->global_batch > 0 ? plan->global_batch : 12,
@@ -108,7 +111,7 @@ static inline void training_end(training *t) {
     ls_module_free(t->model);
 }
 
-/* Whether all ranks have the same number. */
+/* Returns whether all ranks have the same number. */
 static inline ls_status same_on_all(ls_comm *world, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -118,7 +121,7 @@ static inline ls_status same_on_all(ls_comm *world, double value) {
     return LS_OK;
 }
 
-/* The largest difference between the parameters of two models. */
+/* Returns the largest difference between the parameters of two models. */
 static inline double parameter_difference(const ls_module *a, const ls_module *b) {
     double largest = ls_module_parameter_count(a) == ls_module_parameter_count(b) ? 0 : INFINITY;
     ls_scope *scope = ls_scope_begin();

@@ -1,6 +1,4 @@
-/*
- * For tests of trials: a fixed linear model of three classes over small sets of random samples, and trials of it.
- */
+/* For tests of trials: a fixed linear model of three classes over small sets of random samples, and trials of it. */
 #ifndef LS_TESTS_SUPPORT_TRIALS_H
 #define LS_TESTS_SUPPORT_TRIALS_H
 
@@ -46,7 +44,7 @@ typedef struct setting {
     ls_loader *validate;
 } setting;
 
-/* A fixed linear model of 3 training and 2 validation batches, which learns nothing unless told a rate. */
+/* Makes a fixed linear model with 3 training and 2 validation batches. It learns only if a learning rate is set. */
 static inline setting make_setting(void) {
     setting s = {.train = make_loader(0, TRAIN_COUNT), .validate = make_loader(1, TEST_COUNT)};
     ls_seed(3);

@@ -7,7 +7,7 @@
 
 #include "tests/support/unit.h"
 
-/* Below the ports that the kernel gives to connections, so that none of another test begins from it meanwhile. */
+/* Returns a port below the kernel's ephemeral ports, so that a connection of another test does not use it meanwhile. */
 int free_port(void) {
     enum { FIRST = 10000, PORTS = 22000 };
     static unsigned asked;

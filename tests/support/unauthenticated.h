@@ -1,19 +1,22 @@
-/* Connections to a job by processes that are not of it, and what tests of admission share. */
+/* Connections to a job from foreign processes, and shared code of tests of admission. */
 #ifndef LS_TESTS_SUPPORT_UNAUTHENTICATED_H
 #define LS_TESTS_SUPPORT_UNAUTHENTICATED_H
 
 #include "tests/support/forks.h"
 
-/* A port of 127.0.0.1 that nobody listens at. */
+/* Returns a port of 127.0.0.1 on which no process listens. */
 int free_port(void);
 
-/* Begins to connect from an address of loopback to that port of 127.0.0.1, without waiting; -1 where that cannot be. */
+/*
+ * Begins to connect from a loopback address to this port of 127.0.0.1, without waiting. Returns -1 if this is
+ * impossible.
+ */
 int connect_from(const char *from, int port);
 
-/* Whether the other side closes the connection, and says nothing (more) before. Waits for that. */
+/* Waits for the other side to close the connection, and returns whether it did so without sending (more) data. */
 bool connection_is_refused(int connection);
 
-/* What the ranks do that no such connection may prevent: they meet once. */
+/* What the ranks do in spite of such connections: they make a barrier. */
 ls_fork_function ranks_meet;
 
 #endif

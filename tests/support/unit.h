@@ -1,4 +1,4 @@
-/* What every cmocka program includes. cmocka.h needs these headers before it. */
+/* Included by every cmocka program. cmocka.h needs these headers before it. */
 #ifndef LS_TESTS_SUPPORT_UNIT_H
 #define LS_TESTS_SUPPORT_UNIT_H
 
@@ -23,7 +23,7 @@
     }                                                                                                                  \
     static void name##_body(void)
 
-/* Defines a test whose body runs in a scope of its own. The test fails if the scope ends with an error. */
+/* Defines a test whose body runs in its own scope. The test fails if the scope ends with an error. */
 #define SCOPED_TEST(name)                                                                                              \
     static void name##_body(void);                                                                                     \
     static void name(void **state) {                                                                                   \

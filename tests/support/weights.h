@@ -1,5 +1,7 @@
-/* Models with weights of PyTorch: pytorch_NAME.safetensors, and an input and the output for it in
- * pytorch_NAME_values.safetensors. */
+/*
+ * Models with weights from PyTorch: pytorch_NAME.safetensors, with an input and its output in
+ * pytorch_NAME_values.safetensors.
+ */
 #ifndef LS_TESTS_SUPPORT_WEIGHTS_H
 #define LS_TESTS_SUPPORT_WEIGHTS_H
 
@@ -8,7 +10,7 @@
 
 #include "tests/support/unit.h"
 
-/* Takes the model over. */
+/* Takes ownership of the model. */
 static inline void check_weights(ls_module *model, const char *name, int parameters, int buffers) {
     char path[512];
     snprintf(path, sizeof path, LS_FIXTURES "/pytorch_%s.safetensors", name);

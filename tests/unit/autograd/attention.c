@@ -1,6 +1,6 @@
 /*
- * Attention, rotary positions and the layers made of them: values and gradients of PyTorch, blocks against the whole
- * matrix, memory, keys that nobody may see, refusals.
+ * Attention, rotary positions and layers made of them: values and gradients from PyTorch, blocks compared with the
+ * whole matrix, memory, masked keys, refusals.
  *
  * devices: cpu shadow cuda
  * environment: OMP_NUM_THREADS=1
@@ -60,7 +60,7 @@ TEST(test_agrees_with_pytorch) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* The same by the whole matrix of scores; `hidden` [queries, keys] of bool. */
+/* Computes the same with the whole matrix of scores; `hidden` [queries, keys] of bool. */
 static ls_tensor *by_matrix(ls_tensor *q, ls_tensor *k, ls_tensor *v, ls_tensor *hidden) {
     ls_tensor *scores = ls_mul(ls_matmul(q, ls_transpose(k, -1, -2)), 1 / sqrt((double)ls_size(q, -1)));
     return ls_matmul(ls_softmax(ls_masked_fill(scores, hidden, -INFINITY), -1), v);
@@ -87,7 +87,7 @@ static void check_blocks(int64_t queries, int64_t keys, bool causal, ls_dtype dt
     ls_tensor *mask = ls_gt(ls_rand(LS_SHAPE(1, keys), LS_F32), 0.3);
     ls_tensor *hidden = ls_logical_not(ls_repeat(mask, LS_SHAPE(queries, 1)));
     hidden = causal ? ls_logical_or(hidden, ls_triu(ls_ones(LS_SHAPE(queries, keys), LS_BOOL), 1)) : hidden;
-    /* What sees no key would be NaN in the matrix. */
+    /* A query without keys would give NaN in the matrix. */
     assert_int_equal(ls_fill(ls_narrow(hidden, 1, 0, 1), 0), LS_OK);
     assert_int_equal(ls_fill(ls_narrow(mask, 1, 0, 1), 1), LS_OK);
     const ls_attention_options options = {.causal = causal, .key_mask = ls_repeat(mask, LS_SHAPE(2, 1))};
@@ -120,8 +120,10 @@ TEST(test_blocks) {
     }
 }
 
-/* Masks of every shape that broadcasts, of bool and of numbers, against the whole matrix; a mask per position of keys
- * is a key mask. */
+/*
+ * Compares masks of every shape that broadcasts, of bool and of numbers, with the whole matrix. A mask per key position
+ * is a key mask.
+ */
 static void check_attn_mask(ls_shape shape, bool numbers, ls_dtype dtype) {
     enum { QUERIES = 140, KEYS = 300 };
     ls_scope *scope = ls_scope_begin();
@@ -129,7 +131,7 @@ static void check_attn_mask(ls_shape shape, bool numbers, ls_dtype dtype) {
     ls_tensor *x[] = {random_leaf(LS_SHAPE(2, 3, QUERIES, 8), dtype), random_leaf(LS_SHAPE(2, 3, KEYS, 8), dtype),
                       random_leaf(LS_SHAPE(2, 3, KEYS, 5), dtype)};
     ls_tensor *hidden = ls_lt(ls_rand(shape, LS_F32), 0.4);
-    if (ls_size(hidden, -1) > 1) { /* a query without keys would be NaN in the matrix */
+    if (ls_size(hidden, -1) > 1) { /* a query without keys would give NaN in the matrix */
         assert_int_equal(ls_fill(ls_narrow(hidden, -1, 0, 1), 0), LS_OK);
     }
     ls_tensor *added = numbers ? ls_randn(shape, dtype) : ls_zeros(shape, dtype);
@@ -183,7 +185,7 @@ SCOPED_TEST(test_strides_and_dtypes) {
     assert_true(ls_equal(y, ls_attention(parts[0], parts[1], parts[2], NULL)));
     assert_true(ls_equal(y, ls_attention(thin[0], parts[1], thin[2], NULL)));
     ls_tensor *one = ls_narrow(dense[1], 2, 0, 1);
-    ls_tensor *many = ls_expand(one, LS_SHAPE(2, 2, 5, 4)); /* rows over each other */
+    ls_tensor *many = ls_expand(one, LS_SHAPE(2, 2, 5, 4)); /* overlapping rows */
     expect_near("one key", ls_attention(dense[0], many, many, NULL), ls_expand(one, LS_SHAPE(2, 2, 6, 4)), 1e-6);
     for (int i = 0; i < 3; i++) {
         parts[i] = ls_to(parts[i], LS_BF16);
@@ -195,7 +197,7 @@ SCOPED_TEST(test_strides_and_dtypes) {
     assert_non_null(ls_grad(packed));
 }
 
-/* No key at all, none that may be seen, and scores that are NaN. */
+/* No keys, only masked keys, and scores that are NaN. */
 SCOPED_TEST(test_nothing_to_see) {
     ls_tensor *x[] = {wave(LS_SHAPE(2, 1, 3, 2), 1), wave(LS_SHAPE(2, 1, 4, 2), 2), wave(LS_SHAPE(2, 1, 4, 2), 3)};
     const uint8_t seen[] = {0, 0, 0, 0, 1, 0, 1, 0};
@@ -217,12 +219,12 @@ SCOPED_TEST(test_nothing_to_see) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Counts the bytes that are held, and the most that ever were. */
+/* The allocated bytes, and their maximum. */
 typedef struct byte_count {
     atomic_llong held, most;
 } byte_count;
 
-enum { HEAD = 64 }; /* before each block, for its size */
+enum { HEAD = 64 }; /* before each block, to store its size */
 
 static void *count_allocate(size_t size, size_t alignment, void *user) {
     byte_count *bytes = user;
@@ -252,8 +254,10 @@ static void count_release(void *memory, void *user) {
     free((char *)memory - head);
 }
 
-/* A training step of 4 heads of width 64 over 4096 positions: less than a tenth of what its scores and probabilities
- * would take as matrices. */
+/*
+ * A training step of 4 heads of width 64 over 4096 positions needs less than a tenth of the memory of its scores and
+ * probabilities as matrices.
+ */
 TEST(test_memory_is_linear) {
     enum { LENGTH = 4096, HEADS = 4, WIDTH = 64 };
     byte_count bytes = {0};
@@ -261,7 +265,7 @@ TEST(test_memory_is_linear) {
     const bool on_cpu = strcmp(ls_device_of(probe), "cpu") == 0;
     ls_release(probe);
     if (!on_cpu) {
-        skip(); /* another device has memory of its own */
+        skip(); /* another device has its own memory */
     }
     ls_thread_end();
     ls_set_allocator(&(ls_allocator){.allocate = count_allocate, .release = count_release, .user = &bytes});
@@ -285,7 +289,7 @@ TEST(test_memory_is_linear) {
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-/* Parameters become waves from salt 2 on, between -0.5 and 0.5, and are noted behind `count` inputs. */
+/* Initializes parameters with waves from salt 2 on, between -0.5 and 0.5, and appends them to `count` inputs. */
 static int with_waves(ls_module *module, ls_tensor **inputs, int count) {
     assert_non_null(module);
     const bool before = ls_no_grad(true);
@@ -350,7 +354,7 @@ TEST(test_transformer_block) {
     }
 }
 
-/* What is masked, or comes later, makes no difference; rotary attention knows distances alone. */
+/* Masked and later positions have no effect. Rotary attention depends only on distances. */
 SCOPED_TEST(test_what_a_block_sees) {
     ls_seed(9);
     ls_module *causal =

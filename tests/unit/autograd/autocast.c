@@ -1,7 +1,7 @@
 /*
- * Mixed precision: what an operation under ls_autocast computes is what it computes of rounded operands; networks give
- * PyTorch's loss and gradients (tests/fixtures/make_autocast.py) as far as bf16 tells; parameters and gradients stay
- * f32; training on Fashion-MNIST ends where f32 does, alone and on two ranks. In bf16 and in f16.
+ * Mixed precision: an operation under ls_autocast equals the operation on rounded operands. Networks give PyTorch's
+ * loss and gradients (tests/fixtures/make_autocast.py) to the precision of bf16. Parameters and gradients stay f32.
+ * Training on Fashion-MNIST ends with almost the same result as in f32, alone and on two ranks. In bf16 and in f16.
  *
  * devices: cpu shadow cuda
  */
@@ -44,7 +44,7 @@ static ls_tensor *conv_transpose(ls_tensor **x) {
     return ls_conv_transpose(x[0], x[1], x[2], &(ls_conv_transpose_options){.stride = LS_SHAPE(2, 2)});
 }
 
-/* `third` is not rounded: the bias. */
+/* `third`, the bias, is not rounded. */
 typedef struct product_case {
     const char *name;
     ls_tensor *(*function)(ls_tensor **x);
@@ -90,8 +90,8 @@ static void check_product(const product_case *c, ls_dtype half) {
     assert_int_equal(ls_autocast(LS_F32), half);
     ls_tensor *right = c->function(exact), *plain = c->function(given);
     expect_near(c->name, "y", y, right, 2e-6);
-    assert_false(ls_equal(y, plain)); /* it was rounded */
-    /* The backward pass of what was made under autocast rounds, though autocast is off by now. */
+    assert_false(ls_equal(y, plain)); /* the product was rounded */
+    /* The backward pass of an operation recorded under autocast rounds, even if autocast is off by then. */
     ls_tensor *g = ls_randn(LS_SHAPE(ls_numel(y)), LS_F32);
     g = ls_reshape(g, ls_shape_of(y));
     assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = g}), LS_OK);
@@ -120,8 +120,10 @@ static void test_products_are_of_rounded_operands(void **state) {
     }
 }
 
-/* Attention rounds between its two products, too: near to what f32 makes of rounded operands, and not the same. Of one
- * query and one key, it is the value and its gradient that are rounded. */
+/*
+ * Attention also rounds between its two products: the result is close to f32's with rounded operands, but not equal.
+ * With one query and one key, only the value and its gradient are rounded.
+ */
 static void check_attention(ls_dtype half) {
     for (int64_t length = 20; length > 0; length -= 19) {
         ls_scope *scope = ls_scope_begin();
@@ -152,14 +154,15 @@ TEST(test_attention) {
     check_attention(LS_F16);
 }
 
-/* Every half, and what lies between two of them, becomes what ls_to makes of it. */
+/* Every 16-bit float, and numbers between two of them, round as in ls_to. */
 SCOPED_TEST(test_rounding) {
     enum { COUNT = 1 << 18 };
     static const ls_dtype halves[] = {LS_BF16, LS_F16};
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     for (int k = 0; k < 2; k++) {
         ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
-        for (uint32_t i = 0; i < COUNT; i++) { /* the half, just behind it, halfway to the next, and just behind that */
+        for (uint32_t i = 0; i < COUNT;
+             i++) { /* the 16-bit float, just after it, halfway to the next, just after that */
             const uint32_t bits = i / 4, after = halves[k] == LS_BF16 ? 0x8000 : 0x1000;
             const float half =
                 halves[k] == LS_BF16 ? ls_bf16_to_float((uint16_t)bits) : ls_f16_to_float((uint16_t)bits);
@@ -178,7 +181,7 @@ SCOPED_TEST(test_rounding) {
     }
 }
 
-/* oneDNN's products in bf16, also where the CPU would not choose them because they are slower. */
+/* oneDNN's products in bf16, even if they would be slower on this CPU, so that it would not choose them. */
 TEST(test_products_of_onednn) {
     enum { M = 37, N = 150, K = 220 };
     const ls_onednn *onednn = ls_onednn_open();
@@ -257,8 +260,10 @@ static ls_module *network(int number) {
                : ls_sequential(ls_nn_linear(12, 24), ls_nn_function("attend", attend, NULL), ls_nn_linear(8, 10));
 }
 
-/* One number of PyTorch's, to what rounding leaves of it: there results are rounded, too, and the gradient of a bias is
- * a sum of numbers that nearly cancel. What is computed exactly is above. */
+/*
+ * Compares a number with PyTorch's, to the tolerance of rounding: PyTorch rounds results, too, and the gradient of a
+ * bias is a sum of numbers that almost cancel. Exact comparisons are above.
+ */
 static void expect_number(const char *name, int index, double value, double right, double tolerance) {
     if (!(fabs(value - right) <= tolerance)) {
         fail_msg("%s: number %d is %g, PyTorch's is %g", name, index, value, right);
@@ -385,7 +390,7 @@ TEST(test_training_ends_where_f32_does) {
     if (train(NULL, &plain) != LS_OK) {
         fail_msg("%s", ls_error_message());
     }
-    assert_true(plain.loss[0] > 0.1 && plain.loss[0] < 1.2); /* it has learnt */
+    assert_true(plain.loss[0] > 0.1 && plain.loss[0] < 1.2); /* the model has learned */
     for (int i = 0; i < 2; i++) {
         training mixed = {.autocast = i == 0 ? LS_BF16 : LS_F16}, spread = mixed;
         if (train(NULL, &mixed) != LS_OK) {
@@ -401,14 +406,14 @@ TEST(test_training_ends_where_f32_does) {
     }
 }
 
-/* ---- what it says ------------------------------------------------------------------------------------------------ */
+/* ---- the warning ------------------------------------------------------------------------------------------------- */
 
 static void count_warning(ls_log_level level, int rank, const char *line, void *user) {
     (void)rank;
     *(int *)user += level == LS_LOG_WARNING && strstr(line, "computes no faster in f16 than in f32") != NULL;
 }
 
-/* Where it cannot be faster it says so, once in the process; on devices that do not know it says nothing. */
+/* If autocast cannot be faster, it warns once per process. On devices that do not know, it does not warn. */
 TEST(test_warns_once) {
     int warnings = 0;
     ls_log_set_sink(count_warning, &warnings);
@@ -427,7 +432,7 @@ static ls_tensor *turn(ls_tensor *batch, const ls_samples *samples, void *user) 
     return ls_matmul(batch, ls_add(ls_mul(ls_arange(LS_SHAPE(3, 3), LS_F32), 0.1), 1.0));
 }
 
-/* What a program's transforms compute is the same whichever thread makes the batch. */
+/* A program's transforms give the same result on any thread that makes the batch. */
 TEST(test_batches_are_those_of_f32) {
     float wanted[6] = {0};
     for (int i = 0; i < 3; i++) {
@@ -440,7 +445,7 @@ TEST(test_batches_are_those_of_f32) {
         bool more;
         assert_int_equal(ls_autocast(i > 0 ? LS_BF16 : LS_F32), LS_F32);
         const ls_status status = ls_loader_next(loader, &batch, &more);
-        assert_int_equal(ls_autocast(LS_F32), i > 0 ? LS_BF16 : LS_F32); /* as it was */
+        assert_int_equal(ls_autocast(LS_F32), i > 0 ? LS_BF16 : LS_F32); /* autocast is as before */
         assert_int_equal(status, LS_OK);
         if (i == 0) {
             memcpy(wanted, elements(batch.input), sizeof wanted);
@@ -469,7 +474,7 @@ TEST(test_refuses) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warns_once), /* the first: no other may have had it say so */
+        cmocka_unit_test(test_warns_once), /* first: no other test may have caused the warning before */
         cmocka_unit_test(test_products_are_of_rounded_operands),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_rounding),

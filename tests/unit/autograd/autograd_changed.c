@@ -1,7 +1,7 @@
 /*
- * What the library changes in place between a forward and a backward pass: each such call makes ls_backward refuse to
- * go on from values that are no longer there, and no program that does nothing wrong is refused. That every row of
- * operations knows what it reads is seen in autograd_changed_rows.c, calls that communicate in ranks/changed.c.
+ * In-place changes by the library between a forward and a backward pass. After such a change, ls_backward refuses to
+ * use the lost values, and correct programs are not refused. autograd_changed_rows.c checks that every operation knows
+ * its inputs and outputs, ranks/changed.c tests calls that communicate.
  *
  * devices: cpu shadow cuda
  */
@@ -38,8 +38,7 @@ static void expect_change(ls_tensor *loss, const char *operation, const char *by
     expect_message(expected);
 }
 
-/* ---- calls that change what they are given ------------------------------------------------------------------------
- */
+/* ---- calls that change their arguments --------------------------------------------------------------------------- */
 
 static ls_status by_fill(ls_tensor *w) {
     return ls_fill(w, 3);
@@ -91,7 +90,7 @@ TEST(test_calls_on_tensors) {
     }
 }
 
-/* A result that its own gradient is computed from, reached by way of what has no history. */
+/* A result whose gradient depends on itself is changed through a tensor without history. */
 TEST(test_results) {
     ls_tensor *w = toy_leaf(LS_SHAPE(4), LS_F64, 2);
     ls_tensor *y = ls_exp(w);
@@ -147,7 +146,7 @@ TEST(test_loading) {
     ls_module_free(model);
 }
 
-/* In training the running statistics move; what was computed from them before has no gradient any more. */
+/* In training, the running statistics change; results computed from the earlier values have no valid gradient. */
 TEST(test_running_statistics) {
     ls_tensor *x = toy_leaf(LS_SHAPE(3, 4), LS_F64, 2);
     ls_tensor *mean = ls_zeros(LS_SHAPE(4), LS_F64), *variance = ls_ones(LS_SHAPE(4), LS_F64);
@@ -156,7 +155,7 @@ TEST(test_running_statistics) {
     ls_tensor *first = ls_sum(ls_batch_norm(x, mean, variance, NULL, NULL, true, 0.1, 1e-5));
     ls_tensor *second = ls_sum(ls_batch_norm(x, mean, variance, NULL, NULL, true, 0.1, 1e-5));
     expect_change(evaluated, "ls_batch_norm saved a tensor", "ls_batch_norm");
-    assert_int_equal(ls_backward(first), LS_OK); /* has statistics of its own */
+    assert_int_equal(ls_backward(first), LS_OK); /* has its own statistics */
     assert_int_equal(ls_backward(second), LS_OK);
 }
 
@@ -174,14 +173,14 @@ TEST(test_clipped_gradients) {
     }
 }
 
-/* A gradient in a computation: the pass may add to it once all that read it are done, not before. */
+/* A gradient used in a computation: the pass may add to it only after all its readers are done. */
 TEST(test_gradients_that_a_pass_changes) {
     ls_module *model = one_parameter();
     ls_tensor *w = ls_module_find(model, "w");
     assert_int_equal(ls_backward(ls_sum(ls_mul(w, ls_grad(w)))), LS_OK);
     assert_true(GRAD(w, 3) == 2);
     ls_tensor *loss =
-        ls_sum(ls_mul(ls_mul(w, ls_grad(w)), w)); /* the outer product has added to it when the inner reads */
+        ls_sum(ls_mul(ls_mul(w, ls_grad(w)), w)); /* the outer product adds to it before the inner reads it */
     expect_change(loss, "ls_mul saved a tensor", "ls_backward");
     ls_tensor *copy = ls_clone(ls_grad(w));
     loss = ls_sum(ls_mul(ls_mul(w, copy), w));
@@ -191,7 +190,7 @@ TEST(test_gradients_that_a_pass_changes) {
     ls_module_free(model);
 }
 
-/* A product that would write its gradient over what it reads. */
+/* A product that would overwrite its own input with its gradient. */
 TEST(test_a_gradient_into_itself) {
     ls_tensor *w = toy_leaf(LS_SHAPE(2, 2), LS_F64, 3);
     assert_int_equal(ls_backward(ls_sum(w)), LS_OK);
@@ -201,14 +200,13 @@ TEST(test_a_gradient_into_itself) {
     assert_true(ls_at(ls_grad(w), (const int64_t[]){1, 0}) == 3);
 }
 
-/* ---- what is not refused -------------------------------------------------------------------------------------------
- */
+/* ---- accepted programs ------------------------------------------------------------------------------------------- */
 
 TEST(test_values_that_no_gradient_needs) {
     ls_tensor *w = toy_leaf(LS_SHAPE(4), LS_F64, 2);
     ls_tensor *x = ls_ones(LS_SHAPE(4), LS_F64);
     ls_tensor *loss = ls_sum(ls_add(ls_mul(w, 3), x));
-    ls_tensor *constant = ls_sum(ls_mul(w, x)); /* reads x alone: it wants no gradient itself */
+    ls_tensor *constant = ls_sum(ls_mul(w, x)); /* reads only x: x itself requires no gradient */
     const bool before = ls_no_grad(true);
     assert_int_equal(ls_fill(w, 7), LS_OK);
     assert_int_equal(ls_backward(constant), LS_OK);
@@ -228,15 +226,17 @@ TEST(test_copies_may_change) {
     assert_true(GRAD(w, 1) == 4);
 }
 
-/* Parameters lie side by side, but what happens to one does not happen to the others; nor does moving there count. */
+/*
+ * Parameters are adjacent in memory, but a change of one does not affect the others, and moving them is not a change.
+ */
 TEST(test_neighbours_in_a_flat_buffer) {
     ls_module *model =
         ls_sequential(ls_nn_linear(4, 3), ls_nn_tanh(), ls_nn_linear(3, 2), ls_nn_batch_norm_1d(2, NULL));
     ls_tensor *x = ls_rand(LS_SHAPE(5, 4), LS_F32);
     ls_tensor *loss = ls_mean(ls_square(ls_forward(model, x)));
-    ls_optimizer *optimizer = ls_sgd(model, NULL); /* lays them out now, between the passes */
+    ls_optimizer *optimizer = ls_sgd(model, NULL); /* moves them now, between the passes */
     const bool before = ls_no_grad(true);
-    assert_int_equal(ls_fill(ls_module_find(model, "0.weight"), 7), LS_OK); /* x wants no gradient */
+    assert_int_equal(ls_fill(ls_module_find(model, "0.weight"), 7), LS_OK); /* x requires no gradient */
     assert_int_equal(ls_fill(ls_module_find(model, "0.bias"), 7), LS_OK);
     assert_int_equal(ls_fill(ls_module_find(model, "2.bias"), 7), LS_OK);
     (void)ls_no_grad(before);
@@ -251,7 +251,7 @@ TEST(test_neighbours_in_a_flat_buffer) {
     ls_module_free(model);
 }
 
-/* A change before the parameters are laid out is still known afterwards. */
+/* A change before the parameters move is still known afterwards. */
 TEST(test_a_change_before_laying_out) {
     ls_module *model = one_parameter();
     ls_tensor *w = ls_module_find(model, "w");
@@ -265,7 +265,7 @@ TEST(test_a_change_before_laying_out) {
     ls_module_free(model);
 }
 
-/* Several passes before a step, and a kept tape walked twice. */
+/* Several passes before a step, and a kept tape that is walked twice. */
 TEST(test_gathering_over_passes) {
     ls_module *model =
         ls_sequential(ls_nn_linear(4, 3), ls_nn_relu(), ls_nn_batch_norm_1d(3, NULL), ls_nn_linear(3, 2));
@@ -291,7 +291,7 @@ static ls_status step_hook(ls_tensor *leaf, void *user) {
     return ls_optimizer_step(user);
 }
 
-/* A step as soon as a gradient is complete: the walk has left what the parameter is needed for behind. */
+/* Steps as soon as a gradient is complete: at this point, the pass no longer needs the parameter. */
 TEST(test_steps_during_the_pass) {
     ls_module *model = ls_sequential(ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}), ls_nn_tanh(),
                                      ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}));

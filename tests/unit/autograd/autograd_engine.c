@@ -1,5 +1,5 @@
 /*
- * autograd: what is recorded, how gradients are gathered, how long tapes live, what is refused.
+ * autograd: recording, accumulation of gradients, the lifetime of tapes, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -34,7 +34,7 @@ TEST(test_gradients_of_a_chain) {
 
 TEST(test_a_result_used_many_times) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
-    ls_tensor *y = toy_square(x); /* 9, used four times: both inputs of one, and twice over */
+    ls_tensor *y = toy_square(x); /* 9, used four times: as both inputs of one operation, and twice in sequence */
     ls_tensor *z = toy_add(toy_mul(y, y), toy_add(y, y));
     assert_int_equal(ls_backward(toy_sum(z)), LS_OK); /* x^4 + 2 x^2 */
     assert_near(GRAD(x, 0), 4 * 27 + 4 * 3);
@@ -50,7 +50,7 @@ TEST(test_gradients_of_broadcast_inputs) {
     ls_tensor *row = toy_leaf(LS_SHAPE(3), LS_F32, 1);
     ls_tensor *column = toy_leaf(LS_SHAPE(2, 1), LS_F32, 5);
     ls_tensor *whole = toy_leaf(LS_SHAPE(4, 2, 3), LS_F32, 2);
-    ls_tensor *made = toy_square(row); /* broadcast into a node too, twice */
+    ls_tensor *made = toy_square(row); /* is broadcast into a node, too, twice */
     ls_tensor *product = toy_mul(toy_mul(toy_mul(whole, column), made), made);
     assert_int_equal(ls_backward(toy_sum(product)), LS_OK);
     assert_int_equal(ls_ndim(ls_grad(row)), 1);
@@ -65,7 +65,7 @@ TEST(test_gradients_that_are_views) {
     const double numbers[] = {1, 2, 3, 4, 5, 6};
     ls_tensor *weights = ls_from(LS_SHAPE(3, 2), LS_F64, numbers);
     ls_tensor *turned = toy_turn(x);
-    ls_tensor *back = toy_turn(toy_turn(turned)); /* its gradient comes turned, and then another comes repeated */
+    ls_tensor *back = toy_turn(toy_turn(turned)); /* gets a transposed, then a repeated view */
     ls_tensor *loss = toy_add(toy_sum(toy_mul(back, weights)), toy_sum(turned));
     assert_int_equal(ls_backward(loss), LS_OK);
     for (int64_t i = 0; i < 2; i++) {
@@ -79,7 +79,7 @@ TEST(test_gradients_that_are_views) {
 TEST(test_sinks_gather_with_all_else) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
     ls_tensor *y = toy_add(x, NULL);
-    /* y's node is first given a repeated view, then written into by way of sinks, and x's leaf likewise. */
+    /* y's node first gets a repeated view, then is written into through sinks, and so is x's leaf. */
     ls_tensor *loss = toy_add(toy_add(toy_sum(toy_square(y)), toy_sum(toy_square(y))), toy_sum(y));
     loss = toy_add(toy_add(loss, toy_sum(toy_square(x))), toy_sum(toy_square(x)));
     assert_int_equal(ls_backward(loss), LS_OK);
@@ -93,7 +93,7 @@ TEST(test_gradients_add_up_over_passes) {
     assert_int_equal(ls_backward(toy_sum(toy_square(x))), LS_OK);
     assert_ptr_equal(ls_grad(x), gradient);
     assert_near(GRAD(x, 0), 12);
-    ls_release(gradient); /* lent: changes nothing */
+    ls_release(gradient); /* borrowed: no effect */
     ls_zero_grad(x);
     assert_null(ls_grad(x));
     assert_int_equal(ls_backward(toy_sum(toy_mul(x, x))), LS_OK);
@@ -145,7 +145,7 @@ TEST(test_a_start_other_than_one) {
     ls_tensor *gradient = ls_arange(LS_SHAPE(2, 3), LS_F64);
     assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = gradient}), LS_OK);
     assert_near(GRAD(x, 1, 2), 30);
-    assert_near(ls_at(gradient, (const int64_t[]){1, 2}), 5); /* the caller's, and as it was */
+    assert_near(ls_at(gradient, (const int64_t[]){1, 2}), 5); /* still owned by the caller, and unchanged */
     ls_tensor *z = toy_square(x);
     assert_int_equal(ls_backward_with(z, &(ls_backward_options){.gradient = ls_ones(LS_SHAPE(3), LS_F64)}),
                      LS_ERR_SHAPE);
@@ -169,7 +169,7 @@ TEST(test_losses_that_are_refused) {
     expect_refusal(unrecorded, LS_ERR_STATE, "no history");
 }
 
-/* Comparisons, indices and integers have no gradient; what goes past them has. */
+/* Comparisons, indices and integers have no gradient; the other inputs of their operations have. */
 TEST(test_where_history_ends) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
     expect_refusal(ls_sum(ls_to(ls_gt(x, 0), LS_F32)), LS_ERR_STATE, "went through a comparison");
@@ -185,7 +185,7 @@ static ls_status recording_hook(ls_tensor *leaf, void *user) {
     return LS_OK;
 }
 
-/* Each call gives what was on before; a pass puts it back however it ends, and works whatever it is. */
+/* Each call returns the previous setting. A pass restores it however it ends, and works with any setting. */
 TEST(test_recording_on_and_off) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
     ls_tensor *loss = toy_sum(toy_square(x));
@@ -230,12 +230,12 @@ TEST(test_missing_inputs) {
     assert_string_equal(ls_error_message(), "toy_mul: argument 2 is NULL");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
     scope = ls_scope_begin();
-    (void)ls_error_set(LS_ERR_IO, "cannot open x.npy"); /* the user's own way to make x failed */
+    (void)ls_error_set(LS_ERR_IO, "cannot open x.npy"); /* the program failed to create x */
     assert_null(toy_mul(NULL, x));
     assert_int_equal(ls_scope_end(scope), LS_ERR_IO);
     assert_string_equal(ls_error_message(), "cannot open x.npy");
     scope = ls_scope_begin();
-    assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an error of long ago explains nothing */
+    assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an old error does not explain this failure */
     assert_true(isnan(ls_item(NULL)));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
     ls_release(x);
@@ -292,12 +292,12 @@ TEST(test_a_kept_loss_takes_its_tape_along) {
     ls_tensor *y = toy_exp(x);
     ls_scope *inner = ls_scope_begin();
     ls_tensor *z = ls_keep(toy_square(toy_add(y, NULL)));
-    (void)toy_exp(toy_mul(y, y)); /* not kept, and gone */
+    (void)toy_exp(toy_mul(y, y)); /* not kept, so it was freed */
     assert_int_equal(ls_scope_end(inner), LS_OK);
     ls_tensor *loss = ls_keep(toy_sum(z));
     assert_int_equal(ls_scope_end(middle), LS_OK);
     assert_int_equal(x->leaf->uses, 1);
-    inner = ls_scope_begin(); /* the walk begins in here and goes outwards */
+    inner = ls_scope_begin(); /* the pass begins in the inner scope and continues to the outer scope */
     assert_int_equal(ls_backward(toy_mul(loss, loss)), LS_OK);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     const double sum = 2 * exp(1.0);
@@ -305,7 +305,7 @@ TEST(test_a_kept_loss_takes_its_tape_along) {
     assert_null(ls_thread()->scope->tape.first);
 }
 
-/* Lifted out of two scopes at once, past what is made and ends in between. */
+/* A loss is kept through two scopes at once, past tensors that are created and freed in between. */
 TEST(test_a_loss_kept_twice) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
     ls_scope *middle = ls_scope_begin();
@@ -339,7 +339,7 @@ static ls_tensor *long_chain(ls_tensor *x) {
     for (int i = 0; i < LONG; i++) {
         ls_tensor *next = toy_add(x, NULL);
         if (i > 0) {
-            ls_release(x); /* so that the node behind is all that holds it */
+            ls_release(x); /* so that only the next node holds it */
         }
         x = next;
     }
@@ -380,12 +380,12 @@ TEST(test_leaves_that_change_their_mind) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
     ls_tensor *late = ls_ones(LS_SHAPE(2), LS_F64);
     ls_tensor *loss = toy_sum(toy_mul(x, late));
-    assert_int_equal(ls_set_requires_grad(late, true), LS_OK); /* after it was used: no gradient from that */
+    assert_int_equal(ls_set_requires_grad(late, true), LS_OK); /* set after it was used: no gradient from this use */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_null(ls_grad(late));
     assert_int_equal(late->leaf->uses, 0);
     loss = toy_sum(toy_mul(x, late));
-    assert_int_equal(ls_set_requires_grad(x, false), LS_OK); /* frozen before the walk; what it has stays */
+    assert_int_equal(ls_set_requires_grad(x, false), LS_OK); /* frozen before the pass; its gradient remains */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_near(GRAD(x, 0), 1);
     assert_near(GRAD(late, 0), 3);
@@ -408,7 +408,7 @@ TEST(test_results_are_not_changed_in_place) {
     (void)ls_no_grad(before);
     assert_int_equal(ls_backward(toy_sum(y)), LS_OK);
     (void)ls_no_grad(true);
-    assert_int_equal(ls_fill(y, 0), LS_OK); /* walked: nothing needs it */
+    assert_int_equal(ls_fill(y, 0), LS_OK); /* already walked: no node needs it */
     (void)ls_no_grad(before);
 }
 
@@ -421,7 +421,7 @@ TEST(test_a_failing_rule_leaves_things_in_order) {
     assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
     assert_string_equal(ls_error_message(), "toy_fail: as asked");
     toy_fails = false;
-    assert_null(ls_grad(w)); /* begun in the pass that failed */
+    assert_null(ls_grad(w)); /* its gradient began in the pass that failed */
     assert_null(ls_grad(x));
     assert_int_equal(ls_scope_end(inner), LS_ERR_UNSUPPORTED);
     assert_int_equal(x->leaf->uses + w->leaf->uses, 0);
@@ -444,7 +444,7 @@ static ls_status training_step(ls_tensor *w, ls_tensor *x) {
 
 TEST(test_the_steady_state_allocates_nothing) {
 #ifdef LS_SANITIZED
-    skip(); /* nothing is cached then */
+    skip(); /* under a sanitizer nothing is cached */
 #endif
     test_allocator allocator;
     assert_int_equal(ls_scope_end(scope), LS_OK);

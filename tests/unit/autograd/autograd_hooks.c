@@ -1,5 +1,5 @@
 /*
- * autograd: who is told what during a backward pass, communication on the tape, and ls_gradcheck.
+ * autograd: notifications during a backward pass, communication on the tape, and ls_gradcheck.
  *
  * devices: cpu shadow cuda
  */
@@ -45,7 +45,7 @@ static const double one = 1;
 static const double two = 2;
 static const double three = 3;
 
-/* f<number> is the rule of a layer: a hook comes as soon as the last use of its leaf is behind. */
+/* f<number> notes the rule of a layer: a hook is called as soon as the last use of its leaf is done. */
 TEST(test_hooks_come_when_a_gradient_is_complete) {
     ls_tensor *w1 = hooked_leaf(1, &one);
     ls_tensor *w2 = hooked_leaf(1, &two);
@@ -67,7 +67,7 @@ TEST(test_hooks_come_once_in_every_pass) {
     assert_string_equal(toy_log, "h1:4 h1:8 h1:12 ");
 }
 
-/* Nodes that no gradient reaches, now or ever, hold nothing up. */
+/* Nodes that no gradient reaches delay no hook. */
 TEST(test_dead_branches_hold_no_hook_up) {
     ls_tensor *w = hooked_leaf(1, &one);
     ls_tensor *x = toy_unary(&toy_fail_op, toy_add(w, NULL), 1);
@@ -115,7 +115,7 @@ static ls_status nested_hook(ls_tensor *leaf, void *user) {
     return ls_backward(user);
 }
 
-/* Releases what the walk stands on, and leaves a scope open. */
+/* Releases tensors that the pass uses, and leaves a scope open. */
 static ls_status careless_hook(ls_tensor *leaf, void *user) {
     (void)leaf;
     ls_tensor **tensors = user;
@@ -183,7 +183,7 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_string_equal(toy_log, "f0 a1 a2 a3 ");
-    assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's, once more */
+    assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's error, again */
     assert_string_equal(toy_log, "f0 a1 a2 a3 a3 ");
     assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK);
     assert_int_equal(ls_backward(toy_sum(w)), LS_ERR_PEER);
@@ -192,7 +192,7 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
 
 TEST(test_communication_is_never_dead) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
-    ls_release(toy_send(x, 1)); /* nobody looks at what it gave */
+    ls_release(toy_send(x, 1)); /* its result is not used */
     ls_tensor *second = toy_send(toy_square(x), 2);
     ls_tensor *loss = toy_sum(second);
     (void)toy_send(second, 3); /* recorded after the loss */
@@ -208,11 +208,11 @@ TEST(test_communication_is_never_dead) {
 TEST(test_communication_outlives_its_scope) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     ls_scope *inner = ls_scope_begin();
-    (void)toy_send(toy_send(toy_square(x), 1), 2); /* another rank may need it, though nothing else is left */
+    (void)toy_send(toy_send(toy_square(x), 1), 2); /* another rank may need it, although no tensor of it is left here */
     assert_int_equal(ls_scope_end(inner), LS_OK);
     inner = ls_scope_begin();
     (void)toy_send(toy_square(x), 3);
-    ls_tensor *loss = ls_keep(toy_sum(x)); /* and what is kept comes along in its place */
+    ls_tensor *loss = ls_keep(toy_sum(x)); /* keeping a tensor keeps its communication */
     (void)toy_send(x, 4);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_int_equal(ls_backward(loss), LS_OK);
@@ -222,7 +222,7 @@ TEST(test_communication_outlives_its_scope) {
 
 TEST(test_communication_ends_with_the_outermost_scope) {
     ls_tensor *x = ls_keep(toy_leaf(LS_SHAPE(2), LS_F64, 1));
-    (void)toy_send(toy_send(toy_square(x), 1), 2); /* nobody can walk it any more: it goes, and what led to it */
+    (void)toy_send(toy_send(toy_square(x), 1), 2); /* no pass can reach it: it is freed with its history */
     assert_int_equal(ls_scope_end(scope), LS_OK);
     assert_int_equal(x->leaf->uses, 0);
     scope = ls_scope_begin();
@@ -272,7 +272,7 @@ static ls_tensor *failing_function(ls_tensor **inputs, int count, void *user) {
     return toy_mul(inputs[0], NULL);
 }
 
-/* [2, 3] with gaps, and [3, 1], both f64 and wanting gradients. */
+/* [2, 3] with gaps, and [3, 1], both f64 leaves that require gradients. */
 static void make_inputs(ls_tensor **inputs) {
     ls_tensor *base = ls_arange(LS_SHAPE(3, 4), LS_F64);
     inputs[0] = ls_tensor_view(base, 2, (const int64_t[]){2, 3}, (const int64_t[]){2, 4}, 1);

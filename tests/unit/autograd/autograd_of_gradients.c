@@ -1,5 +1,6 @@
 /*
- * Gradients are constants to the tape: a loss that is made from one is refused, and what reads or uses one up is not.
+ * Gradients are constants to the tape: a loss that depends on one is refused. Reading a gradient, or using it in a
+ * step, is not.
  *
  * devices: cpu shadow cuda
  */
@@ -26,14 +27,14 @@ static ls_tensor *leaf(double value) {
     return x;
 }
 
-/* x with the gradient of sum(x^3). */
+/* Returns x with the gradient of sum(x^3). */
 static ls_tensor *leaf_with_gradient(double value) {
     ls_tensor *x = leaf(value);
     assert_int_equal(ls_backward(ls_sum(ls_mul(ls_square(x), x))), LS_OK);
     return x;
 }
 
-/* The refusal is the scope's first failure: it is in a scope of its own. */
+/* The refusal is the scope's first failure, so it has its own scope. */
 static void expect_refused(ls_tensor *(*loss)(ls_tensor *x, ls_tensor *w)) {
     ls_tensor *x = leaf_with_gradient(2);
     ls_tensor *w = leaf(1);
@@ -42,7 +43,7 @@ static void expect_refused(ls_tensor *(*loss)(ls_tensor *x, ls_tensor *w)) {
     expect_message("[3], is a gradient (ls_grad) or was computed from one");
     expect_message("ls_detach");
     assert_int_equal(ls_scope_end(inner), LS_ERR_UNSUPPORTED);
-    assert_null(ls_grad(w)); /* nothing that a failed pass began is left */
+    assert_null(ls_grad(w)); /* the failed pass leaves no gradient */
 }
 
 static ls_tensor *direct(ls_tensor *x, ls_tensor *w) {
@@ -75,14 +76,14 @@ TEST(test_losses_of_gradients_are_refused) {
     expect_refused(target_of_loss);
 }
 
-/* The gradient of a sum is 1 whatever the leaves are. */
+/* The gradient of a sum is 1 for any values of the leaves. */
 TEST(test_gradients_that_depend_on_no_leaf_are_constants) {
     ls_tensor *x = leaf(2);
     ls_tensor *factor = ls_full(LS_SHAPE(3), LS_F64, 5);
     assert_int_equal(ls_backward(ls_sum(ls_mul(x, factor))), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_mul(x, ls_clone(ls_grad(x))))), LS_OK);
     assert_true(ls_allclose(ls_grad(x), ls_full(LS_SHAPE(3), LS_F64, 10), 0, 0));
-    /* Once one does, what is added to it does not change that; after ls_zero_grad it starts anew. */
+    /* Once a gradient depends on the leaves, adding to it does not change this. After ls_zero_grad it starts again. */
     assert_int_equal(ls_backward(ls_sum(ls_square(x))), LS_OK);
     assert_int_equal(ls_backward(ls_sum(x)), LS_OK);
     ls_scope *inner = ls_scope_begin();
@@ -101,7 +102,7 @@ TEST(test_a_detached_gradient_is_a_constant) {
     assert_true(ls_allclose(ls_grad(x), ls_full(LS_SHAPE(3), LS_F64, 12), 0, 0));
 }
 
-/* Norms to look at, clipping by hand, and steps by hand. */
+/* Norms for monitoring, clipping by hand, and steps by hand. */
 TEST(test_what_is_not_differentiated_may_use_gradients) {
     ls_tensor *x = leaf_with_gradient(2);
     for (int step = 0; step < 2; step++) {
@@ -121,13 +122,13 @@ TEST(test_what_is_not_differentiated_may_use_gradients) {
     ls_tensor *next = ls_sub(ls_detach(x), ls_mul(ls_grad(x), 0.5));
     assert_int_equal(ls_set_requires_grad(next, true), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_square(next))), LS_OK);
-    /* Where the gradient's sign chooses, there is nothing to differentiate. */
+    /* A choice by the gradient's sign has no derivative. */
     ls_tensor *positive = ls_gt(ls_grad(x), 0);
     assert_int_equal(ls_backward(ls_sum(ls_where(positive, next, ls_neg(next)))), LS_OK);
-    /* A gradient to begin with. */
+    /* A gradient as the start of a pass. */
     const ls_backward_options begins = {.gradient = ls_grad(x)};
     assert_int_equal(ls_backward_with(ls_square(next), &begins), LS_OK);
-    /* Values computed with a leaf that nobody goes back from. */
+    /* Values computed with a leaf, without a backward pass. */
     assert_true(ls_item(ls_sum(ls_add(x, ls_mul(ls_grad(x), 0.1)))) != 0);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Operations of a program's own: values and gradients of one and of several outputs, what is saved, views as inputs,
- * tapes that are walked twice or not at all, and every mistake that a function of the program's can make.
+ * A program's own operations: values and gradients with one and several outputs, saved tensors, views as inputs, tapes
+ * that are walked twice or not at all, and every possible mistake of a program's functions.
  *
  * devices: cpu shadow cuda
  */
@@ -57,7 +57,7 @@ static ls_tensor *of_product(ls_tensor **inputs, int count, void *user) {
     return ls_custom(&product, inputs, count, &once, NULL);
 }
 
-/* Of views whose elements do not lie together, and of one tensor twice. */
+/* With non-contiguous views, and with one tensor twice. */
 static ls_tensor *of_views(ls_tensor **inputs, int count, void *user) {
     (void)user;
     (void)count;
@@ -152,7 +152,7 @@ TEST(test_gradients_of_several_outputs) {
     ls_zero_grad(inputs[0]);
     ls_zero_grad(inputs[1]);
     ls_tensor *loss = ls_sum(outputs[2]);
-    for (int pass = 0; pass < 2; pass++) { /* the same again, and nothing of the pass before */
+    for (int pass = 0; pass < 2; pass++) { /* the same again, without anything from the first pass */
         assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}), LS_OK);
     }
     for (int64_t i = 0; i < 4; i++) {
@@ -161,7 +161,7 @@ TEST(test_gradients_of_several_outputs) {
         assert_true(((double *)elements(ls_grad(inputs[0])))[i] == 0);
     }
     released = 0;
-    ls_tensor *kept = ls_keep(outputs[0]); /* one of them outlives the scope, and takes its part of the tape along */
+    ls_tensor *kept = ls_keep(outputs[0]); /* one output outlives the scope, and keeps its part of the tape */
     ls_scope *inner = ls_scope_begin();
     (void)ls_custom(&several, inputs, 2, &once, outputs);
     ls_tensor *other = ls_keep(outputs[2]);
@@ -198,7 +198,7 @@ static ls_status err(ls_custom_call *call) {
     if (how == FAILS) {
         return ls_error_set(LS_ERR_ARGUMENT, "the matrix is singular in row %d", 3);
     }
-    if (how == FAILS_IN_SILENCE) { /* the error before was another call's */
+    if (how == FAILS_IN_SILENCE) { /* the previous error was another call's */
         return LS_ERR_ARGUMENT;
     }
     if (how == OPERATION_FAILS) {
@@ -284,7 +284,7 @@ TEST(test_wrong_calls) {
     (void)ls_scope_end(scope);
 }
 
-/* Any of the inputs, an output and what was saved, after the call. */
+/* Changes any of the inputs, an output or a saved tensor after the call. */
 static ls_status join(ls_custom_call *call) {
     ls_tensor *sum = ls_square(call->inputs[0]);
     for (int i = 1; i < call->input_count; i++) {

@@ -1,7 +1,7 @@
 /*
- * Attention of halves on the device that LOCKSTEP_DEVICE names, against that of f32 on the CPU with rounded operands:
- * sizes that the fused kernels of a GPU take, and such beside them. (LOCKSTEP_LOG=debug tells which took them.) And the
- * same bits every time.
+ * Attention in 16-bit floats on the device of LOCKSTEP_DEVICE, compared with f32 on the CPU with rounded operands:
+ * sizes that a GPU's fused kernels accept, and other sizes. (LOCKSTEP_LOG=debug shows which kernels were used.) Results
+ * must be deterministic.
  *
  * devices: cpu shadow cuda
  */
@@ -33,7 +33,7 @@ static const attention_case cases[] = {
     {1024, 1024, 64, false, true}, {300, 300, 36, true, true},  {50, 50, 64, true, true},
 };
 
-/* q, k and v, [batch, heads, length, width] in memory of `where`, of numbers of the half. */
+/* Makes q, k and v, [batch, heads, length, width] in memory of `where`, with numbers of the 16-bit dtype. */
 static void operands(const attention_case *c, const char *where, ls_dtype half, ls_tensor **x) {
     ls_seed(12);
     ls_tensor *packed = NULL;
@@ -52,7 +52,7 @@ static void operands(const attention_case *c, const char *where, ls_dtype half, 
     }
 }
 
-/* y and the gradients, as tensors of the CPU. */
+/* Computes y and the gradients, as tensors on the CPU. */
 static void results(const attention_case *c, const char *where, ls_dtype half, ls_dtype autocast, ls_tensor **into) {
     ls_tensor *x[3];
     operands(c, where, half, x);

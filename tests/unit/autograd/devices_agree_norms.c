@@ -1,7 +1,6 @@
 /*
- * Losses of classes, norms, pooling and resizing on the device that LOCKSTEP_DEVICE names against the CPU, with sizes
- * at which the kernels of a GPU split rows and channels in parts. (Where it names none, this is the CPU against
- * itself.)
+ * Losses of classes, norms, pooling and resizing on the device of LOCKSTEP_DEVICE compared with the CPU, with sizes at
+ * which a GPU's kernels split rows and channels into parts. (Without LOCKSTEP_DEVICE, the CPU is compared with itself.)
  *
  * devices: cpu shadow cuda teams
  */
@@ -23,7 +22,7 @@ static int choose_device(void **state) {
     return ls_use_device("cpu") == LS_OK ? 0 : 1;
 }
 
-/* y of some of three inputs, all on one device. */
+/* y as a function of up to three inputs on one device. */
 typedef ls_tensor *function(ls_tensor *const *inputs, int variant);
 
 static ls_tensor *moved(const ls_tensor *tensor, const char *to) {
@@ -32,7 +31,7 @@ static ls_tensor *moved(const ls_tensor *tensor, const char *to) {
     return copy;
 }
 
-/* f(inputs) and the gradients, by the device, as tensors of the CPU. */
+/* Computes f(inputs) and the gradients on the device, as tensors on the CPU. */
 static void results(function *f, int variant, ls_tensor *const *inputs, const char *where, ls_tensor **into) {
     ls_tensor *own[MOST_INPUTS] = {NULL};
     for (int i = 0; i < MOST_INPUTS && inputs[i] != NULL; i++) {
@@ -61,7 +60,8 @@ static double number(const ls_tensor *tensor, int64_t i) {
     return ls_dtype_of(tensor) == LS_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
 }
 
-/* Differences are measured by the largest number of the result: sums of numbers of either sign have none of their own.
+/*
+ * Differences are relative to the largest number of the result: sums of numbers with both signs may be close to zero.
  */
 static void check_same(const char *name, int variant, int result, const ls_tensor *is, const ls_tensor *wanted) {
     assert_int_equal(ls_numel(is), ls_numel(wanted));

@@ -1,6 +1,6 @@
 /*
- * The bits of matrix products in f32 and f64, of convolutions and of attention, and of their gradients, in f32 do not
- * depend on the number of the library's threads. Own loops are in loop_threads.c.
+ * The bits of matrix products in f32 and f64, of convolutions and attention in f32, and of their gradients do not
+ * depend on the number of the library's threads. loop_threads.c tests Lockstep's own loops.
  *
  * devices: cpu
  */
@@ -21,7 +21,7 @@ enum { COUNTS = 4, MOST = 512, TENSORS = 4 };
 
 static const char *const threads[COUNTS] = {"1", "2", "3", "8"};
 
-/* Where each process puts what it has found, and, last, whether module onednn is there. */
+/* The results of each process and, last, whether module onednn is available. */
 static uint64_t (*found)[MOST + 1];
 
 static uint64_t bits_of_numbers(const void *numbers, size_t bytes) {
@@ -39,8 +39,9 @@ static uint64_t bits_of(ls_tensor *x) {
 }
 
 /*
- * Gives the process its threads. The own loops have them from when module onednn is open, which loops alone would never
- * do: so it is opened here, and must have so many. The parent never opens it: children would have its threads.
+ * Sets the number of threads of the process. Lockstep's loops use them once module onednn is open. Loops alone never
+ * open it, so it is opened here, and its number of threads is checked. The parent never opens it: children would
+ * inherit its threads.
  */
 static const char *take_threads(int number) {
     LS_MUST(setenv("OMP_NUM_THREADS", threads[number], 1) == 0); /* read when the library is opened */
@@ -52,8 +53,8 @@ static const char *take_threads(int number) {
 }
 
 /*
- * Products of layers with one sample and with a batch, of their gradients, of heads of attention, and long sums over
- * few results: what libraries share out over threads, or make by other code where there are some.
+ * Products of layers with one sample and with a batch, of their gradients, of heads of attention, and long sums with
+ * few results: libraries distribute them over threads, or use other code with several threads.
  */
 static const int64_t products[][3] = {
     {1, 512, 784},   {7, 512, 784},   {16, 512, 784},  {33, 512, 784},   {64, 512, 784},   {64, 784, 512},
@@ -70,7 +71,7 @@ static void *random_numbers(int64_t count, ls_dtype dtype) {
     return on_host != NULL ? ls_data(on_host) : NULL;
 }
 
-/* The product with each operand as it lies or transposed, every second one added to what is there. */
+/* The product with each operand plain or transposed; every second one adds to the existing result. */
 static const char *multiply_one(uint64_t sums[4], int i, ls_dtype dtype) {
     const int64_t m = products[i][0], n = products[i][1], k = products[i][2];
     ls_scope *scope = ls_scope_begin();
@@ -128,7 +129,7 @@ static const char *convolve(int number, const void *what) {
 static const int64_t heads[][3] = {{128, 8, 2048}, {8, 128, 1024}, {128, 128, 32}, {200, 300, 64}};
 enum { HEADS = sizeof heads / sizeof *heads };
 
-/* y, and the gradients of queries, keys and values. */
+/* Computes y, and the gradients of queries, keys and values. */
 static const char *attend(int number, const void *what) {
     (void)what;
     LS_MUST(take_threads(number) == NULL);
@@ -159,7 +160,7 @@ static void expect_same_bits(process_body body, const void *what, int sums, int 
     for (int i = 0; i < sums; i++) {
         for (int count = 1; count < COUNTS; count++) {
             if (found[count][i] != found[0][i] && found[0][MOST] == 0) {
-                skip(); /* OpenBLAS in its place promises nothing of the kind */
+                skip(); /* its replacement OpenBLAS does not guarantee this */
             }
             if (found[count][i] != found[0][i]) {
                 fail_msg("case %d, %s: other bits with %s threads", i / tensors, names[i % tensors], threads[count]);

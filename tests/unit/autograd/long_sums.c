@@ -1,6 +1,6 @@
 /*
- * Sums of very many numbers in f32: values and gradients beside those that f64 gives for the same numbers. A sum that
- * is made in one long row of f32 additions loses four to seven bits here.
+ * Sums of very many numbers in f32: values and gradients compared with f64 for the same numbers. A sequential sum of
+ * f32 additions loses four to seven bits here.
  *
  * devices: cpu
  */
@@ -26,8 +26,10 @@ typedef struct sum_case {
     double tolerance;
 } sum_case;
 
-/* Relative to the largest element. The last is for what others add up (matrix products) or is added up one by one, as
- * in PyTorch (gradients of rows that are chosen many times, of weights of layer norm). */
+/*
+ * Relative to the largest element. The last is for sums made by other libraries (matrix products), or made one by one,
+ * as in PyTorch (gradients of rows that are chosen many times, of weights of layer norm).
+ */
 #define TOLERANCE     1e-6
 #define OF_LOGARITHMS 4e-6 /* exp of a logarithm near -14 */
 #define OF_NORMS      2e-6
@@ -143,14 +145,16 @@ static const sum_case cases[] = {
     {"matrix product", matmul, {{{3, CLASSES}, 0, 1}, {{CLASSES, 3}, 0, 1}}, ONE_BY_ONE},
 };
 
-/* The largest difference of the elements by the largest of the truth. */
+/* Returns the largest difference between elements, relative to the largest exact element. */
 static double distance(ls_tensor *is, ls_tensor *truth) {
     ls_tensor *difference = ls_max(ls_abs(ls_sub(ls_to(is, LS_F64), truth)));
     return ls_item(difference) / ls_item(ls_max(ls_abs(truth)));
 }
 
-/* The value of the case in this dtype; the inputs, leaves with their gradients, in `leaves`. The gradient of the value
- * is like the value, so that what is added up does not cancel; it is made where there is none. */
+/*
+ * Computes the case in this dtype. The inputs, leaves with gradients, are stored in `leaves`. The gradient of the value
+ * is similar to the value, so that sums do not cancel; it is made if it is missing.
+ */
 static ls_tensor *run(const sum_case *c, ls_tensor **numbers, ls_dtype dtype, ls_tensor **leaves,
                       ls_tensor **gradient) {
     for (int i = 0; i < INPUTS && numbers[i] != NULL; i++) {

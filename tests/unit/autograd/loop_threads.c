@@ -1,5 +1,5 @@
 /*
- * Operations of each family, optimizers and a training: their bits do not depend on the number of threads.
+ * Operations of each family, optimizers and a training: the bits do not depend on the number of threads.
  *
  * devices: cpu
  */
@@ -18,7 +18,7 @@
 
 enum { COUNTS = 3, MOST = 4096, BLOCK = LS_PARALLEL_ELEMENTS / 8 };
 
-/* What one process has found: a sum of bits for each result, under a name. */
+/* The results of one process: a checksum of the bits of each result, with a name. */
 typedef struct findings {
     bool onednn;
     int count;
@@ -37,7 +37,7 @@ static const char *take_threads(int number) {
     own = &found[number];
     LS_MUST(setenv("OMP_NUM_THREADS", text, 1) == 0); /* read when the library is opened */
     LS_MUST(setenv("OMP_WAIT_POLICY", "passive", 1) == 0);
-    const ls_onednn *onednn = ls_onednn_open(); /* whose threads the loops have, once it is open */
+    const ls_onednn *onednn = ls_onednn_open(); /* the loops use its number of threads, once it is open */
     LS_MUST(onednn == NULL || onednn->team() == number + 1);
     own->onednn = onednn != NULL;
     return NULL;
@@ -64,7 +64,7 @@ static void record(const char *name, ls_tensor *x) {
     own->count += own->count < MOST - 1;
 }
 
-/* The result, and the gradient of x where it has one. */
+/* Records the result, and the gradient of x if it has one. */
 static void record_both(const char *name, ls_tensor *y, ls_tensor *x) {
     char gradient[48];
     record(name, y);
@@ -93,7 +93,7 @@ static void record_maps(ls_tensor *x, ls_tensor *other, ls_tensor *row) {
     EACH(ls_where(above, x, other)), EACH(ls_masked_fill(x, above, 1));
 }
 
-/* x three times, along an axis of its own that takes no memory. */
+/* Repeats x three times along a new axis, without copying. */
 static ls_tensor *thrice(ls_tensor *x, int axis) {
     const ls_shape shape = ls_shape_of(x);
     return axis == 0 ? ls_expand(ls_unsqueeze(x, 0), LS_SHAPE(3, shape.size[0], shape.size[1]))
@@ -179,7 +179,7 @@ static const struct {
                   {"adagrad", make_adagrad},   {"nadam", make_nadam}, {"radam", make_radam}, {"lion", make_lion},
                   {"adadelta", make_adadelta}, {"lamb", make_lamb}};
 
-/* Six steps over `rows` rows of 7 numbers, whose gradients need no product. */
+/* Makes six steps over `rows` rows of 7 numbers, whose gradients need no product. */
 static const char *step_by(size_t which, int64_t rows) {
     ls_seed(1);
     ls_module *model = ls_nn_embedding(rows, 7);
@@ -213,7 +213,7 @@ static const char *run_optimizers(int number, const void *what) {
     return NULL;
 }
 
-/* Some steps of AdamW; every weight behind each of them. */
+/* Makes some steps of AdamW, and records every weight after each step. */
 static const char *train(ls_module *model, ls_tensor *input, ls_tensor *target, int64_t classes) {
     LS_MUST(model != NULL);
     ls_optimizer *optimizer = ls_adamw(model, &(ls_adam_options){.learning_rate = 1e-2});
@@ -234,7 +234,10 @@ static const char *train(ls_module *model, ls_tensor *input, ls_tensor *target, 
     return NULL;
 }
 
-/* A small GPT, a small network of convolutions, whose activations are shared out, and one of linear layers. */
+/*
+ * A small GPT, a small convolutional network, whose activations are distributed over threads, and a network of linear
+ * layers.
+ */
 static const char *run_training(int number, const void *what) {
     (void)what;
     LS_MUST(take_threads(number) == NULL);
@@ -279,7 +282,7 @@ static void expect_same_bits(process_body body, const void *what) {
     const bool onednn = found->onednn;
     assert_int_equal(munmap(found, COUNTS * sizeof *found), 0);
     if (differ > 0 && !onednn) {
-        skip(); /* OpenBLAS in its place promises nothing of the kind */
+        skip(); /* its replacement OpenBLAS does not guarantee this */
     }
     assert_int_equal(differ, 0);
 }

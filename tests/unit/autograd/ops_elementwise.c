@@ -15,7 +15,7 @@ static const double nan_value = (double)NAN;
 
 #define VALUES(...) ((const double[]){__VA_ARGS__})
 
-/* A tensor of any dtype with these values. */
+/* Makes a tensor of any dtype with these values. */
 static ls_tensor *numbers(ls_shape shape, ls_dtype dtype, const double *values) {
     return ls_to(ls_from(shape, LS_F64, values), dtype);
 }
@@ -35,7 +35,7 @@ static ls_tensor *clamp(ls_tensor *x) {
 TEST(test_functions_of_one_tensor) {
     const struct {
         ls_tensor *(*function)(ls_tensor *);
-        double at[4]; /* of -1, 0, 0.5 and 2 */
+        double at[4]; /* at -1, 0, 0.5 and 2 */
     } cases[] = {
         {ls_neg, {1, 0, -0.5, -2}},
         {ls_abs, {1, 0, 0.5, 2}},
@@ -194,7 +194,7 @@ SCOPED_TEST(test_where) {
     check_values(ls_grad(b), LS_SCALAR, LS_F64, VALUES(2));
 }
 
-/* A half-precision leaf gets a half-precision gradient, and a mixed sum gives each its own. */
+/* A 16-bit leaf gets a 16-bit gradient, and a sum of mixed dtypes gives each input a gradient in its dtype. */
 TEST(test_gradients_in_the_dtypes_of_the_inputs) {
     const ls_dtype dtypes[] = {LS_BF16, LS_F16, LS_F32};
     for (int i = 0; i < 3; i++) {
@@ -247,7 +247,7 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_pow(ls_ones(LS_SHAPE(2), LS_I64), -1), LS_ERR_ARGUMENT, "ls_pow: exponent -1");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     check_refused(ls_where(x, x, x), LS_ERR_SHAPE, "ls_where: the condition is a tensor of f32");
-    ls_scope *scope = ls_scope_begin(); /* it notes the failure of the first operation */
+    ls_scope *scope = ls_scope_begin(); /* it stores the failure of the first operation */
     ls_tensor *bad = ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
     check_refused_in(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
 }
@@ -325,7 +325,7 @@ TEST(test_clamp_with_odd_bounds) {
     }
 }
 
-/* 2^24 + 1 is odd, and f32 would round it to 2^24. */
+/* 2^24 + 1 is odd; f32 would round it to 2^24. */
 TEST(test_power_with_an_exponent_beyond_f32) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
     for (int k = 0; k < 3; k++) {
@@ -357,8 +357,7 @@ SCOPED_TEST(test_full_refuses_what_a_dtype_cannot_hold) {
     check_refused(ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
 }
 
-/* A number that an integer dtype does not hold is compared as it is. Beside u8 negative ones are taken as in PyTorch.
- */
+/* A number outside the range of an integer dtype is compared unchanged. With u8, negative numbers follow PyTorch. */
 SCOPED_TEST(test_numbers_that_integers_do_not_hold) {
     ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
     check_values(ls_add(x, -1), LS_SHAPE(3), LS_U8, VALUES(255, 6, 254));
@@ -402,7 +401,7 @@ SCOPED_TEST(test_numbers_that_do_not_fit_are_refused) {
     check_refused(ls_add(ls_ones(LS_SHAPE(2), LS_I64), NULL), LS_ERR_ARGUMENT, "argument 2 is NULL");
 }
 
-/* The type of the number says what the result is, not its value. */
+/* The type of the number determines the result's dtype, not its value. */
 SCOPED_TEST(test_the_type_of_a_number) {
     const ls_shape one = LS_SHAPE(1);
     enum { TWO = 2 } two = TWO;
@@ -454,7 +453,7 @@ static int64_t whole(ls_tensor *x) {
     return *(const int64_t *)elements(x);
 }
 
-/* Beyond 2^53 neighbours are one double. */
+/* Beyond 2^53, neighboring integers are equal as doubles. */
 SCOPED_TEST(test_integers_of_64_bits_are_exact) {
     const int64_t large = ((int64_t)1 << 53) + 1;
     ls_tensor *one = ls_ones(LS_SHAPE(1), LS_I64);
@@ -494,7 +493,7 @@ SCOPED_TEST(test_integer_powers_are_exact) {
     check_values(ls_pow(signs, negative), LS_SHAPE(4), LS_I32, VALUES(1, -1, 0, 0));
 }
 
-/* Without a scope everything made on the way is freed: the sanitizer would tell. */
+/* Without a scope, all intermediate tensors are freed; otherwise the sanitizer reports them. */
 TEST(test_without_a_scope) {
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_BF16), *n = ls_ones(LS_SHAPE(2), LS_I32);
     ls_tensor *y = ls_add(x, n), *c = ls_lt(n, 1.5);

@@ -1,6 +1,6 @@
 /*
- * Convolution and pooling against PyTorch (tests/fixtures/make_images.py) and, where sizes are larger, against plain
- * loops; what they refuse; halves.
+ * Convolution and pooling compared with PyTorch (tests/fixtures/make_images.py) and, for larger sizes, with plain
+ * loops; refusals; 16-bit floats.
  *
  * devices: cpu shadow cuda teams
  */
@@ -26,7 +26,7 @@ static int free_images(void **state) {
     return 0;
 }
 
-/* The next `count` numbers of a case's options as a shape. */
+/* Returns the next `count` numbers of a case's options as a shape. */
 static ls_shape take(const double **numbers, int count) {
     int64_t size[LS_MAX_DIMS] = {0};
     for (int i = 0; i < count; i++) {
@@ -103,14 +103,14 @@ TEST(test_pooling_is_pytorchs) {
     check_all("pool/", 60, check_pooling);
 }
 
-/* ---- against plain loops ----------------------------------------------------------------------------------------- */
+/* ---- comparison with plain loops --------------------------------------------------------------------------------- */
 
 /* A convolution over two axes. */
 typedef struct plain {
     int64_t n, in, height, width, out, kernel, stride, padding, dilation, groups, rows, columns;
 } plain;
 
-/* Calls `f` with the places of each product that the convolution adds up: of y, x and weight. */
+/* Calls `f` with the indices in y, x and weight of each product that the convolution adds up. */
 static void each_product(const plain *c, void (*f)(int64_t y, int64_t x, int64_t weight, void *user), void *user) {
     const int64_t inside = c->in / c->groups, outside = c->out / c->groups;
     for (int64_t y = 0; y < c->n * c->out * c->rows * c->columns; y++) {
@@ -129,7 +129,7 @@ static void each_product(const plain *c, void (*f)(int64_t y, int64_t x, int64_t
     }
 }
 
-/* Values and what they should give: y, and the gradients that g makes. */
+/* Inputs and expected results: y, and the gradients that g gives. */
 typedef struct plain_values {
     double *x, *weight, *g, *y, *dx, *d_weight;
 } plain_values;
@@ -187,7 +187,7 @@ static void check_plain(plain c, ls_dtype dtype, double tolerance) {
     assert_near("y", y, v.y, tolerance);
     assert_near("gradient of x", ls_grad(x), v.dx, tolerance);
     assert_near("gradient of weight", ls_grad(weight), v.d_weight, tolerance);
-    /* Backwards, the transposed convolution is the convolution itself. */
+    /* The backward pass of a transposed convolution is the convolution. */
     const ls_conv_transpose_options back = {
         .stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups};
     ls_tensor *transposed = ls_conv_transpose(leaf_of(g, dtype), ls_detach(weight), NULL, &back);
@@ -230,12 +230,11 @@ static void test_larger_sizes_are_those_of_plain_loops(void **state) {
     }
 }
 
-/* ---- largest numbers of long rows, against plain loops ------------------------------------------------------------
- */
+/* ---- pooling of long rows, compared with plain loops ------------------------------------------------------------- */
 
 enum { LONG_ROWS = 7, LONG = 211 };
 
-/* The place of the first largest number that a window sees; one that is not a number is larger, the last of them. */
+/* Returns the index of the first largest number in a window. NaN counts as larger; the last NaN wins. */
 static int64_t largest_of_window(const double *x, int width, int64_t row, int64_t column, int64_t kernel,
                                  int64_t dilation) {
     int64_t place = -1;
@@ -313,7 +312,7 @@ SCOPED_TEST(test_not_a_number_is_the_largest) {
     check_values(y, LS_SHAPE(1, 1, 2), LS_F64, (const double[]){(double)NAN, 3});
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
     check_values(ls_grad(x), LS_SHAPE(1, 1, 4), LS_F64, (const double[]){0, 1, 1, 0});
-    /* Of equal ones the first has the gradient. */
+    /* On a tie, the first element gets the gradient. */
     ls_tensor *equal = leaf_from(LS_SHAPE(1, 1, 3), (const double[]){2, 2, 2});
     ls_tensor *first = ls_max_pool(equal, &(ls_max_pool_options){.kernel = LS_SHAPE(2), .stride = LS_SHAPE(1)});
     assert_int_equal(ls_backward(ls_sum(first)), LS_OK);

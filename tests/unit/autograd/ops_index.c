@@ -50,7 +50,7 @@ SCOPED_TEST(test_strided_and_empty_indices) {
                  VALUES(0, 0, 1, 1));
 }
 
-/* A row that is picked twice gets both gradients, one that is not picked 0, and earlier gradients stay. */
+/* A row that is picked twice gets both gradients, an unpicked row gets 0, and earlier gradients remain. */
 TEST(test_gradients_of_repeated_indices) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
     for (int i = 0; i < 3; i++) {

@@ -111,7 +111,7 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
         check_against(fixtures, name, ls_triplet_margin_loss(three[0], three[1], three[2], 0.7, (ls_loss_reduction)i),
                       three, 3, NULL, 0);
     }
-    /* Of short rows, and of one that is 0 (PyTorch 2.15). */
+    /* Short rows, and a row of zeros (PyTorch 2.15). */
     ls_tensor *row[] = {leaf_from(LS_SHAPE(2, 3), (const double[]){1e-6, 2e-6, -1e-6, 0, 0, 0}),
                         leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 0.5, 1, 1, 0.5})};
     ls_tensor *loss = ls_cosine_embedding_loss(row[0], row[1], ls_ones(LS_SHAPE(2), LS_I64), 0, LS_LOSS_NONE);
@@ -120,13 +120,13 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
     check_values(ls_grad(row[0]), LS_SHAPE(2, 3), LS_F64,
                  (const double[]){-161984.7741416387, -71993.2328719309, -215979.6989753811, -666666.6679984528,
                                   -666666.6679984528, -333333.3339992264});
-    /* Nothing is similar to nothing. */
+    /* The similarity with a zero vector is 0. */
     ls_tensor *zero = leaf_from(LS_SHAPE(2, 3), (const double[6]){0});
     ls_tensor *none = ls_cosine_similarity(ls_detach(flat[0]), zero, 1, 1e-8);
     check_values(none, LS_SHAPE(2), LS_F64, (const double[]){0, 0});
     assert_int_equal(ls_backward(ls_sum(none)), LS_OK);
     assert_true(ls_item(ls_sum(ls_to(ls_is_finite(ls_grad(zero)), LS_I64))) == 6);
-    /* What broadcasts along the axis itself is as long as what it is compared with. */
+    /* If an input broadcasts along the axis itself, its length is the other input's. */
     ls_tensor *ones = leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 1, 1, 1, 1});
     ls_tensor *one = leaf_from(LS_SHAPE(2, 1), (const double[]){2, -1});
     ls_tensor *signs = ls_from(LS_SHAPE(2), LS_F64, (const double[]){1, -1});
@@ -185,7 +185,7 @@ SCOPED_TEST(test_bce_holds_its_logarithms) {
                   NULL, 0);
 }
 
-/* 0 log 0 is 0, with the gradient 0 in the target. */
+/* 0 log 0 is 0, with a gradient of 0 for the target. */
 SCOPED_TEST(test_kl_div_of_zero) {
     ls_tensor *target = ls_zeros(LS_SHAPE(3), LS_F32);
     assert_int_equal(ls_set_requires_grad(target, true), LS_OK);
@@ -208,7 +208,7 @@ SCOPED_TEST(test_element_losses_convert_dtypes) {
     assert_true(isnan(ls_item(ls_mse_loss(ls_ones(LS_SHAPE(0), LS_F32), ls_ones(LS_SHAPE(0), LS_F32), LS_LOSS_MEAN))));
 }
 
-/* Class 3 i mod 4 for element i. */
+/* The class of element i is 3 i mod 4. */
 static ls_tensor *targets(ls_shape shape, ls_dtype dtype) {
     ls_tensor *numbers = ls_empty(shape, LS_I64);
     int64_t *values = elements(numbers);
@@ -270,7 +270,10 @@ TEST(test_class_losses_agree_with_pytorch) {
     ls_release(some);
 }
 
-/* One-hot rows give what class numbers give, also the gradients, and a mixture of rows the mixture of their losses. */
+/*
+ * One-hot rows give the same as class numbers, also for gradients, and a mixture of rows gives the mixture of their
+ * losses.
+ */
 TEST(test_probabilities) {
     for (int how = 0; how < 12; how++) {
         ls_scope *scope = ls_scope_begin();
@@ -308,7 +311,7 @@ TEST(test_probabilities) {
     assert_null(loss);
 }
 
-/* Of a vector; without a scope; and gradients of the probabilities. */
+/* With a vector; without a scope; and gradients of the probabilities. */
 TEST(test_probabilities_of_one) {
     ls_tensor *x = ls_zeros(LS_SHAPE(4), LS_F64), *p = ls_full(LS_SHAPE(4), LS_F64, 0.25);
     assert_int_equal(ls_set_requires_grad(p, true), LS_OK);

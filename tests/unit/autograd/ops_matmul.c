@@ -1,5 +1,6 @@
 /*
- * ls_matmul and ls_linear: values and gradients against PyTorch's, strides, accumulation, other dtypes, wrong shapes.
+ * ls_matmul and ls_linear: values and gradients compared with PyTorch's, strides, accumulation, other dtypes, wrong
+ * shapes.
  *
  * devices: cpu shadow cuda
  */
@@ -68,7 +69,7 @@ TEST(test_linear_agrees_with_pytorch) {
     }
 }
 
-/* Strided operands give what their dense copies give. */
+/* Strided operands give the same as dense copies. */
 SCOPED_TEST(test_linear_of_views) {
     ls_tensor *wide = wave(LS_SHAPE(5, 8), 1);
     ls_tensor *weight = wave(LS_SHAPE(4, 6), 2);
@@ -83,7 +84,7 @@ SCOPED_TEST(test_linear_of_views) {
         ls_tensor *y = ls_linear(v[0], v[1], v[2]);
         ls_tensor *dense = ls_linear(ls_clone(v[0]), ls_clone(v[1]), v[2] == NULL ? NULL : ls_clone(v[2]));
         assert_true(ls_allclose(y, dense, 1e-13, 1e-13));
-        const ls_backward_options keep = {.keep_tape = true}; /* the views are on both ways */
+        const ls_backward_options keep = {.keep_tape = true}; /* the views are recorded, too */
         assert_int_equal(ls_backward_with(ls_sum(ls_square(y)), &keep), LS_OK);
         ls_tensor *by_view = ls_clone(ls_grad(weight));
         ls_zero_grad(weight);
@@ -96,7 +97,7 @@ SCOPED_TEST(test_linear_of_views) {
     }
 }
 
-/* A second backward pass adds to what the first left. */
+/* A second backward pass adds to the gradients of the first. */
 TEST(test_gradients_accumulate) {
     for (int rows = 0; rows <= 2; rows++) {
         ls_scope *scope = ls_scope_begin();

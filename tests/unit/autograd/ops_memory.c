@@ -1,6 +1,6 @@
 /*
- * Operations and their gradients when memory runs out: every allocation of a forward and a backward pass fails, alone
- * or with all that follow it, and each time the call fails with LS_ERR_MEMORY and everything is given back.
+ * Operations and their gradients when memory runs out: each allocation of a forward and a backward pass fails, alone or
+ * with all later allocations. Each time the call fails with LS_ERR_MEMORY and frees everything.
  *
  * devices: cpu shadow cuda
  */
@@ -35,7 +35,7 @@ static ls_tensor *norms(ls_dtype dtype) {
     ls_tensor *weight = leaf(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
     ls_tensor *mean = ls_zeros(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
     ls_tensor *variance = ls_ones(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
-    /* They may be left out: one that could not be made must not look as if it was. */
+    /* These inputs are optional: a failed one must not be taken for an omitted one. */
     if (weight == NULL || mean == NULL || variance == NULL) {
         return NULL;
     }
@@ -56,7 +56,7 @@ static ls_tensor *losses(ls_dtype dtype) {
     return ls_add(classes, ls_add(elements, ls_bce_loss(target, target, LS_LOSS_MEAN)));
 }
 
-/* A leaf with zeros, ties and other numbers. */
+/* Returns a leaf with zeros, ties and other numbers. */
 static ls_tensor *matrix(ls_dtype dtype) {
     ls_tensor *values = ls_from(LS_SHAPE(3, 4), LS_F64, (const double[]){1, 2, 3, 0, 5, 6, 0, 0, 3, 2, 9, 1});
     ls_tensor *x = ls_detach(ls_to(values, dtype));
@@ -134,14 +134,14 @@ static void check_program(program make, ls_dtype dtype, bool once) {
         const ls_status status = run(make, dtype);
         const long calls = atomic_load(&allocator.calls);
         assert_int_equal(test_allocator_stop(&allocator), 0);
-        if (calls <= n) { /* it never came to that */
+        if (calls <= n) { /* the allocation was not reached */
             if (status != LS_OK) {
                 fail_msg("with memory enough: %s", ls_error_message());
             }
             assert_true(n > 5);
             return;
         }
-        /* A call that fails alone may be made up for: the caches are emptied and it is tried again. */
+        /* After a single failure, the call may succeed: it empties the caches and tries again. */
         if (status != LS_ERR_MEMORY && !(once && status == LS_OK)) {
             fail_msg("allocation %ld fails: %s, %s", n, ls_status_name(status), ls_error_message());
         }

@@ -1,5 +1,5 @@
 /*
- * ls_layer_norm and ls_batch_norm: values, gradients and running statistics against PyTorch's; refusals.
+ * ls_layer_norm and ls_batch_norm: values, gradients and running statistics compared with PyTorch's; refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -43,7 +43,7 @@ TEST(test_batch_norm_agrees_with_pytorch) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* The gradient of the weight alone, twice: what is there is added to. */
+/* Only the gradient of the weight, twice: the second adds to the first. */
 SCOPED_TEST(test_weight_gradients_accumulate) {
     ls_tensor *x = ls_detach(wave(LS_SHAPE(5, 3), 1));
     ls_tensor *leaves[] = {wave(LS_SHAPE(3), 2), wave(LS_SHAPE(3), 3)};
@@ -79,7 +79,7 @@ SCOPED_TEST(test_views_and_half_precision) {
     assert_int_equal(ls_dtype_of(ls_layer_norm(half, 1, NULL, NULL, 1e-5)), LS_BF16);
 }
 
-/* A layer made for halves runs, learns and keeps its statistics in f32. */
+/* A layer made for 16-bit floats runs, learns and keeps its statistics in f32. */
 TEST(test_batch_norm_layers_of_halves) {
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
@@ -129,7 +129,7 @@ SCOPED_TEST(test_layer_norm_refuses) {
                   "ls_batch_norm: argument 1 is NULL");
 }
 
-/* As in PyTorch: running statistics stay, gradients of weight and bias are 0. */
+/* As in PyTorch: running statistics are unchanged, gradients of weight and bias are 0. */
 SCOPED_TEST(test_batch_norm_of_no_samples) {
     ls_tensor *x = zeros(LS_SHAPE(0, 2, 3));
     ls_tensor *mean = ls_from(LS_SHAPE(2), LS_F32, (const float[]){3, 4}),

@@ -1,6 +1,6 @@
 /*
- * Elements chosen, moved and put in order: rounding, truths, triangles, flips, sorting. Values and gradients are
- * PyTorch's where a fixture says so, else written down here; NaN, ties and every dtype; refusals.
+ * Operations that choose, move and sort elements: rounding, truth values, triangles, flips, sorting. Values and
+ * gradients are PyTorch's if there is a fixture, otherwise written here; NaN, ties and every dtype; refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -112,7 +112,9 @@ TEST(test_order_of_all_dtypes) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Many lines, lengths around the runs that a merge sort is made of, many ties: each pair in order, equal ones stable.
+/*
+ * Many lines, with lengths around the runs of the merge sort, and many ties: each pair is in order, and ties are
+ * stable.
  */
 TEST(test_long_lines) {
     const int64_t lengths[] = {1, 15, 16, 17, 31, 33, 64, 100, 1000};

@@ -1,6 +1,5 @@
 /*
- * ls_dropout: what it keeps and drops, its gradient, its place in the random
- * streams, refusals.
+ * ls_dropout: kept and dropped elements, gradient, position in the random streams, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -26,7 +25,7 @@ SCOPED_TEST(test_dropout_drops_and_scales) {
     }
     assert_in_range(kept, 7300, 7700);
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
-    assert_true(ls_equal(ls_grad(x), y)); /* of ones: the gradient is the mask, scaled */
+    assert_true(ls_equal(ls_grad(x), y)); /* for an input of ones, the gradient is the scaled mask */
     assert_false(ls_equal(ls_dropout(x, 0.25), y));
     ls_seed(3);
     assert_true(ls_equal(ls_dropout(x, 0.25), y));

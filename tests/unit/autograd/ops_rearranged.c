@@ -1,6 +1,5 @@
 /*
- * Sums of products by letters, images of other sizes, channels as positions, weights by length and direction: values
- * and gradients of PyTorch, layers, refusals.
+ * Einsum, resized images, pixel shuffling, weight norm: values and gradients from PyTorch, layers, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -25,13 +24,13 @@ static int unload(void **state) {
     return 0;
 }
 
-/* ---- letters ----------------------------------------------------------------------------------------------------- */
+/* ---- einsum ------------------------------------------------------------------------------------------------------ */
 
 static int64_t size_of(char letter) {
     return letter == 'j' || letter == 'A' ? 3 : letter == 'k' ? 4 : 2;
 }
 
-/* The inputs that the script has for an equation; how many. */
+/* Makes the inputs of the script for an equation, and returns their number. */
 static int operands_of(const char *equation, ls_tensor **operands) {
     int count = 0;
     ls_shape shape = LS_SCALAR;
@@ -164,7 +163,7 @@ TEST(test_weight_norm) {
                  LS_SHAPE(2, 3, 4));
 }
 
-/* It begins as the layer without, and a ReLU behind it is fused as behind that. */
+/* Initially it equals the layer without weight norm, and a ReLU after it is fused in the same way. */
 SCOPED_TEST(test_weight_norm_begins_as_the_weight) {
     ls_tensor *x = wave(LS_SHAPE(5, 4), 1), *y[2];
     for (int normed = 0; normed < 2; normed++) {

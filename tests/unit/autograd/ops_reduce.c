@@ -1,5 +1,5 @@
 /*
- * Reductions: values, axes, dtypes, empty tensors, gradients where they are delicate, refusals.
+ * Reductions: values, axes, dtypes, empty tensors, gradients in difficult cases, refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -18,7 +18,7 @@ static ls_tensor *numbers(ls_shape shape, ls_dtype dtype, const double *values) 
     return ls_to(ls_from(shape, LS_F64, values), dtype);
 }
 
-/* 0 to 23 with a sign that changes, as [2, 3, 4]. */
+/* Returns 0 to 23 with alternating sign, as [2, 3, 4]. */
 static ls_tensor *counted(ls_dtype dtype) {
     double values[24];
     for (int i = 0; i < 24; i++) {
@@ -115,7 +115,10 @@ static ls_tensor *products(ls_tensor **x, int count, void *user) {
     return ls_prod_axes(x[0], LS_AXES(1), false);
 }
 
-/* Rows with no zero, one and two: only where the others hold none is the gradient not 0. */
+/*
+ * Rows with no zero, one zero and two zeros: the gradient of an element is nonzero only if the other elements have no
+ * zero.
+ */
 SCOPED_TEST(test_gradient_of_products_with_zeros) {
     ls_tensor *x = leaf_from(LS_SHAPE(3, 3), VALUES(2, 3, 4, 2, 0, 4, 0, 3, 0));
     assert_int_equal(ls_gradcheck(products, &x, 1, NULL, NULL), LS_OK);
@@ -151,7 +154,7 @@ TEST(test_gradient_of_norms_at_zero) {
 
 SCOPED_TEST(test_gradients_add_up) {
     ls_tensor *x = leaf_from(LS_SHAPE(2, 3), VALUES(1, 2, 3, 4, 5, 6));
-    ls_tensor *y = ls_mul(x, 2); /* not a leaf: gathers on the tape */
+    ls_tensor *y = ls_mul(x, 2); /* not a leaf: its gradient accumulates on the tape */
     ls_tensor *loss = ls_add(ls_add(ls_sum(y), ls_mean(y)), ls_sum(ls_max_axes(y, LS_AXES(0), false)));
     assert_int_equal(ls_backward(ls_add(loss, ls_sum(x))), LS_OK);
     const double low = 3 + 1.0 / 3, high = low + 2;

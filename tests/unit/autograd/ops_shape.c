@@ -47,7 +47,7 @@ SCOPED_TEST(test_views_share_memory) {
     assert_false(share_memory(ls_clone(x), x, 0));
 }
 
-/* Every reshape of a strided tensor agrees with that of its dense copy. */
+/* Every reshape of a strided tensor equals the reshape of its dense copy. */
 TEST(test_reshapes_of_strided_tensors) {
     const ls_shape targets[] = {LS_SHAPE(24),      LS_SHAPE(2, 12),   LS_SHAPE(12, 2),      LS_SHAPE(4, 3, 2),
                                 LS_SHAPE(2, 2, 6), LS_SHAPE(1, 6, 4), LS_SHAPE(6, 1, 2, 2), LS_SHAPE(3, 2, 1, 4, 1)};
@@ -157,7 +157,7 @@ TEST(test_gradients_of_views_meet) {
     }
 }
 
-/* Halves take part in views and joins as they are; what meets in a gradient is added by way of f32. */
+/* 16-bit floats pass through views and joins unchanged; sums of gradients are computed in f32. */
 SCOPED_TEST(test_gradients_in_half_precision) {
     ls_tensor *x = counted(LS_SHAPE(2, 2), LS_BF16);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);

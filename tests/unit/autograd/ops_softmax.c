@@ -1,5 +1,5 @@
 /*
- * ls_softmax, ls_log_softmax, ls_logsumexp against PyTorch's values.
+ * ls_softmax, ls_log_softmax and ls_logsumexp compared with PyTorch's values.
  *
  * devices: cpu shadow cuda teams
  */
@@ -45,7 +45,7 @@ TEST(test_views_give_what_copies_give) {
         ls_tensor *y = functions[f].function(view, 2);
         ls_tensor *dense = functions[f].function(ls_clone(view), 2);
         assert_true(ls_allclose(y, dense, 1e-14, 1e-14));
-        const ls_backward_options keep = {.keep_tape = true}; /* the view is on both ways */
+        const ls_backward_options keep = {.keep_tape = true}; /* the view is recorded, too */
         assert_int_equal(ls_backward_with(ls_sum(ls_square(y)), &keep), LS_OK);
         ls_tensor *by_view = ls_clone(ls_grad(x));
         ls_zero_grad(x);

@@ -40,7 +40,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 256, "%s", line);
 }
 
-/* Escape sequences, newlines and the like of whoever wrote a text are not to reach a terminal. */
+/* Escape sequences, newlines and similar bytes in foreign texts must not reach a terminal. */
 TEST(test_messages_are_printable) {
     static const struct {
         const char *text, *shown;
@@ -55,8 +55,8 @@ TEST(test_messages_are_printable) {
         {"\x9b"
          "31m \xc2\x9b"
          "31m \xc2\x80\xc2\x9f\xc2\xa0",
-         "?31m ?31m ??\xc2\xa0"},                                  /* CSI in one byte and two */
-        {"\xc0\x9b \xe0\x82\x9b \xf0\x80\x82\x9b", "?? ??? ????"}, /* longer than need be */
+         "?31m ?31m ??\xc2\xa0"},                                  /* CSI in one byte and two bytes */
+        {"\xc0\x9b \xe0\x82\x9b \xf0\x80\x82\x9b", "?? ??? ????"}, /* overlong encodings */
         {"\xed\xa0\x80 \xf4\x90\x80\x80 \xff\xfe", "??? ???? ??"}, /* no characters */
         {"a\xe2\x80\xae"
          "b\xe2\x80\xa8"
@@ -95,7 +95,7 @@ TEST(test_every_thread_has_its_own_message) {
 }
 
 #ifndef LS_SANITIZED
-/* A thread's first error, with no memory at all left for its text. */
+/* A thread's first error, when no memory is left for its text. */
 static void *fail_without_memory(void *unused) {
     (void)unused;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_cur = 1, .rlim_max = 1}) != 0) {
@@ -140,7 +140,7 @@ static void remember_line(ls_log_level level, int rank, const char *line, void *
     snprintf(user, 64, "%d|%s", rank, line);
 }
 
-/* While others go on causing lines, what was left out of the last while is told before a new one begins. */
+/* While more lines arrive, the number of hidden lines of an interval is logged before the next interval begins. */
 TEST(test_log_limit_tells_what_it_hid) {
     ls_log_limit limit = {0};
     int passed = 0;
@@ -148,7 +148,7 @@ TEST(test_log_limit_tells_what_it_hid) {
         passed += ls_log_limit_pass(&limit);
     }
     assert_int_equal(passed, 10);
-    assert_int_equal(ls_log_limit_hidden(&limit), 0); /* the while is not over */
+    assert_int_equal(ls_log_limit_hidden(&limit), 0); /* the interval is not over */
     limit.until = ls_clock_ns();
     assert_false(ls_log_limit_pass(&limit));
     assert_int_equal(ls_log_limit_hidden(&limit), 16);
@@ -203,7 +203,7 @@ TEST(test_memory_goes_through_the_hooks) {
     ls_set_allocator(NULL);
 }
 
-/* What is written to the room is found again; a small number of blocks is asked for. */
+/* Written items keep their values, and growing takes few allocations. */
 TEST(test_arrays_grow_by_doubling) {
     int *items = NULL, moves = 0;
     for (int count = 0; count < 1000; count++) {
@@ -255,8 +255,10 @@ TEST(test_half_precision_round_trips) {
     assert_int_equal(ls_bf16_from_float(1.01171875F), 0x3f82);
 }
 
-/* The answer to counter and key of zeros, of ones, and of the digits of pi, from the Random123 distribution's
- * kat_vectors. */
+/*
+ * The results for counter and key of zeros, of ones, and of the digits of pi, from the Random123 distribution's
+ * kat_vectors.
+ */
 TEST(test_philox_known_answers) {
     uint32_t words[4];
     ls_random_block(0, 0, 0, words);

@@ -1,6 +1,6 @@
 /*
- * Programs whose locale writes numbers with a comma: files, messages and lines of the library have points, and are read
- * back.
+ * Programs whose locale writes numbers with a comma: files, messages and lines of the library use points, and can be
+ * read again.
  *
  * devices: cpu
  */
@@ -30,7 +30,7 @@ static int begin_commas(void **state) {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* The text of a file, lent until the next call. */
+/* Returns the text of a file, valid until the next call. */
 static const char *text_of(const char *path) {
     static char text[1 << 16];
     FILE *file = fopen(path, "rbe");
@@ -40,7 +40,7 @@ static const char *text_of(const char *path) {
     return text;
 }
 
-/* Somewhere a digit, a mark and a digit. */
+/* Returns whether the mark occurs between two digits. */
 static bool has_between_digits(const char *text, char mark) {
     for (const char *at = strchr(text, mark); at != NULL; at = strchr(at + 1, mark)) {
         if (at > text && at[-1] >= '0' && at[-1] <= '9' && at[1] >= '0' && at[1] <= '9') {
@@ -61,7 +61,7 @@ static void run(ls_callback *const *callbacks, int count, setting *s, ls_trial *
     assert_int_equal(ls_trial_run(*trial, 2), LS_OK);
 }
 
-/* With another separator, so that a comma between digits is a decimal one. */
+/* With another separator, so that a comma between digits is a decimal comma. */
 TEST(test_logs_and_histories) {
     NEEDS_COMMAS();
     char epochs[512], batches[512], saved[512];
@@ -122,7 +122,7 @@ TEST(test_traces) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* What the callbacks and the progress line print. */
+/* The output of callbacks and of the progress line. */
 TEST(test_standard_output) {
     NEEDS_COMMAS();
     char path[512];
@@ -171,10 +171,10 @@ TEST(test_messages) {
     assert_string_equal(text, "tensor([0.5000])");
     ls_release(half);
     free_setting(&s);
-    assert_true(commas_are_used()); /* the program's own locale is as it was */
+    assert_true(commas_are_used()); /* the program's locale is unchanged */
 }
 
-/* Ranks compare these texts, and the locale may differ from machine to machine. */
+/* Ranks compare these texts, and the locale may differ between machines. */
 TEST(test_descriptions_of_options) {
     NEEDS_COMMAS();
     static const ls_field fields[] = {
@@ -186,7 +186,7 @@ TEST(test_descriptions_of_options) {
     assert_string_equal(text, "ls_sgd (momentum 0.3333333333333333)");
 }
 
-/* Of the environment. */
+/* From the environment. */
 TEST(test_a_timeout) {
     NEEDS_COMMAS();
     assert_int_equal(setenv("LOCKSTEP_TIMEOUT", "7.5", 1), 0);

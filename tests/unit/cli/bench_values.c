@@ -1,17 +1,17 @@
 /*
- * What `lockstep bench` takes for a correct result: a result that is off by one element or one value must not pass.
+ * The check of results in `lockstep bench`: a result that is off by one element or one value must fail.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/bench_values.c" /* the command is no library */
+#include "cli/bench_values.c" /* the command is not a library */
 
 #include "base/memory.h"
 
 enum { RANKS = 3, COUNT = 1000 };
 
-/* What three ranks send, reduced by the library's own means. */
+/* Reduces the data of three ranks with the library's functions. */
 static void reduce_all(ls_bench_call *call, void *result) {
     const size_t bytes = COUNT * ls_bench_width(call->dtype, call->reduction);
     void *sources[RANKS];
@@ -58,7 +58,7 @@ TEST(every_reduction_agrees) {
     }
 }
 
-/* Parts of what one rank sends: another rank's, another part, a neighbour's place do not pass. */
+/* Parts of one rank's data: another rank's data, another part and a shifted part must fail. */
 TEST(copies_are_told_apart) {
     float sent[2 * COUNT];
     float received[2 * COUNT];

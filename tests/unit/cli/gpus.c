@@ -1,16 +1,16 @@
 /*
- * Which GPU is a rank's own: lists of CUDA_VISIBLE_DEVICES, and folders of device files.
+ * The assignment of GPUs to ranks: lists in CUDA_VISIBLE_DEVICES, and folders of device files.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/gpus.c" /* the command is no library */
+#include "cli/gpus.c" /* the command is not a library */
 
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* What ranks of one machine get: their entries with blanks between them; "" where it is left as it is. */
+/* Checks the entries that ranks of one machine get, separated by spaces; "" if the variable is not changed. */
 static void check_ranks(const ls_gpus *gpus, int ranks, const char *wanted) {
     char all[256] = "";
     for (int rank = 0; rank < ranks; rank++) {
@@ -32,7 +32,7 @@ TEST(test_lists) {
     } rows[] = {
         {"0,1", 2, 2, "0 1"},
         {"3,1,2", 3, 4, "3 1 2 3"},
-        {"2,5", 2, 1, ""}, /* one rank has both */
+        {"2,5", 2, 1, ""}, /* a single rank gets both */
         {"7", 1, 3, ""},
         {"", 0, 2, ""},
         {"-1", 0, 2, ""},
@@ -50,7 +50,7 @@ TEST(test_lists) {
         assert_int_equal(gpus.count, rows[i].count);
         check_ranks(&gpus, rows[i].ranks, rows[i].wanted);
     }
-    char longer[2 * LS_GPU_TEXT + 3]; /* an entry that is no GPU's */
+    char longer[2 * LS_GPU_TEXT + 3]; /* an entry that does not name a GPU */
     memset(longer, 'x', sizeof longer);
     (void)snprintf(longer + sizeof longer - 3, 3, ",1");
     char text[LS_GPU_TEXT];
@@ -81,15 +81,15 @@ TEST(test_device_files) {
     }
     ls_gpus_find(&gpus, NULL, folder);
     assert_int_equal(gpus.count, 3);
-    check_ranks(&gpus, 5, "0 1 2 0 1"); /* as CUDA numbers them */
+    check_ranks(&gpus, 5, "0 1 2 0 1"); /* in CUDA's numbering */
     check_ranks(&gpus, 1, "");
-    ls_gpus_find(&gpus, "5,4", folder); /* a list counts more than files */
+    ls_gpus_find(&gpus, "5,4", folder); /* a list takes precedence over files */
     check_ranks(&gpus, 2, "5 4");
     char path[256];
     (void)snprintf(path, sizeof path, "%s/nvidia3", folder);
     assert_int_equal(chmod(path, 0), 0);
     ls_gpus_find(&gpus, NULL, folder);
-    assert_int_equal(gpus.count, geteuid() == 0 ? 3 : 2); /* root may open anything */
+    assert_int_equal(gpus.count, geteuid() == 0 ? 3 : 2); /* root may open all files */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         (void)unlink(path);

@@ -1,12 +1,12 @@
 /*
- * What launchers say to each other and ranks to them: every message comes out as it went in, and damaged bytes are read
- * strictly.
+ * Messages between launchers, and from ranks to launchers: every message is decoded as it was encoded, and damaged
+ * bytes are read strictly.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/node_message.c" /* the command is no library */
+#include "cli/node_message.c" /* the command is not a library */
 
 #include "comm/rank_report.h"
 #include "tests/support/fuzz.h"
@@ -44,7 +44,7 @@ TEST(test_right_messages) {
     assert_string_equal(read.text, longest.text);
 }
 
-/* What became of damaged messages. */
+/* Counts of damaged messages by result. */
 typedef struct tally {
     size_t accepted, refused;
 } tally;
@@ -55,10 +55,10 @@ static void damage_message(uint64_t number, void *argument) {
     ls_node_message read;
     const size_t whole = ls_node_message_write(&messages[number % LS_NODE_WORDS], frame) - LS_FRAME_HEADER;
     const size_t size = fuzz_mutate(frame + LS_FRAME_HEADER, whole, sizeof frame - LS_FRAME_HEADER);
-    uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer sees the first byte too far */
+    uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer detects the first byte beyond the end */
     memcpy(exact, frame + LS_FRAME_HEADER, size);
     if (ls_node_message_read(exact, size, &read) == LS_OK) {
-        char shown[LS_NODE_TEXT]; /* nothing that moves a terminal's cursor */
+        char shown[LS_NODE_TEXT]; /* without characters that move a terminal's cursor */
         counts->accepted++;
         assert_true(read.word < LS_NODE_WORDS);
         memcpy(shown, read.text, sizeof shown);

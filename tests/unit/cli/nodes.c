@@ -1,13 +1,13 @@
 /*
- * How the launchers of a job on several machines meet, where that is made hard: by unauthenticated connections in
- * numbers while a launcher greets, by a node 0 that hangs up on one, and by a node 0 that is stopped and says nothing
- * more. tests/shell/several_nodes.sh has what goes well and what other launchers do wrong.
+ * How the launchers of a job on several machines meet under difficult conditions: many unauthenticated connections
+ * while a launcher greets, a node 0 that closes a connection, and a node 0 that is stopped.
+ * tests/shell/several_nodes.sh tests normal jobs and other errors of launchers.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/node_message.c" /* the command is no library */
+#include "cli/node_message.c" /* the command is not a library */
 #include "cli/nodes.c"
 
 #include <pthread.h>
@@ -30,8 +30,7 @@ static ls_nodes_options options_of(const plan *p, int node) {
         .nodes = 2, .node = node, .ranks = 1, .rendezvous = p->rendezvous, .key = KEY, .timeout = p->timeout};
 }
 
-/* ---- by hand -------------------------------------------------------------------------------------------------------
- */
+/* ---- launchers driven by hand ------------------------------------------------------------------------------------ */
 
 static int connect_to(int port, double timeout) {
     const ls_address address = {.host = "127.0.0.1", .port = port};
@@ -53,8 +52,7 @@ static void tell(int connection, const void *bytes, size_t size) {
     assert_int_equal(ls_socket_send(connection, bytes, size, ls_deadline_after(20)), LS_OK);
 }
 
-/* ---- a crowd -------------------------------------------------------------------------------------------------------
- */
+/* ---- many connections -------------------------------------------------------------------------------------------- */
 
 static const char *gathers(int number, const void *what) {
     ls_nodes *nodes = NULL;
@@ -65,7 +63,7 @@ static const char *gathers(int number, const void *what) {
     return NULL;
 }
 
-/* Who comes from an address of its own has time to prove who it is, though others take all places that there are. */
+/* A connection from its own address has time for its proof, although other connections take all places. */
 TEST(a_crowd_pushes_out_nobody_who_greets) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
@@ -82,7 +80,7 @@ TEST(a_crowd_pushes_out_nobody_who_greets) {
         crowd[i] = connect_from("127.0.0.2", port);
         assert_true(crowd[i] >= 0);
     }
-    usleep(1200000); /* node 0 may deal with all of them now */
+    usleep(1200000); /* node 0 can process all of them meanwhile */
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
     assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
@@ -99,7 +97,7 @@ TEST(a_crowd_pushes_out_nobody_who_greets) {
     }
 }
 
-/* And those who were first in all places, and say nothing, make room. */
+/* Connections that took all places first, and are silent, make room. */
 TEST(a_crowd_keeps_nobody_out) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
@@ -121,10 +119,9 @@ TEST(a_crowd_keeps_nobody_out) {
     }
 }
 
-/* ---- a node 0 that leaves much to be desired -----------------------------------------------------------------------
- */
+/* ---- a faulty node 0 --------------------------------------------------------------------------------------------- */
 
-/* Comes to the test, which is node 0, and waits for the start in vain. */
+/* Connects to the test, which is node 0, and waits for the start, which does not come. */
 static const char *waits_in_vain(int number, const void *what) {
     ls_nodes *nodes = NULL;
     ls_start start;
@@ -141,7 +138,7 @@ static const char *waits_in_vain(int number, const void *what) {
     return NULL;
 }
 
-/* Greets as node 0; hangs up instead of giving its proof, or gives it. */
+/* Greets as node 0; closes the connection instead of the proof, or sends the proof. */
 static int greet_one(int listener, const ls_key *key, bool hang_up) {
     uint8_t bytes[LS_CLIENT_HELLO_SIZE], proof[LS_PROOF_SIZE];
     uint8_t answer[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
@@ -193,7 +190,10 @@ static const ls_node_message said[] = {
     {.word = LS_NODE_OVER, .numbers = {1}},
 };
 
-/* Comes to node 0 with the key; what it sends is damaged from the hello on in some rounds, after it in the others. */
+/*
+ * Connects to node 0 with the key. Its messages are damaged from the hello on in some rounds, after the hello in
+ * others.
+ */
 static void damage_to_node_0(uint64_t number, void *argument) {
     const int *port = argument;
     uint8_t bytes[LS_NODE_FRAME];
@@ -238,12 +238,12 @@ static const char *comes_as_one_of_four(int number, const void *what) {
     options.nodes = FUZZED_NODES;
     LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
     while (poll(&(struct pollfd){.fd = nodes->others[0].link->fd, .events = POLLRDHUP}, 1, -1) <= 0) {
-    } /* until node 0 has them all */
+    } /* until node 0 has all bytes */
     ls_nodes_close(nodes);
     return NULL;
 }
 
-/* Whatever launchers say to it, node 0 goes on, and those that say the right thing still come in. */
+/* Whatever launchers send, node 0 continues, and correct launchers can still join. */
 TEST(damaged_messages_to_node_0) {
     plan p = {.timeout = 3600};
     pid_t others[FUZZED_NODES];
@@ -260,7 +260,7 @@ TEST(damaged_messages_to_node_0) {
     }
 }
 
-/* A node 0 that greets rightly and then says anything. */
+/* A node 0 that greets correctly and then sends arbitrary bytes. */
 static void *say_anything(void *argument) {
     const int *listener = argument;
     uint8_t bytes[LS_NODE_FRAME];
@@ -307,7 +307,7 @@ TEST(damaged_messages_from_node_0) {
 }
 
 int main(void) {
-    struct rlimit files; /* a crowd takes more than a process has by itself */
+    struct rlimit files; /* the connections need more descriptors than the default limit */
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max < 2 * CROWD) {
         return 1;
     }

@@ -1,7 +1,7 @@
 /*
- * How ranks get into the shared memory of backend shm, against other processes of the same user: connections that say
- * nothing, say too much, guess, listen only, or go away, in any number; an announcement that is damaged; a rank with
- * another key. Nobody gets the memory, the job waits for none of them, and its own ranks find in.
+ * Admission to the shared memory of backend shm, against other processes of the same user: any number of connections
+ * that are silent, send too much, guess, only listen, or close; a damaged announcement; a rank with another key. None
+ * of them gets the memory, the job waits for none of them, and its own ranks can join.
  *
  * devices: cpu
  */
@@ -24,7 +24,7 @@
 
 enum { SILENT = 40, GARBAGE = 300 };
 
-/* Rank 0's announcement in the store. */
+/* Opens the store with rank 0's announcement. */
 static ls_store *open_store(const ls_forks *forks, bool serve) {
     char url[128];
     snprintf(url, sizeof url, "file://%s", forks->folder);
@@ -43,7 +43,7 @@ static ls_shm_ticket read_ticket(const ls_forks *forks) {
     return ticket;
 }
 
-/* A connection that does not introduce itself. */
+/* Opens a connection that sends no hello. */
 static int connect_to(const ls_shm_ticket *ticket) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const size_t length = strlen(ticket->name);
@@ -54,7 +54,7 @@ static int connect_to(const ls_shm_ticket *ticket) {
     return connection;
 }
 
-/* Both ranks get in, the second one now. */
+/* Both ranks are admitted; the second one joins now. */
 static void let_in(ls_forks *forks) {
     ls_forks_start_late(forks, 1);
     assert_int_equal(ls_forks_wait(forks, 0), 0);
@@ -75,7 +75,7 @@ TEST(others_get_nothing) {
     let_in(&forks);
 }
 
-/* Many that only hold their connections open keep nobody waiting. */
+/* Many connections that are only held open do not delay the job. */
 TEST(silent_connections_keep_nobody_out) {
     ls_forks forks;
     int connections[SILENT];
@@ -93,7 +93,7 @@ TEST(silent_connections_keep_nobody_out) {
     }
 }
 
-/* Greetings that are damaged in any way: the secret, the rank, the length. */
+/* Hellos that are damaged in any way: the secret, the rank, the length. */
 TEST(garbage_is_turned_away) {
     struct {
         unsigned char secret[16];
@@ -111,14 +111,14 @@ TEST(garbage_is_turned_away) {
         size_t size = 20;
         if (i % 3 == 0) { /* one bit of the secret */
             greeting.secret[i / 3 % 16] ^= (unsigned char)(1U << (i / 48 % 8));
-        } else if (i % 3 == 1) { /* a rank that there is not, or that is not awaited */
+        } else if (i % 3 == 1) { /* a rank that does not exist, or that is not expected */
             greeting.rank = ranks[i / 3 % 5];
-        } else { /* too short, for there is no rank in it */
+        } else { /* too short to contain a rank */
             size = ls_random_below(4, 5, i, 20);
         }
         const int connection = connect_to(&ticket);
         assert_int_equal(send(connection, &greeting, size, MSG_NOSIGNAL), size);
-        if (size > 0) { /* nothing looks like silence */
+        if (size > 0) { /* an empty message would be silence */
             assert_true(connection_is_refused(connection));
         }
         close(connection);
@@ -134,7 +134,7 @@ typedef struct contended {
     int size;
 } contended;
 
-/* The ranks meet when all who connect have found the store: nobody finds it afterwards. */
+/* The ranks make a barrier after all foreign processes have found the store; it is removed then. */
 static ls_store *join_store(const contended *p, int rank) {
     ls_peer_info peer_infos[3], peer_info = {.machine = "machine", .host = "host"};
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = LONG_TIMEOUT});
@@ -145,7 +145,7 @@ static ls_store *join_store(const contended *p, int rank) {
     return joined ? store : NULL;
 }
 
-/* Rank 1 dies before it comes to the others; they are told so, not that it does not come. */
+/* Rank 1 dies before it reaches the others. Their error reports its death, not its absence. */
 static const char *survives(int rank, const void *what) {
     const contended *p = what;
     ls_store *store = join_store(p, rank);
@@ -167,7 +167,7 @@ static const char *survives(int rank, const void *what) {
     return NULL;
 }
 
-/* Connects without a pause, until nobody listens any more. */
+/* Connects without a pause, until no process listens any more. */
 static const char *keeps_connecting(int number, const void *what) {
     const contended *p = what;
     ls_shm_ticket ticket;
@@ -233,14 +233,14 @@ static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-/* Rank 1 finds something in the store that rank 0 did not write: an error, at once. */
+/* Rank 1 finds a value in the store that rank 0 did not write: it fails at once. */
 TEST(damaged_announcements) {
     for (int i = 0; i < 4; i++) {
         ls_shm_ticket ticket;
         ls_forks forks;
         ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
         ls_store *store = open_store(&forks, true);
-        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* a name without an end, an empty one, one of nobody */
+        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* not terminated, empty, or not of a socket */
         if (i >= 2) {
             snprintf(ticket.name, sizeof ticket.name, "lockstep-nobody");
         }
@@ -254,18 +254,17 @@ TEST(damaged_announcements) {
     }
 }
 
-/* ---- who does not come to a backend --------------------------------------------------------------------------------
- */
+/* ---- ranks that do not join -------------------------------------------------------------------------------------- */
 
 static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
     LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not say where it listens within") != NULL);
-    usleep(rank == 0 ? 1000000 : 0); /* it serves the store, without which the other is told something else */
+    usleep(rank == 0 ? 1000000 : 0); /* rank 0 serves the store; without it, the other rank would get another error */
     return NULL;
 }
 
-/* Rank 1 waits for rank 0 alone, which waits for rank 2. */
+/* Rank 1 waits only for rank 0, which waits for rank 2. */
 TEST(a_rank_that_does_not_listen_is_named) {
     ls_forks forks;
     setenv("LOCKSTEP_TEST_BACKEND", "tcp", 1);
@@ -284,13 +283,13 @@ typedef struct keys {
     const char *key[2];
 } keys;
 
-/* Joins as a user does, with a key of its own. */
+/* Joins with a key of its own, as a program does. */
 static const char *keyed_rank(int rank, const void *argument) {
     const keys *k = argument;
     ls_init_options options = {
         .init = k->url, .world_size = 2, .rank = rank, .timeout = rank == 0 ? 2 : 10, .key = k->key[rank]};
     LS_MUST(ls_init(&options) == NULL);
-    if (rank == 0) { /* it waits for one that never proves anything */
+    if (rank == 0) { /* rank 0 waits for a rank that never proves the key */
         LS_MUST(ls_error_status() == LS_ERR_TIMEOUT || ls_error_status() == LS_ERR_DENIED);
     } else {
         LS_MUST(failed_with(LS_ERR_DENIED, "key"));

@@ -1,10 +1,10 @@
 /*
- * The first promise of communication: no call blocks forever. A rank is killed, crashes, exits, leaves or is stopped
- * before, in, after and in the midst of each call, among 2, 3 and 5 ranks; every other rank must get the error that
- * names it, the call and its number, at once for a death and after the timeout for silence, and again on every later
- * call. Each call meets each end at each moment; LOCKSTEP_TEST_FULL=1 does so for small and large buffers at all
- * numbers of ranks. LOCKSTEP_TEST_BACKEND names another backend than shm; LOCKSTEP_TEST_ONE_IN=N runs every N-th job,
- * from the LOCKSTEP_TEST_FROM-th (0 to N - 1) on.
+ * The first guarantee of communication: no call blocks forever. A rank is killed, crashes, exits, leaves or is stopped
+ * before, in, after and during each call, among 2, 3 and 5 ranks. Every other rank must get the error that names the
+ * rank, the call and its number: at once for a death, after the timeout for silence, and again in every later call.
+ * Each call is combined with each end at each moment; LOCKSTEP_TEST_FULL=1 does so for small and large buffers with all
+ * numbers of ranks. LOCKSTEP_TEST_BACKEND selects another backend than shm. LOCKSTEP_TEST_ONE_IN=N runs every N-th job,
+ * beginning with job LOCKSTEP_TEST_FROM (0 to N - 1).
  *
  * devices: cpu
  */
@@ -24,15 +24,15 @@
 #define LONG_TIMEOUT                                                                                                   \
     60.0             /* a timeout that no test waits for: whoever learns of a death sooner learnt it from the system   \
                       */
-#define SILENT  2.5  /* one that tests wait for; a rank of a busy machine may stay away for a part of it */
-#define AT_ONCE 20.0 /* what the contract's second may become on a busy machine; the slowest is printed */
+#define SILENT  2.5  /* a timeout that tests wait for; a rank on a busy machine may be absent for a part of it */
+#define AT_ONCE 20.0 /* limit for the guaranteed second on a busy machine; the slowest time is printed */
 
 enum { WARM_UPS = 2, JOBS_MOST = 24 };
 
-/* Besides the calls of steps.h. */
+/* In addition to the calls of steps.h. */
 enum { ALLOC = STEP_CALLS, SPLIT, CALLS };
 
-/* In: the victim has begun the call. Midst: wherever it is while all make the call again and again. */
+/* IN: the victim has begun the call. MIDST: anywhere, while all ranks repeat the call. */
 typedef enum moment { BEFORE, IN, AFTER, MIDST, MOMENTS } moment;
 typedef enum way { KILLED, CRASHES, FAILS, EXITS, LEAVES, STOPPED, WAYS } way;
 
@@ -49,9 +49,9 @@ typedef struct fault {
     int job;
 } fault;
 
-/* What processes tell each other. */
+/* Memory that the processes share. */
 static struct board {
-    _Atomic double ended[JOBS_MOST]; /* when the victim of the job did */
+    _Atomic double ended[JOBS_MOST]; /* when the victim of the job ended */
     _Atomic double slowest[WAYS];    /* seconds from then to the last error */
 } * board;
 
@@ -64,7 +64,7 @@ static const char *name_of(int what) {
     return what == ALLOC ? "alloc" : what == SPLIT ? "split" : step_name((step_call)what);
 }
 
-/* Makes the call; as work where `s` is to be kept until it ends. */
+/* Makes the call; as work if `s` must be kept until it ends. */
 static ls_status make(ls_comm *world, const fault *f, step *s, bool later) {
     if (f->what == ALLOC) {
         void *memory = ls_comm_alloc(world, f->large ? 1 << 20 : 100);
@@ -128,7 +128,10 @@ static const char *suffer(ls_comm *world, const fault *f) {
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 500 + f->job * 700 % 9000}}, NULL);
         while (make(world, f, &s, false) == LS_OK) {
         }
-        /* It goes on. Over a network it is told why the others gave up if there was room for that in its buffers. */
+        /*
+         * The victim continues. Over a network it gets the reason of the others' failure if its buffers had room for
+         * it.
+         */
         LS_MUST(f->how == STOPPED && (ls_error_status() == LS_ERR_TIMEOUT || f->what == SPLIT ||
                                       (getenv("LOCKSTEP_TEST_BACKEND") != NULL && ls_error_status() == LS_ERR_PEER)));
         return NULL;
@@ -142,15 +145,14 @@ static const char *suffer(ls_comm *world, const fault *f) {
         pause(); /* the process lives on */
     }
     end_yourself(f->how);
-    for (int i = 0; i < 2; i++) { /* it was stopped, and goes on */
+    for (int i = 0; i < 2; i++) { /* the victim was stopped and continued */
         LS_MUST(ls_work_done(s.works[i]) && (ls_work_wait(s.works[i]) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
     }
     LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_TIMEOUT);
     return NULL;
 }
 
-/* ---- the others ----------------------------------------------------------------------------------------------------
- */
+/* ---- the other ranks --------------------------------------------------------------------------------------------- */
 
 static void note_slowest(const fault *f, double started) {
     const double ended = atomic_load(&board->ended[f->job]);
@@ -161,8 +163,8 @@ static void note_slowest(const fault *f, double started) {
 }
 
 /*
- * Whether the message begins with the call that failed, "ls_comm_NAME #NUMBER:". Sends are numbered apart, and what one
- * rank met in a send or a split is the reason on all.
+ * Returns whether the message begins with the failed call, "ls_comm_NAME #NUMBER:". Sends have their own numbers, and
+ * if a send or a split of one rank fails, all ranks report this call.
  */
 static bool names_call(const fault *f, bool barrier, int number) {
     char expected[64];
@@ -174,8 +176,9 @@ static bool names_call(const fault *f, bool barrier, int number) {
 }
 
 /*
- * "rank 1 ", or "ranks 0, 1 " where others wait for the victim elsewhere. Who waits for a message of a rank that waits
- * for the silent one can only name the former; so can, where a split opens connections, who is not part of the group.
+ * "rank 1 ", or "ranks 0, 1 " if other ranks wait for the victim in another call. A rank that waits for a message of a
+ * rank that waits for the silent rank can only name the former. If a split opens connections, this also holds for ranks
+ * outside the group.
  */
 static bool names_victim(const fault *f) {
     char rank[32];
@@ -192,7 +195,7 @@ static bool names_victim(const fault *f) {
     return (f->what == STEP_RING || f->what == SPLIT) && ranks != NULL && strstr(ranks, rank) != NULL;
 }
 
-/* All that is called now fails at once in the same way. */
+/* All later calls fail at once in the same way. */
 static const char *check_revoked(ls_comm *world, const fault *f, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     step s = {0};
@@ -227,7 +230,7 @@ static const char *survive(ls_comm *world, const fault *f) {
     }
     LS_MUST(f->when != BEFORE || !barrier || message);
     LS_MUST(f->when != AFTER || barrier || message);
-    if (barrier || f->what == SPLIT) { /* a split may fail only for those that were to be together */
+    if (barrier || f->what == SPLIT) { /* a split may fail only on the ranks of the new communicator */
         start = ls_clock_seconds();
         number += message ? 0 : 1;
         status = ls_comm_barrier(world, NULL);
@@ -295,7 +298,7 @@ static bool is_possible(const fault *f) {
     return f->what != STEP_MESSAGE && (f->when != IN || as_work) && (f->when != MIDST || f->how != LEAVES);
 }
 
-/* Whether the case is one of the sample: each call at each moment, with the rest by turns. */
+/* Returns whether the case belongs to the sample: each call at each moment, while the other parameters take turns. */
 static bool is_chosen(const fault *f, int size_index) {
     const char *full = getenv("LOCKSTEP_TEST_FULL");
     const int turn = f->what + (int)f->when + (int)f->how;
@@ -365,7 +368,7 @@ static int make_board(void **state) {
     return board == MAP_FAILED ? -1 : 0;
 }
 
-/* No process of any job is left. */
+/* Checks that no process of any job is left. */
 static int look_for_processes(void **state) {
     (void)state;
     munmap(board, sizeof *board);

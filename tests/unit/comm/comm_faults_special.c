@@ -1,7 +1,6 @@
 /*
- * No call blocks forever: what the list of faults (comm_faults.c) does not meet. Messages whose partner is gone,
- * children that outlive their rank, ranks that never join, work, and too little memory. Jobs that are stopped:
- * comm_stopped.c.
+ * No call blocks forever: cases that comm_faults.c omits. Messages whose partner has died, children that outlive their
+ * rank, ranks that never join, work, and too little memory. comm_stopped.c tests stopped jobs.
  *
  * devices: cpu
  */
@@ -20,7 +19,7 @@
 #include "tests/support/forks.h"
 
 #define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
+#define AT_ONCE      5.0  /* limit for the guaranteed second on a busy machine */
 #define SILENT       0.3
 
 enum { LARGE = 300000 };
@@ -33,7 +32,7 @@ static bool is_shm(void) {
     return backend == NULL || strcmp(backend, "shm") == 0;
 }
 
-/* What is tested of backend shm alone: skipped, and said, on another. */
+/* Skips tests that only apply to backend shm, with a message. */
 static bool skips(const char *test, const char *why) {
     if (!is_shm()) {
         printf("SKIPPED %s: another backend than shm: %s\n", test, why);
@@ -44,7 +43,7 @@ static bool skips(const char *test, const char *why) {
 /* ---- messages -------------------------------------------------------------------------------------------------------
  */
 
-/* How a rank meets the end of another: what it does about it. */
+/* The call in which a rank learns of another rank's death. */
 static const char *message_rank(ls_comm *world, int rank, const void *argument) {
     const int how = *(const int *)argument;
     const double start = ls_clock_seconds();
@@ -53,27 +52,27 @@ static const char *message_rank(ls_comm *world, int rank, const void *argument) 
         raise(SIGKILL);
     }
     ls_status status = LS_OK;
-    if (how == 0) { /* rank 1 waits for a message of rank 0, which is alive and waits for the dead one */
+    if (how == 0) { /* rank 1 waits for a message from rank 0, which is alive and waits for the dead rank */
         status = ls_comm_recv(world, in, LARGE, LS_F32, rank == 0 ? 2 : 0, 0, NULL);
-    } else if (how == 1) { /* a large message waits to be taken, or for room on its way */
+    } else if (how == 1) { /* a large message waits for its receiver, or for room in a buffer */
         while (status == LS_OK) {
             status = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, NULL);
         }
-    } else if (how == 2) { /* small ones are kept for the receiver, for a while */
+    } else if (how == 2) { /* small messages are stored for the receiver, up to a limit */
         while (status == LS_OK) {
             status = ls_comm_send(world, out, 1, LS_F32, 2, 0, NULL);
         }
     } else { /* as work */
         ls_work *works[2];
         LS_MUST(ls_comm_recv(world, in, 8, LS_F32, 2, 0, &works[0]) == LS_OK);
-        /* The receive may have met the death already, which fails every call that follows. */
+        /* The receive may have detected the death already, so that every later call fails. */
         const ls_status sent = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, &works[1]);
         while (!ls_work_done(works[0])) {
         }
         status = ls_work_wait(works[0]);
         LS_MUST(sent == LS_OK || (sent == status && works[1] == NULL));
         const ls_status ended = ls_work_wait(works[1]);
-        LS_MUST(sent != LS_OK || ended == status || (ended == LS_OK && !is_shm())); /* it had room on its way */
+        LS_MUST(sent != LS_OK || ended == status || (ended == LS_OK && !is_shm())); /* buffers had room for it */
     }
     LS_MUST(failed_with(LS_ERR_PEER, "rank 2 ") && status == LS_ERR_PEER);
     LS_MUST(ls_clock_seconds() - start < AT_ONCE);
@@ -94,7 +93,7 @@ TEST(killed_partners) {
     }
 }
 
-/* A rank that waits while work is open on another communicator looks again and again instead of sleeping. */
+/* While work is in progress on another communicator, a waiting rank polls instead of sleeping. */
 static const char *busy_rank(ls_comm *world, int rank, const void *argument) {
     const int how = *(const int *)argument;
     ls_comm *other = NULL;
@@ -135,7 +134,7 @@ static const char *busy_rank(ls_comm *world, int rank, const void *argument) {
     }
     LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "rank 2 ") && made == NULL);
     LS_MUST(ls_clock_seconds() - start < AT_ONCE);
-    LS_MUST(ls_comm_send(other, out, LARGE, LS_F32, 1 - rank, 0, &work) == LS_OK); /* which goes on */
+    LS_MUST(ls_comm_send(other, out, LARGE, LS_F32, 1 - rank, 0, &work) == LS_OK); /* which continues */
     LS_MUST(ls_work_wait(open) == LS_OK && ls_work_wait(work) == LS_OK);
     ls_comm_free(other);
     return NULL;
@@ -172,7 +171,7 @@ TEST(silent_partners) {
     ls_forks_end(&forks);
 }
 
-/* Between threads: a partner that has left, what it sent before that still counts. */
+/* Between threads: a partner has left; its earlier messages still count. */
 static ls_status leave_early(ls_comm *world, void *argument) {
     (void)argument;
     int32_t number = 7;
@@ -192,7 +191,7 @@ TEST(partners_that_leave) {
     expect_message("ls_comm_recv #2: rank 1 ");
 }
 
-/* Between threads: a buffer that is lent may be given back, and gone, as soon as any call has failed. */
+/* Between threads: after any failed call, the buffer of a send may be freed at once. */
 enum { LENT = 64 << 20 };
 
 typedef struct lending {
@@ -209,9 +208,9 @@ static ls_status lend(ls_comm *world, lending *shared) {
     atomic_store(&shared->lent, true);
     while (!atomic_load(&shared->taking)) {
     }
-    usleep(2000); /* it has begun to read, as a rule */
+    usleep(2000); /* the receiver has usually begun to read */
     while (status == LS_OK) {
-        status = ls_comm_send(world, &number, 1, LS_I32, 2, 0, NULL); /* to the one that leaves */
+        status = ls_comm_send(world, &number, 1, LS_I32, 2, 0, NULL); /* to the rank that leaves */
     }
     const ls_status ended = ls_work_wait(work);
     munmap(memory, LENT);
@@ -253,8 +252,7 @@ TEST(nobody_can_send_it) {
     assert_int_equal(ls_finalize(), LS_OK);
 }
 
-/* ---- children of a rank do not vouch for it -------------------------------------------------------------------------
- */
+/* ---- children of a rank do not replace it ------------------------------------------------------------------------ */
 
 static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
@@ -279,7 +277,7 @@ TEST(a_child_is_not_the_rank) {
     ls_forks_end(&forks);
 }
 
-/* Nor are they ranks: what one calls fails, and harms nobody. */
+/* Children are not ranks: their calls fail and disturb no rank. */
 static const char *child_of_rank(ls_comm *world, ls_work *work) {
     int32_t number = 1;
     LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_STATE && strstr(ls_error_message(), "fork") != NULL);
@@ -322,7 +320,7 @@ TEST(children_are_no_ranks) {
     ls_forks_end(&forks);
 }
 
-/* What a process has open is not its children's to move, also where these are ranks themselves. */
+/* Children cannot use the descriptors of a process, even if they are ranks themselves. */
 static ls_status meet_often(ls_comm *world, void *argument) {
     ls_status status = LS_OK;
     (void)argument;
@@ -355,7 +353,7 @@ static const char *parent_with_work(ls_comm *world, int rank, const void *argume
     return NULL;
 }
 
-/* ls_spawn refuses where there are threads, and the runtime of the thread sanitizer starts one. */
+/* ls_spawn refuses to run if there are threads, and the runtime of the thread sanitizer starts one. */
 #if defined(__SANITIZE_THREAD__)
 #define HAS_THREAD true
 #else
@@ -388,7 +386,7 @@ TEST(a_rank_that_never_joins) {
         skip();
     }
     ls_forks forks;
-    ls_forks_start(&forks, 3, 1U << 2, 3, early_rank, NULL); /* long enough for those that come */
+    ls_forks_start(&forks, 3, 1U << 2, 3, early_rank, NULL); /* long enough for the ranks that join */
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
@@ -400,7 +398,7 @@ TEST(a_rank_that_never_joins) {
 static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL);
-    if (rank == 0) { /* as when the machine cannot reserve any more */
+    if (rank == 0) { /* as if the machine could not reserve more memory */
         signal(SIGXFSZ, SIG_DFL);
         const struct rlimit little = {8 << 20, 8 << 20};
         LS_MUST(setrlimit(RLIMIT_FSIZE, &little) == 0);
@@ -421,7 +419,7 @@ TEST(a_shortage_is_an_error) {
     assert_true(ls_forks_run(2, LONG_TIMEOUT, poor_rank, NULL));
 }
 
-/* A rank that has no memory for a call says so to the others, and goes on living. */
+/* A rank without memory for a call reports this to the others, and continues to run. */
 static _Atomic bool starving;
 
 static void *allocate_little(size_t size, size_t alignment, void *user) {
@@ -451,7 +449,7 @@ static const char *starving_rank(ls_comm *world, int rank, const void *argument)
     LS_MUST(strstr(ls_error_message(), "out of memory") != NULL && status == ls_error_status());
     LS_MUST(ls_comm_barrier(world, NULL) == status);
     if (rank == 1) {
-        pause(); /* its end tells the others nothing */
+        pause(); /* its end does not inform the others */
     }
     return NULL;
 }
@@ -484,7 +482,7 @@ static const char *work_rank(ls_comm *world, int rank, const void *argument) {
         LS_MUST(ls_comm_allreduce(world, out, out, LARGE, LS_F32, LS_SUM, &works[i]) == LS_OK || i > 0);
     }
     const double start = ls_clock_seconds();
-    while (!ls_work_done(works[0])) { /* polling alone finds out, too */
+    while (!ls_work_done(works[0])) { /* polling alone detects the failure, too */
         LS_MUST(ls_clock_seconds() - start < AT_ONCE);
     }
     LS_MUST(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);

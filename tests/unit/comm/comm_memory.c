@@ -43,7 +43,7 @@ static void use(counter *c) {
     ls_set_allocator(&(ls_allocator){counted_allocate, counted_release, c});
 }
 
-/* Some of everything. */
+/* Makes one call of each kind. */
 static ls_status round_of_calls(ls_comm *world, float *shared, float *buffer) {
     ls_work *works[3] = {NULL, NULL, NULL};
     ls_status status = ls_comm_allreduce(world, buffer, buffer, 5000, LS_F32, LS_AVG, &works[0]);
@@ -105,13 +105,13 @@ TEST(no_leak_when_memory_ends) {
         }
         assert_int_equal(c.live, 0);
     }
-    assert_int_equal(status, LS_OK); /* all allocations were failed once */
+    assert_int_equal(status, LS_OK); /* each allocation has failed once */
 }
 
-/* Of ls_comm_alloc's memory, which a rank that gives up in its midst may never hear of. */
+/* ls_comm_alloc: a rank that aborts during the call may never learn of its memory. */
 typedef struct giving_up {
     counter count;
-    ls_comm *first; /* rank 0, once it is about to allocate */
+    ls_comm *first; /* rank 0's communicator, once it is about to allocate */
 } giving_up;
 
 static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
@@ -119,7 +119,7 @@ static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
     void *memory = counted_allocate(size, alignment, &all->count);
     if (all->first != NULL && size > 1 << 20) {
         (void)ls_comm_give_up(all->first, ls_fail(LS_ERR_INTERNAL, "ls_comm_alloc: a test"));
-        usleep(100000); /* the other, which waits, is told */
+        usleep(100000); /* the other rank, which waits, gets the error */
     }
     return memory;
 }

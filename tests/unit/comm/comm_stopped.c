@@ -1,6 +1,6 @@
 /*
- * A job that is stopped as a whole, for longer than its timeout, goes on afterwards: in calls and in messages, with and
- * without work that is open on another communicator. LOCKSTEP_TEST_BACKEND names another backend than shm.
+ * A job that is stopped as a whole, for longer than its timeout, continues afterwards: in calls and in messages, with
+ * and without work on another communicator. LOCKSTEP_TEST_BACKEND selects another backend than shm.
  *
  * devices: cpu
  */
@@ -19,10 +19,10 @@ static float in[1];
 #define RESUMED_TIMEOUT 4.0
 
 typedef struct resumption {
-    char ready[2][32]; /* files by which the ranks say that they wait for each other, */
-    char resumed[32];  /* and are told that they go on */
+    char ready[2][32]; /* files by which the ranks announce that they wait for each other, */
+    char resumed[32];  /* and learn that they were continued */
     bool by_message;
-    bool busy; /* work is open on another communicator */
+    bool busy; /* work is in progress on another communicator */
 } resumption;
 
 static void await_file(const char *name) {
@@ -40,7 +40,7 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
     LS_MUST(test_file(how->ready[rank], "", 0) != NULL);
     if (rank == 1) {
-        await_file(how->resumed); /* the other waits meanwhile, and both are stopped */
+        await_file(how->resumed); /* the other rank waits meanwhile, and both are stopped */
         usleep(100000);           /* afterwards it still has to wait */
     }
     LS_MUST(!how->by_message ? ls_comm_barrier(world, NULL) == LS_OK
@@ -52,12 +52,12 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     return NULL;
 }
 
-/* All of them at once: they wait more than they do. */
+/* Stops all ranks at once. They mostly wait. */
 TEST(a_stopped_job_goes_on) {
     enum { JOBS = 4 };
     resumption how[JOBS];
     ls_forks forks[JOBS];
-    (void)test_path(""); /* of all processes */
+    (void)test_path(""); /* for all processes */
     for (int i = 0; i < JOBS; i++) {
         how[i] = (resumption){.by_message = i % 2 != 0, .busy = i / 2 != 0};
         for (int rank = 0; rank < 2; rank++) {

@@ -1,7 +1,7 @@
 /*
- * The engine of collectives on a simulated network: when a rank dies or stops, every other one fails in time with its
- * name. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone; LOCKSTEP_ENGINE_SEEDS=N so many,
- * from 1 or that one on, instead of 10,000.
+ * The engine of collectives on a simulated network: when a rank dies or stops, every other rank fails in time with its
+ * name. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed. LOCKSTEP_ENGINE_SEEDS=N runs N
+ * seeds, from 1 or from that seed on, instead of 10,000.
  *
  * devices: cpu
  * timeout: 900
@@ -14,7 +14,7 @@
 #include "tests/simulated/faults.h"
 #include "tests/support/unit.h"
 
-/* One rank dies, or stops, at some moment: all others end with its name, or have made all calls. */
+/* One rank dies or stops at some moment: all others end with its name, or have made all calls. */
 static void check_fault(uint64_t seed) {
     uint64_t random = seed;
     const int ranks = 2 + (int)call_draw(&random, 40);
@@ -65,7 +65,7 @@ TEST(faults) {
         check_fault((first != 0 ? first : 1) + i);
     }
     if (first == 0) {
-        check_fault(13449); /* two ranks that wait for each other, and both for the one that is stopped */
+        check_fault(13449); /* two ranks that wait for each other, and both for the stopped rank */
     }
 }
 

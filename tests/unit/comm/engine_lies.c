@@ -1,8 +1,8 @@
 /*
- * The engine of collectives against a rank that is no engine: an endpoint of the simulated network
- * (comm/transport/simulated) played by hand. It sends what a rank would send, which shows that the harness is right;
- * then the same with one field changed, where every engine must fail and name it; then what a fuzzer makes of it, where
- * no engine may hang or leave its memory.
+ * The engine of collectives against a malicious rank: an endpoint of the simulated network (comm/transport/simulated)
+ * driven by hand. First it sends the messages of a correct rank, which checks the test itself. Then it changes one
+ * field, and every engine must fail and name it. Then a fuzzer changes the messages, and no engine may hang or access
+ * other memory.
  *
  * devices: cpu
  */
@@ -21,7 +21,7 @@
 
 enum { MOST_RANKS = 6, MOST_SAID = 16, ROOM = 50000, PATIENCE = 100000000 };
 
-/* Lies about sizes are asked of the allocator. */
+/* False sizes are requested from the allocator. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
@@ -64,7 +64,7 @@ struct world {
 
 static world w; /* large */
 
-/* ---- what is called ---------------------------------------------------------------------------------------------- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 typedef struct kind {
     ls_operation operation;
@@ -110,7 +110,7 @@ static void fill_call(rank_state *r, const kind *k) {
     }
 }
 
-/* ---- what the liar says ------------------------------------------------------------------------------------------ */
+/* ---- the messages of the malicious rank -------------------------------------------------------------------------- */
 
 static unsigned char *say(int to, int channel, size_t bytes) {
     assert_true(w.said_count < MOST_SAID && bytes <= ROOM);
@@ -122,10 +122,12 @@ static unsigned char *say(int to, int channel, size_t bytes) {
     return one->data;
 }
 
-/* The envelope that a rank would send which makes the same call; its data, and that of others, are zeros. The liar
- * speaks for the ranks from `first` to before `last`. */
+/*
+ * Sends the envelope of a correct rank in the same call; its data, and the data of others, are zeros. The malicious
+ * rank speaks for the ranks from `first` to before `last`.
+ */
 static void say_envelope(int to, int first, int last) {
-    ls_engine *model = w.ranks[w.liar].engine; /* never moved: it only knows the formats */
+    ls_engine *model = w.ranks[w.liar].engine; /* never runs: it is used only for its formats */
     unsigned char *memory = model->own.memory;
     model->call = w.ranks[w.liar].call;
     ls_carried_begin(model);
@@ -136,7 +138,7 @@ static void say_envelope(int to, int first, int last) {
     if (all && ls_flows[model->call.operation].to_root && model->call.root != to) {
         bytes = 0;
     }
-    if (bytes == SIZE_MAX) { /* a table of counts, and what is cut */
+    if (bytes == SIZE_MAX) { /* a table of counts, and the data that is divided */
         bytes = (size_t)w.size * (sizeof(uint64_t) + model->call.count * sizeof(float));
     }
     bytes = model->carriage == LS_CARRY_NONE ? 0 : bytes;
@@ -273,7 +275,7 @@ static void open_world(int size, int liar, const kind *k) {
         }
     }
     static ls_engine model;
-    static ls_endpoint endpoint; /* of a network that makes no calls by itself */
+    static ls_endpoint endpoint; /* of a network without calls of its own */
     static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_ENGINE_CARRIED];
     model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size, .own = {.memory = memory}};
     ls_rounds_find_shape(&model);
@@ -294,7 +296,7 @@ static void run_world(const char *what) {
     ls_sim_free(w.network);
 }
 
-/* ---- the truth --------------------------------------------------------------------------------------------------- */
+/* ---- correct messages -------------------------------------------------------------------------------------------- */
 
 static const int worlds[][2] = {{2, 1}, {2, 0}, {3, 1}, {3, 2}, {3, 0}}; /* size, liar */
 enum { WORLDS = sizeof worlds / sizeof *worlds };
@@ -304,7 +306,7 @@ TEST(truth) {
         const kind *k = &kinds[i % KINDS];
         const int *of = worlds[i / KINDS];
         open_world(of[0], of[1], k);
-        if (of[0] == 2 && of[1] == 0 && k->operation != LS_OP_RECV) { /* the other one of a butterfly */
+        if (of[0] == 2 && of[1] == 0 && k->operation != LS_OP_RECV) { /* the other rank of a butterfly */
             w.said_count = 0;
             say_envelope(1, 0, 1);
             for (int times = 0; times < 2 && k->operation == LS_OP_ALLREDUCE && k->count == 12000; times++) {
@@ -379,7 +381,7 @@ static const change message_changes[] = {
     {MESSAGE(bytes), UINT64_MAX}, {MESSAGE(bytes), 4095},
 };
 
-/* Whether the sentence of a mismatch names the rank, in a list of those that called something where there is one. */
+/* Returns whether the message of a mismatch names the rank, in the list of calls if there is one. */
 static bool names_caller(const char *message, int rank) {
     char digits[16];
     char name[16];
@@ -388,7 +390,7 @@ static bool names_caller(const char *message, int rank) {
     const char *calls = strstr(message, "called different things: ");
     if (calls == NULL) {
         return strstr(message, name) != NULL ||
-               strstr(message, "counts of the ranks do not fit") != NULL; /* whose they are cannot be told */
+               strstr(message, "counts of the ranks do not fit") != NULL; /* the rank is unknown */
     }
     for (const char *at = calls + sizeof "called different things: " - 1; at != NULL; at = strchr(at, ';')) {
         const char *end = strstr(at, " called ");
@@ -401,7 +403,9 @@ static bool names_caller(const char *message, int rank) {
     return false;
 }
 
-/* Who was lied to fails and names the liar; so do others that had not made the call yet. -1: all are lied to. */
+/*
+ * The victim fails and names the malicious rank, and so do ranks that had not made the call yet. -1: all are victims.
+ */
 static void expect_failure_of(const char *what, int victim) {
     run_world(what);
     for (int rank = 0; rank < w.size; rank++) {
@@ -430,7 +434,7 @@ static void put(const change *c) {
     memcpy(w.said[0].data + c->at, value, c->width);
 }
 
-/* Worlds in which every engine hears of the lie. */
+/* Worlds in which every engine receives the changed message. */
 TEST(changed_fields) {
     char what[96];
     for (size_t i = 0; i < sizeof round_changes / sizeof *round_changes; i++) {
@@ -456,9 +460,9 @@ TEST(changed_fields) {
     }
 }
 
-/* ---- lies of their own ------------------------------------------------------------------------------------------- */
+/* ---- other false messages ---------------------------------------------------------------------------------------- */
 
-/* Less, or more, than the call has. */
+/* Less, or more, data than the call has. */
 TEST(wrong_sizes) {
     char what[96];
     for (int k = 0; k < KINDS; k++) {
@@ -477,7 +481,7 @@ TEST(wrong_sizes) {
     }
 }
 
-/* Data that is said to be in the envelope, where that of this call goes by itself; counts that cannot differ. */
+/* Data declared as inline payload although this call sends it separately; counts that cannot differ. */
 TEST(other_ways) {
     for (int i = 0; i < WORLDS; i++) {
         if (worlds[i][0] == 2 && worlds[i][1] == 0) {
@@ -522,7 +526,7 @@ TEST(notices) {
     }
 }
 
-/* A message that nobody waits for, and then nothing: the questions about it are not progress of the receive. */
+/* A message for which no rank waits, and then silence: queries about it do not count as progress of the receive. */
 TEST(another_tag) {
     for (int i = 0; i < WORLDS; i++) {
         open_world(worlds[i][0], worlds[i][1], &kinds[KINDS - 2]);
@@ -548,7 +552,7 @@ static void fuzz_one(uint64_t seed, void *argument) {
     }
     for (size_t times = 1 + fuzz_below(3); times > 0 && w.said_count > 0; times--) {
         said *one = &w.said[fuzz_below((size_t)w.said_count)];
-        /* the head is where the fields are */
+        /* the fields are in the head */
         one->bytes = fuzz_mutate(one->data, fuzz_below(2) == 0 && one->bytes > 128 ? 128 : one->bytes, ROOM);
     }
     run_world("a fuzzer's lie");
@@ -558,7 +562,7 @@ TEST(mutations) {
     assert_true(fuzz_run("engine lies", 4000, fuzz_one, NULL) > 0);
 }
 
-/* Ranks 2 and 3 of six are joined before rank 0 has either: what rank 2 says of its data is looked at first. */
+/* Ranks 2 and 3 of six are combined before rank 0 has either: rank 2's description of its data is checked first. */
 static void data_of_a_pair(void **state) {
     static const kind calls[] = {{LS_OP_ALLGATHER, 500, 0}, {LS_OP_SCATTERV, 3, 3}, {LS_OP_BROADCAST, 9, 3}};
     (void)state;

@@ -1,9 +1,9 @@
 /*
- * Calls that the network makes by collectives of its own, over a simulated network (comm/transport/simulated) that has
- * some: who waits in one cannot tell for whom, so when its time is over it asks every rank. Ranks die, stop and pause,
- * links break, several of these at once: all ranks that wait fail in time and name one that is to blame; where all
- * answer, a slow collective goes on. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone;
- * LOCKSTEP_ENGINE_SEEDS=N so many.
+ * Calls that the network executes by its own collectives, over a simulated network (comm/transport/simulated) with such
+ * collectives. A rank that waits in one does not know for which rank, so after the timeout it queries all ranks. Ranks
+ * die, stop and pause, links break, several at once: all waiting ranks fail in time and name a responsible rank. If all
+ * ranks answer, a slow collective continues. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed;
+ * LOCKSTEP_ENGINE_SEEDS=N runs N seeds.
  *
  * devices: cpu
  */
@@ -28,7 +28,7 @@ enum { CALLS = 6, LEVELS = 7, MOST_RANKS = 100, MOST_FAULTS = 4, CHANNEL = LS_TR
 
 /* A rank's part of a collective of the network: tokens to and from ranks at distances of powers of two. */
 typedef struct own_part {
-    ls_transfer *transfer; /* NULL: it has not begun, has ended or was taken back */
+    ls_transfer *transfer; /* NULL: not begun, ended or withdrawn */
     uint64_t begun_ns;
     int round;
     bool posted;
@@ -50,7 +50,7 @@ typedef struct rank_state {
     char message[LS_ERROR_CAPACITY];
     call_side side;
     own_part parts[CALLS];
-    int part; /* 1 + the one that it is at; 0: none yet */
+    int part; /* 1 + the index of its current part; 0: none yet */
 } rank_state;
 
 typedef struct world {
@@ -58,24 +58,24 @@ typedef struct world {
     uint64_t seed;
     int size;
     int levels;
-    uint64_t slow_ns; /* a collective takes so long at least */
-    bool never;       /* or never ends */
+    uint64_t slow_ns; /* minimum duration of a collective */
+    bool never;       /* or it never ends */
     bool faulty;
-    int made; /* calls that the network made, of all ranks */
+    int made; /* calls that the network executed, on all ranks */
     unsigned char *results[CALLS];
     rank_state *ranks;
 } world;
 
-static world *current; /* whose endpoints the transport below has */
+static world *current; /* the owner of the endpoints of the transport below */
 
 static uint64_t number(const char *name, uint64_t otherwise) {
     const char *text = getenv(name);
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* ---- a network that makes collectives itself --------------------------------------------------------------------- */
+/* ---- a network with its own collectives -------------------------------------------------------------------------- */
 
-/* Some ranks cannot make some calls for which the answers may differ. */
+/* Some ranks cannot execute some calls; answers may differ between ranks. */
 static bool own_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     const bool differs = ls_agreement_varies(call->operation) || call->operation == LS_OP_ALLGATHERV;
     if (!ls_flows[call->operation].moves && call->reduction == LS_AVG) {
@@ -97,7 +97,7 @@ static ls_status own_collective(ls_endpoint *endpoint, const ls_call *call, ls_t
     return LS_OK;
 }
 
-/* The result is that of the reference: these tests are of who waits for whom. */
+/* Copies the result from the reference: these tests are about waiting, not about results. */
 static void own_end(rank_state *r, own_part *part, bool *moved) {
     call_side_expect(&r->side, current->results[r->done], r->side.call.receive);
     part->transfer->ended = true;
@@ -195,7 +195,7 @@ static void end(rank_state *r) {
     call_side_end(&r->side);
     r->begun = false;
     r->done++;
-    if (r->done == CALLS) { /* as at the end of a program: it leaves, and is gone */
+    if (r->done == CALLS) { /* as at the end of a program: the rank leaves, then its process ends */
         ls_engine_close(r->engine);
         r->engine = NULL;
     }
@@ -285,7 +285,7 @@ static const int sizes[] = {5, 16, 100};
 
 /* ---- without faults ---------------------------------------------------------------------------------------------- */
 
-/* Collectives that are slow are waited for while all answer, but not for ever. */
+/* Slow collectives continue while all ranks answer, up to a limit. */
 TEST(slow_collectives_go_on) {
     for (int i = 0; i < 3; i++) {
         for (uint64_t tenths = 0; tenths <= 70; tenths += 35) { /* of a second: three times the timeout is allowed */
@@ -311,14 +311,14 @@ TEST(slow_collectives_go_on) {
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 typedef struct blame {
-    bool ranks[MOST_RANKS]; /* who may be named */
-    bool gone;              /* some are seen to be */
+    bool ranks[MOST_RANKS]; /* ranks that may be named */
+    bool gone;              /* some faults are detected */
     bool silent;            /* some are not */
-    bool lost;              /* nor is a link, both ends of which go on: whoever waits, or has left, may be named */
+    bool lost; /* undetected loss of a link whose ends both continue: ranks that wait, or have left, may be named */
     char text[256];
 } blame;
 
-/* A rank to which nothing has happened. */
+/* Returns a rank without a fault so far. */
 static int draw_victim(const world *w, blame *to, uint64_t *random) {
     int victim;
     do {
@@ -333,7 +333,7 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
     const uint64_t packets = call_draw(random, (uint64_t)(CALLS * 4 * w->levels));
     const uint64_t at_ns = call_draw(random, 400000);
     const int kind = (int)call_draw(random, 5);
-    if (kind == 4) { /* it answers all the same */
+    if (kind == 4) { /* it still answers */
         const int paused = (int)call_draw(random, (uint64_t)w->size);
         if (w->network->ranks[paused].pause.until_ns == 0) {
             sim_pause(w->network, paused, at_ns, at_ns + call_draw(random, SECOND_NS / 2));
@@ -362,7 +362,7 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
 
 typedef struct tally {
     int failed;          /* ranks */
-    int asked_all;       /* of these, those that name who did not answer */
+    int asked_all;       /* of these, the ranks that name ranks without an answer */
     uint64_t longest_ns; /* until all had ended */
 } tally;
 
@@ -401,7 +401,7 @@ TEST(who_is_to_blame_is_named) {
     for (uint64_t i = 0; i < count; i++) {
         check_faults((first != 0 ? first : 1) + i, &all);
     }
-    /* The time is over, one asks, and may be given the time that the one it asks needs to do the same. */
+    /* After the timeout, a rank queries another, which may need its own timeout for a query. */
     assert_true(all.longest_ns < 2 * (uint64_t)(TIMEOUT_S * 1e9) + 3 * SECOND_NS);
     assert_true(first != 0 || (all.failed > (int)count && all.asked_all > (int)count));
 }

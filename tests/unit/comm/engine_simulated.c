@@ -1,7 +1,7 @@
 /*
- * The engine of collectives on a simulated network (comm/transport/simulated): every call at many numbers of ranks
- * gives the right bits with no more messages than promised; ranks that disagree are all told. A seed that fails is
- * printed. LOCKSTEP_TEST_LONG=1: more of all. What happens when a rank ends is in engine_faults.c.
+ * The engine of collectives on a simulated network (comm/transport/simulated): every call with many numbers of ranks
+ * gives the right bits with at most the promised number of messages; if ranks disagree, all get an error. A failing
+ * seed is printed. LOCKSTEP_TEST_LONG=1 runs more of all. engine_faults.c tests ranks that end.
  *
  * devices: cpu
  * timeout: 900
@@ -51,15 +51,15 @@ TEST(right_bits) {
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
         check_world(many[i], (uint64_t)many[i], all ? 14 : 10, -1);
     }
-    check_world(330, 333, all ? 14 : 10, -1); /* share cores by turns: three steps down, */
+    check_world(330, 333, all ? 14 : 10, -1); /* share cores: three steps down, */
     check_world(1030, 1033, 10, -1);          /* and three up */
 }
 
-/* ---- where a reduction goes another way -------------------------------------------------------------------------- */
+/* ---- switches between the algorithms of a reduction -------------------------------------------------------------- */
 
-/* On a network that makes no calls by itself. */
+/* On a network without calls of its own. */
 static ls_way way_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan, size_t count) {
-    static ls_engine model; /* never opened: it only chooses */
+    static ls_engine model; /* never opened: it only selects the algorithm */
     model = (ls_engine){.endpoint = endpoint, .size = ranks, .place = place};
     ls_rounds_find_shape(&model);
     model.call = (ls_call){.operation = (ls_operation)plan->operation,
@@ -75,7 +75,7 @@ static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t co
     return way_over(&(ls_endpoint){.eager = 0}, ranks, place, plan, count);
 }
 
-/* Of ranks that share the cores of one machine. */
+/* For ranks that share the cores of one machine. */
 static ls_way way_sharing(int ranks, const call_plan *plan, size_t count) {
     return way_over(&(ls_endpoint){.oversubscribed = true}, ranks, (ls_place){0}, plan, count);
 }
@@ -84,7 +84,7 @@ static ls_way way_of(int ranks, const call_plan *plan, size_t count) {
     return way_at(ranks, (ls_place){0}, plan, count);
 }
 
-/* Adds the plan with counts on both sides of each place where its way changes, and one of `most` elements. */
+/* Adds the plan with counts on both sides of each switch between algorithms, and with `most` elements. */
 static int add_plans(call_plan *plans, int ranks, call_plan plan, size_t most) {
     int count = 0;
     for (size_t low = 1; low < most;) {
@@ -136,7 +136,7 @@ static void check_ways(int ranks) {
     check_calls(&(world){.seed = size, .plans = plans, .calls = count, .odd_rank = -1}, ranks);
 }
 
-/* Random calls, of no elements and of few too, all by halves. */
+/* Random calls, also with none or few elements, all with recursive halving. */
 static void check_halves(int ranks, int calls) {
     call_plan plans[MOST_PLANS];
     int count = 0;
@@ -154,7 +154,7 @@ static void check_halves(int ranks, int calls) {
 TEST(ways) {
     for (int ranks = 1; ranks <= 64; ranks++) {
         check_ways(ranks);
-        check_halves(ranks + 1, ranks <= 16 || world_is_long() ? 12 : 4); /* one alone has nothing to halve */
+        check_halves(ranks + 1, ranks <= 16 || world_is_long() ? 12 : 4); /* a single rank has nothing to halve */
     }
     static const int many[] = {97, 100, 256, 1000, 1024};
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
@@ -162,7 +162,7 @@ TEST(ways) {
         check_halves(many[i], 2);
     }
     const call_plan sum = {.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM};
-    assert_int_equal(way_of(64, &sum, 100), LS_WAY_WHOLE); /* or the list above is of something else */
+    assert_int_equal(way_of(64, &sum, 100), LS_WAY_WHOLE); /* otherwise the list above tests another algorithm */
     assert_int_equal(way_of(64, &sum, 30000), LS_WAY_HALVES);
     assert_int_equal(way_of(48, &sum, 30000), LS_WAY_HALVES);
     assert_int_equal(way_of(4, &sum, 30000), LS_WAY_SHARES);
@@ -191,7 +191,7 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* What the links of machines have carried in a world that has ended: of each number the largest. */
+/* Returns the maximum of each counter of the machines' links, in a world that has ended. */
 static ls_sim_outside most_carried(const world *w, int machine_ranks) {
     ls_sim_outside most = {0};
     for (int first = 0; first < w->size; first += machine_ranks) {
@@ -222,7 +222,10 @@ static ls_sim_outside run_on_machines(const site *at, world w) {
     return most;
 }
 
-/* One call: a machine's link carries its largest buffer at most so many times in a direction, and a little beside. */
+/*
+ * One call: a machine's link carries its largest buffer at most this number of times per direction, plus a small
+ * amount.
+ */
 static void check_link(const site *at, const call_plan *plan, size_t part, double out, double in) {
     const world w = {.seed = plan->seed + part, .plans = plan, .calls = 1, .odd_rank = -1, .part = part};
     const ls_sim_outside most = run_on_machines(at, w);
@@ -237,7 +240,7 @@ static void check_link(const site *at, const call_plan *plan, size_t part, doubl
     }
 }
 
-/* What docs/reference/communication.md says. */
+/* The values in docs/reference/communication.md. */
 static void check_links(const site *at, size_t part) {
     const int machine_count = (at->ranks + at->machine_ranks - 1) / at->machine_ranks;
     const bool in_pairs = (at->ranks & (at->ranks - 1)) == 0;
@@ -267,7 +270,7 @@ static void check_links(const site *at, size_t part) {
     }
 }
 
-/* One rank of each machine speaks for it. */
+/* One rank of each machine communicates with the other machines. */
 static void check_messages(const site *at) {
     static const call_plan small[] = {{.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM, .count = 3},
                                       {.operation = LS_OP_BARRIER, .dtype = LS_U8}};
@@ -284,8 +287,10 @@ static void check_messages(const site *at) {
     }
 }
 
-/* What a machine's link carries does not grow with the number of its ranks; the bits are the same in parts, however
- * machines lie, and when a rank of those dies. */
+/*
+ * The load of a machine's link does not grow with its number of ranks. The bits are the same in parts, for any
+ * distribution of ranks over machines, and if one of these ranks dies.
+ */
 TEST(machines) {
     static const site blocks[] = {{8, 4}, {8, 2}, {16, 8}, {32, 8}, {12, 4}, {24, 8}, {56, 8}, {14, 4}, {128, 16}};
     static const site others[] = {{6, 3}, {10, 5}, {9, 3}, {13, 6}, {7, 4}, {4, 2}, {64, 16}};

@@ -1,5 +1,5 @@
 /*
- * What ls_init makes of its options and the environment, row by row.
+ * How ls_init combines its options and the environment, row by row.
  *
  * devices: cpu
  */
@@ -44,7 +44,7 @@ static const char *const names[] = {"RANK",
 
 enum { NAMES = sizeof names / sizeof *names, MOST = 8 };
 
-/* Sets the environment to "NAME=VALUE" strings alone. */
+/* Sets the environment to only these "NAME=VALUE" strings. */
 static void set_environment(const char *const settings[MOST]) {
     for (size_t i = 0; i < NAMES; i++) {
         unsetenv(names[i]);
@@ -95,14 +95,14 @@ static const struct {
      0,
      1,
      NULL},
-    /* A launcher that started one process; launchers that run under another one. */
+    /* A launcher that started one process; launchers inside another launcher. */
     {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=0", "PMI_SIZE=1"}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("0")}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3", "LOCKSTEP_LAUNCH=x"}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("1"), "TORCHELASTIC_RUN_ID=x"}, "", 0, 1, -1, 0, NULL},
-    /* MPI_Init of Open MPI sets PMIx's variables in a process without a launcher. */
+    /* Open MPI's MPI_Init sets PMIx's variables in a process without a launcher. */
     {{0}, {PMIX("0")}, "", 0, 1, -1, 0, NULL},
-    /* Open MPI's mpirun and srun set PMIx's variables too. */
+    /* Open MPI's mpirun and srun also set PMIx's variables. */
     {{0}, {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", PMIX("1")}, "", 1, 2, -1, 0, NULL},
     {{0}, {"RANK=1", "WORLD_SIZE=2", MASTER, PMIX("1")}, "tcp://10.0.0.7:29500", 1, 2, -1, 0, NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", PMIX("5")}, "tcp://n1:29996", 5, 8, 1, 0, NULL},
@@ -291,7 +291,7 @@ TEST(test_first_host) {
     }
 }
 
-/* The longest name that there is room for, and one byte more, of `open`HOST`close`. */
+/* The longest supported name, and one byte more, as `open`HOST`close`. */
 static void check_longest_host(const char *open, const char *close, bool slurm) {
     for (size_t length = LS_HOST_CAPACITY - 1; length <= LS_HOST_CAPACITY; length++) {
         char name[LS_HOST_CAPACITY + 1] = "", text[LS_HOST_CAPACITY + 32];
@@ -321,7 +321,7 @@ TEST(test_longest_host) {
     check_longest_host("", ",y", true);
 }
 
-/* The longest host and URL that there is room for, and one byte more. */
+/* The longest supported host and URL, and one byte more. */
 TEST(test_longest_place) {
     char host[LS_HOST_CAPACITY + 1] = "", master[LS_HOST_CAPACITY + 32], url[LS_URL_CAPACITY + 1] = "";
     memset(host, 'h', LS_HOST_CAPACITY);
@@ -373,7 +373,7 @@ TEST(test_timeout_has_a_point_in_every_locale) {
     assert_true(job.timeout == 2.5);
 }
 
-/* Rank 0 takes the launcher's socket, if it is one on the master's port; the others never do. */
+/* Rank 0 uses the launcher's socket if it listens on the master's port; other ranks never do. */
 TEST(test_inherited_socket) {
     int listener;
     const ls_address any = {.host = "127.0.0.1"};

@@ -1,9 +1,9 @@
 /*
- * Messages on a simulated network: every rank posts all its sends, of any size and tag, to any ranks, and then receives
- * what is for it, in an order of its own but for messages of one sender and tag. All arrive once, in their order and
- * whole; what no receive waits for is kept only as far as the engine allows, unless a later message is wanted before
- * it. When a rank dies, those that wait for it are told its name. A seed that fails is printed, and
- * LOCKSTEP_ENGINE_SEED=N runs that one alone; LOCKSTEP_ENGINE_SEEDS=N so many of each kind.
+ * Messages on a simulated network: every rank first posts all its sends, of any size and tag, to any ranks, and then
+ * receives its messages in its own order, which is free except for messages with the same sender and tag. Each message
+ * arrives once, in order and complete. Messages without a receive are stored only up to the engine's limit, unless a
+ * later message is requested first. When a rank dies, all ranks that wait for it get an error with its name. A failing
+ * seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
  *
  * devices: cpu
  */
@@ -27,7 +27,7 @@ typedef struct message {
     int to;
     int tag;
     size_t bytes;
-    uint64_t turn; /* when its receiver receives it, among those for it */
+    uint64_t turn; /* its position in the order of its receiver */
 } message;
 
 typedef struct rank_state {
@@ -36,11 +36,11 @@ typedef struct rank_state {
     int rank;
     int sends; /* posted */
     int received;
-    int order[MOST_RANKS * EACH]; /* messages for this rank as it receives them, and */
+    int order[MOST_RANKS * EACH]; /* messages for this rank in the order of its receives, and */
     int count;                    /* how many */
-    int next;                     /* of these, to be posted */
+    int next;                     /* the next of them to post */
     void *requests[MOST_RANKS * EACH];
-    unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that are sent or received here */
+    unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that this rank sends or receives */
     bool over;
     ls_status status;
     char text[LS_ERROR_CAPACITY];
@@ -80,7 +80,7 @@ static void draw_messages(world *w, uint64_t *random) {
     }
 }
 
-/* Among messages of one sender and tag the earlier one comes first. */
+/* Messages with the same sender and tag keep their order. */
 static void keep_pairs_in_order(world *w) {
     for (int i = 0; i < w->count; i++) {
         for (int k = i + 1; k < w->count; k++) {
@@ -126,7 +126,7 @@ static ls_status post(rank_state *r, int which, ls_operation operation) {
     return ls_engine_post(r->engine, &call, &r->requests[which]);
 }
 
-/* All sends at first, then receives, a few at once. */
+/* Posts all sends first, then receives, a few at a time. */
 static ls_status post_all(rank_state *r) {
     world *w = r->world;
     for (; r->sends < w->count; r->sends++) {
@@ -157,7 +157,7 @@ static void end(rank_state *r, int which) {
     r->buffers[which] = NULL;
 }
 
-/* Looks at all that was posted; `*open` becomes how much of it has not ended. */
+/* Checks all posted calls. Stores the number of unfinished calls in `*open`. */
 static ls_status look(rank_state *r, int *open) {
     *open = 0;
     for (int i = 0; i < r->world->count; i++) {

@@ -1,6 +1,6 @@
 /*
- * ls_init and ls_finalize change nothing in the process, and the library's team has the rank's share of the cores.
- * Under mpirun the program is one rank (shell/mpi_programs.sh).
+ * ls_init and ls_finalize do not change the state of the process, and the library's team of threads has the rank's
+ * share of the cores. Under mpirun the program is one rank (shell/mpi_programs.sh).
  *
  * devices: cpu
  */
@@ -29,7 +29,7 @@ typedef struct process_state {
     char *variables; /* one per line */
     size_t buffer;   /* of standard output */
     int line_buffered;
-    int threads; /* omp_get_max_threads() of this thread; 0 if there is no OpenMP */
+    int threads; /* omp_get_max_threads() of this thread; 0 without OpenMP */
     struct sigaction action[SIGNALS + 1];
     sigset_t blocked;
 } process_state;
@@ -84,7 +84,7 @@ static process_state read_state(void) {
 static const char *compare(const process_state *before, bool by_mpi) {
     const process_state now = read_state();
     LS_MUST(before->variables != NULL && now.variables != NULL && strcmp(now.variables, before->variables) == 0);
-    LS_MUST(now.buffer == before->buffer || (by_mpi && now.buffer == 1)); /* MPICH takes the buffer away */
+    LS_MUST(now.buffer == before->buffer || (by_mpi && now.buffer == 1)); /* MPICH removes the buffer */
     LS_MUST((now.line_buffered != 0) == (before->line_buffered != 0));
     LS_MUST(now.threads == before->threads);
     for (int number = 1; number <= SIGNALS && !by_mpi; number++) { /* MPI_Init installs handlers */
@@ -96,7 +96,7 @@ static const char *compare(const process_state *before, bool by_mpi) {
     return NULL;
 }
 
-/* A product in f32 and in f64, a product in bf16, a convolution and a loop: every library, and our own team. */
+/* Computes an f32 and an f64 product, a bf16 product, a convolution and a loop: every library, and our own team. */
 static const char *compute(void) {
     ls_scope *scope = ls_scope_begin();
     (void)ls_matmul(ls_randn(LS_SHAPE(256, 512), LS_F32), ls_randn(LS_SHAPE(512, 256), LS_F32));
@@ -109,7 +109,7 @@ static const char *compute(void) {
     return NULL;
 }
 
-/* Without OpenMP's library the numbers of threads are 0 before and after. */
+/* Without OpenMP's library, the numbers of threads are 0 before and after. */
 static void open_openmp(void) {
     void *library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL) {
@@ -136,7 +136,7 @@ static const char *visit_job(int threads, bool by_mpi) {
     CHECK(compare(&before, by_mpi));
     const int started = count_threads();
     CHECK(compute());
-    LS_MUST(count_threads() - started < threads); /* the team is this thread and its helpers */
+    LS_MUST(count_threads() - started < threads); /* the team consists of this thread and its helpers */
     const ls_onednn *onednn = ls_onednn_opened();
     LS_MUST(onednn == NULL || onednn->team() == threads);
     CHECK(compare(&before, by_mpi));
@@ -161,7 +161,7 @@ typedef struct plan {
     bool launched;
 } plan;
 
-/* A rank that a person starts by hand: RANK and the like are set, and standard output is a pipe. */
+/* A rank that is started by hand: RANK and similar variables are set, and standard output is a pipe. */
 static const char *be_rank(int rank, const void *what) {
     const plan *p = what;
     char number[16];
@@ -192,7 +192,7 @@ TEST(test_the_launcher_asks_for_lines) {
     processes_run(RANKS, be_rank, &(plan){.port = free_port(), .launched = true}, 0);
 }
 
-/* A process alone has all cores, and a number of threads that the program sets holds. */
+/* A single process has all cores. A number of threads set by the program takes precedence. */
 static const char *be_alone(int number, const void *what) {
     (void)number;
     (void)what;

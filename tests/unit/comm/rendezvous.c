@@ -1,5 +1,5 @@
 /*
- * Ranks that meet through a store of either kind, and all that can go wrong while they do. Each rank is a process.
+ * Ranks that meet through a store of either kind, and everything that can go wrong meanwhile. Each rank is a process.
  *
  * devices: cpu
  */
@@ -13,13 +13,13 @@
 #include "comm/store.h"
 #include "tests/support/processes.h"
 
-/* What the ranks of one test share. */
+/* Data that the ranks of one test share. */
 typedef struct meeting {
     char url[128];
-    int listener; /* bound before the ranks exist, as a launcher does; -1 for a folder */
+    int listener; /* bound before the ranks exist, as by a launcher; -1 for a folder */
     int size;
     double timeout;
-    volatile int *flag; /* in memory that all of them see */
+    volatile int *flag; /* in memory shared by all ranks */
 } meeting;
 
 static bool in_folder;
@@ -76,7 +76,7 @@ static const char *meet_and_leave(int rank, const void *what) {
         *m->flag = 1;
     }
     LS_MUST(ls_store_leave(store) == LS_OK);
-    LS_MUST(*m->flag == 1); /* nobody leaves before the last one comes to it */
+    LS_MUST(*m->flag == 1); /* no rank leaves before the last one arrives */
     ls_store_close(store);
     return NULL;
 }
@@ -101,10 +101,10 @@ static const char *meet_again_and_again(int rank, const void *what) {
     return NULL;
 }
 
-/* A rank that is back before rank 0 has taken the old store away waits for the new one. */
+/* A rank that returns before rank 0 has removed the old store waits for the new store. */
 TEST(test_the_same_ranks_meet_again) {
     meeting m = prepare(3, 20);
-    finish(&m); /* the port is known; rank 0 listens there anew each time */
+    finish(&m); /* the port is known; rank 0 listens there again each time */
     m.listener = -1;
     processes_run(3, meet_again_and_again, &m, 0);
 }
@@ -144,7 +144,7 @@ static const char *die_while_meeting(int rank, const void *what) {
 }
 
 TEST(test_death_while_meeting) {
-    const meeting m = prepare(4, 60); /* rank 3 never comes */
+    const meeting m = prepare(4, 60); /* rank 3 never joins */
     processes_run(3, die_while_meeting, &m, 1U << 1);
     finish(&m);
 }
@@ -161,7 +161,7 @@ static const char *die_later(int rank, const void *what) {
     }
     LS_MUST(ls_store_get(store, "from rank 2", value, sizeof value, &size) == LS_ERR_PEER);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 2 of 3"));
-    LS_MUST(ls_store_set(store, "a", "b", 1) == LS_OK); /* what needs nobody still works */
+    LS_MUST(ls_store_set(store, "a", "b", 1) == LS_OK); /* calls that need no other rank still work */
     LS_MUST(ls_store_leave(store) == LS_ERR_PEER);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 2 of 3"));
     ls_store_close(store);
@@ -192,7 +192,7 @@ static const char *lose_server(int rank, const void *what) {
 
 TEST(test_death_of_rank_0) {
     const meeting m = prepare(3, 60);
-    close(m.listener); /* when rank 0 dies nobody holds the socket */
+    close(m.listener); /* when rank 0 dies, no process holds the socket */
     meeting own = m;
     own.listener = -1;
     processes_run(3, lose_server, &own, 1U);
@@ -220,7 +220,7 @@ static const char *disagree(int rank, const void *what) {
     ls_store *store = enter(rank, m);
     LS_MUST(store != NULL);
     if (rank == 1) {
-        usleep(100000); /* rank 0's word is the first */
+        usleep(100000); /* rank 0 fails first */
     }
     LS_MUST(join(store, rank, rank == 0 ? 3 : 2) == LS_ERR_MISMATCH);
     LS_MUST(failed_with(LS_ERR_MISMATCH, "says that the world has 2 ranks"));
@@ -234,8 +234,10 @@ TEST(test_world_sizes_differ) {
     finish(&m);
 }
 
-/* Joins as rank 1 with a peer info of so many bytes that begins with `record`. Returns whether the store's refusal has
- * the text `said`. */
+/*
+ * Joins as rank 1 with a peer info of this number of bytes, which begins with `record`. Returns whether the store's
+ * refusal contains the text `said`.
+ */
 static bool join_as_another_build(ls_store *store, int size, size_t bytes, const char *record, const char *said) {
     uint8_t peer_info[sizeof(ls_peer_info) + 64] = {0}, message[4096];
     const ls_store_request request = {
@@ -253,14 +255,14 @@ static bool join_as_another_build(ls_store *store, int size, size_t bytes, const
            memmem(reply.value.data, reply.value.size, said, strlen(said)) != NULL;
 }
 
-/* Of four ranks, the last two never come. */
+/* Of four ranks, the last two never join. */
 static const char *run_another_build(int rank, const void *what) {
     const meeting *m = what;
     const char *said = m->size == 4 ? " runs another version of Lockstep, " : " runs Lockstep 0.0.9 (layout 0)";
     if (rank == 1) {
         ls_store *store = enter(rank, m);
         LS_MUST(store != NULL);
-        const char *record = m->size == 4 ? "5a0e1b3c a boot id" : "0.0.9 (layout 0)"; /* early versions named none */
+        const char *record = m->size == 4 ? "5a0e1b3c a boot id" : "0.0.9 (layout 0)"; /* early versions had none */
         LS_MUST(join_as_another_build(store, m->size, sizeof(ls_peer_info) + (m->size == 2 ? 0 : 64), record, said));
         ls_store_close(store);
         return NULL;
@@ -278,12 +280,14 @@ static const char *run_another_build(int rank, const void *what) {
     return NULL;
 }
 
-/* At once: nobody waits for the timeout. The peer info of the other build has the same size, or a larger one, or names
- * no build. */
+/*
+ * Fails at once, not after the timeout. The peer info of the other build has the same size, or is larger, or has no
+ * build.
+ */
 TEST(test_builds_differ) {
     for (int size = 2; size <= 4; size++) {
         meeting m = prepare(size, 300);
-        finish(&m); /* ls_init listens there itself */
+        finish(&m); /* ls_init itself listens there */
         m.listener = -1;
         processes_run(2, run_another_build, &m, 0);
     }
@@ -303,7 +307,7 @@ static const char *come_with_another_key(int rank, const void *what) {
     return NULL;
 }
 
-/* Both sides are told. */
+/* Both sides get an error. */
 TEST(test_wrong_keys) {
     const meeting m = prepare(3, 1.5);
     processes_run(3, come_with_another_key, &m, 0);
@@ -343,7 +347,7 @@ static void note_told(ls_log_level level, int rank, const char *line, void *user
     *flag = *flag || (level == LS_LOG_WARNING && begins && strstr(line, " s for rank 1; rank 0 called it") != NULL);
 }
 
-/* Rank 1 leaves when the log of rank 0 was told that it is waited for. */
+/* Rank 1 leaves after rank 0 has logged that it waits for it. */
 static const char *leave_when_told(int rank, const void *what) {
     const meeting *m = what;
     const double start = ls_clock_seconds();
@@ -370,7 +374,7 @@ static const char *all_die(int rank, const void *what) {
     ls_store *store = enter(rank, m);
     LS_MUST(store != NULL);
     if (*m->flag != 0) {
-        process_kill_self_in(100); /* before all are here, so that the announcement stays */
+        process_kill_self_in(100); /* before all ranks have joined, so that the announcement stays */
     }
     const ls_status status = join(store, rank, *m->flag != 0 ? 8 : m->size);
     kill(getpid(), SIGKILL);

@@ -1,5 +1,5 @@
 /*
- * What LOCKSTEP_SHM_ALGORITHM may say, and what is said when it says something else.
+ * The values of LOCKSTEP_SHM_ALGORITHM, and the errors for other values.
  *
  * devices: cpu
  */

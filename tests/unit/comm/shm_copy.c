@@ -1,5 +1,5 @@
 /*
- * ls_shm_copy: the same bytes whatever way it takes, and none beside them.
+ * ls_shm_copy copies the same bytes on each of its code paths, and none outside.
  *
  * devices: cpu
  */
@@ -25,7 +25,10 @@ static void copy(size_t into, size_t from, size_t bytes, size_t all) {
     }
 }
 
-/* Targets before the source, at the same place of a page, and closely behind it; sizes around each change of way. */
+/*
+ * Targets before the source, at the same offset in a page, and shortly after it; sizes around each switch between code
+ * paths.
+ */
 TEST(same_bytes) {
     static const size_t sizes[] = {0, 1, 63, 64, 65, 127, 128, 2047, 2048, 2049, 2111, 2112, 4096 + 77};
     for (size_t i = 0; i < ROOM; i++) {

@@ -1,8 +1,7 @@
 /*
- * Shared memory that a rank damages: cells, notes, tables, packets, all but the steps themselves, at random while the
- * ranks call. The other rank's calls end with an error or a result, and it writes nothing beside its buffers. (A seed
- * says what is damaged; at what moment of a call is not in its hand.) And headers of messages, as all backends take
- * them.
+ * A rank damages shared memory (cells, notes, tables and packets, everything except the steps) at random while the
+ * ranks make calls. The other rank's calls end with an error or a result, and it writes only to its buffers. (The seed
+ * determines the damage, but not its moment.) Also tests headers of messages, as all backends read them.
  *
  * devices: cpu
  */
@@ -22,13 +21,13 @@
 #include "tests/support/fuzz.h"
 
 #define LONG_TIMEOUT 60.0
-#define HURRIED      300000000 /* nanoseconds that a call waits for the other rank, once both are there */
-#define LONGEST      20.0      /* seconds that damage lasts */
+#define HURRIED      300000000 /* nanoseconds that a call waits for the other rank, once both have entered */
+#define LONGEST      20.0      /* seconds of damage */
 #define GUARD        0x5a
 
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
 
-/* The address sanitizer would end a process that asks for as much memory as a header may say. */
+/* The address sanitizer would end a process that requests as much memory as a header may claim. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
@@ -46,7 +45,7 @@ typedef struct damage {
     _Atomic bool over;
 } damage;
 
-/* The shared memory of the two ranks in this process. */
+/* Finds the shared memory of the two ranks in this process. */
 static unsigned char *find_memory(void) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512];
@@ -64,7 +63,7 @@ static size_t below(damage *d, uint64_t index, size_t bound) {
     return (size_t)ls_random_below(d->seed, 3, index, bound);
 }
 
-/* A number in a cell or in a packet's head, but not the step or turn that says whose it is. */
+/* Damages a number in a cell or in a packet's header, but not the step or turn that determines its owner. */
 static void hit(damage *d, uint64_t *index) {
     static const uint64_t numbers[] = {0, 1, 3, 64, 100, 4096, 70000, UINT32_MAX, INT64_MAX, UINT64_MAX - 63};
     const uint64_t number = numbers[below(d, (*index)++, sizeof numbers / sizeof *numbers)];
@@ -75,7 +74,7 @@ static void hit(damage *d, uint64_t *index) {
     memcpy(base + head, &number, below(d, (*index)++, 2) == 0 ? 4 : 8);
 }
 
-/* A rank that says that it sends without end, and goes on with the call, takes the other along: until it dies. */
+/* Damage that makes a rank appear to send forever would keep the other rank busy until the damaging rank dies. */
 static void *do_damage(void *argument) {
     damage *d = argument;
     uint64_t index = 0;
@@ -136,7 +135,7 @@ static ls_status call_at(ls_comm *world, uint64_t seed, uint64_t number, float *
     return status != LS_OK ? status : ended;
 }
 
-/* Rank 0 is as it should be, rank 1 damages what it says while it says it. */
+/* Rank 0 is correct; rank 1 damages its own messages while it sends them. */
 static const char *damaged_rank(ls_comm *world, int rank, const void *argument) {
     damage d = {.seed = *(const uint64_t *)argument};
     pthread_t thread;
@@ -148,7 +147,7 @@ static const char *damaged_rank(ls_comm *world, int rank, const void *argument) 
     LS_MUST(shared != NULL && send != NULL && memory != NULL);
     memset(memory, GUARD, MOST * sizeof(float) + 2 * AROUND);
     prepare(&d, rank);
-    /* Rank 0 has its memory when rank 1 comes out of this; it may still be in it when the damage begins. */
+    /* When rank 1 returns from this, rank 0 has its memory, but may still be in the barrier when the damage begins. */
     ls_status status = ls_comm_barrier(world, NULL);
     LS_MUST(rank == 0 || pthread_create(&thread, NULL, do_damage, &d) == 0);
     for (uint64_t call = 0; call < CALLS && (status == LS_OK || status == LS_ERR_MISMATCH); call++) {
@@ -209,7 +208,7 @@ static void offer(ls_match *match) {
         return;
     }
     assert_true(header.tag >= 0 && header.bytes == header.count * ls_dtype_size(header.dtype));
-    if (header.bytes > 1 << 20) { /* more than is there: it does not come */
+    if (header.bytes > 1 << 20) { /* more than exists: it does not arrive */
         return;
     }
     if (target.into != NULL && header.bytes != 0) {

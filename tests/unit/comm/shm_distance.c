@@ -1,6 +1,6 @@
 /*
- * When backend shm takes the cores of its ranks to be far from each other, and when no more: the counting, fed with
- * times as if lines had come so fast. Ranks decide alike whatever each of them saw.
+ * When backend shm treats the cores of its ranks as distant, and when no longer: tests the counting with simulated
+ * transfer times. All ranks decide equally, whatever each has measured.
  *
  * devices: cpu
  */
@@ -20,15 +20,17 @@ typedef struct job {
     int looks; /* of rank 0 */
 } job;
 
-/* A call of pieces of LARGE bytes, in which lines take so long to come to each rank; whether slots are written past the
- * caches in it. */
+/*
+ * A call with pieces of LARGE bytes, in which cache lines take this time to reach each rank. Returns whether slots are
+ * written past the caches.
+ */
 static bool call(job *j, const uint64_t took_ns[RANKS]) {
     const bool past = LARGE > ls_shm_distance_past(&j->ranks[0], LS_SHM_PAST_BY_DISTANCE);
     bool far = false;
     for (int rank = 0; rank < RANKS; rank++) {
         ls_shm_distance *distance = &j->ranks[rank];
         assert_int_equal(LARGE > ls_shm_distance_past(distance, LS_SHM_PAST_BY_DISTANCE), past);
-        far = far || ls_shm_distance_is_far(distance); /* told before any of them looks */
+        far = far || ls_shm_distance_is_far(distance); /* announced before any rank reads it */
     }
     for (int rank = 0; rank < RANKS; rank++) {
         if (!past && ls_shm_distance_looks(&j->ranks[rank])) {
@@ -46,7 +48,7 @@ static const uint64_t all_near[RANKS] = {NEAR_NS, NEAR_NS, NEAR_NS};
 static const uint64_t all_far[RANKS] = {FAR_NS, FAR_NS, FAR_NS};
 static const uint64_t one_far[RANKS] = {NEAR_NS, FAR_NS, NEAR_NS};
 
-/* Calls until the first, or the last, past the caches, which is not counted. */
+/* Returns the number of calls before the first that is, or is not, past the caches. */
 static int calls_until(job *j, const uint64_t took_ns[RANKS], bool past) {
     int calls = 0;
     while (calls < CALLS && call(j, took_ns) != past) {
@@ -61,15 +63,17 @@ TEST(near_stays_near) {
     assert_int_equal(j.looks, (CALLS + LS_SHM_LOOK_EVERY - 1) / LS_SHM_LOOK_EVERY);
 }
 
-/* Slow looks in a row, a call in which that is told, and from the next on all do as if far. */
+/*
+ * A series of slow measurements, a call that announces them, and from the next call on, all ranks assume distant cores.
+ */
 TEST(far_is_found_and_tried_again) {
     const uint64_t *const worlds[] = {all_far, one_far};
     for (int i = 0; i < 2; i++) {
         job j = {0};
         assert_int_equal(calls_until(&j, worlds[i], true), LS_SHM_SLOW_LOOKS + 1);
-        for (int again = 0; again < 3; again++) { /* the first of them has been made */
+        for (int again = 0; again < 3; again++) { /* the first of these calls has been made */
             assert_int_equal(calls_until(&j, worlds[i], false), LS_SHM_FAR_CALLS - 1);
-            /* Which was a call the usual way, with a look; in the next one that is told. */
+            /* This call used the caches, with a measurement; the next call announces it. */
             assert_int_equal(calls_until(&j, worlds[i], true), 1);
         }
     }
@@ -80,17 +84,17 @@ TEST(near_again_is_found) {
     (void)calls_until(&j, all_far, true);
     assert_int_equal(calls_until(&j, all_near, false), LS_SHM_FAR_CALLS - 1);
     assert_int_equal(calls_until(&j, all_near, true), CALLS);
-    const int wait = calls_until(&j, all_far, true); /* and far once more, which takes as long as at first */
+    const int wait = calls_until(&j, all_far, true); /* and distant again, which takes as long as the first time */
     assert_in_range(wait, LS_SHM_SLOW_LOOKS + 1, LS_SHM_LOOK_EVERY + LS_SHM_SLOW_LOOKS);
 }
 
-/* What comes late once was kept up by something else. */
+/* A single slow measurement may have another cause. */
 TEST(one_slow_look_is_none) {
     job j = {0};
     for (int i = 0; i < CALLS; i++) {
         assert_false(call(&j, j.ranks[0].slow_looks == LS_SHM_SLOW_LOOKS - 1 ? all_near : all_far));
     }
-    assert_true(j.looks > CALLS / LS_SHM_LOOK_EVERY); /* it looks again at once */
+    assert_true(j.looks > CALLS / LS_SHM_LOOK_EVERY); /* the next call measures again */
 }
 
 TEST(sizes) {
@@ -98,7 +102,7 @@ TEST(sizes) {
     ls_shm_distance far = {.far_calls = 1};
     assert_true(ls_shm_distance_past(&near, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_NEVER);
     assert_true(ls_shm_distance_past(&far, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_FAR_LEAST);
-    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* said by LOCKSTEP_SHM_ALGORITHM: however far they are */
+    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* set by LOCKSTEP_SHM_ALGORITHM, for any distance */
     for (int i = 0; i < 3; i++) {
         assert_true(ls_shm_distance_past(&near, settings[i]) == settings[i]);
         assert_true(ls_shm_distance_past(&far, settings[i]) == settings[i]);

@@ -1,6 +1,6 @@
 /*
- * Backend shm and what the kernel knows of ranks: processes of which several ranks are threads, process numbers that
- * are given again, and threads of which one comes too late.
+ * Backend shm and process ids: processes in which several ranks are threads, reused process ids, and threads that are
+ * late.
  *
  * devices: cpu
  */
@@ -18,10 +18,10 @@
 #include "tests/support/forks.h"
 
 #define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
+#define AT_ONCE      5.0  /* limit for the guaranteed second on a busy machine */
 #define SILENT       0.3
 
-enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split is one of its second half */
+enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split belongs to its second half */
 
 static float out[LARGE];
 static float in[LARGE];
@@ -31,8 +31,8 @@ static float in[LARGE];
 
 typedef struct member {
     int rank;
-    int first; /* of the two that are threads of one process, who frees its world first */
-    bool dies; /* in the end the other one does, with the process */
+    int first; /* of the two ranks that are threads of one process, the rank that frees its world first */
+    bool dies; /* in the end, the other rank dies with the process */
     const char *url;
     const char *failure;
 } member;
@@ -56,7 +56,7 @@ static void *leave_first_as_thread(void *argument) {
     return NULL;
 }
 
-/* Long after the other rank of this process is gone, a message. */
+/* A message, long after the other rank of this process has left. */
 static const char *stay(const member *self, member *other) {
     pthread_t thread;
     LS_MUST(pthread_create(&thread, NULL, leave_first_as_thread, other) == 0);
@@ -64,7 +64,7 @@ static const char *stay(const member *self, member *other) {
     LS_MUST(world != NULL);
     LS_MUST(pthread_join(thread, NULL) == 0);
     LS_MUST(other->failure == NULL);
-    usleep(200000); /* the listener looks every 20 ms whether this rank lives */
+    usleep(200000); /* the listener checks every 20 ms whether this rank lives */
     LS_MUST(ls_comm_send(world, out, 1, LS_F32, 2, 0, NULL) == LS_OK);
     LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 2, 0, NULL) == LS_OK);
     if (self->dies) {
@@ -75,7 +75,7 @@ static const char *stay(const member *self, member *other) {
     return NULL;
 }
 
-/* The rank that has a process for itself. */
+/* The rank that has its own process. */
 static const char *listen_to(const member *self, int speaker) {
     ls_comm *world = enter(self);
     LS_MUST(world != NULL);
@@ -109,12 +109,11 @@ TEST(a_rank_leaves_and_its_process_lives) {
     }
 }
 
-/* ---- process numbers -----------------------------------------------------------------------------------------------
- */
+/* ---- process ids ------------------------------------------------------------------------------------------------- */
 
 /*
- * Rank 1 dies while a message of its waits to be read from its memory, and the process of this test is as a new process
- * who was given its number: what is found there is not the message.
+ * Rank 1 dies while its message waits to be read from its memory. The process of this test acts as a new process with
+ * the same id: its memory does not contain the message.
  */
 static const char *rank_of_reused_number(ls_comm *world, int rank, const void *argument) {
     (void)argument;
@@ -161,8 +160,8 @@ TEST(a_number_that_is_given_again) {
 /* ---- threads -------------------------------------------------------------------------------------------------------
  */
 
-static _Thread_local int until_late;      /* allocations of this thread before one that takes long; 0: none does */
-static _Thread_local ls_comm *to_give_up; /* then it does, for want of memory; NULL: none */
+static _Thread_local int until_late;      /* allocations of this thread before a slow one; 0: none is slow */
+static _Thread_local ls_comm *to_give_up; /* the communicator that it then aborts for lack of memory; NULL: none */
 
 static void *allocate_late(size_t size, size_t alignment, void *user) {
     if (until_late != 0 && --until_late == 0) {
@@ -175,7 +174,7 @@ static void *allocate_late(size_t size, size_t alignment, void *user) {
     return test_allocate(size, alignment, user);
 }
 
-/* Rank 2 is late for the second half of the split, when the memory of the new communicator is there. */
+/* Rank 2 is late for the second half of the split, when the memory of the new communicator exists. */
 static ls_status split_too_late(ls_comm *world, void *argument) {
     atomic_int *timeouts = argument;
     ls_comm *part = NULL;
@@ -200,8 +199,8 @@ TEST(a_split_that_fails_between_threads_gives_all_back) {
 }
 
 /*
- * Rank 2 revokes the world when the others wait in the second half of the split, and then goes on into the memory of
- * the new communicator: their steps are there.
+ * Rank 2 revokes the world while the others wait in the second half of the split, and then continues with the memory of
+ * the new communicator, which contains the others' steps.
  */
 static ls_status split_in_vain(ls_comm *world, void *argument) {
     atomic_int *as_it_should = argument;
@@ -230,7 +229,7 @@ TEST(a_split_that_is_revoked_between_threads_keeps_its_memory) {
     assert_int_equal(atomic_load(&as_it_should), 3);
 }
 
-/* A part outlives the communicator it was split from, and gives its own memory back as it ends. */
+/* A split communicator outlives its parent, and releases its own memory when it is freed. */
 static ls_status part_of_part(ls_comm *world, void *argument) {
     test_allocator *allocator = argument;
     ls_comm *part = NULL;
@@ -273,10 +272,9 @@ TEST(parts_between_threads_give_all_back) {
     assert_int_equal(left, 0);
 }
 
-/* ---- what is said of a rank that waited ----------------------------------------------------------------------------
- */
+/* ---- errors about a rank that waited ----------------------------------------------------------------------------- */
 
-/* Rank 1 sleeps until a message comes, takes it, and dies: it waited for none any more. */
+/* Rank 1 sleeps until a message arrives, receives it, and dies: it no longer waited for any message. */
 static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);

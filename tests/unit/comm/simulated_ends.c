@@ -1,6 +1,6 @@
 /*
- * What becomes of ranks that end in the simulated network (comm/transport/simulated): who is told, what still arrives,
- * and links that are lost between ranks that live.
+ * Ranks that end in the simulated network (comm/transport/simulated): which ranks are notified, which messages still
+ * arrive, and links that break between live ranks.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@ static bool is_gone(ls_sim_network *network, int rank, int peer) {
     return endpoint->transport->peer(endpoint, peer) == LS_PEER_GONE;
 }
 
-/* Gives all turns that there are. `seen[rank][peer]`: when a rank first knew that a peer was gone. */
+/* Runs all pending turns. `seen[rank][peer]`: when a rank first knew that a peer was dead. */
 typedef struct sightings {
     uint64_t seen[RANKS][RANKS];
 } sightings;
@@ -36,8 +36,7 @@ static void settle(ls_sim_network *network, sightings *all) {
     }
 }
 
-/* Ranks that have something to do with rank 0, each in one way: 1 sends to it, 2 waits for it, 3 knows nothing of it.
- */
+/* Ranks with different relations to rank 0: 1 sends to it, 2 waits for it, 3 has none. */
 typedef struct world {
     ls_sim_network *network;
     sightings all;
@@ -134,16 +133,16 @@ TEST(a_closed_endpoint_is_gone_after_its_messages) {
             sim_receive(network, 1, &in[i]);
         }
         endpoint->transport->close(endpoint, lingers ? 2 * LINK : 2 * LINK - 1, NULL, NULL);
-        memset(out, 0xff, sizeof out); /* its memory is its owner's again */
+        memset(out, 0xff, sizeof out); /* its memory belongs to its owner again */
         settle(network, &all);
         assert_true(in[0].ended);
         assert_int_equal(in[1].ended, lingers);
-        assert_int_equal(all.seen[1][0], 2 * LINK + LATENCY); /* not before what may have come */
+        assert_int_equal(all.seen[1][0], 2 * LINK + LATENCY); /* not before messages that may still arrive */
         ls_sim_free(network);
     }
 }
 
-/* In the midst of its turn, and of what it has to do. */
+/* During its turn, and between its operations. */
 TEST(a_rank_dies_after_so_many_packets) {
     enum { MESSAGES = 5 };
     for (int silent = 0; silent < 2; silent++) {
@@ -163,7 +162,7 @@ TEST(a_rank_dies_after_so_many_packets) {
             assert_false(ls_sim_is_alive(network, 0));
             settle(network, &all);
             for (int i = 0; silent && i < MESSAGES; i++) {
-                assert_int_equal(in[i].ended, i < after); /* all that was sent comes */
+                assert_int_equal(in[i].ended, i < after); /* everything that was sent arrives */
             }
             assert_int_equal(is_gone(network, 1, 0), !silent);
             ls_sim_free(network);
@@ -194,7 +193,7 @@ TEST(a_rank_dies_after_so_many_that_came) {
     }
 }
 
-/* Its processor comes to the moment of its end before the network's clock does. */
+/* The rank's processor reaches the moment of its end before the network's clock does. */
 TEST(nothing_that_a_rank_does_after_its_end_counts) {
     enum { OVERHEAD = 300 };
     unsigned char byte = 0, came = 0;
@@ -212,7 +211,7 @@ TEST(nothing_that_a_rank_does_after_its_end_counts) {
     ls_sim_free(network);
 }
 
-/* Whoever ended may give its memory back. */
+/* The memory of an ended rank may be freed. */
 TEST(the_memory_of_the_dead_is_left_alone) {
     static unsigned char data[LS_TRANSPORT_LEAST_EAGER], into[LS_TRANSPORT_LEAST_EAGER];
     ls_sim_network *network =
@@ -230,7 +229,7 @@ TEST(the_memory_of_the_dead_is_left_alone) {
     ls_sim_free(network);
 }
 
-/* By seed all of what a dead rank had under way arrives, nothing, or the first of it; and never after the notice. */
+/* Depending on the seed, all, none or the first of a dead rank's messages in flight arrive; none after the notice. */
 TEST(what_was_under_way_may_arrive) {
     enum { SEEDS = 100, MESSAGES = 8 };
     int how_many[MESSAGES + 1] = {0};
@@ -277,7 +276,7 @@ TEST(a_lost_link_is_seen_by_both_or_never) {
         settle(w.network, &w.all);
         assert_true(w.to.ended);
         assert_seen(&w, 0, noticed ? DEATH + NOTICE : 0, 0, 0);
-        assert_int_equal(w.all.seen[0][1], noticed ? DEATH + NOTICE : 0); /* a message came from there */
+        assert_int_equal(w.all.seen[0][1], noticed ? DEATH + NOTICE : 0); /* a message arrived from there */
         assert_int_equal(w.all.seen[0][3], 0);
         ls_transfer lost = {.peer = 0, .channel = 1, .data = &w.byte, .bytes = 1};
         ls_transfer waits = {.peer = 3, .channel = 1, .data = &w.came, .bytes = 1};
@@ -287,14 +286,14 @@ TEST(a_lost_link_is_seen_by_both_or_never) {
         sim_send(w.network, 0, &other);
         end_world(&w);
         assert_false(waits.ended);
-        assert_true(w.from.ended); /* rank 2 hears of rank 0 as before */
+        assert_true(w.from.ended); /* rank 2 still hears from rank 0 */
         const uint64_t again = noticed ? DEATH + 2 * NOTICE : 0;
         assert_int_equal(w.all.seen[0][3], again);
         assert_int_equal(w.all.seen[3][0], again);
     }
 }
 
-/* A link that is lost, then its other end dies: one turn for it. */
+/* A link breaks, then its other end dies: one turn reports both. */
 TEST(what_is_gone_is_told_once) {
     ls_sim_network *network = ls_sim_new(&plain);
     unsigned char came = 0;
@@ -312,7 +311,7 @@ TEST(what_is_gone_is_told_once) {
 
 TEST(a_large_send_to_the_dead_does_not_end) {
     static unsigned char data[LARGE], into[LARGE];
-    /* Before the answer, and when the content is under way. */
+    /* Before the answer, and while the content is in flight. */
     const uint64_t times[] = {LATENCY / 2, 2 * LATENCY + LATENCY / 2};
     for (int i = 0; i < 2; i++) {
         ls_sim_network *network = ls_sim_new(&plain);

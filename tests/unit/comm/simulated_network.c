@@ -1,6 +1,6 @@
 /*
- * The transport that the engine is tested over (comm/transport/simulated): messages, their receives, and time.
- * simulated_traffic.c has many of them, simulated_ends.c what becomes of ranks that end.
+ * The transport for tests of the engine (comm/transport/simulated): messages, their receives, and time.
+ * simulated_traffic.c tests many messages, simulated_ends.c ranks that end.
  *
  * devices: cpu
  */
@@ -11,7 +11,7 @@ enum { LATENCY = 5000, OVERHEAD = 300, SMALL = 1000, LARGE = 100000 };
 
 static const ls_sim_options plain = {.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD, .bytes_per_ns = 2};
 
-/* Gives turns until a transfer has ended, and returns the time of its rank; LS_SIM_NEVER: it does not end. */
+/* Runs turns until a transfer has ended, and returns the time on its rank, or LS_SIM_NEVER if it does not end. */
 static uint64_t end_of(ls_sim_network *network, const ls_transfer *transfer) {
     for (int rank = 0; !transfer->ended && rank >= 0;) {
         rank = ls_sim_next(network);
@@ -77,7 +77,7 @@ TEST(a_message_takes_what_the_model_says) {
     }
 }
 
-/* One rank's messages leave one after the other. */
+/* A rank's messages leave one after the other. */
 TEST(a_link_carries_one_message_at_a_time) {
     static unsigned char data[SMALL], into[2][SMALL];
     ls_sim_network *network = ls_sim_new(&plain);
@@ -93,7 +93,7 @@ TEST(a_link_carries_one_message_at_a_time) {
     ls_sim_free(network);
 }
 
-/* Two ranks send to one at once. */
+/* Two ranks send to one rank at the same time. */
 TEST(a_receivers_link_may_count_too) {
     static unsigned char data[SMALL], into[2][SMALL];
     for (int both = 0; both < 2; both++) {
@@ -111,13 +111,13 @@ TEST(a_receivers_link_may_count_too) {
         const uint64_t first = end_of(network, &in[0]);
         const uint64_t last = in[1].ended ? first : end_of(network, &in[1]);
         const uint64_t alone = 2 * OVERHEAD + LATENCY + SMALL / 2;
-        assert_int_equal(first, both != 0 ? alone : alone + OVERHEAD); /* else it takes in both, in one turn */
+        assert_int_equal(first, both != 0 ? alone : alone + OVERHEAD); /* otherwise it receives both in one turn */
         assert_int_equal(last, both != 0 ? alone + SMALL / 2 : first);
         ls_sim_free(network);
     }
 }
 
-/* Nor do messages of one channel change places, where the first takes its time on the receiver's link. */
+/* Messages of one channel keep their order, even if the first is slow on the receiver's link. */
 TEST(what_does_not_travel_is_not_written) {
     static unsigned char data[LARGE], into[2][LARGE];
     ls_sim_options options = plain;
@@ -158,7 +158,7 @@ TEST(a_wait_ends_with_a_turn) {
     ls_sim_free(network);
 }
 
-/* What was waited for before a turn counts no more after it, and leaves nothing behind. */
+/* A turn cancels an earlier wait without a trace. */
 TEST(a_turn_ends_a_wait) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     unsigned char byte = 1;
@@ -182,7 +182,7 @@ TEST(a_turn_ends_a_wait) {
     assert_int_equal(ls_sim_next(network), 0);
     assert_int_equal(ls_sim_now(network), 1000);
     assert_int_equal(ls_sim_next(network), -1);
-    assert_int_equal(ls_sim_events(network), 6); /* three turns, timers of two waits, and that of 500 */
+    assert_int_equal(ls_sim_events(network), 6); /* three turns, the timers of two waits, and the timer of 500 */
     ls_sim_free(network);
 }
 
@@ -200,12 +200,12 @@ TEST(a_busy_rank_has_its_turn_afterwards) {
         assert_in_range(rank, 0, 2);
         sim_progress(network, rank, 0);
     }
-    assert_true((MESSAGES - 1) * OVERHEAD > OVERHEAD + LATENCY); /* it comes too early */
+    assert_true((MESSAGES - 1) * OVERHEAD > OVERHEAD + LATENCY); /* it arrives too early */
     assert_int_equal(ls_sim_now(network), (MESSAGES - 1) * OVERHEAD);
     ls_sim_free(network);
 }
 
-/* A process that is stopped and goes on: its waits are as long as they were for others, on its own clock. */
+/* A process that is stopped and continued: its waits are as long as on other ranks, measured by its own clock. */
 TEST(a_paused_rank_has_a_clock_that_stands_still) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     ls_endpoint *paused = ls_sim_endpoint(network, 1);
@@ -216,7 +216,7 @@ TEST(a_paused_rank_has_a_clock_that_stands_still) {
     sim_send(network, 0, &out);
     assert_int_equal(ls_sim_next(network), 1);
     sim_progress(network, 1, 200);
-    assert_int_equal(ls_sim_next(network), 1); /* the message came at 100 */
+    assert_int_equal(ls_sim_next(network), 1); /* the message arrived at 100 */
     assert_int_equal(ls_sim_now(network), 10000);
     assert_int_equal(paused->transport->now_ns(paused), 50);
     sim_progress(network, 1, 150);
@@ -227,7 +227,7 @@ TEST(a_paused_rank_has_a_clock_that_stands_still) {
     network = ls_sim_new(&(ls_sim_options){.ranks = 1});
     assert_int_equal(ls_sim_next(network), 0);
     sim_progress(network, 0, 200);
-    sim_pause(network, 0, 50, 10000); /* in the midst of its wait */
+    sim_pause(network, 0, 50, 10000); /* during its wait */
     assert_int_equal(ls_sim_next(network), 0);
     assert_int_equal(ls_sim_now(network), 10150);
     ls_sim_free(network);
@@ -237,7 +237,7 @@ TEST(a_slow_rank_has_its_turns_late) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 1});
     assert_int_equal(ls_sim_next(network), 0);
     sim_slow(network, 0, 100, 200, 1000);
-    const uint64_t turns[] = {50, 1100, 1150}; /* the second one is called at 100 */
+    const uint64_t turns[] = {50, 1100, 1150}; /* the second rank is called at 100 */
     for (int i = 0; i < 3; i++) {
         sim_progress(network, 0, 50);
         assert_int_equal(ls_sim_next(network), 0);
@@ -307,7 +307,7 @@ TEST(any_rank_is_received_from) {
     }
     settle(network);
     for (int rank = 2; rank < RANKS; rank += 2) {
-        sim_receive(network, 0, &in[rank]); /* messages are there already */
+        sim_receive(network, 0, &in[rank]); /* messages have already arrived */
         assert_true(in[rank].ended);
     }
     for (int rank = 1; rank < RANKS; rank++) {
@@ -341,7 +341,7 @@ TEST(what_was_withdrawn_is_left_alone) {
     sender->transport->withdraw(sender, &large);
     sender->transport->withdraw(sender, &small);
     receiver->transport->withdraw(receiver, &in[2]);
-    memset(data, 1, sizeof data); /* not the transport's any more */
+    memset(data, 1, sizeof data); /* the transport no longer uses it */
     settle(network);
     assert_false(large.ended || small.ended || in[0].ended || in[2].ended);
     assert_true(in[1].ended); /* it had begun */
@@ -350,7 +350,7 @@ TEST(what_was_withdrawn_is_left_alone) {
     ls_sim_free(network);
 }
 
-/* Gives turns until a `progress` fails, and returns its status. */
+/* Runs turns until a `progress` fails, and returns its status. */
 static ls_status failure_of(ls_sim_network *network) {
     ls_status status = LS_OK;
     for (int rank; status == LS_OK && (rank = ls_sim_next(network)) >= 0;) {
@@ -417,7 +417,7 @@ TEST(wrong_use_is_told) {
     ls_transfer named = {.peer = 1, .channel = 4, .data = data, .bytes = 1};
     assert_int_equal(transport->send(endpoint, &any), LS_ERR_INTERNAL);
     sim_receive(network, 0, &any);
-    assert_int_equal(transport->receive(endpoint, &any), LS_ERR_INTERNAL); /* it is under way */
+    assert_int_equal(transport->receive(endpoint, &any), LS_ERR_INTERNAL); /* it is in flight */
     assert_int_equal(transport->receive(endpoint, &named), LS_ERR_INTERNAL);
     ls_transfer out = {.peer = 1, .data = data, .bytes = SMALL};
     sim_send(network, 0, &out);

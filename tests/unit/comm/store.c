@@ -1,5 +1,5 @@
 /*
- * The dictionary as several clients see it, on TCP and in a folder; and the bytes of the TCP store's protocol.
+ * The key-value store with several clients, on TCP and in a folder; and the bytes of the TCP store's protocol.
  *
  * devices: cpu
  */
@@ -26,7 +26,7 @@ typedef struct client {
     bool failed;
 } client;
 
-static bool serve_in_folder; /* which kind of store the tests run on */
+static bool serve_in_folder; /* the kind of store for the tests */
 static char folder[] = "/tmp/lockstep-store-XXXXXX";
 
 static ls_store *serve(const char *key, double timeout, char *url, size_t capacity) {
@@ -144,10 +144,10 @@ TEST(test_counters) {
     expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
     assert_int_equal(ls_store_set(store, "word", " 12", 3), LS_OK);
     expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
-    assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* of more than 64 bits */
+    assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* more than 64 bits */
     expect_error(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
     static const char zeros[] = "0000000000000000000000000000";
-    for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any that is written there */
+    for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any number that is written there */
         assert_int_equal(ls_store_set(store, "word", zeros, length), LS_OK);
         const ls_status status = ls_store_add(store, "word", 1, &sum);
         assert_true(length < LS_COUNTER_SIZE ? status == LS_OK && sum == 1 : status == LS_ERR_FORMAT);
@@ -184,7 +184,7 @@ TEST(test_timeouts) {
     ls_store *store = serve(NULL, 0.1, url, sizeof url);
     expect_error(ls_store_get(store, "never", value, sizeof value, &size), LS_ERR_TIMEOUT, "\"never\"");
     expect_error(ls_store_wait(store, "never", 0.05), LS_ERR_TIMEOUT, "0.05 s");
-    assert_int_equal(ls_store_set(store, "now", "", 0), LS_OK); /* the store is still of use */
+    assert_int_equal(ls_store_set(store, "now", "", 0), LS_OK); /* the store stays usable */
     assert_int_equal(ls_store_wait(store, "now", 0), LS_OK);
     ls_store_close(store);
 }
@@ -212,7 +212,7 @@ TEST(test_waiting_for_another) {
     ls_store_close(store);
 }
 
-/* Every client counts up, passes a token by compare_set, and sees all of it. */
+/* Every client counts up, passes a token by compare_set, and checks the results. */
 static ls_status work_together(const client *self, ls_store *store) {
     for (int round = 0; round < ROUNDS; round++) {
         if (ls_store_add(store, "count", 1, NULL) != LS_OK) {
@@ -292,7 +292,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 512, "%s %s", level == LS_LOG_WARNING ? "warning:" : "?", line);
 }
 
-/* What whoever starts ranks by hand reads while some of them are missing. */
+/* The output for a user who starts ranks by hand, while some of them are missing. */
 TEST(test_missing_ranks_are_told) {
     ls_roster roster = {0};
     char line[512] = "";
@@ -334,7 +334,7 @@ TEST(test_keys) {
         assert_null(ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].client}));
         expect_error(ls_error_status(), LS_ERR_DENIED, rows[i].says);
         assert_null(strstr(ls_error_message(), "secret"));
-        assert_int_equal(ls_store_set(store, "a", "b", 1), LS_OK); /* the store minds nothing */
+        assert_int_equal(ls_store_set(store, "a", "b", 1), LS_OK); /* the store is not affected */
         ls_store *fine = ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].server});
         assert_non_null(fine);
         ls_store_close(fine);
@@ -406,12 +406,12 @@ static ls_status use_once(ls_store *store, const char *url) {
     return status;
 }
 
-/* Each allocation fails once: that is an error (where the server's fails, a lost connection) and leaks nothing. */
+/* Each allocation fails once: the result is an error (if the server's fails, a lost connection) without a leak. */
 TEST(test_out_of_memory) {
     char url[256];
     ls_status status = LS_ERR_MEMORY;
     int failures = 0;
-    ls_log_set_level(LS_LOG_ERROR); /* the server warns of each connection it gives up */
+    ls_log_set_level(LS_LOG_ERROR); /* the server warns of each connection that it closes */
     ls_set_allocator(&(ls_allocator){.allocate = allocate_or_not, .release = release});
     for (fail_at = 0; fail_at < atomic_load(&allocations) || status != LS_OK; fail_at++) {
         atomic_store(&allocations, 0);
@@ -446,7 +446,7 @@ TEST(test_sentences_name_a_call_once) {
     assert_string_equal(ls_error_message(), "ls_in: ls_init: no room");
 }
 
-/* A file of the user's own with that name in it; and whether it is as it was. */
+/* Writes a user's file with this name; checks that it is unchanged. */
 static void write_own(const char *name) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -496,7 +496,7 @@ static int use_folder(void **state) {
 static int leave_folder(void **state) {
     (void)state;
     serve_in_folder = false;
-    return rmdir(folder); /* fails if a store left something behind */
+    return rmdir(folder); /* fails if a store left something over */
 }
 
 #define KIND_TESTS                                                                                                     \

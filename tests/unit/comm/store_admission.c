@@ -1,6 +1,6 @@
 /*
- * Unauthenticated connections in numbers that say nothing or the wrong thing, again and again: whoever has the key
- * comes in while they are at it, and the log is not theirs.
+ * Many unauthenticated connections that are silent or send wrong data, repeatedly: holders of the key can still join,
+ * and the log is not flooded.
  *
  * devices: cpu
  */
@@ -23,16 +23,16 @@
 
 #define KEY "only the ranks know this key"
 
-enum { CROWD = 1500, QUIET = 2 }; /* connections, and processes that hold so many each */
+enum { CROWD = 1500, QUIET = 2 }; /* connections, and processes that each hold this number */
 
 /* ---- unauthenticated connections ---- */
 
-/* Who comes from where. */
+/* The address of a client. */
 typedef struct client {
     int port;
-    const char *from; /* an address of loopback */
+    const char *from; /* a loopback address */
     const char *says; /* NULL: nothing */
-    int ready;        /* the end of a pipe to write to, when all are there */
+    int ready;        /* the write end of a pipe, used when all are connected */
 } client;
 
 static int connect_as(const client *s) {
@@ -43,7 +43,7 @@ static int connect_as(const client *s) {
 static const char *crowd(int number, const void *what) {
     const client *s = what;
     (void)number;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is ended leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its processes end with the test */
     for (int i = 0; i < CROWD / QUIET; i++) {
         LS_MUST(connect_as(s) >= 0);
     }
@@ -52,7 +52,7 @@ static const char *crowd(int number, const void *what) {
     return NULL;
 }
 
-/* Opens connections as fast as it can; the oldest of its last few hundred goes for each new one. */
+/* Opens connections as fast as possible; each new one replaces the oldest of the last few hundred. */
 static const char *flood(int number, const void *what) {
     enum { HELD = 800 };
     const client *s = what;
@@ -111,7 +111,7 @@ typedef struct job {
 static const char *meets(int rank, const void *what) {
     const job *j = what;
     char text[32];
-    if (rank == 0) { /* as from a launcher, which bound the port before anybody knew of it */
+    if (rank == 0) { /* as from a launcher, which bound the port before it was known */
         snprintf(text, sizeof text, "%d", j->listener);
         setenv("LOCKSTEP_STORE_FD", text, 1);
     } else {
@@ -129,7 +129,7 @@ static const char *meets(int rank, const void *what) {
     return ls_finalize() == LS_OK ? NULL : "ls_finalize";
 }
 
-/* More than there are places for, and more than may queue, are there before rank 0 serves, and stay. */
+/* More connections than slots, and than the queue holds, exist before rank 0 serves, and stay. */
 TEST(silent_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[QUIET];
@@ -145,7 +145,7 @@ TEST(silent_connections_keep_no_rank_out) {
     }
 }
 
-/* Nor those who come anew as soon as they are hung up on: from another address, or from the ranks' own. */
+/* Connections that are renewed as soon as they are closed: from another address, or from the ranks' own address. */
 TEST(renewed_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[1];
@@ -168,7 +168,7 @@ static void ignore_line(ls_log_level level, int rank, const char *line, void *us
     (void)user;
 }
 
-/* Who takes his time is not pushed out by any number of those who come from elsewhere. */
+/* A slow client is not displaced by any number of connections from other addresses. */
 TEST(a_slow_one_from_a_lone_address_stays) {
     pid_t clients[1];
     uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
@@ -187,7 +187,7 @@ TEST(a_slow_one_from_a_lone_address_stays) {
     assert_int_equal(ls_socket_receive(connection, bytes, LS_SERVER_HELLO_SIZE, deadline), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
     start(clients, 1, flood, &s);
-    usleep(2500000); /* longer than anybody has who comes from a crowd */
+    usleep(2500000); /* longer than a connection from a crowded address may take */
     assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
     ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
     ls_hello_encode(&own, true, bytes);
@@ -218,7 +218,7 @@ static void count_line(ls_log_level level, int rank, const char *line, void *use
     }
 }
 
-/* A few lines say who they are, one in a while how many more there were. */
+/* A few lines name clients; sometimes a line has the number of further ones. */
 TEST(the_log_is_not_flooded) {
     static const char nonsense[] =
         "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: somebody who takes the store for something else\r\n"
@@ -238,13 +238,13 @@ TEST(the_log_is_not_flooded) {
     stop(clients, 1);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
-    assert_true(atomic_load(&seen.more) > 100); /* told, and there were many */
+    assert_true(atomic_load(&seen.more) > 100); /* reported, and there were many */
     assert_true(atomic_load(&seen.refusals) > 0);
     assert_true(atomic_load(&seen.refusals) <= 20 * (1 + took / LS_LOG_PERIOD));
 }
 
 int main(void) {
-    struct rlimit files; /* those of a crowd are more than a process has by itself */
+    struct rlimit files; /* the connections need more descriptors than the default limit */
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max < CROWD) {
         return 1;
     }

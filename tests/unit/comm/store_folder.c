@@ -1,5 +1,5 @@
 /*
- * Whom the store in a folder trusts: folders that only its user can write to, and plain files in them.
+ * Trust in the store in a folder: only folders that no other user can write to, and plain files in them.
  *
  * devices: cpu
  */
@@ -20,7 +20,7 @@
 
 enum { NOBODY = 65534 };
 
-/* What each rank of a world of `size` is to be told. */
+/* The expected error on each rank of a world of `size`. */
 typedef struct refusal {
     char url[400];
     int size;
@@ -30,14 +30,14 @@ typedef struct refusal {
 
 static const char *be_refused(int rank, const void *what) {
     const refusal *r = what;
-    process_kill_self_in(30000); /* a call that hangs is to fail here, not at the end of the test's time */
+    process_kill_self_in(30000); /* a hanging call should fail here, not at the test's timeout */
     LS_MUST(ls_init(&(ls_init_options){
                 .init = r->url, .world_size = r->size, .rank = rank, .timeout = 0.5, .key = KEY}) == NULL);
     LS_MUST(failed_with(r->status, r->says));
     return NULL;
 }
 
-/* Every rank of 2 and of 3. Where rank 0 fails, the others may find what it is, or that nobody serves. */
+/* Every rank of 2 and of 3. If rank 0 fails, the others may get the same error, or learn that no rank serves. */
 static void all_are_refused(const char *path, const char *says) {
     for (int size = 2; size <= 3; size++) {
         refusal r = {.size = size, .status = LS_ERR_DENIED, .says = says};
@@ -66,7 +66,7 @@ static void all_meet(const char *path) {
 
 static void make_folder(const char *path, mode_t mode) {
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_int_equal(chmod(path, mode), 0); /* whatever the umask is */
+    assert_int_equal(chmod(path, mode), 0); /* for any umask */
 }
 
 TEST(folders_that_others_can_write_to) {
@@ -77,9 +77,9 @@ TEST(folders_that_others_can_write_to) {
         const char *path = test_path(name);
         make_folder(path, modes[i]);
         all_are_refused(path, "chmod go-w");
-        assert_int_equal(rmdir(path), 0); /* and nothing was put there */
+        assert_int_equal(rmdir(path), 0); /* and nothing was written there */
     }
-    const char *within = test_path("sticky/meet"); /* the remedy that the sentence names */
+    const char *within = test_path("sticky/meet"); /* the remedy in the message */
     make_folder(test_path("sticky"), 01777);
     all_meet(within);
 }
@@ -89,13 +89,13 @@ TEST(folders_that_others_can_read) {
     const char *link = test_path("link");
     make_folder(path, 0755);
     all_meet(path);
-    assert_int_equal(symlink(path, link), 0); /* the user's own word for it */
+    assert_int_equal(symlink(path, link), 0); /* a link made by the user */
     all_meet(link);
 }
 
 TEST(folders_of_others) {
     if (geteuid() != 0) {
-        skip(); /* only root can give a folder away */
+        skip(); /* only root can change the owner of a folder */
     }
     const char *path = test_path("foreign");
     make_folder(path, 0755);
@@ -114,7 +114,7 @@ TEST(links_and_pipes_for_files) {
     refusal r = {.size = 2, .status = LS_ERR_DENIED, .says = "is no plain file"};
     snprintf(r.url, sizeof r.url, "file://%s", path);
     assert_int_equal(process_wait(process_start(be_refused, 0, &r)), 0);
-    assert_int_equal(access(target, F_OK), -1); /* it made nothing there */
+    assert_int_equal(access(target, F_OK), -1); /* it created nothing there */
 
     path = test_path("pipe");
     make_folder(path, 0700);
@@ -129,7 +129,7 @@ TEST(links_and_pipes_for_files) {
     all_are_refused(path, "current in the store's folder is no plain file");
 }
 
-/* The file names a secret by which whoever reads it may join. */
+/* The file contains a secret that permits its readers to join. */
 TEST(the_secret_is_private) {
     struct stat about;
     char url[400], current[400];
@@ -147,7 +147,7 @@ TEST(the_secret_is_private) {
     umask(before);
 }
 
-/* What a killed job has left there: the file, of which nobody holds the lock, and whose address another may have. */
+/* The file of a killed job: no process holds its lock, and another process may have its address. */
 TEST(a_job_that_was_killed) {
     const char *path = test_path("killed");
     char current[400], text[LS_ANNOUNCEMENT_CAPACITY];
@@ -168,7 +168,7 @@ static void *find_store(void *url) {
     return ls_store_open(url, &(ls_store_options){.timeout = 60});
 }
 
-/* A socket that listens on loopback; its port. */
+/* Opens a socket that listens on loopback, and stores its port. */
 static int listen_on(int *port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -180,7 +180,7 @@ static int listen_on(int *port) {
     return listener;
 }
 
-/* Rank 0 ended and began anew elsewhere, while another rank was connecting to it. */
+/* Rank 0 ended and started again elsewhere, while another rank was connecting to it. */
 TEST(a_job_that_begins_anew) {
     const char *path = test_path("anew");
     char url[400];

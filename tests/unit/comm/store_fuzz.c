@@ -1,6 +1,6 @@
 /*
- * Damaged bytes against everything that reads bytes of others: the messages of the TCP store, the announcement of the
- * store in a folder, and a live server.
+ * Damaged bytes and all code that reads foreign bytes: the messages of the TCP store, the announcement of the store in
+ * a folder, and a live server.
  *
  * devices: cpu
  */
@@ -21,9 +21,9 @@
 
 enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
-/* A right request of each operation, one after the other. */
+/* Makes a valid request of each operation in turn. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static char endless[sizeof(ls_peer_info)]; /* what a rank tells of itself, but with texts that have no end */
+    static char endless[sizeof(ls_peer_info)]; /* a rank's peer info, with unterminated texts */
     memset(endless, 'x', sizeof endless);
     const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},
@@ -70,7 +70,7 @@ TEST(test_right_messages) {
     assert_memory_equal(read.value.data, "why", 3);
 }
 
-/* What became of damaged messages. */
+/* Counts of damaged messages by result. */
 typedef struct tally {
     size_t accepted, refused;
 } tally;
@@ -85,7 +85,7 @@ static void damage_request(uint64_t number, void *argument) {
     const size_t size = make_request(number, bytes) - LS_FRAME_HEADER;
     memmove(bytes, bytes + LS_FRAME_HEADER, size);
     const size_t damaged = fuzz_mutate(bytes, size, ROOM);
-    uint8_t *exact = malloc(damaged > 0 ? damaged : 1); /* so that a sanitizer sees the first byte too far */
+    uint8_t *exact = malloc(damaged > 0 ? damaged : 1); /* so that a sanitizer detects the first byte beyond the end */
     memcpy(exact, bytes, damaged);
     ls_store_request request;
     if (ls_request_decode(exact, damaged, &request) == LS_OK) {
@@ -102,7 +102,7 @@ static void damage_request(uint64_t number, void *argument) {
     free(exact);
 }
 
-/* What is read from damaged bytes lies within them and keeps the rules; whatever is refused has a reason. */
+/* Parsed data is inside the damaged bytes and follows the rules. Every refusal has a reason. */
 TEST(test_damaged_messages) {
     tally counts = {0};
     assert_both(&counts, fuzz_run("requests", ROUNDS, damage_request, &counts));
@@ -157,7 +157,9 @@ typedef struct announced {
     size_t size;
 } announced;
 
-/* What is read is what is written of it again, and another secret or host is another key or place. */
+/*
+ * Writing the parsed announcement again gives the same bytes, and another secret or host means another key or address.
+ */
 static void damage_announcement(uint64_t number, void *argument) {
     (void)number;
     const announced *right = argument;
@@ -209,13 +211,14 @@ static void ignore_line(ls_log_level level, int rank, const char *line, void *us
     (void)user;
 }
 
-/* A served store, for those who come to it. */
+/* A served store, and its clients. */
 typedef struct served {
     ls_address address;
     ls_key key;
 } served;
 
-/* One client that greets rightly (or not) and then sends damaged requests, reading whatever comes until it is closed.
+/*
+ * One client that greets correctly (or not) and then sends damaged requests. It reads all replies until it is closed.
  */
 static void annoy(uint64_t round, void *argument) {
     const served *there = argument;
@@ -239,7 +242,7 @@ static void annoy(uint64_t round, void *argument) {
         status = ls_socket_send(fd, bytes, size, deadline);
     }
     shutdown(fd, SHUT_WR);
-    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0) { /* the server ends every such conversation */
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0) { /* the server ends every such connection */
         struct pollfd item = {.fd = fd, .events = POLLIN};
         if (poll(&item, 1, 20000) == 0) {
             fail_msg("the server neither answers nor closes");
@@ -265,14 +268,13 @@ TEST(test_live_server) {
     ls_log_set_sink(NULL, NULL);
 }
 
-/* ---- a server that is none -----------------------------------------------------------------------------------------
- */
+/* ---- a false server ---------------------------------------------------------------------------------------------- */
 
-/* A server that greets more or less rightly, answers with damaged bytes and goes; on a thread of its own. */
+/* A server, on its own thread, that greets more or less correctly, answers with damaged bytes and closes. */
 typedef struct fool {
     ls_key key;
     int listener;
-    int stop; /* readable: no more clients come */
+    int stop; /* readable: no more clients will connect */
     uint64_t number;
 } fool;
 
@@ -315,7 +317,7 @@ static void *mislead_all(void *argument) {
     return NULL;
 }
 
-/* A client of a server that sends anything gets an error or an answer, in time. */
+/* A client of a server that sends arbitrary bytes gets an error or an answer, in time. */
 static void be_misled(uint64_t number, void *argument) {
     tally *counts = argument;
     fool server = {.number = number};
@@ -352,7 +354,7 @@ TEST(test_foolish_server) {
     assert_true(rounds < CLIENT_ROUNDS || counts.refused > rounds / 4);
 }
 
-/* Whoever listens there may say anything: its words reach no terminal as they are. */
+/* A foreign listener may send anything: its text does not reach a terminal unchanged. */
 static const char *rude_server(int listener, const void *key) {
     static const char words[] = "\033]0;owned\a\033[2Jall is well\n\xc2\x9b"
                                 "1A";

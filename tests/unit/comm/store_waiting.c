@@ -1,5 +1,5 @@
 /*
- * Ranks that wait for rank 0 say so, and unauthenticated connections keep nobody waiting.
+ * Ranks that wait for rank 0 report this, and unauthenticated connections delay no rank.
  *
  * devices: cpu
  */
@@ -20,9 +20,9 @@
 #include "comm/store_deadline.h"
 #include "tests/support/files.h"
 
-#define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report comes well before its end, on a busy machine too */
+#define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report appears well before the timeout, also on a busy machine */
 
-/* What those say who wait for rank 0. */
+/* The log lines of ranks that wait for rank 0. */
 typedef struct said {
     int vanished, nowhere, otherwise;
 } said;
@@ -47,7 +47,7 @@ static void *find_no_folder(void *status) {
     return NULL;
 }
 
-/* As behind a firewall: a listener whose queue is full answers nobody. And, at once, rank 0 is not in its folder. */
+/* As with a firewall: a listener with a full queue does not answer. At the same time, rank 0 is not in its folder. */
 TEST(test_waiting_for_rank_0_is_told) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -80,7 +80,7 @@ TEST(test_waiting_for_rank_0_is_told) {
     close(listener);
 }
 
-/* Many who connect and say nothing, then one of the job. */
+/* Many silent connections, then a connection of the job. */
 static void connect_many(int port_from) {
     int port = 0;
     char url[64];
@@ -107,7 +107,7 @@ TEST(test_unauthenticated_connections_leave_room) {
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     const pid_t others = fork();
     if (others == 0) {
-        close(ends[1]); /* what it reads ends with this process */
+        close(ends[1]); /* its read end closes with this process */
         connect_many(ends[0]);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max}), 0);
@@ -143,7 +143,10 @@ static void come_once(int port_from) {
     _exit(store != NULL && ls_store_set(store, "a", "b", 1) == LS_OK ? 0 : 1);
 }
 
-/* Rank 0 has no descriptor left for who comes: it says so once, not at each try, and goes on when it has one. */
+/*
+ * Rank 0 has no descriptor left for new connections: it reports this once, not at each attempt, and continues when it
+ * has one.
+ */
 TEST(test_no_descriptor_is_told_once) {
     int ends[2], how = 0;
     atomic_int told = 0;

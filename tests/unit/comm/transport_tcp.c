@@ -1,6 +1,6 @@
 /*
- * Messages over the transport on sockets: sizes around every limit, order, any order of calls, both directions at once,
- * both connecting at once, what a send that ended still needs of its rank (nothing), and what is left behind.
+ * Messages over the TCP transport: sizes around every limit, order, any order of calls, both directions at once,
+ * simultaneous connects, independence of a finished send from its rank, and leftovers.
  *
  * devices: cpu
  */
@@ -31,7 +31,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 /* ---- one after the other -------------------------------------------------------------------------------------------
  */
 
-/* Each size, to a receive that waits and to one that comes late. */
+/* Each size, with receives before and after the message. */
 TEST(every_size_arrives) {
     tcp_net net;
     tcp_net_start(&net, 2);
@@ -61,7 +61,7 @@ TEST(every_size_arrives) {
     tcp_net_end(&net);
 }
 
-/* A message may be shorter than the room for it; the receive tells how long it was, and from whom. */
+/* A message may be shorter than its buffer; the receive returns its length and its sender. */
 TEST(a_receive_tells_what_came) {
     tcp_net net;
     tcp_net_start(&net, 3);
@@ -89,7 +89,7 @@ TEST(a_receive_tells_what_came) {
 
 enum { MESSAGES = 40, CHANNELS = 3, ROUNDS = 25 };
 
-/* What one rank sends to the other. */
+/* The data that one rank sends to the other. */
 typedef struct flow {
     int from;
     int channels[MESSAGES];
@@ -151,7 +151,7 @@ static void end_flow(flow *f) {
     }
 }
 
-/* Two ranks send, receive and look at random, from the first moment, when both may connect. */
+/* Two ranks send, receive and poll at random, from the first moment, when both may connect. */
 TEST(any_order_of_calls_gives_the_same) {
     static flow flows[2];
     for (seed = 0; seed < ROUNDS; seed++) {
@@ -182,8 +182,10 @@ TEST(any_order_of_calls_gives_the_same) {
 
 enum { EARLY = 3000 };
 
-/* What is small ends without any receive, as soon as the other rank has read what there was no room for; larger ones
- * as far as the other rank is not too far behind. */
+/*
+ * Small sends end without a receive, once the other rank has read messages for which it had no buffer; larger sends end
+ * if the other rank is not too far behind.
+ */
 TEST(many_messages_come_before_their_receives) {
     tcp_net net;
     static ls_transfer sends[EARLY], receives[EARLY];
@@ -219,7 +221,7 @@ TEST(many_messages_come_before_their_receives) {
     tcp_net_end(&net);
 }
 
-/* Sends to rank 1 until one finds no room, which is taken back; how many have ended. */
+/* Sends to rank 1 until a send finds no room, which is withdrawn. Returns the number of sends that ended. */
 static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
     for (uint64_t i = 0; i < most; i++) {
         ls_transfer send = tcp_net_message(1, 0, LS_TCP_EAGER, i);
@@ -235,7 +237,7 @@ static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
     return most;
 }
 
-/* Only rank 1 looks; it gets all that has ended. */
+/* Only rank 1 polls; it receives all messages whose sends have ended. */
 TEST(what_has_ended_needs_its_rank_no_more) {
     tcp_net net;
     bool moved;
@@ -261,8 +263,10 @@ TEST(what_has_ended_needs_its_rank_no_more) {
     tcp_net_end(&net);
 }
 
-/* Rank 0 sends on one communicator, as the first thing it does there, and only looks at the other once that has ended;
- * rank 1 waits on the first, which it has not looked at before, and answers on the second. */
+/*
+ * Rank 0 first sends on one communicator, and polls the other only after the send has ended. Rank 1 waits on the first,
+ * which it has not polled before, and answers on the second.
+ */
 TEST(a_rank_may_go_on_to_another_communicator) {
     tcp_net first, second;
     bool moved;
@@ -294,7 +298,7 @@ TEST(a_rank_may_go_on_to_another_communicator) {
     }
 }
 
-/* Receives from any rank: each rank's messages in their order. */
+/* Receives from any rank: each rank's messages are in order. */
 TEST(any_rank_may_send) {
     enum { EACH = 38, RANKS = TCP_NET_MOST };
     tcp_net net;
@@ -328,7 +332,7 @@ TEST(any_rank_may_send) {
 /* ---- at the same time ----------------------------------------------------------------------------------------------
  */
 
-/* What a thread does for its rank; NULL, or what went wrong. */
+/* A thread that acts for a rank; returns NULL or an error text. */
 typedef struct actor {
     tcp_net *net;
     int rank;
@@ -359,7 +363,7 @@ static void run_actors(tcp_net *net, const char *(*act)(tcp_net *net, int rank))
     }
 }
 
-/* Waits as the engine does; NULL, or what went wrong. */
+/* Waits as the engine does. Returns NULL or an error text. */
 static const char *wait_for(tcp_net *net, int rank, const ls_transfer *transfers, int count) {
     ls_endpoint *end = net->ends[rank];
     const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
@@ -432,7 +436,7 @@ static int count_connections(const tcp_net *net) {
     return count;
 }
 
-/* However their attempts cross, two ranks have one connection each way then, and nothing is lost. */
+/* However the attempts of two ranks cross, they have one connection per direction afterwards, and nothing is lost. */
 TEST(all_connect_at_once) {
     for (int round = 0; round < 200; round++) {
         tcp_net net;
@@ -451,7 +455,10 @@ enum { LAST = 4000 };
 
 static ls_transfer last[2][LAST];
 
-/* Rank 0 says much to a rank that it is not connected to yet, and closes; rank 1 says much that nobody reads. */
+/*
+ * Rank 0 sends much data to a rank to which it is not yet connected, and closes. Rank 1 sends much data that no rank
+ * reads.
+ */
 static const char *leave_or_listen(tcp_net *net, int rank) {
     ls_endpoint *end = net->ends[rank];
     static ls_transfer receives[LAST];
@@ -490,7 +497,7 @@ TEST(what_is_small_still_goes) {
     }
 }
 
-/* Every allocation fails once: an error that says so, and nothing is left behind. */
+/* Each allocation fails once: the result is an error, and nothing is left over. */
 TEST(no_memory_is_an_error) {
     test_allocator allocator;
     int failures = 0;
@@ -540,7 +547,7 @@ TEST(no_memory_is_an_error) {
     assert_true(failures > 8);
 }
 
-/* A process that was stopped has not waited. */
+/* The time in which a process was stopped does not count as waiting. */
 TEST(time_stands_still_in_a_stopped_process) {
     tcp_net net;
     tcp_net_start(&net, 1);

@@ -1,7 +1,7 @@
 /*
- * The transport over TCP sends large messages in both directions at once: what clears a message of the other rank goes
- * out soon, although this rank sends a large message itself. Rank 1 is on another machine, as far as rank 0 knows, and
- * is played by hand.
+ * The TCP transport sends large messages in both directions at once: a clear-to-send for the other rank's message is
+ * sent soon, although this rank is sending a large message. Rank 1 is on another machine from rank 0's view, and is
+ * driven by hand.
  *
  * devices: cpu
  */
@@ -13,7 +13,7 @@
 
 #include "tests/support/tcp_net.h"
 
-/* More than the system has room for between two sockets that nobody reads. */
+/* More than the kernel buffers between two sockets that are not read. */
 #define LARGE ((size_t)64 << 20)
 
 enum { TURNS = 50 };
@@ -22,7 +22,7 @@ static ls_tcp_peer *peer_of(const tcp_net *net) {
     return &((ls_tcp *)net->ends[0])->peers[1];
 }
 
-/* Moves rank 0 until the system takes no more of the message, which nobody reads. */
+/* Runs rank 0 until the kernel accepts no more of the message, which is not read. */
 static void fill(tcp_net *net, const ls_transfer *send) {
     size_t before = SIZE_MAX;
     TCP_NET_UNTIL(net, send->moved > 0 && send->moved == before) {
@@ -33,7 +33,7 @@ static void fill(tcp_net *net, const ls_transfer *send) {
     }
 }
 
-/* Reads frames of rank 0 until it clears a message. Returns the bytes of content before that. */
+/* Reads rank 0's frames until it clears a message. Returns the bytes of content before. */
 static size_t read_to_clear(tcp_net *net, int from) {
     static unsigned char content[LS_TCP_PIECE];
     ls_tcp_header header = {0};

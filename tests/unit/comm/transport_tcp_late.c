@@ -1,6 +1,6 @@
 /*
- * What comes late over the transport on sockets, or in parts: a hello behind many who say none, after the time that
- * there is for it, or on a connection that was closed for want of it; frames, however they are cut; messages that wait.
+ * Late or partial data over the TCP transport: a hello after many silent connections, after its time limit, or on a
+ * connection that was closed for its lack; frames split at any byte; messages that wait.
  *
  * devices: cpu
  */
@@ -16,8 +16,7 @@
 /* ---- hellos --------------------------------------------------------------------------------------------------------
  */
 
-/* Rank 1, played by hand, has connected to rank 0, which has looked, and then says hello, which rank 0 has not heard.
- */
+/* Rank 1, driven by hand, connects to rank 0, which polls. Then rank 1 sends a hello that rank 0 has not read. */
 static int begin_late(tcp_net *net, int *others, int count) {
     tcp_net_listen(net, 2);
     tcp_net_open(net, 0);
@@ -35,7 +34,7 @@ static int begin_late(tcp_net *net, int *others, int count) {
     return socket;
 }
 
-/* Rank 0 hears of it. */
+/* Rank 0 reads the hello. */
 static void end_late(tcp_net *net, int socket) {
     ls_transfer receive = tcp_net_room(-1, 4, 0);
     assert_int_equal(tcp_net_receive(net, 0, &receive), LS_OK);
@@ -47,7 +46,7 @@ static void end_late(tcp_net *net, int socket) {
     tcp_net_end(net);
 }
 
-/* The one who came first makes room for another, but not when it has said who it is. */
+/* The oldest connection makes room for another, but not after it has sent its hello. */
 TEST(a_hello_is_heard_before_room_is_made) {
     tcp_net net;
     int others[LS_TCP_UNPROVEN];
@@ -58,19 +57,21 @@ TEST(a_hello_is_heard_before_room_is_made) {
     }
 }
 
-/* A rank that did not look for long finds the hello of one whose time is over. */
+/* A rank that did not poll for long finds a hello whose time limit has passed. */
 TEST(a_hello_is_heard_before_its_time_is_over) {
     tcp_net net;
     const int socket = begin_late(&net, NULL, 0);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
     tcp->awake_ns += UINT64_C(6000000000);
-    assert_int_equal(ls_tcp_tend(tcp), LS_OK); /* as after more events than are told at once */
+    assert_int_equal(ls_tcp_tend(tcp), LS_OK); /* as after more events than one poll returns */
     assert_int_equal(tcp->peers[1].was_connected, 1);
     end_late(&net, socket);
 }
 
-/* A connection is made while the rank that wants it does not look, and closed by the other, which has waited for a
- * hello in vain. Nothing was sent on it, so the rank comes again. */
+/*
+ * A connection opens while its rank does not poll, and the other side closes it after its wait for a hello. Nothing was
+ * sent on it, so the rank connects again.
+ */
 TEST(who_came_too_late_comes_again) {
     tcp_net net;
     ls_tcp_hello hello;
@@ -79,7 +80,7 @@ TEST(who_came_too_late_comes_again) {
     const ls_tcp_peer *peer = &((const ls_tcp *)net.ends[0])->peers[1];
     struct pollfd there = {.fd = net.listeners[1], .events = POLLIN};
     assert_int_equal(listen(net.listeners[1], 0), 0);
-    const int first = tcp_net_call(&net, 1); /* there is room for no other, so the system lets them wait */
+    const int first = tcp_net_call(&net, 1); /* there is no room for others, so they wait in the kernel's queue */
     ls_transfer send = tcp_net_message(1, 0, 30, 1);
     assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
     assert_int_equal(peer->stage, LS_TCP_CONNECTING);
@@ -115,7 +116,7 @@ static void tell_some(tcp_net *net, int socket, const uint8_t *bytes, size_t siz
     tcp_net_turn(net);
 }
 
-/* However headers and bodies are cut, also where more waits than is read at once. */
+/* Headers and bodies are split anywhere, also with more pending data than is read at once. */
 static void cut_frames(uint64_t number, void *argument) {
     (void)number;
     uint8_t *stream = argument;
@@ -171,7 +172,7 @@ TEST(frames_come_in_any_parts) {
 
 enum { WAITING = 150 };
 
-/* More waits to be written than is written at once, and more follows while it is. */
+/* More pending data than is written at once, and more is added meanwhile. */
 TEST(what_waits_keeps_its_order) {
     static ls_transfer sends[WAITING], receives[WAITING];
     tcp_net net;
@@ -180,7 +181,7 @@ TEST(what_waits_keeps_its_order) {
     for (int i = 0; i < WAITING; i++) {
         sends[i] = tcp_net_message(1, 0, LS_TCP_EAGER, (uint64_t)i);
         receives[i] = tcp_net_room(0, 0, LS_TCP_EAGER);
-        for (int look = 0; i > WAITING * 2 / 3 && look < 8; look++) { /* then there is room for more than that */
+        for (int look = 0; i > WAITING * 2 / 3 && look < 8; look++) { /* then there is room for more */
             ls_endpoint *end = net.ends[look < 7 ? 1 : 0];
             assert_int_equal(end->transport->progress(end, 0, &moved), LS_OK);
         }
@@ -199,7 +200,7 @@ TEST(what_waits_keeps_its_order) {
     tcp_net_end(&net);
 }
 
-/* A large send is taken back before its receive is there. */
+/* A large send is withdrawn before its receive exists. */
 TEST(what_is_cleared_too_late_is_no_lie) {
     tcp_net net;
     tcp_net_start(&net, 2);

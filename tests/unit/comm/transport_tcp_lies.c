@@ -1,6 +1,6 @@
 /*
- * A rank that holds the key and sends what it should not: an error that names it, and nothing read or written outside
- * of what there is. And transfers that are taken back while they are under way.
+ * A rank with the key that sends invalid data: an error names it, and no memory outside the buffers is read or written.
+ * Also transfers that are withdrawn in flight.
  *
  * devices: cpu
  */
@@ -14,7 +14,7 @@
 
 enum { LARGE = LS_TCP_EAGER + 1000, ROUNDS = 4000 };
 
-/* Whether rank 0 came to this error; it is none. */
+/* Runs until rank 0 gets this error, which is not a failure of the test. */
 static ls_status turn_until_gone(tcp_net *net) {
     ls_endpoint *end = net->ends[0];
     ls_status status = LS_OK;
@@ -36,8 +36,10 @@ typedef struct lie {
     const char *message;
 } lie;
 
-/* Rank 0 has a receive of 100 bytes from rank 1 on channel 1, one of LARGE on channel 2 for which number 1 was cleared,
- * one from any rank on channel 3, and a send of LARGE, its number 1, which was cleared. */
+/*
+ * Rank 0 has a receive of 100 bytes from rank 1 on channel 1, a receive of LARGE bytes on channel 2, for which number 1
+ * was cleared, a receive from any rank on channel 3, and a send of LARGE bytes, its number 1, which was cleared.
+ */
 static const lie lies[] = {
     {{.kind = 0}, "rank 1 sent a header that is not one: kind 0, channel 0, 0 bytes, number 0"},
     {{.kind = LS_TCP_CONTENT + 1}, "header that is not one"},
@@ -68,7 +70,7 @@ static const lie lies[] = {
     {{.kind = LS_TCP_CONTENT, .channel = 1, .bytes = 1, .number = 1}, "header that is not one"},
 };
 
-/* What the list above says; rank 1 is played by hand. */
+/* The state described above; rank 1 is driven by hand. */
 typedef struct scene {
     tcp_net net;
     int socket; /* on which rank 1 sends */
@@ -81,7 +83,7 @@ static void tell_header(scene *s, const ls_tcp_header *header) {
     tcp_net_tell(s->socket, header, sizeof *header);
 }
 
-/* Closes it so that no port waits for packets that are late: there are thousands of rounds. */
+/* Closes it without leaving a port that waits for late packets: there are thousands of rounds. */
 static void end_by_hand(int socket) {
     const struct linger none = {.l_onoff = 1};
     assert_int_equal(setsockopt(socket, SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
@@ -136,7 +138,7 @@ TEST(every_lie_is_an_error) {
     }
 }
 
-/* A message that came before its receive, which has too little room for it. */
+/* A message arrived before its receive, whose buffer is too small. */
 TEST(a_late_receive_without_room_is_an_error) {
     for (int large = 0; large < 2; large++) {
         tcp_net net;
@@ -165,7 +167,7 @@ typedef struct tally {
     size_t accepted, refused;
 } tally;
 
-/* A stream of right frames. */
+/* Makes a stream of valid frames. */
 static size_t make_frames(uint8_t *bytes, size_t capacity) {
     size_t size = 0;
     uint64_t announced = 1;
@@ -232,10 +234,9 @@ TEST(damaged_frames_are_errors) {
     assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
 }
 
-/* ---- what is taken back --------------------------------------------------------------------------------------------
- */
+/* ---- withdrawn transfers ----------------------------------------------------------------------------------------- */
 
-/* The next message goes to the next receive. */
+/* The next message belongs to the next receive. */
 TEST(a_receive_from_any_rank_is_taken_back) {
     tcp_net net;
     tcp_net_start(&net, 3);
@@ -253,8 +254,10 @@ TEST(a_receive_from_any_rank_is_taken_back) {
     tcp_net_end(&net);
 }
 
-/* A message that comes in two halves, the second after its receive was taken back; what follows is right. Where the
- * receive was late, the next one gets the message. */
+/*
+ * A message arrives in two halves, the second after its receive was withdrawn. Later messages are right. If the receive
+ * was late, the next receive gets the message.
+ */
 TEST(a_message_on_its_way_is_lost) {
     for (int late = 0; late < 2; late++) {
         tcp_net net;
@@ -290,7 +293,7 @@ TEST(a_message_on_its_way_is_lost) {
     }
 }
 
-/* A rank dies in the middle of a message to any rank: the receive waits for others then. */
+/* A rank dies during a message to a receive from any rank: the receive then waits for other ranks. */
 TEST(a_torn_message_leaves_its_receive_to_others) {
     for (int late = 0; late < 2; late++) {
         tcp_net net;
@@ -327,13 +330,15 @@ TEST(a_torn_message_leaves_its_receive_to_others) {
 
 enum { HUGE = 2 << 20 };
 
-/* What withdrawals have met: a piece that was being written, and a receive whose pieces were coming. */
+/* Situations that withdrawals have hit: a piece was being written, or pieces were being received. */
 typedef struct moments {
     int writing, reading;
 } moments;
 
-/* Takes back one side of a large message after so many looks; false: it has ended by then. What is small still comes,
- * and, where the receive was taken back, the large send ends. */
+/*
+ * Withdraws one side of a large message after a number of polls. Returns false if it had ended before. A small message
+ * still arrives and, if the receive was withdrawn, the large send ends.
+ */
 static bool take_back_large(int side, int looks, moments *met) {
     tcp_net net;
     tcp_net_start(&net, 2);

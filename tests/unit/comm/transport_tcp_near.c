@@ -1,6 +1,6 @@
 /*
- * Ranks of one machine over TCP: what is large is read in the sender's memory, and comes by the socket where that is
- * not allowed. Nothing is read of another process than the one that is meant, nor after the sender has taken it back.
+ * Ranks of one machine over TCP: large messages are read from the sender's memory, or sent over the socket if this is
+ * not permitted. Only the memory of the right process is read, and not after the sender has withdrawn the message.
  *
  * devices: cpu
  */
@@ -50,7 +50,7 @@ TEST(every_size_is_read) {
         assert_int_equal(tcp_net_send(&net, 0, &small), LS_OK);
         TCP_NET_UNTIL(&net, tcp_of(&net, 1)->peers[0].heard_of == 1) {
         }
-        assert_false(i % 2 == 1 && send.ended); /* its memory is still to be read */
+        assert_false(i % 2 == 1 && send.ended); /* its memory has not been read yet */
         if (i % 2 == 1) {
             assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
         }
@@ -68,7 +68,9 @@ TEST(every_size_is_read) {
     }
 }
 
-/* The end of the connection that a rank sends on may be seen before what the other said last on its own. */
+/*
+ * The end of the connection on which a rank sends may be seen before the other rank's last data on its own connection.
+ */
 TEST(what_was_read_before_the_end_has_ended) {
     tcp_net net;
     start_near(&net, 2);
@@ -92,7 +94,7 @@ TEST(what_was_read_before_the_end_has_ended) {
     free(receive.data);
 }
 
-/* Each sender's message goes on, and no look takes longer than it must, however many there are. */
+/* All senders' messages make progress, and each poll takes a bounded time, for any number of senders. */
 TEST(senders_have_turns) {
     enum { SENDERS = TCP_NET_MOST - 1, BYTES = 5 * LS_TCP_READ };
     tcp_net net;
@@ -131,7 +133,7 @@ TEST(senders_have_turns) {
     }
 }
 
-/* After so many looks: whether it was under way still. */
+/* Withdraws one side after a number of polls. Returns whether it was still in flight. */
 static bool take_back(int side, int looks) {
     tcp_net net;
     start_near(&net, 2);
@@ -144,7 +146,7 @@ static bool take_back(int side, int looks) {
     }
     const bool under_way = !large[side].ended;
     tcp_net_withdraw(&net, side, &large[side]);
-    if (under_way && side == 0) { /* its memory is used for something else, and nobody takes that for the message */
+    if (under_way && side == 0) { /* its memory is reused, and must not be mistaken for the message */
         memset(large[0].data, 0xee, HUGE);
     } else if (under_way) {
         memset(large[1].data, 0, HUGE);
@@ -181,18 +183,18 @@ TEST(what_is_taken_back_is_not_read) {
     }
 }
 
-/* ---- rank 1 played by hand --------------------------------------------------------------------------------------- */
+/* ---- rank 1 driven by hand --------------------------------------------------------------------------------------- */
 
 typedef struct scene {
     tcp_net net;
     int socket; /* on which rank 1 sends */
     int heard;  /* on which it reads */
     uint8_t mark[LS_NONCE_SIZE];
-    ls_transfer message; /* what it offers */
+    ls_transfer message; /* the message that it announces */
     ls_transfer receive;
 } scene;
 
-/* Rank 0 receives `bytes` from rank 1, which says that it is `process` and has its mark at `mark_at`. */
+/* Rank 0 receives `bytes` from rank 1, which claims to be `process` and to have its mark at `mark_at`. */
 static void begin_scene(scene *s, int machines, size_t bytes, int64_t process, const void *mark_at) {
     ls_tcp_hello hello;
     tcp_net_listen_on(&s->net, 2, machines);
@@ -229,7 +231,7 @@ static void end_scene(scene *s) {
     free(s->receive.data);
 }
 
-/* Rank 0 asked for it by the socket. */
+/* Rank 0 requested it over the socket. */
 static void send_content(scene *s) {
     const ls_tcp_header cleared = hear(s);
     assert_true(cleared.kind == LS_TCP_CLEAR && cleared.number == 1);
@@ -252,12 +254,12 @@ static void send_content(scene *s) {
 static const char *wait_to_be_killed(int number, const void *what) {
     (void)number;
     (void)what;
-    alarm(60); /* where the test fails */
+    alarm(60); /* if the test fails */
     pause();
     return NULL;
 }
 
-/* Another process, which has other memory there or none, or the same but for the mark; and addresses that are none. */
+/* Another process with other memory or none, or with the same memory except for the mark; and invalid addresses. */
 TEST(who_is_not_meant_is_not_read) {
     static const uint8_t other[LS_NONCE_SIZE] = {1};
     const pid_t child = process_start(wait_to_be_killed, 1, NULL);
@@ -287,7 +289,7 @@ TEST(who_is_not_meant_is_not_read) {
     (void)process_wait(child);
 }
 
-/* In the middle: what was read so far does not count. */
+/* In the middle: the bytes read so far do not count. */
 TEST(a_mark_that_goes_ends_the_reading) {
     scene s;
     begin_scene(&s, 1, HUGE, getpid(), NULL);
@@ -298,7 +300,7 @@ TEST(a_mark_that_goes_ends_the_reading) {
     memset(s.mark, 0, sizeof s.mark);
     send_content(&s);
     end_scene(&s);
-    begin_scene(&s, 1, HUGE, getpid(), NULL); /* and where nothing goes */
+    begin_scene(&s, 1, HUGE, getpid(), NULL); /* and without a change */
     offer(&s, s.message.data);
     TCP_NET_UNTIL(&s.net, s.receive.ended) {
     }
@@ -327,7 +329,7 @@ TEST(the_owner_hears_now_and_then) {
     end_scene(&s);
 }
 
-/* What is offered behind a message at an address that is none is read. */
+/* A message announced after one with an invalid address is read. */
 TEST(one_wrong_address_ends_no_more) {
     scene s;
     begin_scene(&s, 1, LARGE, getpid(), NULL);
@@ -342,7 +344,7 @@ TEST(one_wrong_address_ends_no_more) {
     end_scene(&s);
 }
 
-/* Whoever has read a part and may read no more. */
+/* The receiver has read a part and loses the permission to read more. */
 TEST(what_was_taken_in_part_is_sent_whole) {
     scene s;
     ls_transfer send = tcp_net_message(1, 0, LARGE, 4), heard = tcp_net_room(1, 0, LARGE);
@@ -361,7 +363,7 @@ TEST(what_was_taken_in_part_is_sent_whole) {
     free(heard.data);
 }
 
-/* Rank 0 offers `send` to rank 1, its number 1, and has read of it nothing. */
+/* Rank 0 announces `send` to rank 1 as its number 1, of which nothing has been read. */
 TEST(lies_are_errors) {
     static const struct {
         int machines;
@@ -417,7 +419,7 @@ static const char *offer_and_wait(int number, const void *what) {
     }
 }
 
-/* While its memory is read: of one that was killed no more comes, of one that is stopped all. */
+/* While its memory is read: if the process is killed, no more arrives; if it is stopped, everything arrives. */
 TEST(whose_process_ends_is_gone) {
     for (int stops = 0; stops < 2; stops++) {
         tcp_net net;
@@ -453,7 +455,7 @@ TEST(whose_process_ends_is_gone) {
     }
 }
 
-/* This thread may not read other memory from now on. */
+/* Forbids this thread to read other memory. */
 static bool forbid_reading(void) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

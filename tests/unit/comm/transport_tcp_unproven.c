@@ -1,7 +1,6 @@
 /*
- * Who gets into the transport on sockets: processes that are none of the ranks are turned away and disturb nothing,
- * whatever they say or do not say; a rank gets in once, however its hello comes; ranks that end are known to be gone,
- * and what they sent before comes first.
+ * Admission to the TCP transport: foreign processes are refused and disturb nothing, whatever they send. A rank is
+ * admitted once, however its hello arrives. The death of a rank is reported, after its earlier messages have arrived.
  *
  * devices: cpu
  */
@@ -16,7 +15,7 @@
 #include "tests/support/tcp_net.h"
 #include "tests/support/unauthenticated.h"
 
-/* One message from each of the two to the other. */
+/* One message from each of the two ranks to the other. */
 static void exchange(tcp_net *net, int first, int second) {
     for (int i = 0; i < 2; i++) {
         const int from = i == 0 ? first : second, to = i == 0 ? second : first;
@@ -31,7 +30,7 @@ static void exchange(tcp_net *net, int first, int second) {
     }
 }
 
-/* A hello, and a message on channel 0 right behind it. */
+/* A hello, directly followed by a message on channel 0. */
 typedef struct entrance {
     ls_tcp_hello hello;
     ls_tcp_header header;
@@ -52,7 +51,7 @@ static bool is_refused(tcp_net *net, int socket) {
     return !tcp_net_hear(net, socket, &byte, 1);
 }
 
-/* Says it to a rank, which refuses it and reads no further. */
+/* Sends it to a rank, which refuses it and reads no further. */
 static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
     const ls_tcp *tcp = (const ls_tcp *)net->ends[rank];
     const int socket = tcp_net_call(net, rank);
@@ -63,12 +62,11 @@ static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
     close(socket);
 }
 
-/* ---- who is no rank ------------------------------------------------------------------------------------------------
- */
+/* ---- foreign processes ------------------------------------------------------------------------------------------- */
 
 enum { SILENT = 3 * LS_TCP_UNPROVEN, NOISY = 100 };
 
-/* More than there is room for hold their connections open. */
+/* More connections than there is room for are held open. */
 TEST(silent_connections_keep_nobody_out) {
     tcp_net net;
     int sockets[SILENT];
@@ -86,7 +84,7 @@ TEST(silent_connections_keep_nobody_out) {
     tcp_net_end(&net);
 }
 
-/* An unproven connection that says nothing, or half of a hello, is turned away after a while. */
+/* An unproven connection that is silent, or sends half of a hello, is closed after a while. */
 TEST(silence_ends) {
     tcp_net net;
     tcp_net_start(&net, 2);
@@ -105,7 +103,7 @@ TEST(silence_ends) {
     tcp_net_end(&net);
 }
 
-/* A hello that rank 1 could say to rank 0, but for what is wrong in number `i`; false: there are no more. */
+/* Makes a hello from rank 1 to rank 0 with error number `i`. Returns false if there are no more errors. */
 static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     ls_key other = {0};
     tcp_net elsewhere = *net;
@@ -123,23 +121,23 @@ static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     case 3:
         hello->size++;
         return true;
-    case 4: /* somebody who has the peer infos but not the key */
+    case 4: /* from a process with the peer infos but without the key */
         assert_int_equal(ls_key_read(&other, "another key of sufficient length"), LS_OK);
         *hello = ls_tcp_make_hello(&other, net->peer_infos, net->size, 1, 0);
         return true;
-    case 5: /* what rank 0 itself says to rank 1 */
+    case 5: /* rank 0's own hello to rank 1 */
         *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 0, 1);
         hello->rank = 1;
         return true;
-    case 6: /* what rank 1 says to rank 2 */
+    case 6: /* rank 1's hello to rank 2 */
         *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 1, 2);
         return true;
-    case 7: /* what it says on another communicator */
+    case 7: /* rank 1's hello on another communicator */
     case 8:
         elsewhere.peer_infos[i - 7].secret[0] ^= 1;
         *hello = ls_tcp_make_hello(&net->key, elsewhere.peer_infos, net->size, 1, 0);
         return true;
-    case 9: /* who has the key, and says to be the rank that it talks to */
+    case 9: /* a holder of the key that claims to be the receiving rank */
         *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 0, 0);
         return true;
     default:
@@ -180,8 +178,10 @@ TEST(garbage_is_turned_away) {
     tcp_net_end(&net);
 }
 
-/* Somebody else listens in place of rank 1: what rank 0 sends there is lost, and rank 1 is gone when they end the
- * connection or say anything. The hello that they got serves them nowhere. */
+/*
+ * A foreign process listens instead of rank 1. Data that rank 0 sends there is lost, and rank 1 counts as dead when the
+ * process closes the connection or sends anything. The hello that it received is useless elsewhere.
+ */
 TEST(a_listener_without_the_key_is_no_rank) {
     for (int speaks = 0; speaks < 2; speaks++) {
         tcp_net net;
@@ -217,10 +217,9 @@ TEST(a_listener_without_the_key_is_no_rank) {
     }
 }
 
-/* ---- who is one ----------------------------------------------------------------------------------------------------
- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Rank 1 is played by hand: its message comes with its hello in one packet, or byte after byte. */
+/* Rank 1 is driven by hand: its message arrives with its hello in one packet, or byte by byte. */
 TEST(a_hello_may_come_in_any_pieces) {
     for (size_t step = 1; step <= sizeof(entrance); step += sizeof(entrance) - 1) {
         tcp_net net;
@@ -248,7 +247,7 @@ TEST(a_hello_may_come_in_any_pieces) {
     }
 }
 
-/* The same hello again, or another right one, is refused while the rank is there and when it is gone. */
+/* The same hello again, or another valid hello, is refused while the rank is connected and after it has left. */
 TEST(a_rank_gets_in_once) {
     tcp_net net;
     tcp_net_listen(&net, 3);
@@ -279,7 +278,7 @@ TEST(a_rank_gets_in_once) {
     tcp_net_end(&net);
 }
 
-/* Who was given up without having connected does not come back. */
+/* A rank that was given up before it connected cannot join later. */
 TEST(who_is_gone_stays_gone) {
     tcp_net net;
     tcp_net_listen(&net, 2);
@@ -296,10 +295,9 @@ TEST(who_is_gone_stays_gone) {
     tcp_net_end(&net);
 }
 
-/* ---- who is gone ---------------------------------------------------------------------------------------------------
- */
+/* ---- ranks that end ---------------------------------------------------------------------------------------------- */
 
-/* Has a rank look once; where it is slow, it has not looked for long before. */
+/* Polls a rank once; if `slow`, it has not polled for a long time. */
 static void look_once(ls_endpoint *end, bool slow) {
     bool moved;
     if (slow) {
@@ -308,7 +306,7 @@ static void look_once(ls_endpoint *end, bool slow) {
     assert_int_equal(end->transport->progress(end, slow ? 0 : 1000000, &moved), LS_OK);
 }
 
-/* Sends to rank 0 until one finds no room, which is taken back; how many have ended. */
+/* Sends to rank 0 until a send finds no room, which is withdrawn. Returns the number of sends that ended. */
 static int send_while_there_is_room(tcp_net *net) {
     enum { MOST = 400 };
     for (int i = 0; i < MOST; i++) {
@@ -325,8 +323,10 @@ static int send_while_there_is_room(tcp_net *net) {
     return MOST;
 }
 
-/* Rank 1 sends what there is room for and ends before rank 0 has accepted its connection, behind `waiting` others;
- * rank 0 may look rarely. All of it comes, and then rank 1 is gone. */
+/*
+ * Rank 1 sends as much as fits and ends before rank 0 has accepted its connection, which is queued after `waiting`
+ * others. Rank 0 may poll rarely. All messages arrive, and then rank 1 counts as dead.
+ */
 static void send_and_end(bool slow, int waiting) {
     tcp_net net;
     int unproven[SILENT];
@@ -368,7 +368,7 @@ TEST(what_was_sent_comes_before_the_end) {
     }
 }
 
-/* Rank 1 in a process of its own: receives what rank 0 sends, answers, and waits for more, which never comes. */
+/* Rank 1 in its own process: receives a message from rank 0, answers, and waits for another, which never arrives. */
 static const char *wait_for_ever(int number, const void *what) {
     tcp_net net = *(const tcp_net *)what;
     bool moved;
@@ -428,7 +428,7 @@ TEST(a_killed_rank_is_gone) {
     tcp_net_end(&net);
 }
 
-/* Nobody listens any more, or the listener ends before it has accepted. */
+/* No process listens any more, or the listener ends before it has accepted. */
 TEST(a_rank_that_never_connected_is_gone) {
     for (int later = 0; later < 2; later++) {
         tcp_net net;

@@ -1,5 +1,5 @@
 /*
- * Ranks that were given no key share one of their user's, so that other users of the machine cannot join them.
+ * Ranks without a given key share a key of their user, so that other users of the machine cannot join them.
  *
  * devices: cpu
  */
@@ -23,8 +23,10 @@
 
 enum { AT_ONCE = 12, OTHER_USER = 65534, LONELY = 271828 };
 
-/* Whether /tmp is empty and belongs to this process and its children alone. Only root can mount it, and be several
- * users. */
+/*
+ * Whether /tmp is empty and visible only to this process and its children. Only root can mount it, and act as several
+ * users.
+ */
 static bool has_own_tmp;
 
 static int mount_own_tmp(void **state) {
@@ -35,7 +37,7 @@ static int mount_own_tmp(void **state) {
     return 0;
 }
 
-/* The places of a process: its session's folder and its home. */
+/* Sets the locations of a process: its session's folder and its home. */
 static void live_in(const char *session, const char *home) {
     setenv("XDG_RUNTIME_DIR", session, 1);
     setenv("HOME", home, 1);
@@ -59,7 +61,7 @@ static void write_text(const char *path, const char *text, mode_t mode) {
 typedef struct race {
     const char *session;
     ls_key *keys;
-    int start[2]; /* a pipe that the test closes when all are here */
+    int start[2]; /* a pipe that the test closes when all are ready */
 } race;
 
 static const char *find_at_once(int number, const void *what) {
@@ -105,7 +107,7 @@ TEST(all_find_one_key) {
     munmap(keys, AT_ONCE * sizeof *keys);
 }
 
-/* A relative path would put the key into the working folder. */
+/* A relative path would put the key into the working directory. */
 static const char *find_by_relative_path(int number, const void *what) {
     ls_key key, again;
     char home[300];
@@ -124,7 +126,7 @@ TEST(relative_path_is_ignored) {
     assert_int_equal(process_wait(process_start(find_by_relative_path, 0, make_folder("relative", 0700))), 0);
 }
 
-/* ---- places that are not to be trusted ---- */
+/* ---- untrusted locations ----------------------------------------------------------------------------------------- */
 
 static void write_elsewhere(const char *session, int kind) {
     static const char planted[] = "00000000000000000000000000000000000000000000000000000000000000000";
@@ -132,7 +134,7 @@ static void write_elsewhere(const char *session, int kind) {
     snprintf(folder, sizeof folder, "%s/lockstep", session);
     snprintf(file, sizeof file, "%s/key", folder);
     snprintf(other, sizeof other, "%s/planted", session);
-    if (kind == 0) { /* the folder is a link to one that is fit */
+    if (kind == 0) { /* the folder is a link to a valid folder */
         assert_int_equal(mkdir(other, 0700), 0);
         assert_int_equal(symlink(other, folder), 0);
         return;
@@ -148,7 +150,7 @@ static void write_elsewhere(const char *session, int kind) {
         assert_int_equal(symlink(other, file), 0);
     } else if (kind == 4) {
         assert_int_equal(mkfifo(file, 0600), 0);
-    } else if (kind == 5) { /* as a machine leaves it that lost its power */
+    } else if (kind == 5) { /* as after a power failure */
         write_text(file, "", 0600);
     } else if (kind == 6) {
         write_text(file, "no key at all, whoever wrote it and however long it may be......", 0600);
@@ -164,13 +166,13 @@ static const char *find_two_ways(int number, const void *what) {
     const char *session = what;
     ls_key first, second;
     char home[300];
-    process_kill_self_in(30000); /* a FIFO is not waited for */
+    process_kill_self_in(30000); /* a FIFO must not block */
     snprintf(home, sizeof home, "%s/home%d", session, number);
     LS_MUST(mkdir(home, 0700) == 0);
     live_in(session, home);
     LS_MUST(ls_key_find(&first, NULL) == LS_OK && first.size == 64);
     LS_MUST(memcmp(first.bytes, "00000000", 8) != 0 && memcmp(first.bytes, "no key", 6) != 0);
-    live_in(test_path("absent"), home); /* it came from the next place */
+    live_in(test_path("absent"), home); /* the key came from the next location */
     LS_MUST(ls_key_find(&second, NULL) == LS_OK && second.size == 64);
     LS_MUST(memcmp(first.bytes, second.bytes, second.size) == 0);
     return NULL;
@@ -197,7 +199,7 @@ TEST(unsafe_places_are_left_alone) {
     }
 }
 
-/* Root may have the HOME of the user whose sudo it is. */
+/* Root may have the HOME of the user who ran sudo. */
 TEST(nothing_is_made_in_the_home_of_another_user) {
     if (!has_own_tmp) {
         skip();
@@ -217,7 +219,7 @@ TEST(nothing_is_made_in_the_home_of_another_user) {
 typedef struct job {
     int port, size;
     bool by_environment;
-    const char *session, *home; /* of the rightful ranks */
+    const char *session, *home; /* of the job's ranks */
     const char *elsewhere;      /* of the other user */
 } job;
 
@@ -235,7 +237,7 @@ static ls_comm *join(const job *j, int rank, double timeout) {
         snprintf(text, sizeof text, "%d", variables[i].value);
         setenv(variables[i].name, text, 1);
     }
-    setenv("MASTER_ADDR", "localhost", 1); /* as torchrun sets it, whose own port is the one before */
+    setenv("MASTER_ADDR", "localhost", 1); /* as set by torchrun, whose own port is the previous one */
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     return ls_init(&(ls_init_options){.timeout = timeout});
 }
@@ -256,7 +258,7 @@ static const char *rightful(int rank, const void *what) {
 
 static const char *other_user(int rank, const void *what) {
     const job *j = what;
-    if (geteuid() == 0) { /* else another folder has to do for another user */
+    if (geteuid() == 0) { /* without root, another folder stands in for another user */
         LS_MUST(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0 &&
                 setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
     }
@@ -268,7 +270,7 @@ static const char *other_user(int rank, const void *what) {
 }
 
 TEST(other_users_cannot_join) {
-    char session[320], elsewhere[320], absent[320]; /* copies, as test_path keeps only four paths */
+    char session[320], elsewhere[320], absent[320]; /* copies, because test_path keeps only four paths */
     snprintf(session, sizeof session, "%s", make_folder("rightful", 0700));
     snprintf(elsewhere, sizeof elsewhere, "%s", make_folder("theirs", 0700));
     snprintf(absent, sizeof absent, "%s", test_path("absent"));
@@ -276,7 +278,7 @@ TEST(other_users_cannot_join) {
     char parent[320];
     snprintf(parent, sizeof parent, "%s", session);
     *strrchr(parent, '/') = '\0';
-    assert_int_equal(chmod(parent, 0711), 0); /* the test's folder, for the other user to reach their own */
+    assert_int_equal(chmod(parent, 0711), 0); /* the test's folder, so that the other user can reach their own */
     for (int size = 2; size <= 3; size++) {
         for (int by_environment = 0; by_environment < 2; by_environment++) {
             pid_t ranks[3];
@@ -299,7 +301,7 @@ TEST(other_users_cannot_join) {
     }
 }
 
-/* ---- no place at all ---- */
+/* ---- no location at all ------------------------------------------------------------------------------------------ */
 
 static char warning[1024];
 static int warnings;
@@ -323,13 +325,13 @@ static const char *without_a_place(int rank, const void *what) {
         }
     }
     ls_log_set_sink(NULL, NULL);
-    LS_MUST(warnings == 1); /* once in a process */
+    LS_MUST(warnings == 1); /* once per process */
     LS_MUST(strstr(warning, "other users of this machine may join it; set LOCKSTEP_KEY to the same secret") != NULL);
     LS_MUST(strstr(warning, "belongs to user 0 and this process to user 271828") != NULL);
     return NULL;
 }
 
-/* Somebody took the last place there is: the job goes on as well as it can, and says so. */
+/* Another user occupies the last location: the job runs without it, and warns. */
 TEST(another_user_can_keep_nobody_from_starting) {
     char taken[64];
     if (!has_own_tmp) {
@@ -345,7 +347,7 @@ TEST(another_user_can_keep_nobody_from_starting) {
 
 /* ---- keys that can be guessed ---- */
 
-/* So many warnings of the keys in a list; behind its NULL is what they say. */
+/* Counts the warnings with each key of a list. The text of the warning follows the list's NULL. */
 static const char *count_short(int number, const void *what) {
     const char *const *texts = what;
     ls_key key;

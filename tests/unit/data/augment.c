@@ -1,6 +1,6 @@
 /*
- * Random changes of pictures: geometry and colours against torchvision (tests/fixtures/make_pictures.py), what is
- * drawn, and that it follows from seed, epoch and place alone.
+ * Random changes of pictures: geometry and colors compared with torchvision (tests/fixtures/make_pictures.py), the
+ * distribution of the draws, and that they depend only on seed, epoch and position.
  *
  * devices: cpu shadow cuda
  */
@@ -16,7 +16,7 @@
 #include "data/pictures.h"
 #include "tensor/tensor.h"
 
-/* ---- against torchvision ----------------------------------------------------------------------------------------- */
+/* ---- comparison with torchvision --------------------------------------------------------------------------------- */
 
 enum { MOST = 128 };
 
@@ -38,7 +38,7 @@ static ls_picture picture_in(room *in, bool bytes, int64_t planes, int64_t heigh
                         .dtype = bytes ? LS_U8 : LS_F32};
 }
 
-/* u8 may be rounded to the other side. */
+/* u8 may round in the other direction. */
 static void check_picture(const char *name, const ls_picture *p, const fixture *wanted) {
     assert_int_equal(p->planes * p->height * p->width, wanted->count);
     for (int i = 0; i < wanted->count; i++) {
@@ -98,7 +98,7 @@ TEST(test_agrees_with_torchvision) {
     fixtures_free(all);
 }
 
-/* ---- what is drawn ----------------------------------------------------------------------------------------------- */
+/* ---- random draws ------------------------------------------------------------------------------------------------ */
 
 enum { N = 40, SIDE = 5, PIXELS = SIDE * SIDE };
 
@@ -142,7 +142,7 @@ typedef ls_dataset *maker(ls_dataset *dataset);
 static maker *const makers[] = {crops, flips, turns, colours, erases, cuts, all_of_them};
 enum { MAKERS = sizeof makers / sizeof *makers };
 
-/* What a loader gives in an epoch, one sample after the other, as numbers from 0 to 255. */
+/* The samples of a loader's epoch, one after the other, as numbers from 0 to 255. */
 typedef struct seen {
     float pixels[N][3 * PIXELS];
     int64_t size; /* of a sample */
@@ -177,7 +177,7 @@ static void see_epoch(ls_dataset *dataset, ls_loader_options options, int64_t ep
     ls_loader_free(loader);
 }
 
-/* Not by batches, nor by what was drawn before; other numbers in another epoch, of another seed, at another place. */
+/* Draws do not depend on batches or earlier draws. They differ for another epoch, seed or position. */
 TEST(test_follows_from_seed_epoch_and_place) {
     static seen first, other;
     for (int k = 0; k < 2 * MAKERS; k++) {
@@ -203,7 +203,7 @@ TEST(test_follows_from_seed_epoch_and_place) {
     }
 }
 
-/* Each possible crop is met, and is what stands there; outside is the fill. */
+/* Each possible crop occurs, with the right contents; outside is the fill. */
 TEST(test_crops) {
     static seen now;
     int met[4][5] = {{0}};
@@ -213,7 +213,7 @@ TEST(test_crops) {
         see_epoch(dataset, (ls_loader_options){.no_shuffle = true}, epoch, &now);
         assert_int_equal(now.size, 12);
         for (int i = 0; i < N; i++) {
-            /* One pixel at least is not outside: (1, 1). */
+            /* At least one pixel is not outside: (1, 1). */
             const int corner = (int)now.pixels[i][3 + 1] - i - SIDE - 1, top = (corner + SIDE + 1) / SIDE - 1,
                       left = corner - top * SIDE;
             assert_true(top >= -1 && top <= 2 && left >= -1 && left <= 3);
@@ -225,7 +225,7 @@ TEST(test_crops) {
             }
         }
     }
-    for (int k = 0; k < 20; k++) { /* of 480, 24 each: within five deviations */
+    for (int k = 0; k < 20; k++) { /* 24 of 480 each, within five standard deviations */
         assert_true(met[k / 5][k % 5] > 0 && met[k / 5][k % 5] < 24 + 5 * 5);
     }
     ls_dataset_free(dataset);
@@ -261,7 +261,7 @@ TEST(test_flips) {
         assert_true(fabs(often[which] - 10 * N * share) < 5 * sqrt(10 * N * share * (1 - share)));
     }
     ls_dataset_free(dataset);
-    for (int k = 0; k < 4; k++) { /* each by itself, always and never */
+    for (int k = 0; k < 4; k++) { /* each alone, always and never */
         see_epoch(ls_dataset_random_flip(samples(LS_F32, 1), k % 2, k / 2), (ls_loader_options){.no_shuffle = true}, 0,
                   &now);
         for (int i = 0; i < N; i++) {
@@ -273,7 +273,7 @@ TEST(test_flips) {
     }
 }
 
-/* The least and the largest factor that were drawn: pixels without a rounding error are that much brighter. */
+/* The smallest and the largest factor that were drawn. Pixels without rounding errors change by exactly this factor. */
 TEST(test_colours) {
     static seen now, before;
     double least = 9, largest = 0;
@@ -293,7 +293,7 @@ TEST(test_colours) {
     }
     assert_true(least > 0.6 - 1e-6 && least < 0.65 && largest < 1.4 + 1e-6 && largest > 1.35);
     ls_dataset_free(dataset);
-    /* In random order, which makes a difference. */
+    /* The order is random, and changes the result. */
     see_epoch(colours(samples(LS_U8, 3)), (ls_loader_options){.no_shuffle = true}, 0, &now);
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < 3 * PIXELS; k++) {
@@ -303,7 +303,10 @@ TEST(test_colours) {
     }
 }
 
-/* How many pixels of the first plane are another's than in the plain sample; and that they are a rectangle. */
+/*
+ * Returns in how many pixels of the first plane the sample differs from the plain sample, and checks that they form a
+ * rectangle.
+ */
 static int hole(const float *pixels, const float *before, int *height, int *width) {
     int count = 0, top = SIDE, bottom = -1, left = SIDE, right = -1;
     for (int k = 0; k < PIXELS; k++) {
@@ -342,7 +345,10 @@ TEST(test_holes) {
     assert_true(edges > 5 && edges < N);
 }
 
-/* Two of a kind draw other numbers, also of a data set of others; one of a sample that is there twice too. */
+/*
+ * Two transforms of one kind draw different numbers, also on a data set made of others, and so do two copies of a
+ * sample.
+ */
 TEST(test_each_draws_its_own) {
     static seen now;
     ls_dataset *twice = ls_dataset_concat(flips(samples(LS_U8, 1)));
@@ -351,7 +357,7 @@ TEST(test_each_draws_its_own) {
     for (int i = 0; i < N; i++) {
         unlike += !is_flipped(now.pixels[i], i, false, false);
     }
-    assert_true(unlike > 5); /* else each flip would undo the one before */
+    assert_true(unlike > 5); /* otherwise each flip would undo the previous one */
     int64_t zeros[N] = {0};
     unlike = 0;
     see_epoch(ls_dataset_select(flips(samples(LS_U8, 1)), zeros, N), (ls_loader_options){.no_shuffle = true}, 0, &now);
@@ -361,7 +367,7 @@ TEST(test_each_draws_its_own) {
     assert_true(unlike > 5 && unlike < N);
 }
 
-/* What mixes samples of a batch gets them as they are in it. */
+/* Transforms that mix samples of a batch get them as they are in the batch. */
 TEST(test_partners_are_changed_alike) {
     ls_loader *loader = ls_loader_new(all_of_them(samples(LS_U8, 3)), &(ls_loader_options){.batch_size = 8});
     ls_batch batch;
@@ -383,9 +389,9 @@ TEST(test_partners_are_changed_alike) {
     ls_loader_free(loader);
 }
 
-/* ---- transforms of one's own ------------------------------------------------------------------------------------- */
+/* ---- custom transforms ------------------------------------------------------------------------------------------- */
 
-/* Writes down what it is told: its own index, the place and the epoch of each sample. */
+/* Writes its own index, and the position and the epoch of each sample. */
 static ls_tensor *tell(ls_tensor *batch, const ls_samples *wanted, void *user) {
     ls_tensor *told = ls_empty(LS_SHAPE(wanted->count, 3), LS_F64);
     *(uint64_t *)user = wanted->seed;
@@ -406,7 +412,7 @@ TEST(test_own_transforms_know_the_samples) {
     ls_dataset *low = ls_dataset_retain(ls_tensor_dataset(x, x));
     ls_dataset *all =
         ls_dataset_concat(ls_dataset_transform_input(low, tell, &seed), ls_dataset_transform_input(low, tell, &seed));
-    assert_int_equal(seed, 0); /* to see what it makes of a sample */
+    assert_int_equal(seed, 0); /* the call that determines the layout of a sample */
     ls_loader *loader = ls_loader_new(ls_dataset_select(all, order, 5),
                                       &(ls_loader_options){.batch_size = 3, .no_shuffle = true, .seed = 77});
     assert_int_equal(ls_loader_seek(loader, 4, 0), LS_OK);
@@ -425,7 +431,7 @@ TEST(test_own_transforms_know_the_samples) {
     ls_dataset_free(low);
 }
 
-/* ---- what cannot be ---------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(ls_dataset *made, const char *words) {
     assert_null(made);

@@ -26,7 +26,7 @@ static ls_dataset *counting_set(int64_t n) {
     return ls_tensor_dataset(input, target);
 }
 
-/* Appends the numbers of an epoch's samples to `seen`; checks that inputs and targets belong together. */
+/* Appends the numbers of an epoch's samples to `seen`. Checks that inputs and targets belong together. */
 static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
     int64_t count = 0;
     for (;;) {

@@ -1,5 +1,5 @@
 /*
- * Data sets from files that others made: CIFAR, tokens.
+ * Data sets from files of other programs: CIFAR, tokens.
  *
  * devices: cpu shadow cuda
  */
@@ -22,7 +22,7 @@ static void expect_none(ls_dataset *dataset, ls_status status, const char *part)
     expect_message(part);
 }
 
-/* The whole data set as one batch of a loader, in its order. Free the loader. */
+/* Returns the data set as one batch of a loader, in order. Free the loader. */
 static ls_loader *load_all(ls_dataset *dataset, ls_batch *batch) {
     bool more;
     assert_non_null(dataset);
@@ -37,7 +37,7 @@ static ls_loader *load_all(ls_dataset *dataset, ls_batch *batch) {
 
 enum { PICTURE = 3 * 32 * 32, MOST_RECORDS = 8 };
 
-/* The folder of the test; it must have a file by then. */
+/* Returns the folder of the test, which must contain a file. */
 static const char *folder(void) {
     static char path[320];
     snprintf(path, sizeof path, "%s", test_path("."));
@@ -48,7 +48,7 @@ static unsigned char pixel(int record, int at) {
     return (unsigned char)(record * 31 + at * 7 + at / 1024);
 }
 
-/* Records `first` and on, each with its number as the last label, times 3 as the other. */
+/* Writes records from `first` on, each with its number as the last label, and 3 times the number as the other. */
 static const char *cifar_file(const char *name, int labels, int first, int count, size_t more) {
     static unsigned char bytes[MOST_RECORDS * (2 + PICTURE)];
     unsigned char *at = bytes;
@@ -120,7 +120,7 @@ TEST(test_cifar_100) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Token i of every file of the tests: wide ones use all their bytes. */
+/* Returns token i of every file of the tests: wide tokens use all their bytes. */
 static int64_t token(int i, int width) {
     return width == 1 ? (i * 37) % 256 : width == 2 ? (65535 - i * 41) : INT64_C(4294967295) - i * INT64_C(16777259);
 }
@@ -196,7 +196,7 @@ TEST(test_tokens_that_are_not_there) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* The same tokens, more than a few of them, gzipped; of 1 byte. */
+/* Writes the same tokens of 1 byte, in a large number, gzipped. */
 static const char *gzipped_file(int count, int missing) {
     const char *path = test_path("tokens.gz");
     gzFile file = gzopen(path, "wb");
@@ -213,7 +213,7 @@ static const char *gzipped_file(int count, int missing) {
 
 TEST(test_gzipped_tokens) {
     const int descriptors = test_descriptors_count();
-    enum { COUNT = (1 << 16) + 1 }; /* as many as there is room for at first, and one more */
+    enum { COUNT = (1 << 16) + 1 }; /* one more than the initial room */
     for (int count = COUNT - 2; count <= COUNT; count++) {
         ls_batch batch;
         ls_loader *loader = load_all(
@@ -233,7 +233,7 @@ TEST(test_gzipped_tokens) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* A file that becomes shorter gives a sentence, not a signal; and it may become longer again. */
+/* A file that becomes shorter causes an error, not a signal. It may become longer again. */
 TEST(test_tokens_that_go) {
     const char *path = tokens_file(2, 33, 0);
     const int descriptors = test_descriptors_count();
@@ -253,11 +253,11 @@ TEST(test_tokens_that_go) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* Larger than what is read of it: a hole of a terabyte. */
+/* The file is larger than the part that is read: it has a hole of a terabyte. */
 TEST(test_tokens_of_a_large_file) {
     const char *path = tokens_file(2, 9, 0);
     if (truncate(path, (off_t)1 << 40) != 0) {
-        skip(); /* no file here is so large */
+        skip(); /* the file system does not support files of this size */
     }
     ls_dataset *dataset = ls_tokens_dataset(path, &(ls_tokens_options){.context = 8, .width = 2});
     const int64_t count = ls_dataset_count(dataset);
@@ -271,7 +271,7 @@ TEST(test_tokens_of_a_large_file) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* The first batch of a data set, which it frees. */
+/* Reads the first batch of a data set, and frees the data set. */
 static ls_status read_batch(ls_dataset *dataset) {
     ls_batch batch;
     bool more;
@@ -335,7 +335,10 @@ static void put_pictures(void) {
     ls_npz_free(file);
 }
 
-/* One run in which call `n` of the allocator fails, or all from there on. Returns whether it came to that. */
+/*
+ * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
+ * place.
+ */
 static bool run_out(ls_status (*program)(void), long n, bool once) {
     test_allocator allocator;
     (void)ls_error_set(LS_OK, "%s", "");
@@ -350,7 +353,7 @@ static bool run_out(ls_status (*program)(void), long n, bool once) {
     return calls > n;
 }
 
-/* Wherever it does, it is told so, and all is given back. */
+/* Wherever memory runs out, the error is reported and everything is freed. */
 TEST(test_memory_runs_out) {
     static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_gzipped, read_pictures};
     const bool pictures = ls_libpng_open() != NULL && ls_libjpeg_open() != NULL;

@@ -1,5 +1,5 @@
 /*
- * Data sets made of others: parts by numbers and at random, several one after the other; and who holds what.
+ * Data sets made of others: parts by numbers and at random, concatenations; and ownership.
  *
  * devices: cpu shadow cuda
  */
@@ -39,7 +39,7 @@ static ls_dataset *numbers(int64_t count, double offset) {
     return dataset;
 }
 
-/* The first numbers of the inputs, in order; -1 behind the last. Takes the data set over. */
+/* Returns the first numbers of the inputs, in order, then -1. Takes ownership of the data set. */
 static const int64_t *inputs_of(ls_dataset *dataset) {
     static int64_t seen[256];
     int64_t count = 0;
@@ -79,7 +79,7 @@ static ls_tensor *add_hundred(ls_tensor *batch, const ls_samples *samples, void 
     return ls_add(batch, 100);
 }
 
-/* ---- by numbers -------------------------------------------------------------------------------------------------- */
+/* ---- parts by number --------------------------------------------------------------------------------------------- */
 
 TEST(test_select) {
     int64_t wanted[] = {3, 0, 3, 4};
@@ -94,12 +94,12 @@ TEST(test_select) {
     inputs_are(part_of_part, NUMBERS(110, 113, 114));
     assert_int_equal(ended, 0);
     inputs_are(again, NUMBERS(114, 110));
-    assert_int_equal(ended, 1); /* the last that held the others */
+    assert_int_equal(ended, 1); /* the last owner of the others was freed */
     assert_null(ls_loader_new(whole, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
 }
 
-/* So many samples of a batch that their numbers fill more memory than lies about. */
+/* Batches whose sample numbers do not fit into the fixed buffer. */
 TEST(test_select_for_large_batches) {
     enum { COUNT = 200000 };
     int64_t *wanted = calloc(COUNT, sizeof *wanted);
@@ -135,7 +135,7 @@ TEST(test_select_what_is_not_there) {
     assert_int_equal(ended, 5);
 }
 
-/* ---- at random --------------------------------------------------------------------------------------------------- */
+/* ---- random parts ------------------------------------------------------------------------------------------------ */
 
 enum { MOST = 10 };
 
@@ -157,7 +157,7 @@ static void sizes_are(int64_t samples, int count, const double *fractions, const
     assert_int_equal(ended, 1);
 }
 
-/* What torch.utils.data.random_split makes of the same numbers. */
+/* The sizes of torch.utils.data.random_split for the same fractions. */
 TEST(test_sizes_of_parts) {
     sizes_are(10, 3, (const double[]){0.8, 0.1, 0.1}, NUMBERS(8, 1, 1));
     sizes_are(11, 3, (const double[]){1.0 / 3, 1.0 / 3, 1.0 / 3}, NUMBERS(4, 4, 3));
@@ -191,7 +191,7 @@ TEST(test_parts_are_random) {
         moved += seen[0][i] != i;
     }
     assert_true(moved > PART / 2);
-    /* Not the order of a loader with that seed. */
+    /* The order differs from a loader's order with this seed. */
     ls_loader *loader = ls_loader_new(numbers(COUNT, 0), &(ls_loader_options){.batch_size = COUNT, .seed = 1});
     ls_batch batch;
     bool more;
@@ -233,7 +233,7 @@ TEST(test_splits_that_are_none) {
     assert_null(part);
 }
 
-/* ---- one after the other ----------------------------------------------------------------------------------------- */
+/* ---- concatenation ----------------------------------------------------------------------------------------------- */
 
 TEST(test_concat) {
     ended = 0;
@@ -268,7 +268,7 @@ TEST(test_parts_of_a_concatenation) {
     assert_int_equal(sum, 10 * 100 + 15 + 4 * 50 + 6);
 }
 
-/* An array of a transform that is a view with other strides than its own memory's. */
+/* A transform that returns a view with different strides than its own memory's. */
 static ls_tensor *swap_columns(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;
@@ -293,7 +293,7 @@ static ls_tensor *to_integers(ls_tensor *batch, const ls_samples *samples, void 
     return ls_to(batch, LS_I32);
 }
 
-/* One sample keeps its shape: what one sample becomes does not show what others do. */
+/* Keeps the shape of one sample, but not of several: the result for one sample does not show this. */
 static ls_tensor *narrow_many(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;
@@ -325,7 +325,7 @@ TEST(test_layouts_that_differ) {
     assert_int_equal(ended, 5);
     ls_dataset *empty =
         ls_dataset_concat(ls_tensor_dataset(ls_ones(LS_SHAPE(0, 9), LS_F32), ls_ones(LS_SHAPE(0), LS_F32)),
-                          numbers(2, 7)); /* nobody sees what its samples would look like */
+                          numbers(2, 7)); /* the layout of its samples is not determined */
     inputs_are(empty, NUMBERS(7, 8));
     ls_loader *loader =
         ls_loader_new(ls_dataset_concat(numbers(2, 0), ls_dataset_transform_input(numbers(4, 0), narrow_many, NULL)),

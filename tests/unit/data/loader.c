@@ -1,5 +1,5 @@
 /*
- * Loaders of a program's own kinds: whose batches are, where an epoch ends, and where a loader stands.
+ * Custom loaders: ownership of batches, the end of an epoch, and the position of a loader.
  *
  * devices: cpu shadow cuda
  */
@@ -9,11 +9,11 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
-/* Batch b of epoch e is three rows of 100 e + b; there are 4 + e of them. */
+/* Batch b of epoch e has three rows of 100 e + b; epoch e has 4 + e batches. */
 typedef struct counter {
     int64_t made;
-    int64_t sought[3]; /* how often, and to where at last */
-    ls_tensor *kept;   /* a tensor of the loader's own, given again and again */
+    int64_t sought[3]; /* number of seeks, and the last target */
+    ls_tensor *kept;   /* a tensor owned by the loader, returned repeatedly */
     ls_status status;  /* of the next call */
 } counter;
 
@@ -92,7 +92,7 @@ static void epoch_ends(ls_loader *loader, int64_t next) {
     stands_at(loader, next, 0);
 }
 
-/* The loader itself says where an epoch ends, or the number it was made with does. */
+/* The loader itself ends an epoch, or the number of batches it was created with does. */
 TEST(test_where_epochs_end) {
     for (int counted = 0; counted < 2; counted++) {
         ls_loader *loader = make_counter(counted ? 3 : -1);
@@ -113,7 +113,7 @@ TEST(test_where_epochs_end) {
     }
 }
 
-/* Batches live until the next one, in a scope and outside of all, and are nobody's to release. */
+/* Batches are valid until the next batch, in a scope and outside any scope, and must not be released. */
 TEST(test_whose_batches_are) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
@@ -124,7 +124,7 @@ TEST(test_whose_batches_are) {
         ls_scope *inner = ls_scope_begin();
         assert_true(ls_item(ls_sum(ls_add(batch.input, 1))) == 2 * ROWS);
         assert_int_equal(ls_scope_end(inner), LS_OK);
-        ls_release(batch.input); /* is not his: nothing happens */
+        ls_release(batch.input); /* not owned by the caller: no effect */
         assert_true(((const double *)elements(batch.input))[0] == 0);
         ls_dataset *kept = ls_tensor_dataset(batch.input, batch.input);
         next_is(loader, 0, 1);
@@ -140,7 +140,7 @@ TEST(test_whose_batches_are) {
 TEST(test_seek) {
     ls_loader *loader = make_counter(-1);
     const counter *c = ls_loader_state(loader);
-    assert_int_equal(ls_loader_seek(loader, 0, 0), LS_OK); /* there it stands */
+    assert_int_equal(ls_loader_seek(loader, 0, 0), LS_OK); /* the present position */
     assert_int_equal(c->sought[0], 0);
     assert_int_equal(ls_loader_seek(loader, 2, 3), LS_OK);
     assert_true(c->sought[0] == 1 && c->sought[1] == 2 && c->sought[2] == 3);
@@ -162,9 +162,9 @@ TEST(test_seek) {
     ls_loader_free(loader);
 }
 
-/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-static ls_tensor *given[2]; /* what the next loader gives */
+static ls_tensor *given[2]; /* the tensors of the next batch */
 static int64_t counts[2];
 static int64_t given_first;
 

@@ -1,7 +1,7 @@
 /*
- * Who holds tensors and data sets: what data sets and loaders take over, once or several times, in scopes and outside
- * them, when they fail too. Run under the address sanitizer, with its search for leaks, this is the whole check;
- * otherwise data sets that count their ends show that each ends once.
+ * Ownership of tensors and data sets: data sets and loaders take ownership once or several times, in scopes and
+ * outside, also when they fail. With the leak check of the address sanitizer, the test is complete. Otherwise, data
+ * sets that count their destruction show that each is freed once.
  *
  * devices: cpu shadow cuda
  */
@@ -11,7 +11,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
-static int ended; /* data sets that count their end */
+static int ended; /* number of freed counting data sets */
 
 static ls_status counting_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     (void)self;
@@ -39,7 +39,7 @@ static ls_loader *in_order(ls_dataset *dataset) {
     return ls_loader_new(dataset, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
 }
 
-/* The next batch begins with this input and this target. */
+/* Checks that the next batch begins with this input and this target. */
 static void next_is(ls_loader *loader, double input, double target) {
     ls_batch batch;
     bool more = false;
@@ -56,7 +56,7 @@ TEST(test_inputs_that_are_their_own_targets) {
         ls_tensor *x = ls_arange(LS_SHAPE(4, 3), LS_F32);
         ls_loader *loader = in_order(ls_tensor_dataset(x, x));
         if (!in_scope) {
-            ls_release(x); /* it is no longer his: nothing happens */
+            ls_release(x); /* no longer owned by the caller: no effect */
         }
         next_is(loader, 0, 0);
         next_is(loader, 6, 6);
@@ -87,7 +87,7 @@ TEST(test_two_loaders_of_one_data_set) {
         ls_dataset *dataset = counting_set(6);
         ls_loader *loaders[3] = {in_order(dataset), in_order(dataset)};
         loaders[2] = in_order(ls_loader_dataset(loaders[0]));
-        ls_dataset_free(dataset); /* it is no longer his: nothing happens */
+        ls_dataset_free(dataset); /* no longer owned by the caller: no effect */
         next_is(loaders[0], 0, 0);
         ls_loader_free(loaders[order]);
         next_is(loaders[1 - order], order == 1 ? 2 : 0, order == 1 ? -2 : 0);
@@ -125,7 +125,7 @@ TEST(test_a_retained_data_set) {
     assert_int_equal(ended, 0);
     ls_dataset_free(dataset);
     assert_int_equal(ended, 1);
-    dataset = ls_dataset_retain(counting_set(4)); /* whom nobody takes over: two references */
+    dataset = ls_dataset_retain(counting_set(4)); /* retained, and no object takes ownership: two references */
     ls_dataset_free(dataset);
     assert_int_equal(ls_dataset_count(dataset), 4);
     ls_dataset_free(dataset);
@@ -133,7 +133,7 @@ TEST(test_a_retained_data_set) {
     assert_null(ls_dataset_retain(NULL));
 }
 
-/* The order in which a C program undoes things: what was made last goes first. */
+/* The usual order of a C program: objects made last are freed first. */
 TEST(test_data_sets_that_are_gone) {
     ls_dataset *dataset = counting_set(4);
     ls_loader *loaders[] = {in_order(dataset), in_order(dataset)};
@@ -167,7 +167,7 @@ TEST(test_a_data_set_that_another_fails_to_take) {
     next_is(loader, 0, 0);
     ls_loader_free(loader);
     assert_int_equal(ended, 1);
-    assert_null(ls_loader_new(counting_set(4), &bad)); /* and nested, where it goes */
+    assert_null(ls_loader_new(counting_set(4), &bad)); /* nested, the constructor frees it */
     assert_int_equal(ended, 1);
     assert_null(ls_dataset_subset(counting_set(4), 0, 5));
     assert_int_equal(ended, 1);
@@ -179,7 +179,7 @@ TEST(test_tensors_that_a_data_set_fails_to_take) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
         ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
-        /* Outside a scope x would be gone with the first of these, if another data set had not taken it over. */
+        /* Outside a scope, the first of these would free x if no other data set owned it. */
         ls_dataset *dataset = in_scope ? NULL : ls_tensor_dataset(x, x);
         assert_null(ls_tensor_dataset(x, NULL));
         assert_null(ls_tensor_dataset(NULL, x));
@@ -195,14 +195,14 @@ TEST(test_tensors_that_a_data_set_fails_to_take) {
         ls_loader_free(loader);
     }
     ls_tensor *number = ls_scalar(1, LS_F32);
-    assert_null(ls_tensor_dataset(number, number)); /* gone, once */
+    assert_null(ls_tensor_dataset(number, number)); /* freed once */
     assert_null(ls_tensor_dataset(number, number));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     expect_message("or went with what had taken it over");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     ls_tensor *y = ls_ones(LS_SHAPE(2), LS_F32);
     ls_dataset_free(ls_tensor_dataset(x, x));
-    assert_null(ls_tensor_dataset(x, y)); /* y goes, too */
+    assert_null(ls_tensor_dataset(x, y)); /* frees y, too */
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     assert_int_equal(ls_numel(y), 0);
 }
@@ -219,7 +219,7 @@ TEST(test_transforms_leave_what_others_hold) {
     ls_loader *plain = in_order(dataset);
     ls_dataset *more = ls_dataset_transform_input(dataset, plus_ten, NULL);
     assert_ptr_not_equal(more, dataset);
-    assert_ptr_equal(ls_dataset_normalize(more, 0, 2), more); /* its own now */
+    assert_ptr_equal(ls_dataset_normalize(more, 0, 2), more); /* now its own */
     ls_loader *changed = in_order(more);
     next_is(plain, 10, 0);
     next_is(changed, 10, 0);
@@ -256,7 +256,7 @@ TEST(test_a_batch_becomes_a_data_set) {
     ls_batch batch;
     bool more = false;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
-    ls_release(batch.target); /* lent: nothing happens */
+    ls_release(batch.target); /* borrowed: no effect */
     ls_loader *copy = in_order(ls_tensor_dataset(batch.input, batch.target));
     next_is(loader, 2, -2);
     next_is(copy, 0, 0);

@@ -1,6 +1,6 @@
 /*
- * Loaders whose threads make batches ahead: the same batches, in the same order, with errors where they belong,
- * whatever the threads do first. A data set with a gate decides that: each fetch waits for what the test says.
+ * Loaders whose threads make batches in advance: the same batches, in the same order, with errors at the right batch,
+ * for any order of the threads. A data set with a gate controls the order: each fetch waits until the test permits it.
  *
  * devices: cpu
  */
@@ -26,12 +26,12 @@ typedef struct gate gate;
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool (*may_go)(const gate *g, int64_t batch); /* under the lock; NULL: all may */
+    bool (*may_go)(const gate *g, int64_t batch); /* called under the lock; NULL: every fetch may proceed */
     int64_t inside, most_inside;
-    int64_t entered[BATCHES], left[BATCHES]; /* how often, by batch */
-    int64_t calls[MOST_CALLS], call_count;   /* batches, in the order in which fetch was called */
-    int64_t goal;                            /* of the test's may_go */
-    const int *order;                        /* likewise */
+    int64_t entered[BATCHES], left[BATCHES]; /* counts by batch */
+    int64_t calls[MOST_CALLS], call_count;   /* batches, in the order of the calls of fetch */
+    int64_t goal;                            /* used by the test's may_go */
+    const int *order;                        /* used by the test's may_go */
     int yields;                              /* while it is inside */
     int64_t spoilt;                          /* this batch fails; -1: none */
     bool silent;                             /* without a message */
@@ -43,7 +43,7 @@ static void gate_reset(void) {
     the_gate = (gate){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .spoilt = -1};
 }
 
-/* At most a minute; with the lock. */
+/* Waits for at most a minute. Requires the lock. */
 static void gate_wait(gate *g) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -74,7 +74,7 @@ static int64_t count_of(gate *g, const int64_t *count) {
     return now;
 }
 
-/* Until one of its counts is no longer 0. */
+/* Waits until one of the counts is not 0. */
 static void wait_for(gate *g, const int64_t *count) {
     pthread_mutex_lock(&g->lock);
     while (*count == 0) {
@@ -83,7 +83,7 @@ static void wait_for(gate *g, const int64_t *count) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Whether it was well. */
+/* Returns whether the fetch succeeds. */
 static bool leave(gate *g, int64_t batch) {
     pthread_mutex_lock(&g->lock);
     const bool spoilt = batch == g->spoilt;
@@ -94,7 +94,7 @@ static bool leave(gate *g, int64_t batch) {
     return !spoilt;
 }
 
-/* Sample i is the number i, and its target 10 i. Tensors that it makes on the way are gone afterwards. */
+/* Sample i is the number i, with target 10 i. The fetch also makes tensors that are freed afterwards. */
 static ls_status gated_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     gate *g = *(gate **)ls_dataset_state(self);
     const bool real = samples->count > 1 || samples->indices[0] == N - 1;
@@ -134,7 +134,7 @@ static ls_loader *in_order(ls_dataset *dataset, int threads, int64_t prefetch) {
     return loader;
 }
 
-/* The next batch of a loader in order is number `number`. */
+/* Checks that the next batch of a loader without shuffling is number `number`. */
 static void next_is(ls_loader *loader, int64_t number) {
     ls_batch batch;
     bool more;
@@ -147,7 +147,7 @@ static void next_is(ls_loader *loader, int64_t number) {
     }
 }
 
-/* Threads of this process; one that has been joined may be listed a moment longer. */
+/* Returns the number of threads of this process. A joined thread may still be listed for a moment. */
 static int count_threads(void) {
     int count = 0;
     DIR *folder = opendir("/proc/self/task");
@@ -173,7 +173,7 @@ static ls_tensor *add_noise(ls_tensor *batch, const ls_samples *samples, void *u
     return ls_add(batch, ls_rand(ls_shape_of(batch), LS_F32));
 }
 
-/* Pictures that are cut, flipped and covered with noise of an operation's own random numbers. */
+/* Pictures that are cropped, flipped and covered with noise from an operation with its own random numbers. */
 static ls_dataset *pictures(void) {
     ls_tensor *input = ls_empty(LS_SHAPE(N, 4, 3), LS_U8);
     for (int64_t i = 0; i < ls_numel(input); i++) {
@@ -202,13 +202,13 @@ static void same_batch(ls_loader *a, ls_loader *b) {
     }
 }
 
-/* A walk of steps and jumps, which its seed decides. */
+/* A sequence of steps and jumps, determined by its seed. */
 static void walk(uint64_t seed, int threads) {
     const int64_t size = 1 + (int64_t)(ls_random_u32(seed, 0, 0) % 6), batches = (N + size - 1) / size;
     ls_loader_options options = {.batch_size = size, .seed = seed, .no_shuffle = seed % 3 == 0};
     ls_loader *alone = ls_loader_new(pictures(), &options);
     options.threads = threads;
-    options.prefetch = ls_random_u32(seed, 0, 1) % 6; /* 0: so many as it is by default */
+    options.prefetch = ls_random_u32(seed, 0, 1) % 6; /* 0: the default */
     ls_loader *ahead = ls_loader_new(pictures(), &options);
     assert_non_null(ahead);
     for (uint64_t step = 0; step < 60; step++) {
@@ -231,16 +231,16 @@ TEST(test_the_same_batches) {
     for (uint64_t seed = 0; seed < 24; seed++) {
         walk(seed, 1 + (int)(seed % 4));
     }
-    const ls_random_state after = ls_random_get_state(); /* none of this thread's own were drawn */
+    const ls_random_state after = ls_random_get_state(); /* no random numbers of this thread were drawn */
     assert_true(numbers.seed == after.seed && numbers.stream == after.stream);
     threads_are(before);
 }
 
-/* ---- whatever comes first ---------------------------------------------------------------------------------------- */
+/* ---- any order of threads ---------------------------------------------------------------------------------------- */
 
 enum { AT_ONCE = 4, ORDERS = 24 };
 
-/* Of the first batches, each leaves when that before it in the order has. */
+/* The first batches finish in order. */
 static bool in_turn(const gate *g, int64_t batch) {
     for (int i = 0; i < AT_ONCE && batch < AT_ONCE; i++) {
         if (g->order[i] == batch) {
@@ -280,7 +280,9 @@ TEST(test_any_thread_may_be_first) {
 
 /* ---- how far ahead ----------------------------------------------------------------------------------------------- */
 
-/* While one batch is lent exactly so many more are made, which is what is there when the loader has gone. */
+/*
+ * While one batch is in use, exactly this number of batches is made in advance; this remains when the loader is freed.
+ */
 TEST(test_how_far_ahead) {
     for (int threads = 1; threads <= 3; threads++) {
         for (int64_t prefetch = 0; prefetch <= 5; prefetch++) {
@@ -294,7 +296,7 @@ TEST(test_how_far_ahead) {
             }
             int64_t batch;
             ls_loader_position(loader, NULL, &batch);
-            assert_int_equal(batch, 2); /* what was taken counts */
+            assert_int_equal(batch, 2); /* the taken batch counts */
             ls_loader_free(loader);
             for (int64_t number = 0; number < BATCHES; number++) {
                 assert_int_equal(the_gate.left[number], number <= 1 + ahead);
@@ -305,7 +307,7 @@ TEST(test_how_far_ahead) {
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* Once as it is without threads, then with them; again and again, until it is mended. */
+/* First without threads, then with threads; repeatedly, until the error is corrected. */
 TEST(test_errors_come_with_their_batch) {
     char said[2][LS_ERROR_CAPACITY];
     for (int silent = 0; silent < 2; silent++) {
@@ -340,7 +342,7 @@ TEST(test_errors_come_with_their_batch) {
     }
 }
 
-/* ---- functions of a program's own -------------------------------------------------------------------------------- */
+/* ---- custom functions -------------------------------------------------------------------------------------------- */
 
 static bool two_are_inside(const gate *g, int64_t batch) {
     return batch > 1 || g->entered[0] + g->entered[1] == 2;
@@ -364,7 +366,7 @@ TEST(test_one_at_a_time_else) {
     for (int kind = 0; kind < 3; kind++) {
         gate_reset();
         ls_dataset *dataset = gated(kind > 0);
-        if (kind > 0) { /* a transform of one's own has not been said to be safe, nor has what is made of it */
+        if (kind > 0) { /* a custom transform is not thread-safe by default, nor are data sets made with it */
             dataset = ls_dataset_transform_input(dataset, same, NULL);
         }
         if (kind > 1) {
@@ -382,7 +384,7 @@ TEST(test_one_at_a_time_else) {
     }
 }
 
-/* Nor by the threads of two loaders of parts of one data set. */
+/* Nor do the threads of two loaders call it at the same time for parts of one data set. */
 TEST(test_one_at_a_time_of_parts) {
     gate_reset();
     the_gate.yields = 200;
@@ -407,7 +409,7 @@ static bool goal_is_reached(const gate *g, int64_t batch) {
 
 static void *open_gate(void *argument) {
     gate *g = argument;
-    for (int i = 0; i < 1000; i++) { /* so that the loader does come to wait */
+    for (int i = 0; i < 1000; i++) { /* so that the loader really waits */
         sched_yield();
     }
     pthread_mutex_lock(&g->lock);
@@ -417,7 +419,7 @@ static void *open_gate(void *argument) {
     return NULL;
 }
 
-/* While a batch is being made the loader is freed, sent elsewhere, or sent to another epoch; no thread is left. */
+/* While a batch is being made, the loader is freed or moved to another position or epoch. No thread remains. */
 TEST(test_ends_in_the_midst) {
     const int before = count_threads();
     for (int way = 0; way < 3; way++) {
@@ -431,7 +433,7 @@ TEST(test_ends_in_the_midst) {
         if (way == 1) {
             assert_int_equal(ls_loader_seek(loader, 0, 7), LS_OK);
             next_is(loader, 7);
-            assert_int_equal(count_of(&the_gate, &the_gate.left[2]), 1); /* it was waited for */
+            assert_int_equal(count_of(&the_gate, &the_gate.left[2]), 1); /* the loader waited for it */
             next_is(loader, 8);
         } else if (way == 2) {
             assert_int_equal(ls_loader_seek(loader, 1, 1), LS_OK);
@@ -448,7 +450,7 @@ TEST(test_ends_in_the_midst) {
     threads_are(before);
 }
 
-/* Batches that somebody keeps stay as they are, and are the business of his thread alone. */
+/* Batches that the program keeps are unchanged, and only its thread accesses them. */
 TEST(test_batches_that_are_kept) {
     gate_reset();
     ls_loader *loader = in_order(gated(true), 3, 2);
@@ -459,7 +461,7 @@ TEST(test_batches_that_are_kept) {
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
         kept[number] = ls_tensor_dataset(batch.input, batch.target);
         assert_non_null(kept[number]);
-        ls_dataset_free(for_a_while); /* of the batch before, whose place is being used again */
+        ls_dataset_free(for_a_while); /* of the previous batch, whose slot is reused */
         for_a_while = ls_tensor_dataset(batch.input, batch.target);
     }
     ls_loader_free(loader);
@@ -476,7 +478,7 @@ TEST(test_batches_that_are_kept) {
 
 /* ---- forks ------------------------------------------------------------------------------------------------------- */
 
-/* 0 where the fork is told, or has batches of its own. */
+/* Returns 0 if the loader reports the fork, or makes its own batches. */
 static int in_fork(ls_loader *loader, bool used) {
     ls_batch batch;
     bool more;
@@ -530,7 +532,7 @@ static ls_tensor *take_long(ls_tensor *batch, const ls_samples *samples, void *u
     return ls_reshape(batch, LS_SHAPE(ls_size(batch, 0), 1));
 }
 
-/* The first batch of an epoch is begun when it is asked for: so long at least a trial waits for it. */
+/* The first batch of an epoch begins when it is requested: a trial waits at least for its duration. */
 TEST(test_waiting_for_data_is_told) {
     enum { EPOCHS = 3 };
     gate_reset();
@@ -559,7 +561,7 @@ TEST(test_waiting_for_data_is_told) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forks), /* while there are no threads */
+        cmocka_unit_test(test_forks), /* before any threads exist */
         cmocka_unit_test(test_the_same_batches),
         cmocka_unit_test(test_any_thread_may_be_first),
         cmocka_unit_test(test_how_far_ahead),

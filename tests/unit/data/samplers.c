@@ -1,5 +1,5 @@
 /*
- * In which order loaders take samples: drawn by weights, by a program's own order, and how many of them.
+ * The order of samples in loaders: drawn by weights, by a custom order, and their number.
  *
  * devices: cpu shadow cuda
  */
@@ -11,13 +11,13 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
-/* Sample i is the number i, and its target. */
+/* Sample i is the number i, with the same target. */
 static ls_dataset *numbers(int64_t count) {
     ls_tensor *x = ls_arange(LS_SHAPE(count), LS_F64);
     return ls_tensor_dataset(x, x);
 }
 
-/* The samples of the loader's epoch from where it stands. */
+/* Reads the loader's epoch from its position on. */
 static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
     int64_t count = 0;
     for (;;) {
@@ -39,7 +39,7 @@ static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
 enum { N = 6, DRAWS = 3000 };
 static const double weights[N] = {0, 3, 0.5, 0, 6.5, 0};
 
-/* Draw i, as the documentation has it. */
+/* Returns draw i according to the documentation. */
 static int64_t expected_draw(uint64_t seed, uint64_t epoch, uint64_t i) {
     double all = 0;
     double sum = 0;
@@ -80,14 +80,14 @@ TEST(test_draws_follow_the_formula) {
             often[seen[i]]++;
         }
     }
-    for (int i = 0; i < N; i++) { /* within five deviations */
+    for (int i = 0; i < N; i++) { /* within five standard deviations */
         const double share = weights[i] / 10;
         assert_true(fabs((double)often[i] - 2 * DRAWS * share) <= 5 * sqrt(2 * DRAWS * share * (1 - share)));
     }
     ls_loader_free(loader);
 }
 
-/* Whatever was drawn before, and in whatever batches. */
+/* Independent of earlier draws and of the batch size. */
 TEST(test_draws_depend_on_epoch_and_index_only) {
     int64_t first[N];
     int64_t again[N];
@@ -107,9 +107,9 @@ TEST(test_draws_depend_on_epoch_and_index_only) {
     ls_loader_free(loader);
 }
 
-/* ---- an order of one's own --------------------------------------------------------------------------------------- */
+/* ---- custom orders ----------------------------------------------------------------------------------------------- */
 
-/* Backwards, round and round, from a place that depends on the epoch. */
+/* Backwards and cyclic, from a start that depends on the epoch. */
 static ls_status backwards(int64_t epoch, int64_t *order, int64_t count, void *user) {
     const int64_t *n = user;
     for (int64_t i = 0; i < count; i++) {
@@ -126,7 +126,7 @@ static ls_status fail_in_epoch_1(int64_t epoch, int64_t *order, int64_t count, v
     return epoch == 1 ? LS_ERR_IO : LS_OK;
 }
 
-/* By operations on tensors, of which one fails in epoch 1. */
+/* Computed by operations on tensors, one of which fails in epoch 1. */
 static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *user) {
     (void)user;
     for (int64_t i = 0; i < count; i++) {
@@ -136,7 +136,7 @@ static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *
     return LS_OK;
 }
 
-/* What a sampler makes is of a scope of its own. */
+/* The tensors of a sampler are in their own scope. */
 TEST(test_own_order_by_tensors) {
     ls_batch batch;
     bool more;
@@ -169,7 +169,7 @@ TEST(test_own_order_that_is_wrong) {
     ls_batch batch;
     bool more;
     ls_loader *loader = ls_loader_new(numbers(4), &(ls_loader_options){.sampler = fail_in_epoch_1});
-    for (int i = 0; i < 2; i++) { /* it is asked anew */
+    for (int i = 0; i < 2; i++) { /* called again */
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
         assert_non_null(
             strstr(ls_error_message(), "the sampler made 4 number 2 of epoch 0: the data set has 4 samples"));
@@ -183,7 +183,7 @@ TEST(test_own_order_that_is_wrong) {
     ls_loader_free(loader);
 }
 
-/* ---- how many ---------------------------------------------------------------------------------------------------- */
+/* ---- numbers of samples ------------------------------------------------------------------------------------------ */
 
 TEST(test_fewer_samples_than_there_are) {
     int64_t all[9];
@@ -194,7 +194,7 @@ TEST(test_fewer_samples_than_there_are) {
         options.epoch_samples = 5;
         ls_loader *part = ls_loader_new(numbers(9), &options);
         assert_int_equal(ls_loader_batch_count(part), 3);
-        for (int epoch = 0; epoch < 3; epoch++) { /* others in each epoch: the first of its order */
+        for (int epoch = 0; epoch < 3; epoch++) { /* different in each epoch: the first of its order */
             assert_int_equal(read_epoch(whole, all, 9), 9);
             assert_int_equal(read_epoch(part, some, 9), 5);
             assert_memory_equal(all, some, 5 * sizeof *all);

@@ -1,6 +1,6 @@
 /*
- * Writing TensorBoard's event files: the file, byte for byte what TensorBoard's own writers write, and what happens
- * when it cannot be written. On any device.
+ * Writing TensorBoard's event files: the file, byte for byte equal to TensorBoard's own writers, and failed writes. On
+ * any device.
  *
  * devices: cpu shadow cuda
  */
@@ -35,7 +35,7 @@ static ls_events *begin(const char *folder, const ls_events_options *options) {
     return events;
 }
 
-/* Its file, after the writer has gone. */
+/* Frees the writer and returns the path of its file. */
 static const char *end(ls_events *events) {
     static char path[PATH_ROOM];
     snprintf(path, sizeof path, "%s", ls_events_path(events));
@@ -71,7 +71,7 @@ TEST(test_the_file_has_its_name_and_version) {
     gethostname(host, sizeof host - 1);
     snprintf(wanted, sizeof wanted, ".%s.%ld.0%s", host, (long)getpid(), suffix);
     assert_string_equal(path + strlen(folder) + length, wanted);
-    uint8_t *bytes = events_load(path, &size); /* while the writer is there */
+    uint8_t *bytes = events_load(path, &size); /* while the writer exists */
     assert_int_equal(events_records(bytes, size, &record, 1), 1);
     const uint8_t *text = events_find(record.event, record.size, version, &size);
     assert_int_equal(size, 13);
@@ -90,7 +90,7 @@ static void *write_one(void *folder) {
     return good && closed ? folder : NULL;
 }
 
-/* Several writers in one folder at a time, and one after the other: a file each. */
+/* Several writers in one folder, at the same time and one after the other: a file each. */
 TEST(test_writers_do_not_share_files) {
     pthread_t threads[THREADS];
     char folder[PATH_ROOM];
@@ -107,7 +107,7 @@ TEST(test_writers_do_not_share_files) {
     assert_int_equal(test_folder_count(folder), THREADS + 1);
 }
 
-/* The name can be guessed, so somebody may have put a link there: which is left alone. */
+/* The name is predictable, so another user may have put a link there: it is not followed. */
 TEST(test_links_are_not_followed) {
     enum { SECONDS = 100 };
     char folder[PATH_ROOM], host[256] = "", name[2 * PATH_ROOM];
@@ -159,7 +159,7 @@ TEST(test_files_that_cannot_be_made) {
     assert_int_equal(test_descriptors_count(), descriptors);
     assert_int_equal(ls_events_close(NULL), LS_OK);
     assert_null(ls_events_path(NULL));
-    expect_error(ls_events_flush(NULL), LS_ERR_IO, "the writer is NULL"); /* with why there is none */
+    expect_error(ls_events_flush(NULL), LS_ERR_IO, "the writer is NULL"); /* with the reason why the writer is NULL */
 }
 
 TEST(test_descriptors_are_not_inherited) {
@@ -171,7 +171,7 @@ TEST(test_descriptors_are_not_inherited) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* ---- when it is written ------------------------------------------------------------------------------------------ */
+/* ---- flushing ---------------------------------------------------------------------------------------------------- */
 
 static size_t size_of(const ls_events *events) {
     struct stat about;
@@ -234,8 +234,10 @@ static void limit_files(rlim_t bytes) {
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/* A limit on the size of files stands in for a full disk, in the middle of a record. What was said before goes to the
- * file when there is room again. */
+/*
+ * A limit of the file size simulates a full disk, in the middle of a record. Earlier records are written when there is
+ * room again.
+ */
 TEST(test_full_disk) {
     events_list list;
     ls_events *events = begin("full", &(ls_events_options){.flush_seconds = 1e9});
@@ -247,7 +249,7 @@ TEST(test_full_disk) {
     expect_error(ls_error_status(), LS_ERR_IO, "ls_events_flush: cannot write ");
     expect_error(ls_error_status(), LS_ERR_IO, ": File too large");
     assert_int_equal(size_of(events), whole);                     /* and no part of a record */
-    assert_int_equal(ls_events_scalar(events, "a", 3, 3), LS_OK); /* which waits as well */
+    assert_int_equal(ls_events_scalar(events, "a", 3, 3), LS_OK); /* which waits, too */
     limit_files(RLIM_INFINITY);
     assert_int_equal(ls_events_scalar(events, "a", 4, 4), LS_OK);
     read_into(&list, end(events));
@@ -278,7 +280,7 @@ TEST(test_full_disk_at_both_ends) {
     assert_int_equal(list.count, 0);
 }
 
-/* A disk that takes all and keeps it not, as one at the other end of a network may do. */
+/* A disk that accepts all bytes and loses them, as a network disk may. */
 static bool lost;
 
 int fsync(int fd) {
@@ -298,7 +300,7 @@ TEST(test_disks_that_lose_what_they_took) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* What waits for room on the disk takes no more than a megabyte, and a record is there or not. */
+/* Records that wait for disk space take at most a megabyte, and each is kept whole or dropped. */
 TEST(test_what_waits_is_bounded) {
     enum { TEXT = 50000 };
     static char text[TEXT];
@@ -310,7 +312,7 @@ TEST(test_what_waits_is_bounded) {
     for (int i = 0; i < 40; i++) {
         const size_t before = events->records.used;
         const ls_status status = ls_events_text(events, "t", i, text);
-        assert_int_equal(status, i == 0 ? LS_OK : LS_ERR_IO); /* one alone waits for others */
+        assert_int_equal(status, i == 0 ? LS_OK : LS_ERR_IO); /* a single record waits for others */
         kept += events->records.used > before;
         assert_true(events->records.used <= 1 << 20);
     }
@@ -321,7 +323,7 @@ TEST(test_what_waits_is_bounded) {
     assert_int_equal(list.count, kept + 1);
 }
 
-/* Memory that runs out, at every place: the record is left out, the writer goes on, and nothing is lost. */
+/* Memory runs out at every possible point: the record is dropped, the writer continues, and nothing leaks. */
 static ls_status write_everything(ls_events *events) {
     static char text[100000];
     memset(text, 'x', sizeof text - 1);
@@ -375,7 +377,7 @@ TEST(test_memory_runs_out) {
     assert_true(n > 10);
 }
 
-/* ---- what is in it ----------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 TEST(test_scalars_are_read_back) {
     static const struct {
@@ -410,7 +412,7 @@ TEST(test_scalars_are_read_back) {
     assert_true(isnan(list.items[4].value));
 }
 
-/* Record `a` of one file and record `b` of another are the same but for the time. */
+/* Checks that record `a` of one file equals record `b` of another, except for the time. */
 static void expect_same(const events_record *a, const events_record *b) {
     uint8_t of_a[1 << 14], of_b[1 << 14];
     assert_true(a->size <= sizeof of_a && b->size <= sizeof of_b);
@@ -423,7 +425,10 @@ static void expect_same(const events_record *a, const events_record *b) {
     assert_memory_equal(of_a, of_b, a->size);
 }
 
-/* The records from 1 on, behind the version: `wanted` are numbers of those that `path` must have, then 0. */
+/*
+ * Compares the records after the version, from 1 on: `wanted` lists the numbers of the fixture's records that `path`
+ * must have, then 0.
+ */
 static void expect_fixture(const char *path, const char *fixture, const int *wanted) {
     size_t size, fixture_size;
     events_record records[RECORDS], fixture_records[RECORDS];
@@ -440,7 +445,7 @@ static void expect_fixture(const char *path, const char *fixture, const int *wan
     free(fixture_bytes);
 }
 
-/* tests/fixtures/make_events.py says the same. */
+/* tests/fixtures/make_events.py writes the same. */
 TEST(test_bytes_are_those_of_tensorboard) {
     const ls_events_node nodes[] = {{"input", "Input", NULL},
                                     {"a/weights", "Parameter", (const char *const[]){NULL}},
@@ -468,7 +473,7 @@ SCOPED_TEST(test_bytes_are_those_of_tensorboardx) {
     expect_fixture(end(events), LS_FIXTURES "/tensorboardx.events", (const int[]){1, 2, 3, 4, 0});
 }
 
-/* What is refused leaves nothing behind. */
+/* Refused calls write nothing. */
 TEST(test_mistakes) {
     static const char latin[] = "gr\xf6\xdf"
                                 "e";
@@ -503,7 +508,7 @@ TEST(test_mistakes) {
     assert_int_equal(list.items[0].step, 7);
 }
 
-/* A text of 2 GiB: many times the same megabyte. */
+/* A text of 2 GiB: the same megabyte mapped many times. */
 TEST(test_records_have_a_limit) {
     enum { PART = 1 << 20 };
     const size_t size = (size_t)1 << 31;

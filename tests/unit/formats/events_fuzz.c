@@ -1,7 +1,7 @@
 /*
- * Damaged event files against their reader. Begun with are those of three writers: TensorBoard's, tensorboardX and
- * ours. What is damaged as it lies in the file is found by checksums; events that are damaged and then get checksums
- * that are right go to what is behind those. The argument of the program, if any, is the one test to run.
+ * Damaged event files and their reader, based on files of three writers: TensorBoard's, tensorboardX and ours.
+ * Checksums detect damage in the file. Events that are damaged before they get valid checksums reach the code after the
+ * checksums. The argument of the program, if any, is the one test to run.
  *
  * devices: cpu
  */
@@ -63,7 +63,7 @@ static int make_files(void **state) {
     return 0;
 }
 
-/* As a file in memory: there are many. */
+/* Returns a file in memory, because there are many. */
 static const char *file_of(const uint8_t *bytes, size_t size) {
     static int fd = -1;
     static char path[32];
@@ -76,13 +76,13 @@ static const char *file_of(const uint8_t *bytes, size_t size) {
     return path;
 }
 
-/* ---- what the reader owes ---------------------------------------------------------------------------------------- */
+/* ---- checks of the reader ---------------------------------------------------------------------------------------- */
 
 typedef struct tally {
     uint64_t accepted, refused;
 } tally;
 
-/* Whatever is given is whole: the sanitizers see the rest. */
+/* Checks that every item is complete; the sanitizers check the rest. */
 static ls_status look(const ls_events_item *item, void *user) {
     uint64_t *hash = user;
     const char *at = item->tag;
@@ -115,7 +115,7 @@ static void assert_both(const tally *counts) {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* What is given of a damaged file is what the good one begins with. */
+/* The items of a damaged file are the first items of the good file. */
 static void round_file(uint64_t number, void *argument) {
     static uint8_t bytes[ROOM];
     static events_list items;
@@ -141,7 +141,7 @@ TEST(test_files) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Begins of fields that the reader looks for, as they are and with contents or kinds that do not fit. */
+/* Puts the start of a field that the reader looks for, with valid or with unsuitable contents or kinds. */
 static size_t put_field(uint8_t *event, size_t size) {
     const uint8_t field[] = {(uint8_t)((1 + fuzz_below(9)) << 3 | fuzz_below(8)), (uint8_t)fuzz_below(20)};
     const size_t at = fuzz_below(size + 1);
@@ -150,7 +150,7 @@ static size_t put_field(uint8_t *event, size_t size) {
     return size + sizeof field;
 }
 
-/* A part of it once more, at another place. */
+/* Copies a part to another position. */
 static size_t repeat_part(uint8_t *event, size_t size) {
     uint8_t part[GROWTH / 4];
     const size_t most = size < sizeof part ? size : sizeof part, count = 1 + fuzz_below(most);
@@ -172,7 +172,7 @@ static size_t damage(uint8_t *event, size_t size) {
     }
 }
 
-/* Some events are damaged, a quarter of them, and all records are whole. Reading twice gives the same. */
+/* Damages a quarter of the events, in valid records. Reading twice gives the same. */
 static void round_event(uint64_t number, void *argument) {
     static uint8_t bytes[ROOM], event[ROOM];
     const good_file *file = &files[number % FILES];

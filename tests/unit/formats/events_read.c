@@ -1,5 +1,5 @@
 /*
- * Reading TensorBoard's event files: those of other writers, those that are still being written, and damaged ones.
+ * Reading TensorBoard's event files: files of other writers, files that are still being written, and damaged files.
  *
  * devices: cpu
  */
@@ -13,7 +13,7 @@
 #include "tests/support/events.h"
 #include "tests/support/files.h"
 
-static const double start = 1700000000.25; /* as tests/fixtures/make_events.py has it */
+static const double start = 1700000000.25; /* as in tests/fixtures/make_events.py */
 
 static void expect_item(const events_list *list, int at, ls_events_kind kind, const char *tag, int64_t step,
                         double value) {
@@ -63,9 +63,9 @@ TEST(test_files_of_tensorboardx) {
     assert_int_equal(list.count, 6);
 }
 
-/* ---- files that end anywhere ------------------------------------------------------------------------------------- */
+/* ---- truncated files --------------------------------------------------------------------------------------------- */
 
-/* A prefix of a file has a prefix of its items, and the end of what can be read is that of a record. */
+/* A prefix of a file has a prefix of its items, and reading ends at the end of a record. */
 TEST(test_files_that_are_being_written) {
     static events_list whole, part;
     events_record records[16];
@@ -88,7 +88,7 @@ TEST(test_files_that_are_being_written) {
     free(bytes);
 }
 
-/* A byte that has changed is seen, wherever it is, and said where; what came before is given. */
+/* Any changed byte is detected, and the error has its position. The items before it are read. */
 TEST(test_damaged_files) {
     static events_list list;
     events_record records[16];
@@ -118,7 +118,7 @@ TEST(test_damaged_files) {
     free(bytes);
 }
 
-/* A record whose length has a good checksum, and which says that it is as long as this. */
+/* A record with this length, whose checksum of the length is right. */
 static const char *record_of_length(uint64_t length) {
     uint8_t bytes[64] = {0};
     memcpy(bytes, &length, sizeof length);
@@ -178,7 +178,7 @@ TEST(test_memory_runs_out) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* The items of a file of one event, which is freed. */
+/* Reads the items of a file with one event. Frees the event. */
 static ls_status read_event(ls_proto *event, events_list *list) {
     uint8_t bytes[512];
     memset(list, 0, sizeof *list);
@@ -209,7 +209,7 @@ static void put_unknown(ls_proto *event) {
     ls_proto_text(event, 1002, "\xc3\xa4");
 }
 
-/* Fields in any order, of numbers that nobody knows, and several times: then the last counts, and values add up. */
+/* Fields in any order, with unknown numbers, and repeated: then the last one counts, and values accumulate. */
 TEST(test_events_in_other_orders) {
     static events_list list;
     ls_proto event = {0};
@@ -242,7 +242,7 @@ TEST(test_events_in_other_orders) {
     assert_int_equal(list.count, 3);
 }
 
-/* A field that is of another kind than it should be is one that nobody knows. */
+/* A field of another kind than expected counts as unknown. */
 TEST(test_fields_of_other_kinds) {
     static events_list list;
     ls_proto event = {0};
@@ -304,7 +304,7 @@ TEST(test_tensors_that_are_numbers) {
     }
 }
 
-/* One of several elements of its own, as old writers have them. */
+/* Each element in its own field, as old writers store them. */
 TEST(test_numbers_that_are_not_packed) {
     static events_list list;
     ls_proto event = {0};
@@ -317,7 +317,7 @@ TEST(test_numbers_that_are_not_packed) {
     expect_item(&list, 0, LS_EVENTS_SCALAR, "", 0, 2.5);
 }
 
-/* What tensors are is what the whole name of their plug-in says. */
+/* The full name of the plug-in determines the kind of tensors. */
 TEST(test_plugins) {
     static const struct {
         const char *name;
@@ -333,13 +333,13 @@ TEST(test_plugins) {
         ls_proto_begin(&event, LS_VALUE_METADATA);
         ls_proto_begin(&event, LS_METADATA_PLUGIN);
         ls_proto_text(&event, LS_PLUGIN_NAME, cases[i].name);
-        ls_proto_text(&event, LS_PLUGIN_NAME + 1, "text"); /* what it says itself */
+        ls_proto_text(&event, LS_PLUGIN_NAME + 1, "text"); /* the plug-in's own data */
         assert_int_equal(read_event(&event, &list), LS_OK);
         expect_item(&list, 0, cases[i].kind, "", 0, 0);
     }
 }
 
-/* Bytes that are no fields, at every depth that is looked into. */
+/* Bytes that are not fields, at every depth that is read. */
 TEST(test_events_that_do_not_fit) {
     static const struct {
         size_t size;

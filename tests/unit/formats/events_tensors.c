@@ -20,7 +20,7 @@ enum { PATH_ROOM = 400 };
 
 typedef ls_status writer(ls_events *events, const char *tag, int64_t step, const ls_tensor *tensor);
 
-/* The message of the field `number` of the only value of a file that has this tensor. The caller frees `*bytes`. */
+/* Returns the message in field `number` of the only value of a file with this tensor. The caller frees `*bytes`. */
 static const uint8_t *write_one(writer *write, const ls_tensor *tensor, int number, uint8_t **bytes, size_t *size) {
     char path[PATH_ROOM];
     events_record records[2];
@@ -68,7 +68,7 @@ static void histogram_of(const ls_tensor *tensor, histogram *to) {
     free(bytes);
 }
 
-/* How many numbers are in the bucket that `value` belongs to; the limits go up, and the first bucket is empty. */
+/* Returns the count of the bucket of `value`. Checks that the limits rise, and that the first bucket is empty. */
 static double count_at(const histogram *of, double value) {
     size_t at = 0;
     while (at < of->count && of->limits[at] <= value) {
@@ -94,7 +94,7 @@ TEST(test_histograms_of_every_dtype) {
     }
 }
 
-/* Each element once, whatever the strides say. */
+/* Each element counts once, for any strides. */
 SCOPED_TEST(test_histograms_of_views) {
     static histogram of;
     ls_tensor *all = ls_arange(LS_SHAPE(4, 5), LS_F32);
@@ -104,7 +104,10 @@ SCOPED_TEST(test_histograms_of_views) {
     assert_true(of.numbers[NUM] == 21 && of.numbers[SUM] == 42);
 }
 
-/* The limits of histogram.cc, to the bit: the powers of 1.1 by multiplication, both ways, 0, and the largest number. */
+/*
+ * The limits of histogram.cc, bit by bit: powers of 1.1 by repeated multiplication, their negatives, 0, and the largest
+ * number.
+ */
 TEST(test_limits_of_histograms) {
     static histogram of;
     static const double ends[] = {-DBL_MAX, 0, DBL_MAX};
@@ -122,14 +125,14 @@ TEST(test_limits_of_histograms) {
     assert_true(of.numbers[NUM] == 3);
 }
 
-/* A number that is a limit is in the bucket above it. */
+/* A number equal to a limit belongs to the bucket above it. */
 TEST(test_edges_of_buckets) {
     static histogram of;
     const double numbers[] = {1e-12, nextafter(1e-12, 0), -1e-12, nextafter(-1e-12, -1), -nextafter(1e-12, 0)};
     ls_tensor *tensor = ls_from(LS_SHAPE(5), LS_F64, numbers);
     histogram_of(tensor, &of);
     ls_release(tensor);
-    assert_int_equal(of.count, 5); /* an empty one, and up to -1e-12, 0, 1e-12 and 1.1e-12 */
+    assert_int_equal(of.count, 5); /* an empty bucket, and buckets up to -1e-12, 0, 1e-12 and 1.1e-12 */
     const double buckets[] = {0, 1, 2, 1, 1};
     assert_memory_equal(of.buckets, buckets, sizeof buckets);
     assert_true(of.limits[1] == -1e-12 && of.limits[2] == 0 && of.limits[3] == 1e-12);
@@ -154,14 +157,14 @@ enum { MOST_BYTES = 1 << 16 };
 
 typedef struct picture {
     uint32_t width, height, channels;
-    uint8_t rows[MOST_BYTES]; /* each with its filter before it */
+    uint8_t rows[MOST_BYTES]; /* each row with its filter type */
 } picture;
 
 static uint32_t big_endian(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* Goes over one chunk of PNG. Returns where its contents begin. */
+/* Reads one chunk of a PNG file. Returns where its contents begin. */
 static const uint8_t *next_chunk(const uint8_t **at, const uint8_t *end, const char *type, size_t *size) {
     assert_true(end - *at >= 12);
     const uint8_t *chunk = *at;
@@ -209,7 +212,7 @@ static void expect_picture(const ls_tensor *tensor, uint32_t channels, uint32_t 
 }
 
 SCOPED_TEST(test_pictures_of_bytes) {
-    static const uint8_t gray[] = {0, 0, 1, 2, 0, 3, 4, 5}; /* each row with 0, its filter, first */
+    static const uint8_t gray[] = {0, 0, 1, 2, 0, 3, 4, 5}; /* each row begins with its filter type, 0 */
     static const uint8_t colors[] = {0, 0, 6, 12, 1, 7, 13, 2, 8, 14, 0, 3, 9, 15, 4, 10, 16, 5, 11, 17};
     static const uint8_t turned[] = {0, 0, 3, 0, 1, 4, 0, 2, 5};
     static const uint8_t opaque[] = {0, 0, 1, 2, 3};
@@ -232,7 +235,7 @@ TEST(test_pictures_of_numbers) {
     }
 }
 
-/* Larger than what a writer begins with, and of noise, which does not get smaller. */
+/* Larger than a writer's initial buffer, and random, so that compression does not shrink it. */
 SCOPED_TEST(test_large_pictures) {
     events_list list = {0};
     char path[PATH_ROOM];

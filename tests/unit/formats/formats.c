@@ -1,5 +1,5 @@
 /*
- * IDX, CSV and safetensors: round trips, files made elsewhere, wrong files, and random damage.
+ * IDX, CSV and safetensors: round trips, files from other programs, invalid files, and random damage.
  *
  * devices: cpu
  */
@@ -61,7 +61,7 @@ static void expect_idx_error(const char *path, ls_status status, const char *par
 TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_path("absent"), LS_ERR_IO, "cannot open");
     expect_idx_error(test_path("."), LS_ERR_IO, " is a folder");
-    expect_idx_error("/dev/zero", LS_ERR_IO, "/dev/zero is a device"); /* of which there is no end */
+    expect_idx_error("/dev/zero", LS_ERR_IO, "/dev/zero is a device"); /* which never ends */
     expect_idx_error(test_file("short", small_idx, 17), LS_ERR_FORMAT, "promises more");
     expect_idx_error(test_file("header", small_idx, 7), LS_ERR_FORMAT, "ends within its header");
     unsigned char wrong[sizeof small_idx];
@@ -80,7 +80,7 @@ TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "multiply to too much");
 }
 
-/* As many axes as a tensor can have are read, and no more. */
+/* Reads at most as many axes as a tensor can have. */
 TEST(test_idx_of_many_axes) {
     for (int axes = LS_MAX_DIMS; axes <= LS_MAX_DIMS + 1; axes++) {
         unsigned char bytes[4 + 4 * (LS_MAX_DIMS + 1) + 1] = {0, 0, 8, (unsigned char)axes};
@@ -227,7 +227,7 @@ TEST(test_csv_reads_text_as_classes) {
 /* Two files with the same class numbers. */
 TEST(test_csv_classes_of_another_file) {
     ls_csv_classes *colours = ls_csv_classes_read(csv("c\nred\nblue\n\ngreen\n\"\"\n"), "c", NULL);
-    assert_int_equal(ls_csv_classes_count(colours), 3); /* an empty field is no class */
+    assert_int_equal(ls_csv_classes_count(colours), 3); /* an empty field is not a class */
     const ls_csv_options options = {.text = (const ls_csv_text[]){{.column = "c", .classes = colours}},
                                     .text_count = 1};
     expect_numbers(ls_csv_read(csv("c\nred\ngreen\n"), &options), 2, 1, (const float[]){2, 1});
@@ -324,7 +324,7 @@ TEST(test_safetensors_reads_python_file) {
     ls_safetensors_free(file);
 }
 
-/* A file with this header and `data_size` zero bytes behind it. */
+/* Writes a file with this header, followed by `data_size` zero bytes. */
 static const char *safetensors_with(const char *header, size_t data_size) {
     unsigned char bytes[1024] = {(unsigned char)strlen(header)};
     memcpy(bytes + 8, header, strlen(header));
@@ -337,7 +337,7 @@ static void expect_safetensors_error(const char *header, size_t data_size, const
     expect_message(part);
 }
 
-/* A file with this header and this data. */
+/* Opens a file with this header and this data. */
 static ls_safetensors *safetensors_of(const char *header, const void *data, size_t size) {
     unsigned char bytes[1024] = {0};
     const size_t length = strlen(header);
@@ -360,7 +360,7 @@ static void expect_integers(const ls_tensor *tensor, ls_dtype dtype, int64_t fir
     }
 }
 
-/* Integers without a dtype are converted, and a tensor that none can hold is refused when it is asked for. */
+/* Integers without a dtype are converted. A tensor that no dtype can hold is refused when it is requested. */
 TEST(test_safetensors_converts_integers) {
     static const char header[] = "{\"i8\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[0,3]},"
                                  "\"f8\":{\"dtype\":\"F8_E4M3\",\"shape\":[5],\"data_offsets\":[3,8]},"
@@ -401,7 +401,7 @@ static void note_name(const char *name, void *user) {
     strncpy(user, name, 15);
 }
 
-/* A model takes integers as weights, and fails only if it needs a tensor that was refused. */
+/* A model accepts integers as weights, and fails only if it needs a refused tensor. */
 TEST(test_a_model_of_integers) {
     static const char header[] = "{\"weight\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
                                  "\"bias\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[2,4]},"
@@ -442,8 +442,7 @@ TEST(test_safetensors_refuses_bad_files) {
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
 }
 
-/* The first and the last character of each length in UTF-8, and of what surrogate pairs make; halves of pairs are none.
- */
+/* The first and the last character of each length in UTF-8, and of surrogate pairs. Unpaired surrogates are invalid. */
 TEST(test_safetensors_escapes) {
     static const char *const rows[][2] = {
         {"\\u0001", "\x01"},
@@ -483,7 +482,7 @@ TEST(test_safetensors_escapes) {
     }
 }
 
-/* In any order of the header; a tensor without elements overlaps nothing. */
+/* In any order of the header. A tensor without elements overlaps no other. */
 TEST(test_safetensors_of_empty_tensors) {
     const char header[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
                           "\"none\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[1,1]},"
@@ -500,7 +499,7 @@ TEST(test_safetensors_of_empty_tensors) {
     ls_safetensors_free(file);
 }
 
-/* The whole sentence. */
+/* Compares the whole message. */
 static void expect_unsaved(const char *path, const ls_named *tensors, int count, const char *why) {
     assert_int_equal(ls_safetensors_save(path, tensors, count, NULL), LS_ERR_ARGUMENT);
     assert_string_equal(strstr(ls_error_message(), ": ") + 2, why);
@@ -545,7 +544,7 @@ TEST(test_safetensors_leaves_the_old_file_when_it_fails) {
     ls_release(tensor);
 }
 
-/* A limit on the size of files stands in for a full disk. */
+/* A limit of the file size simulates a full disk. */
 TEST(test_full_disk_keeps_the_old_file) {
     ls_tensor *small = ls_ones(LS_SHAPE(2), LS_F32);
     ls_tensor *large = ls_ones(LS_SHAPE(100000), LS_F32);
@@ -585,7 +584,10 @@ static void read_safetensors(const char *path) {
     ls_safetensors_free(ls_safetensors_load(path));
 }
 
-/* Flips, cuts and repeats bytes of a good file; readers must say no or yes, never crash (sanitizer builds watch). */
+/*
+ * Flips, cuts and repeats bytes of a good file. Readers must accept or refuse it, but never crash (checked in sanitizer
+ * builds).
+ */
 static void fuzz(const unsigned char *good, size_t size, reader read) {
     enum { ROUNDS = 400, ROOM = 2048 };
     for (uint64_t round = 0; round < ROUNDS; round++) {

@@ -1,6 +1,6 @@
 /*
- * Damaged files against the readers of NumPy's arrays, of pictures and of data sets. The argument of the program, if
- * any, is the one test to run.
+ * Damaged files and the readers of NumPy's arrays, of pictures and of data sets. The argument of the program, if any,
+ * is the one test to run.
  *
  * devices: cpu
  */
@@ -28,7 +28,7 @@ static void round_npy(uint64_t number, void *argument) {
     const char *header = headers[number % 4];
     content text = {.size = strlen(header)}, c = {.size = 8};
     memcpy(text.bytes, header, text.size);
-    const bool whole = fuzz_below(4) != 0; /* the header alone, with its right length before it; else anything */
+    const bool whole = fuzz_below(4) != 0; /* only the header, with the right length before it; otherwise any bytes */
     if (whole) {
         content_damage(&text);
     }
@@ -60,7 +60,7 @@ TEST(test_npy) {
     tally_assert_both(&counts);
 }
 
-/* The place of the next mark of the archive's headers behind `at`; the size where there is none. */
+/* Returns the position of the next header mark of the archive after `at`, or the size if there is no more. */
 static size_t find_mark(const content *c, size_t at) {
     while (at + 4 <= c->size && memcmp(c->bytes + at, "PK", 2) != 0) {
         at++;
@@ -68,7 +68,7 @@ static size_t find_mark(const content *c, size_t at) {
     return at + 4 <= c->size ? at : c->size;
 }
 
-/* Numbers of the headers, or a checksum that fits damaged bytes, or anything. */
+/* Damages numbers of the headers, or bytes with a corrected checksum, or anything. */
 static void damage_archive(content *c) {
     static const uint32_t numbers[] = {0, 1, 2, 22, 46, 128, 0xffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
     if (fuzz_below(4) == 0) {
@@ -86,7 +86,7 @@ static void damage_archive(content *c) {
     }
 }
 
-/* An archive of one stored member whose bytes are damaged, with the checksum that they have. */
+/* Makes an archive of one stored member with damaged bytes and a valid checksum. */
 static void make_archive(content *c) {
     content array = {.size = 0};
     static const char head[] = "\x93NUMPY\1\0\x40\0{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \n";
@@ -122,7 +122,7 @@ static void round_npz(uint64_t number, void *argument) {
         content_read(&good[2], LS_FIXTURES "/numpy_64.npz");
     }
     content c = good[number % 3];
-    if (number % 6 == 2) { /* so that the record of 64 bits counts */
+    if (number % 6 == 2) { /* so that the 64-bit record is used */
         memset(c.bytes + c.size - 22 + 8, 0xff, 12);
     }
     if (number % 4 == 0) {
@@ -152,7 +152,7 @@ TEST(test_npz) {
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
 
-/* Makes the checksums of a PNG file's chunks right, as far as it has any, so that what is in them is looked at. */
+/* Corrects the checksums of a PNG file's chunks, if they exist, so that their contents are read. */
 static void mend_checksums(content *c) {
     for (size_t at = 8; at + 12 <= c->size;) {
         const size_t length = (size_t)c->bytes[at] << 24 | (size_t)c->bytes[at + 1] << 16 |
@@ -168,7 +168,7 @@ static void mend_checksums(content *c) {
     }
 }
 
-/* The rows of a PNG file, damaged before they are deflated again. */
+/* Damages the rows of a PNG file before they are compressed again. */
 static void damage_rows(content *c) {
     content rows = {.size = CONTENT_ROOM};
     uint8_t packed[CONTENT_ROOM];
@@ -237,7 +237,7 @@ TEST(test_image) {
 
 /* ---- data sets --------------------------------------------------------------------------------------------------- */
 
-/* All samples of a data set, if it is one, and what it is refused for, if it is none. */
+/* Reads all samples of a data set, or counts its refusal. */
 static void read_samples(ls_dataset *dataset, tally *counts) {
     if (dataset == NULL) {
         counts->refused++;
@@ -258,7 +258,7 @@ static void read_samples(ls_dataset *dataset, tally *counts) {
     ls_loader_free(loader);
 }
 
-/* A file of any bytes, and options that may not fit it. */
+/* A file of arbitrary bytes, and options that may not fit it. */
 static void round_tokens(uint64_t number, void *argument) {
     static const int widths[] = {0, 1, 2, 4, 4, 3, -1};
     content c = {.size = fuzz_below(200)};

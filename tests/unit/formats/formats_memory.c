@@ -1,7 +1,7 @@
 /*
- * Files that cost a reader more than they are worth: whatever a file says, reading it takes at most twice what it
- * promises and holds, and a constant. Counted is what goes through the allocator, at its highest, and, where no
- * sanitizer adds its own, how much the process grew.
+ * Files that aim to waste a reader's memory: reading takes at most twice the promised and present bytes, and a
+ * constant, for any contents. The test measures the maximum of allocated bytes and, without a sanitizer, the growth of
+ * the process.
  *
  * devices: cpu
  */
@@ -48,11 +48,11 @@ static void release(void *memory, void *user) {
 
 typedef ls_status (*reader)(const char *path);
 
-/* A file, what to read it with, and what must come of it. */
+/* A file, its reader, and the expected result. */
 typedef struct bomb {
     const char *path;
     reader read;
-    size_t worth; /* bytes that it promises and holds */
+    size_t worth; /* bytes that are both promised and present */
     ls_status status;
     const char *part; /* of the message */
 } bomb;
@@ -63,7 +63,7 @@ static size_t resident(void) {
     return (size_t)usage.ru_maxrss * KIB;
 }
 
-/* In a process of its own, whose highest memory is this reader's. */
+/* Runs in its own process, whose memory maximum is this reader's. */
 static const char *read_counted(int number, const void *what) {
     (void)number;
     const bomb *given = what;
@@ -151,7 +151,7 @@ static ls_status read_events(const char *path) {
 
 /* ---- making files ------------------------------------------------------------------------------------------------ */
 
-/* A gzipped file: the head, and `unit` again and again to `size` bytes. */
+/* Writes a gzipped file: the head, then `unit` repeated up to `size` bytes. */
 static const char *gzipped(const char *name, const void *head, size_t head_size, const char *unit, size_t unit_size,
                            size_t size) {
     const char *path = test_path(name);
@@ -171,7 +171,10 @@ static const char *gzipped(const char *name, const void *head, size_t head_size,
     return path;
 }
 
-/* A safetensors file: `open`, then `count` times `item` (which may hold one %zu) parted by commas, then `close`. */
+/*
+ * Writes a safetensors header: `open`, then `count` times `item` (may contain one %zu), separated by commas, then
+ * `close`.
+ */
 static const char *headed(const char *name, const char *open, const char *item, size_t count, const char *close,
                           size_t data_size) {
     char *bytes = NULL;
@@ -206,7 +209,7 @@ static const char *headed(const char *name, const char *open, const char *item, 
 TEST(test_idx_promises) {
     static const unsigned char six[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3};
     static const unsigned char many[] = {0, 0, 0x0E, 2, 0, 1, 0, 0, 0, 1, 0, 0}; /* 32 GiB */
-    static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0};          /* of a byte each, i32 in memory */
+    static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0};          /* one byte each, i32 in memory */
     expect((bomb){gzipped("zeros.gz", six, sizeof six, "\0", 1, 24 * MIB), read_idx, 6, LS_ERR_FORMAT, "less data"});
     expect((bomb){gzipped("many.gz", many, sizeof many, "\0", 1, KIB), read_idx, 0, LS_ERR_FORMAT, "more data"});
     expect((bomb){test_file("many", many, sizeof many), read_idx, 0, LS_ERR_FORMAT, "more data"});
@@ -220,7 +223,7 @@ TEST(test_npy_promises) {
     char head[90];
     static const struct {
         const char *text;
-        size_t size, worth; /* bytes of elements, and what reading them is worth */
+        size_t size, worth; /* bytes of elements, and the bytes that are promised and present */
         const char *part;
     } cases[] = {
         {NPY("|u1", "False", "6"), 24 * MIB, 6, "less data"},
@@ -236,7 +239,7 @@ TEST(test_npy_promises) {
     }
 }
 
-/* Of 8000 empty arrays; then the first member's bytes for all of them. */
+/* 8000 empty arrays; then the first member's bytes for all of them. */
 TEST(test_npz_of_many) {
     enum { MANY = 8000 };
     static ls_named tensors[MANY];
@@ -275,7 +278,7 @@ static size_t put_chunk(uint8_t *to, const char *name, const void *bytes, size_t
     return size + 12;
 }
 
-/* Gray of 8 bits, 2048 x 2048; before it 400 texts that would inflate to 4 MiB each. */
+/* 8-bit gray, 2048 x 2048, after 400 texts that would inflate to 4 MiB each. */
 TEST(test_pictures) {
     enum { SIDE = 2048, TEXTS = 400, ROWS = SIDE * (SIDE + 1) };
     static uint8_t file[8 * MIB], text[4 * MIB], rows[ROWS], packed[MIB];
@@ -300,7 +303,7 @@ TEST(test_pictures) {
     size += put_chunk(file + size, "IEND", "", 0);
     assert_true(size < sizeof file);
     expect((bomb){test_file("texts.png", file, size), read_image, SIDE * SIDE * 3 + size / 2, LS_OK, NULL});
-    file[16] = 64; /* times as wide: which the bytes cannot give */
+    file[16] = 64; /* much wider than the bytes can contain */
     expect((bomb){test_file("wide.png", file, size), read_image, size / 2, LS_ERR_FORMAT, NULL});
 }
 
@@ -317,7 +320,7 @@ TEST(test_csv_tables) {
     enum { ROWS = 3 * MIB / 4 };
     expect((bomb){gzipped("rows.csv.gz", "a,b\n", 4, "1,2\n", 4, 4 * (size_t)ROWS), read_csv, 2 * (size_t)ROWS * 4,
                   LS_OK, NULL});
-    /* One line: a number is a double while its line is read. */
+    /* One line: while a line is read, each number is a double. */
     expect((bomb){gzipped("columns.csv.gz", "a", 1, ",a", 2, 4 * MIB), read_csv, 4 * MIB + 2 * MIB * 8, LS_OK, NULL});
     expect((bomb){gzipped("both.csv.gz", "1", 1, ",1", 2, 4 * MIB - KIB), read_csv_of_one_line, 4 * MIB + 2 * MIB * 8,
                   LS_OK, NULL});
@@ -331,21 +334,21 @@ TEST(test_safetensors_are_not_inflated) {
                   0, LS_ERR_FORMAT, "it is gzipped"});
 }
 
-/* A megabyte that two thousand tensors lay claim to. */
+/* Two thousand tensors that claim the same megabyte. */
 TEST(test_safetensors_overlapping) {
     const char item[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1048576],\"data_offsets\":[0,1048576]}";
     const char *path = headed("overlap.safetensors", "{", item, 2000, "}", MIB);
     expect((bomb){path, read_safetensors, MIB + 2000 * KIB, LS_ERR_FORMAT, "overlap"});
 }
 
-/* Headers of 3 MiB. What a tensor takes beside its data is less than 1 KiB. */
+/* Headers of 3 MiB. A tensor takes less than 1 KiB besides its data. */
 TEST(test_safetensors_headers) {
     const char entry[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}";
     const size_t entries = 3 * MIB / (sizeof entry + 6);
     const struct {
         const char *open, *item, *close;
         size_t count, data_size, tensors;
-        const char *part; /* NULL: it is good */
+        const char *part; /* NULL: the file is valid */
     } cases[] = {
         {"[", "[]", "]", MIB, 0, 0, "not a JSON object"},
         {"{\"a\":[", "[]", "]}", MIB, 0, 0, "must be '{'"},
@@ -364,7 +367,7 @@ TEST(test_safetensors_headers) {
     }
 }
 
-/* Its length may be anything, and is of no use where the file ends before. */
+/* Any length is accepted in the header; it has no effect if the file is shorter. */
 TEST(test_safetensors_lengths) {
     const unsigned char length[8] = {0, 0, 0, 5};
     expect((bomb){test_file("length.safetensors", length, sizeof length), read_safetensors, 0, LS_ERR_FORMAT,
@@ -378,7 +381,7 @@ static void put_record(FILE *stream, uint8_t *room, const void *event, size_t si
     assert_int_equal(fwrite(room, 1, whole, stream), whole);
 }
 
-/* The largest record and no more, however many there are, and nothing for one that the file does not have. */
+/* Only the largest record takes memory, for any number of records. A record that the file lacks takes none. */
 TEST(test_event_files) {
     static const char scalar[] = "\x2a\x0a\x0a\x08\x0a\x01"
                                  "a\x15\0\0\x80\x3f";                      /* a summary, a value, its tag, its number */
@@ -396,7 +399,7 @@ TEST(test_event_files) {
     put_record(stream, room, scalar, sizeof scalar - 1);
     put_record(stream, room, event, sizeof event);
     assert_int_equal(fclose(stream), 0);
-    expect((bomb){path, read_events, 4 * MIB, LS_OK, NULL}); /* twice that, and a constant */
+    expect((bomb){path, read_events, 4 * MIB, LS_OK, NULL}); /* twice the size, and a constant */
     expect((bomb){test_file("cut.events", room, MIB), read_events, 0, LS_OK, NULL});
 }
 
@@ -411,10 +414,10 @@ static ls_status read_manifest(const char *path) {
     return status;
 }
 
-/* What repeats in the manifest, about 2 MiB of it, as its history, its files or else. */
+/* A part of the manifest that is repeated up to about 2 MiB: its history, its files or another. */
 typedef struct repeated {
     const char *before;
-    const char *what; /* a format of a number */
+    const char *what; /* a format for a number */
     const char *after;
     int count;
     ls_status status;
@@ -427,7 +430,7 @@ typedef struct repeated {
 #define MANIFEST_FILE "{\"name\":\"a\",\"bytes\":0,\"xxh3\":\"00000000000000000000000000000000\"}"
 #define EPOCH(values) "{\"train_steps\":0,\"validate_steps\":0,\"values\":{" values "}},"
 
-/* Values of one letter, as many as an epoch may have. */
+/* Writes an epoch with the largest number of values, with names of one letter. */
 static void put_epoch_of_many(FILE *stream) {
     fprintf(stream, "{\"train_steps\":0,\"validate_steps\":0,\"values\":{");
     for (int i = 0; i < LS_RESULT_LIMIT; i++) {
@@ -436,7 +439,7 @@ static void put_epoch_of_many(FILE *stream) {
     fprintf(stream, "}},");
 }
 
-/* With the checksum of all that. */
+/* Writes a manifest with its checksum. */
 static const char *manifest_of(const repeated *r, size_t *size) {
     char *text = NULL, checksum[LS_CHECKSUM_TEXT];
     FILE *stream = open_memstream(&text, size);
@@ -457,7 +460,7 @@ static const char *manifest_of(const repeated *r, size_t *size) {
     return path;
 }
 
-/* Numbers take more memory than their text: four times the file in all. */
+/* Numbers take more memory than their text: up to four times the file. */
 TEST(test_manifests) {
     static const char epochs[] = MANIFEST_HEAD ",\"history\":[", end_epochs[] = EPOCH("\"a\":1") "{}]}";
     static const char last_epoch[] =
@@ -483,7 +486,7 @@ TEST(test_manifests) {
     }
 }
 
-/* What was measured, and little more: an epoch with one metric of training and of validation. */
+/* An epoch with one metric of training and of validation takes little more than its values. */
 TEST(test_history_of_many_epochs) {
     enum { EPOCHS = 50000, MOST_BYTES = 200 };
     ls_history history = {.count = 0};
@@ -506,7 +509,7 @@ TEST(test_history_of_many_epochs) {
     ls_set_allocator(NULL);
 }
 
-/* Epochs whose names differ, and results that ls_trial_evaluate adds to the last one. */
+/* Epochs with different names, and results that ls_trial_evaluate adds to the last epoch. */
 TEST(test_history_of_other_names) {
     ls_history history = {.count = 0}, copy;
     static const char *const names[] = {"s", "loss", "", "los", "test_loss"};

@@ -1,5 +1,5 @@
 /*
- * NumPy's .npy and .npz: files of NumPy's own, round trips, and files that are wrong.
+ * NumPy's .npy and .npz: files from NumPy, round trips, and invalid files.
  *
  * devices: cpu shadow cuda
  */
@@ -14,8 +14,7 @@
 
 enum { ROOM = 4096 };
 
-/* ---- files of NumPy's: tests/fixtures/make_numpy.py ---------------------------------------------------------------
- */
+/* ---- files from NumPy: tests/fixtures/make_numpy.py -------------------------------------------------------------- */
 
 static void check_numbers(ls_tensor *tensor, ls_dtype dtype, ls_shape shape, double first, double step) {
     assert_non_null(tensor);
@@ -56,7 +55,7 @@ static void check_archive(const char *path) {
 TEST(test_reads_numpy_files) {
     check_archive(LS_FIXTURES "/numpy.npz");
     check_archive(LS_FIXTURES "/numpy_packed.npz");
-    check_archive(LS_FIXTURES "/numpy_64.npz");                        /* with the numbers of files of 4 GiB and more */
+    check_archive(LS_FIXTURES "/numpy_64.npz"); /* with the 64-bit numbers of files of 4 GiB and more */
     ls_tensor *tensor = ls_npy_read(LS_FIXTURES "/numpy_fortran.npy"); /* version 3.0, big-endian */
     check_numbers(tensor, LS_F64, LS_SHAPE(2, 3, 4), 0, 1);
     ls_release(tensor);
@@ -72,7 +71,7 @@ static size_t bytes_of(const char *path, unsigned char bytes[ROOM]) {
     return size;
 }
 
-/* What is stored of an array that NumPy wrote in the order and the bytes that we have too, is what we write. */
+/* If NumPy wrote an array in our order and byte order, we write the same bytes. */
 TEST(test_writes_what_numpy_writes) {
     static const char *const names[] = {"f4", "f8", "f2", "u1", "b1", "number", "none"};
     unsigned char theirs[ROOM], ours[ROOM];
@@ -120,7 +119,7 @@ TEST(test_round_trips) {
     ls_npz_free(file);
 }
 
-/* More than a part at a time, in the other order; and gzipped. */
+/* More than one read, in the other byte order; and gzipped. */
 TEST(test_reads_large_arrays) {
     enum { ROWS = 301, COLUMNS = 211 };
     static char bytes[128 + 8 * ROWS * COLUMNS];
@@ -184,7 +183,7 @@ TEST(test_saves_no_more_than_it_can) {
 
 /* ---- wrong .npy files -------------------------------------------------------------------------------------------- */
 
-/* A file of version 1.0 with this header and `size` zero bytes behind it. */
+/* Writes a file of version 1.0 with this header, followed by `size` zero bytes. */
 static const char *npy_with(const char *header, size_t size) {
     char bytes[ROOM] = "\x93NUMPY\1";
     const size_t length = strlen(header);
@@ -207,7 +206,7 @@ TEST(test_headers) {
     static const struct {
         const char *header;
         size_t size;
-        const char *part; /* NULL: it is good, of six zero bytes */
+        const char *part; /* NULL: the file is valid, with six zero bytes */
     } cases[] = {
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }  \n", 6, NULL},
         {"{\"shape\":(2,3),\"descr\":\"|u1\",\"fortran_order\":False}", 6, NULL},
@@ -309,7 +308,7 @@ TEST(test_integers) {
     }
 }
 
-/* An archive with an array that no tensor can hold gives the others. */
+/* An archive with an array that no tensor can hold returns the other arrays. */
 TEST(test_archive_with_complex_numbers) {
     unsigned char bytes[ROOM];
     ls_tensor *ones = ls_ones(LS_SHAPE(2), LS_F32);
@@ -328,7 +327,7 @@ TEST(test_archive_with_complex_numbers) {
     ls_release(ones);
 }
 
-/* What is not 0 is true. */
+/* Any value other than 0 is true. */
 TEST(test_bools) {
     char bytes[256] = "\x93NUMPY\1\0\x39\0{'descr': '|b1', 'fortran_order': False, 'shape': (3,) }";
     assert_int_equal(strlen(bytes + 10), 0x38);
@@ -341,7 +340,7 @@ TEST(test_bools) {
 
 /* ---- wrong .npz files -------------------------------------------------------------------------------------------- */
 
-/* The archive of two tensors with `count` bytes at `at` exchanged; places behind its end count from there. */
+/* Replaces `count` bytes at `at` of the archive of two tensors; negative offsets count from its end. */
 static void expect_damage(const char *fixture, ptrdiff_t at, const char *with, size_t count, const char *part) {
     unsigned char bytes[ROOM];
     const size_t size = bytes_of(fixture, bytes);
@@ -397,7 +396,10 @@ TEST(test_archives) {
     expect_damage(packed, 100, "xxxxxxxxxxxxxxxx", 16, "member f4.npy: ");
 }
 
-/* Python's zipfile leaves the end record as it is where its numbers fit. Here they do not. */
+/*
+ * Python's zipfile does not fill the 64-bit record if the numbers fit into the end record. In this file they do not
+ * fit.
+ */
 TEST(test_archives_of_64_bits) {
     static const char fixture[] = LS_FIXTURES "/numpy_64.npz";
     unsigned char bytes[ROOM];
@@ -439,7 +441,7 @@ TEST(test_no_archives) {
         assert_null(ls_npz_load(test_file("cut.npz", bytes, size - cut)));
         assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
     }
-    memcpy(bytes + size, "a comment", 9); /* whose length is not told: what is behind an archive is not one's own */
+    memcpy(bytes + size, "a comment", 9); /* a comment whose length is not stored: it does not belong to the archive */
     assert_null(ls_npz_load(test_file("long.npz", bytes, size + 9)));
     bytes[size - 2] = 9;
     ls_npz *file = ls_npz_load(test_file("comment.npz", bytes, size + 9));

@@ -1,6 +1,6 @@
 /*
- * What files are written through: names that nobody can foresee, beside the file that is to be, so that links and
- * whatever else others may have put there lead nowhere. And what is open meanwhile is open in no other program.
+ * How files are written: under names that cannot be predicted, in the folder of the new file, so that links and other
+ * entries of other users have no effect. Open files are not inherited by other programs.
  *
  * devices: cpu
  */
@@ -23,10 +23,10 @@
 
 /* ---- random names ------------------------------------------------------------------------------------------------ */
 
-static bool foreseen;       /* whether the names are those that somebody has guessed: */
-static uint64_t next_guess; /* the number of the next, and of those after it */
+static bool foreseen;       /* whether the attacker guesses the names: */
+static uint64_t next_guess; /* the number of the next name, and then of later names */
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 ssize_t getrandom(void *buffer, size_t length, unsigned flags) {
     if (foreseen && length == sizeof next_guess) {
         memcpy(buffer, &next_guess, length);
@@ -83,7 +83,7 @@ enum { WRITERS = sizeof writers / sizeof *writers };
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
-/* As another user where there may be one, in a folder like /tmp. */
+/* Acts as another user if possible, in a folder like /tmp. */
 static const char *plant(int number, const void *what) {
     (void)number;
     const char *const *names = what;
@@ -119,7 +119,7 @@ TEST(test_links_are_not_followed) {
         char beside[400];
         struct stat about;
         const char *path = test_path(writers[i].name);
-        snprintf(beside, sizeof beside, "%s.new-%ld", path, (long)getpid()); /* a name that one may guess */
+        snprintf(beside, sizeof beside, "%s.new-%ld", path, (long)getpid()); /* a predictable name */
         plant_link(victim, beside);
         plant_link(victim, path);
         assert_int_equal(writers[i].write(path), LS_OK);
@@ -131,7 +131,7 @@ TEST(test_links_are_not_followed) {
     assert_int_equal(test_files_count(), 1 + WRITERS); /* nothing else is left */
 }
 
-/* Where the name that was drawn is there already, whoever put it there, another one is drawn, and not for ever. */
+/* If the drawn name exists already, another is drawn, a limited number of times. */
 TEST(test_guessed_names_are_left_alone) {
     enum { GUESSES = 100 };
     char path[320], beside[GUESSES][360];
@@ -146,7 +146,7 @@ TEST(test_guessed_names_are_left_alone) {
     expect_message("File exists");
     assert_int_equal(access(path, F_OK), -1);
     next_guess = GUESSES - 1;
-    assert_int_equal(write_safetensors(path), LS_OK); /* the third is free */
+    assert_int_equal(write_safetensors(path), LS_OK); /* the third name is free */
     foreseen = false;
     assert_int_equal(next_guess, GUESSES + 2);
     expect_content(victim, "mine");
@@ -156,7 +156,7 @@ TEST(test_guessed_names_are_left_alone) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* Renaming would put a file where programs open a device or a pipe. */
+/* Renaming would replace a device or a pipe that programs open. */
 TEST(test_only_files_are_replaced) {
     struct stat about;
     const char *pipe = test_path("pipe");
@@ -196,7 +196,7 @@ static void *read_pipe(void *path) {
     return read ? path : NULL;
 }
 
-/* A descriptor of the file `path` that would stay open in what is executed; -1: there is none. */
+/* Returns a descriptor of the file `path` that an executed program would inherit, or -1. */
 static int inheritable(const char *path) {
     struct stat wanted, about;
     assert_int_equal(stat(path, &wanted), 0);
@@ -218,7 +218,7 @@ TEST(test_open_files_are_not_inherited) {
     snprintf(path, sizeof path, "%s", test_path("slow"));
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(pthread_create(&thread, NULL, read_pipe, path), 0);
-    const int end = open(path, O_WRONLY | O_CLOEXEC); /* returns once the reader has it open */
+    const int end = open(path, O_WRONLY | O_CLOEXEC); /* returns once the reader has opened it */
     assert_int_equal(inheritable(path), -1);
     assert_int_equal(write(end, idx, sizeof idx), sizeof idx);
     close(end);
@@ -227,7 +227,7 @@ TEST(test_open_files_are_not_inherited) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* One may make folders where one may not list them. */
+/* A process may have permission to make folders in a folder that it cannot list. */
 TEST(test_folders_in_one_that_cannot_be_read) {
     enum { NOBODY = 65534 };
     char parent[320];
@@ -238,7 +238,7 @@ TEST(test_folders_in_one_that_cannot_be_read) {
     *strrchr(parent, '/') = '\0';
     assert_int_equal(chmod(parent, 0711), 0);
     const bool is_root = geteuid() == 0;
-    if (is_root) { /* which may read everything */
+    if (is_root) { /* root may read everything */
         (void)setfsuid(NOBODY);
     }
     const ls_status status = ls_folder_make("test", test_path("unlisted/deep/er"));

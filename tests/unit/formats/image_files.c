@@ -1,5 +1,5 @@
 /*
- * Pictures: what Pillow reads from the same files, folders of classes, and files that are wrong.
+ * Pictures: comparison with Pillow for the same files, folders of classes, and invalid files.
  *
  * devices: cpu
  */
@@ -15,7 +15,7 @@
 #include "formats/image.h"
 #include "tests/support/files.h"
 
-/* What was built without them, or is where they are not, tells so; everything else is as it is with them. */
+/* Without the libraries, the functions say so, and all others work. These tests then end here. */
 static void need_libraries(void) {
     if (ls_libpng_open() == NULL || ls_libjpeg_open() == NULL) {
         assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
@@ -41,7 +41,7 @@ static int close_pictures(void **state) {
     return test_files_teardown(state);
 }
 
-/* Writes one of the pictures' files, without its last `cut` bytes, under another name. */
+/* Writes one of the picture files under another name, without its last `cut` bytes. */
 static const char *write_picture(const char *name, const char *as, size_t cut) {
     ls_tensor *bytes = ls_npz_find(pictures, name);
     assert_non_null(bytes);
@@ -52,7 +52,7 @@ static bool is_jpeg(const char *name) {
     return strstr(name, ".jpg") != NULL;
 }
 
-/* Of JPEG, libraries may round differently. */
+/* JPEG libraries may round differently. */
 static void compare(const char *name, const unsigned char *pixels, const ls_tensor *expected, int tolerance) {
     const unsigned char *right = ls_data_const(expected);
     for (int64_t i = 0; i < ls_numel(expected); i++) {
@@ -109,7 +109,7 @@ static void expect_none(ls_dataset *dataset, ls_status status, const char *part)
     }
 }
 
-/* A new folder in the test's; its path. */
+/* Makes a new folder in the test's folder, and returns its path. */
 static const char *make_folder(const char *name) {
     const char *path = test_path(name);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -124,7 +124,7 @@ TEST(test_folder_of_classes) {
     make_folder("classes/zebra");
     make_folder("classes/Ape");
     make_folder("classes/.hidden");
-    write_picture("color.png", "classes/readme.png", 0); /* is no class */
+    write_picture("color.png", "classes/readme.png", 0); /* not a class */
     write_picture("color.png", "classes/zebra/b.PNG", 0);
     expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT, "there is no picture (.png, .jpg, .jpeg) in");
     write_picture("full.jpg", "classes/Ape/10.jpeg", 0);
@@ -140,7 +140,7 @@ TEST(test_folder_of_classes) {
         assert_string_equal(ls_image_folder_class(dataset, 1), "zebra");
         assert_true(ls_image_folder_class(dataset, 2) == NULL && ls_image_folder_class(dataset, -1) == NULL);
         ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.no_shuffle = true, .threads = 4});
-        for (int i = 0; i < 4; i++) { /* which are decoded at a time */
+        for (int i = 0; i < 4; i++) { /* decoded in parallel */
             ls_batch batch;
             bool more;
             char key[64];
@@ -154,7 +154,7 @@ TEST(test_folder_of_classes) {
     assert_null(ls_image_folder_class(NULL, 0));
 }
 
-/* Every size that Pillow was asked for, to the bit. */
+/* Every size of the Pillow fixtures, bit by bit. */
 TEST(test_resizes_as_pillow_does) {
     need_libraries();
     char root[320];
@@ -220,7 +220,7 @@ TEST(test_folders_that_are_wrong) {
     ls_loader_free(loader);
 }
 
-/* ---- files that are wrong ---------------------------------------------------------------------------------------- */
+/* ---- invalid files ----------------------------------------------------------------------------------------------- */
 
 static void expect_read_error(const char *path, const char *part) {
     assert_null(ls_image_read(path, 0));
@@ -230,7 +230,7 @@ static void expect_read_error(const char *path, const char *part) {
     }
 }
 
-/* The file with bytes exchanged behind a mark in it, and, of PNG, the checksum of its header put right. */
+/* Replaces bytes after a mark in the file and, for PNG, corrects the checksum of its header. */
 static void expect_damage(const char *name, const char *mark, size_t size, size_t behind, const char *with,
                           size_t count, const char *part) {
     unsigned char bytes[4096];
@@ -250,7 +250,7 @@ static void put_word(unsigned char *to, size_t word) {
     }
 }
 
-/* A PNG file of `size` bytes that says it is so large, and has one chunk of zeros more. */
+/* Writes a PNG file of `size` bytes that promises a large picture, and has one more chunk of zeros. */
 static void expect_promise(size_t size, size_t height, size_t width, int depth, int kind, const char *part) {
     unsigned char bytes[4096] = "\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
     put_word(bytes + 16, width);
@@ -263,7 +263,7 @@ static void expect_promise(size_t size, size_t height, size_t width, int depth, 
     expect_read_error(test_file("promise", bytes, size), part);
 }
 
-/* What ends up before a marker is no part of the picture; many programs leave something there. */
+/* Bytes before a marker do not belong to the picture; many programs leave some there. */
 TEST(test_bytes_between_markers) {
     need_libraries();
     unsigned char bytes[4096];

@@ -1,5 +1,5 @@
 /*
- * Calls of modules with several inputs and outputs, what they are checked for, and access to children.
+ * Calls of modules with several inputs and outputs, their checks, and access to children.
  *
  * devices: cpu shadow cuda
  */
@@ -15,7 +15,7 @@ typedef struct cell_state {
     ls_tensor *weight;
 } cell_state;
 
-/* From x [n, 2] and what was hidden before, h [n, 2] or NULL: h' = x * weight + h, and h' * h'. */
+/* From x [n, 2] and the previous hidden state h [n, 2] or NULL: h' = x * weight + h, and h' * h'. */
 static ls_status cell_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count) {
     const cell_state *cell = ls_module_state(self);
@@ -60,13 +60,13 @@ SCOPED_TEST(test_several_inputs_and_outputs) {
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){row(1, 1), outputs[0]}, 2, outputs, 2), LS_OK);
     assert_row(outputs[0], 6, 9);
     assert_int_equal(ls_backward(ls_add(ls_sum(outputs[0]), ls_sum(outputs[1]))), LS_OK);
-    /* (1 + 2 h') (1 + x of the step before) */
+    /* (1 + 2 h') (1 + x of the previous step) */
     assert_memory_equal(elements(ls_grad(ls_module_find(cell, "weight"))), ((const float[]){13 * 2, 19 * 3}),
                         2 * sizeof(float));
     ls_module_free(cell);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 TEST(test_wrong_numbers_are_refused) {
     ls_module *cell = cell_new();
@@ -111,7 +111,7 @@ TEST(test_missing_and_foreign_inputs_are_refused) {
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){NULL, x}, 2, outputs, 2), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "Cell: input 0 is NULL");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
-    scope = ls_scope_begin(); /* what was to be the input has said why there is none */
+    scope = ls_scope_begin(); /* the operation that should have made the input has set the error */
     ls_tensor *none = ls_matmul(x, x);
     assert_null(none);
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){none, x}, 2, outputs, 2), LS_ERR_SHAPE);
@@ -125,7 +125,7 @@ TEST(test_missing_and_foreign_inputs_are_refused) {
     ls_module_free(cell);
 }
 
-/* What a forward function may do wrong: 0 nothing, 1 says so without a sentence, 2 gives NULL, 3 what it released. */
+/* The mistake of a forward function: 0 none, 1 fails without a message, 2 returns NULL, 3 returns a released tensor. */
 static int fault;
 
 static ls_status faulty_many(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -219,7 +219,7 @@ TEST(test_children) {
     assert_int_equal(ls_module_child_count(NULL), 0);
     ls_comm *comm = ls_init(NULL);
     assert_non_null(comm);
-    model = ls_data_parallel(model, comm, NULL); /* whose child has no name of its own */
+    model = ls_data_parallel(model, comm, NULL); /* its child has no name of its own */
     assert_string_equal(ls_module_child_name(model, 0), "");
     assert_ptr_equal(ls_module_find_child(model, "2.0"), ls_module_child(inner, 0));
     ls_module_free(model);

@@ -1,5 +1,5 @@
 /*
- * Hooks of modules: what they see and replace, their order, that they come and go, and how they fail.
+ * Hooks of modules: the values that they see and replace, their order, adding and removing them, and their failures.
  *
  * devices: cpu shadow cuda
  */
@@ -7,9 +7,12 @@
 
 #include <lockstep/nn.h>
 
-/* ---- hooks that note what they see ------------------------------------------------------------------------------- */
+/* ---- hooks that record calls ------------------------------------------------------------------------------------- */
 
-/* What happened, in order: "a" as hooks of that letter began a call, "A" as it ended, "'" as it came back. */
+/*
+ * The events, in order: "a" when hooks with this letter began a call, "A" when the call ended, "'" in the backward
+ * pass.
+ */
 static char events[64];
 
 static void note(const char *event) {
@@ -55,7 +58,7 @@ static int add_noting(ls_module *module, const char *letter) {
     return number;
 }
 
-/* One pass there and back. */
+/* One forward and backward pass. */
 static void step(ls_module *model) {
     events[0] = '\0';
     ls_scope *scope = ls_scope_begin();
@@ -90,7 +93,7 @@ TEST(test_hooks_are_called_in_order) {
     ls_module_free(model);
 }
 
-/* A layer that a Sequential would fuse gives the same with hooks. */
+/* A layer that a Sequential would fuse gives the same results with hooks. */
 TEST(test_hooks_change_no_bits) {
     ls_seed(3);
     ls_module *model = ls_sequential(ls_nn_linear(7, 5), ls_nn_relu());
@@ -144,7 +147,7 @@ TEST(test_inputs_and_outputs_are_replaced) {
     ls_tensor *given = x;
     ls_tensor *y = NULL;
     assert_int_equal(ls_forward_many(module, &given, 1, &y, 1), LS_OK);
-    assert_ptr_equal(given, x); /* the caller's array is as it was */
+    assert_ptr_equal(given, x); /* the caller's array is unchanged */
     assert_true(ls_item(y) == 36 + 6);
     assert_int_equal(ls_backward(y), LS_OK);
     assert_true(ls_item(ls_grad(x)) == 8 * 3 + 2);
@@ -157,7 +160,7 @@ TEST(test_inputs_and_outputs_are_replaced) {
 enum { SEEN = 2 };
 typedef struct seen {
     int calls;
-    double inputs[SEEN]; /* NAN-free: -1 where there is none */
+    double inputs[SEEN]; /* -1 if there is no gradient */
     double outputs[SEEN];
 } seen;
 
@@ -200,16 +203,16 @@ static ls_tensor *leaf(double value, bool wanted) {
 
 TEST(test_gradients_are_seen) {
     static const struct {
-        bool wanted[SEEN]; /* by the inputs */
-        bool used[SEEN];   /* of the outputs */
+        bool wanted[SEEN]; /* whether the inputs require gradients */
+        bool used[SEEN];   /* which outputs are used */
         int calls;
         double inputs[SEEN];
         double outputs[SEEN];
     } cases[] = {
-        /* a = 3, b = 5, two elements; the loss is 7 times the sum of those that are used */
+        /* a = 3, b = 5, two elements; the loss is 7 times the sum of the used outputs */
         {{true, true}, {true, true}, 1, {2 * 7 * (5 + 6), 2 * 7 * 3}, {14, 14}},
         {{true, true}, {false, true}, 1, {2 * 7 * 6, -1}, {-1, 14}},
-        {{false, true}, {true, true}, 1, {-1, 2 * 7 * 3}, {14, -1}}, /* a * a has no history then */
+        {{false, true}, {true, true}, 1, {-1, 2 * 7 * 3}, {14, -1}}, /* a * a has no history in this case */
         {{false, true}, {false, true}, 0, {0}, {0}},
         {{true, true}, {false, false}, 0, {0}, {0}},
     };
@@ -225,7 +228,7 @@ TEST(test_gradients_are_seen) {
         for (int k = 0; k < SEEN; k++) {
             loss = cases[i].used[k] ? ls_add(loss, ls_mul(ls_sum(outputs[k]), 7)) : loss;
         }
-        for (int pass = 1; pass <= 2; pass++) { /* the tape is walked twice */
+        for (int pass = 1; pass <= 2; pass++) { /* walks the tape twice */
             assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = pass == 1}), LS_OK);
             assert_int_equal(s.calls, pass * cases[i].calls);
             for (int k = 0; k < SEEN && s.calls > 0; k++) {
@@ -246,7 +249,7 @@ static ls_status fail_once(ls_tensor *x, void *user) {
     return now ? ls_error_set(LS_ERR_IO, "the first pass fails") : LS_OK;
 }
 
-/* A pass that fails between the outputs and the hook leaves nothing of it to the next. */
+/* A pass that fails between the outputs and the hook leaves nothing for the next pass. */
 TEST(test_gradients_of_a_failed_pass_are_forgotten) {
     seen s = {0};
     ls_module *module = pair_new(&s);
@@ -265,7 +268,7 @@ TEST(test_gradients_of_a_failed_pass_are_forgotten) {
     ls_module_free(module);
 }
 
-/* Data wants no gradient, the layer's parameters do: the hook is called all the same, once for each call. */
+/* The data requires no gradient, but the layer's parameters do: the hook is called, once per call. */
 TEST(test_backward_hooks_need_no_input_gradients) {
     ls_module *module = ls_nn_linear(3, 3);
     (void)add_noting(module, "a");
@@ -291,7 +294,7 @@ TEST(test_hooks_go_before_the_backward_pass) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *y = ls_forward(module, ls_ones(LS_SHAPE(1, 3), LS_F32));
         if (freed) {
-            ls_module_free(module); /* the call on the tape holds it */
+            ls_module_free(module); /* the call on the tape holds the module */
         } else {
             assert_int_equal(ls_module_remove_hooks(module, number), LS_OK);
         }
@@ -302,7 +305,7 @@ TEST(test_hooks_go_before_the_backward_pass) {
     }
 }
 
-/* ---- hooks that come and go as they run -------------------------------------------------------------------------- */
+/* ---- hooks that are added and removed during calls --------------------------------------------------------------- */
 
 static ls_status remove_both(ls_module_call *call, void *user) {
     const int *numbers = user;
@@ -310,7 +313,7 @@ static ls_status remove_both(ls_module_call *call, void *user) {
     for (int i = 0; i < 2; i++) {
         assert_int_equal(ls_module_remove_hooks(call->module, numbers[i]), LS_OK);
     }
-    (void)add_noting(call->module, "c"); /* from the next call on */
+    (void)add_noting(call->module, "c"); /* effective from the next call on */
     return LS_OK;
 }
 
@@ -425,7 +428,7 @@ TEST(test_failures_have_sentences) {
         assert_int_equal(strncmp(ls_error_message(), cases[i].text, strlen(cases[i].text)), 0);
         assert_int_equal(ls_error_status(), cases[i].status);
         assert_int_equal(ls_scope_end(scope), cases[i].status);
-        assert_null(strchr(events, '\'')); /* those behind the one that failed are not called */
+        assert_null(strchr(events, '\'')); /* hooks after the failed hook are not called */
         assert_int_equal(ls_module_remove_hooks(linear, number), LS_OK);
         step(model);
         assert_string_equal(events, "aAa'");

@@ -1,6 +1,6 @@
 /*
- * 300 small networks drawn at random have PyTorch's loss, gradients and statistics, from the same numbers: to 1e-9 in
- * f64, where their layers have it, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
+ * 300 small random networks have PyTorch's loss, gradients and statistics for the same numbers: to 1e-9 in f64, if
+ * their layers support it, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
  *
  * devices: cpu shadow cuda
  */
@@ -26,7 +26,7 @@ static ls_loss_reduction reduction_of(network_words *words) {
     return strcmp(text, "sum") == 0 ? LS_LOSS_SUM : LS_LOSS_NONE;
 }
 
-/* Cross entropy or, of log probabilities, without its first part. */
+/* Cross entropy or, for log probabilities, nll. */
 static ls_tensor *class_loss(network_words *words, ls_tensor *y, int number, bool from_logits) {
     const ls_dtype dtype = ls_dtype_of(y);
     const ls_shape shape = ls_shape_of(y);
@@ -74,7 +74,7 @@ static ls_tensor *bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reduc
     return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
 }
 
-/* NULL where the loss is not known. */
+/* Returns NULL if the loss is unknown. */
 static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     const ls_shape shape = ls_shape_of(y);
     const ls_loss_reduction reduction = reduction_of(words);
@@ -101,7 +101,7 @@ static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     return NULL;
 }
 
-/* By the network's last line, "loss NAME OPTIONS"; NULL where it is not known. */
+/* Makes the loss of the network's last line, "loss NAME OPTIONS". Returns NULL if it is unknown. */
 static ls_tensor *loss_of(const network *one, ls_tensor *y) {
     network_words words;
     if (!network_words_read(one->lines[one->line_count - 1] + strlen("loss "), &words)) {
@@ -121,7 +121,7 @@ static ls_tensor *loss_of(const network *one, ls_tensor *y) {
 
 /* ---- networks ---------------------------------------------------------------------------------------------------- */
 
-/* From "x SIZES" or "index SIZES of COUNT"; NULL for another line. */
+/* Makes the input of a line "x SIZES" or "index SIZES of COUNT". Returns NULL for other lines. */
 static ls_tensor *input_of(const network *one, ls_dtype dtype) {
     const char *at = strchr(one->lines[0], ' ');
     const bool index = strncmp(one->lines[0], "index ", 6) == 0;
@@ -159,7 +159,7 @@ static double element_of(const ls_tensor *tensor, const void *values, int64_t i)
     return ls_dtype_of(tensor) == LS_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-/* Whether tensor `index` of the network's, `is`, has PyTorch's products; prints where it has not. */
+/* Returns whether tensor `is`, number `index` of the network, has PyTorch's products; prints a difference. */
 static bool compare(const network *one, int index, const char *name, const ls_tensor *is, double largest,
                     double tolerance) {
     const network_tensor *right = &one->tensors[index];
@@ -186,7 +186,7 @@ static bool compare(const network *one, int index, const char *name, const ls_te
     return true;
 }
 
-/* Whether all that PyTorch has of it is this. */
+/* Compares all values that PyTorch provides for a tensor. */
 static bool compare_all(const network *one, const ls_tensor *x, const ls_module *model, double loss, double tolerance) {
     const int parameters = ls_module_parameter_count(model), buffers = ls_module_buffer_count(model);
     const int first = ls_grad(x) != NULL ? 1 : 0;
@@ -213,7 +213,7 @@ static bool compare_all(const network *one, const ls_tensor *x, const ls_module 
     return same;
 }
 
-/* Whether it has PyTorch's numbers; prints why not. */
+/* Returns whether the network has PyTorch's numbers; prints a difference. */
 static bool check_network(const network *one, ls_dtype dtype, double tolerance) {
     const char *failed = NULL;
     bool same = false;
@@ -267,7 +267,7 @@ TEST(test_networks_in_f32) {
     check_networks(LS_F32, 1e-4, NETWORKS);
 }
 
-/* Nothing that the test does not know is passed over. */
+/* Unknown lines fail the test. */
 TEST(test_unknown_lines_are_refused) {
     static const char *const unknown[] = {"linear in=2 out=3 sparse",
                                           "linear in=2 out=3 rank=2",

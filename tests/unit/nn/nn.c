@@ -1,5 +1,5 @@
 /*
- * Modules: names, modes, a user's own module, flat buffers, saving, initialisers, layers.
+ * Modules: names, modes, custom modules, flat buffers, saving, initialisers, layers.
  *
  * devices: cpu shadow cuda
  */
@@ -76,7 +76,7 @@ TEST(test_constructors_nest_over_errors) {
     assert_null(ls_sequential(ls_nn_relu(), ls_sequential(ls_nn_tanh(), ls_nn_linear(3, 0))));
     assert_int_equal(strncmp(ls_error_message(), "ls_nn_linear: 3 inputs and 0 outputs", 36), 0);
     assert_ptr_equal(strstr(ls_error_message(), "Sequential: "), strrchr(ls_error_message(), ';') + 2); /* once */
-    ls_module *nothing = NULL; /* which has nothing to do with what failed long ago */
+    ls_module *nothing = NULL; /* unrelated to an earlier failure */
     assert_null(ls_sequential(ls_nn_relu(), ls_nn_tanh(), nothing));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
     expect_message("; Sequential: what should become \"2\" is NULL");
@@ -138,12 +138,11 @@ TEST(test_flat_buffers_keep_values_and_handles) {
     assert_ptr_equal(weight->storage->whole, flats[0].parameters);
     const ls_storage *parameters = flats[0].parameters;
     assert_int_equal(ls_module_flatten(model, flats), 1);
-    assert_ptr_equal(flats[0].parameters, parameters); /* what lies flat stays where it is */
+    assert_ptr_equal(flats[0].parameters, parameters); /* parameters in the flat buffer stay in place */
     ls_module_free(model);
 }
 
-/* A lone parameter with its gradient lies in order, but its memory ends, or goes on with something else, where the
- * padding should be. */
+/* A lone parameter and its gradient are in order, but their memory ends, or is in use, where the padding belongs. */
 TEST(test_flat_buffers_are_padded) {
     static const ls_module_type type = {.name = "Scale", .state_size = sizeof(scale_state), .forward = scale_forward};
     for (int view = 0; view < 2; view++) {
@@ -256,7 +255,7 @@ TEST(test_initialisers) {
     ls_release(flat);
 }
 
-/* Every layer gives what its operation gives, and trains: its parameters receive gradients. */
+/* Every layer gives the result of its operation and trains: its parameters get gradients. */
 TEST(test_layers) {
     ls_seed(2);
     ls_module *layers[] = {
@@ -302,7 +301,7 @@ TEST(test_layers) {
 TEST(test_norm_options_are_checked) {
     static const struct {
         ls_batch_norm_options options;
-        const char *text; /* after the call */
+        const char *text; /* follows the call in the message */
     } cases[] = {
         {{.epsilon = -1e-5}, ": epsilon is -1e-05, must lie between 0 and inf"},
         {{.epsilon = NAN}, ": epsilon is "},
@@ -326,7 +325,7 @@ TEST(test_norm_options_are_checked) {
     ls_module_free(edge);
 }
 
-/* Zero means the default, LS_ZERO zero. */
+/* Zero selects the default, LS_ZERO means zero. */
 SCOPED_TEST(test_norm_options_may_be_zero) {
     ls_tensor *x = ls_from(LS_SHAPE(2, 1), LS_F64, (const double[]){1, 1 + 2e-3}); /* a variance of 1e-6 */
     ls_tensor *row = ls_reshape(x, LS_SHAPE(1, 2));
@@ -347,7 +346,7 @@ SCOPED_TEST(test_norm_options_may_be_zero) {
     }
 }
 
-/* The fused Linear and ReLU of Sequential is the two one after the other, forwards and backwards. */
+/* Sequential's fused Linear and ReLU equals the two in sequence, forward and backward. */
 TEST(test_sequential_fuses_without_changing_results) {
     ls_seed(4);
     ls_module *fused = ls_sequential(ls_nn_linear(6, 5), ls_nn_relu());
@@ -367,7 +366,7 @@ TEST(test_sequential_fuses_without_changing_results) {
     ls_module_free(fused);
 }
 
-/* Moved apart, they would be two parameters without a word. */
+/* If they were moved apart, they would silently become two parameters. */
 TEST(test_parameters_that_share_memory_are_refused) {
     for (int buffer = 0; buffer < 2; buffer++) {
         ls_module *model = ls_nn_linear(3, 3);
@@ -379,7 +378,7 @@ TEST(test_parameters_that_share_memory_are_refused) {
         expect_message("\"weight\" and \"twin\" share memory");
         ls_module_free(model);
     }
-    ls_module *model = ls_nn_linear(3, 3); /* one tensor under both names: one parameter */
+    ls_module *model = ls_nn_linear(3, 3); /* one tensor with both names: one parameter */
     assert_non_null(ls_module_add_parameter(model, "twin", ls_module_parameter(model, 0)));
     ls_optimizer *optimizer = ls_sgd(model, NULL);
     assert_non_null(optimizer);

@@ -1,5 +1,5 @@
 /*
- * RMSNorm, GroupNorm, InstanceNorm and Residual: values and gradients of PyTorch's formulas, names, refusals.
+ * RMSNorm, GroupNorm, InstanceNorm and Residual: values and gradients from PyTorch's formulas, names, refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -23,7 +23,7 @@ static int unload(void **state) {
     return 0;
 }
 
-/* The module's parameters become waves; `inputs` gets x and then them. */
+/* Initializes the module's parameters with waves. Stores x and then the parameters in `inputs`. */
 static int waves_of(ls_module *module, ls_tensor *x, ls_tensor **inputs) {
     assert_non_null(module);
     inputs[0] = x;
@@ -89,7 +89,7 @@ static ls_status keep_output(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-/* What a hook of `f` keeps of its output stays. */
+/* A hook of `f` can keep its output unchanged. */
 SCOPED_TEST(test_residual_with_a_hook) {
     ls_tensor *kept = NULL;
     ls_module *module = ls_nn_residual(ls_nn_relu());

@@ -1,7 +1,7 @@
 /*
- * Who holds tensors and modules: what modules take over, once or several times, in scopes and outside them, when they
- * fail too, and how files name what is shared. Run under the address sanitizer, with its search for leaks, this is the
- * whole check; otherwise modules that count their ends show that each ends once.
+ * Ownership of tensors and modules: modules take ownership once or several times, in scopes and outside, also when they
+ * fail; names of shared tensors in files. With the leak check of the address sanitizer, the test is complete.
+ * Otherwise, modules that count their destruction show that each is freed once.
  *
  * devices: cpu shadow cuda
  */
@@ -16,7 +16,7 @@
 #include "nn/module.h"
 #include "tests/support/files.h"
 
-static int ended; /* modules that count their end */
+static int ended; /* number of freed counting modules */
 
 typedef struct table_state {
     ls_tensor *weight;
@@ -33,7 +33,7 @@ static void module_ends(ls_module *self) {
     ended++;
 }
 
-/* x weight, or x weight^T: the two ways that an encoder and a decoder use one weight [3, 2]. */
+/* Computes x weight, or x weight^T: the two ways in which an encoder and a decoder use one weight [3, 2]. */
 static ls_module *table_new(ls_tensor *weight, bool transposed) {
     static const ls_module_type type = {
         .name = "Table", .state_size = sizeof(table_state), .forward = table_forward, .free_state = module_ends};
@@ -77,7 +77,7 @@ TEST(test_tied_weights_are_one_parameter) {
     assert_int_equal(ended, 3);
 }
 
-/* The gradient of a tied weight is the sum of those of two separate ones. */
+/* The gradient of a tied weight is the sum of the gradients of two separate weights. */
 TEST(test_gradients_of_tied_weights_add_up) {
     ls_module *tied = tied_model();
     ls_module *apart = ls_sequential(table_new(new_weight(), false), ls_nn_tanh(), table_new(new_weight(), true));
@@ -124,7 +124,7 @@ TEST(test_an_optimizer_steps_tied_weights_once) {
     ls_module_free(model);
 }
 
-/* Modules over one weight, that the user or a scope made, go in any order. */
+/* Modules that share a weight, owned by the user or by a scope, are freed in any order. */
 TEST(test_a_weight_of_two_models) {
     for (int run = 0; run < 4; run++) {
         ended = 0;
@@ -132,7 +132,7 @@ TEST(test_a_weight_of_two_models) {
         ls_tensor *weight = new_weight();
         ls_module *models[] = {table_new(weight, false), table_new(weight, true)};
         ls_module *third = table_new(ls_module_find(models[0], "weight"), false);
-        ls_release(weight); /* his no longer, or the scope's */
+        ls_release(weight); /* no longer owned by the caller, or owned by the scope */
         ls_module_free(models[run / 2]);
         assert_true(((const float *)elements(ls_module_find(models[1 - run / 2], "weight")))[2] == 2);
         if (scope != NULL) {
@@ -181,7 +181,7 @@ TEST(test_a_module_twice_in_one_model) {
     assert_int_equal(ls_module_parameter_count(model), 4);
     assert_string_equal(ls_module_parameter_name(model, 2), "3.weight");
     assert_ptr_equal(ls_module_find(model, "2.bias"), ls_module_find(model, "0.bias"));
-    ls_module_free(layer); /* his no longer: nothing happens */
+    ls_module_free(layer); /* no longer owned by the caller: no effect */
     ls_module_free(model);
     assert_int_equal(ended, 2);
 
@@ -235,7 +235,7 @@ TEST(test_modules_that_are_gone) {
     assert_null(ls_sgd(table, NULL));
     char text[16];
     assert_int_equal(ls_module_format(table, text, sizeof text), 5);
-    /* Of constructors that nest the inner one fails, and what it was given goes. */
+    /* In nested constructors, the inner one fails and frees its arguments. */
     table = table_new(new_weight(), false);
     assert_null(ls_sequential(table, ls_sequential(table, nothing), table));
 }
@@ -244,9 +244,9 @@ TEST(test_shared_parts_of_models_that_fail) {
     ls_module *nothing = NULL;
     ls_module *table = table_new(new_weight(), false);
     ended = 0;
-    assert_null(ls_sequential(nothing, table, table)); /* gone, once */
+    assert_null(ls_sequential(nothing, table, table)); /* freed once */
     assert_int_equal(ended, 1);
-    /* What goes with the inner one is needed by the outer one: the user retains it. */
+    /* The outer constructor needs an argument that the inner one frees: the user retains it. */
     table = ls_module_retain(table_new(new_weight(), false));
     ended = 0;
     assert_null(ls_sequential(table, ls_sequential(table, table, nothing), table));
@@ -302,7 +302,7 @@ TEST(test_a_module_is_not_below_itself) {
     assert_null(ls_module_finish(model));
 }
 
-/* Trained in one place, a buffer in another: it is a parameter, once. */
+/* A parameter in one module and a buffer in another: it is one parameter. */
 TEST(test_a_buffer_that_is_a_parameter_elsewhere) {
     static const ls_module_type type = {.name = "Table", .state_size = sizeof(table_state), .forward = table_forward};
     ls_tensor *weight = new_weight();
@@ -359,7 +359,7 @@ TEST(test_tied_weights_are_saved_once_under_both_names) {
     ls_module_free(tied);
 }
 
-/* What a model whose weights are not tied has saved, or another library that knows nothing of sharing. */
+/* A file saved by a model without tied weights, or by a library without sharing. */
 TEST(test_files_with_both_names) {
     const char *path = test_path("apart.safetensors");
     ls_module *apart = separate_model();
@@ -375,7 +375,7 @@ TEST(test_files_with_both_names) {
     expect_message("0.weight and 2.weight are one tensor in the model and differ there");
     assert_true(is_filled(tied, "0.weight", 5));
 
-    /* With one of the names only, whichever, and without metadata: enough for the tied model. */
+    /* With only one of the names, either one, and without metadata: enough for the tied model. */
     const ls_named second = {.name = "2.weight", .tensor = ls_module_find(apart, "2.weight")};
     assert_int_equal(ls_safetensors_save(path, &second, 1, NULL), LS_OK);
     assert_int_equal(ls_module_load(tied, path), LS_OK);
@@ -406,7 +406,7 @@ TEST(test_tensors_of_a_file_become_parameters) {
     assert_int_equal(ls_module_save(model, path, NULL), LS_OK);
     ls_module_free(model);
     ls_safetensors *file = ls_safetensors_load(path);
-    ls_release(ls_safetensors_find(file, "weight")); /* lent: nothing happens */
+    ls_release(ls_safetensors_find(file, "weight")); /* borrowed: no effect */
     model = table_new(ls_safetensors_find(file, "weight"), false);
     ls_safetensors_free(file);
     assert_true(((const float *)elements(ls_module_find(model, "weight")))[2] == 2);

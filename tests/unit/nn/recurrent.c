@@ -1,6 +1,6 @@
 /*
- * Recurrent layers: values and gradients of PyTorch, its weights, sequences of several lengths against each alone, the
- * order of axes, dtypes, dropout between layers, nothing at all, refusals.
+ * Recurrent layers: values and gradients from PyTorch, its weights, sequences of several lengths compared with each
+ * alone, the order of axes, dtypes, dropout between layers, empty inputs, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -30,7 +30,7 @@ static ls_module *make(const struct kind *kind, ls_recurrent_options options) {
     return module;
 }
 
-/* Parameters as make_recurrent.py has them. */
+/* Initializes parameters as in make_recurrent.py. */
 static void put_waves(ls_module *module) {
     const bool before = ls_no_grad(true);
     for (int i = 0; i < ls_module_parameter_count(module); i++) {
@@ -41,7 +41,7 @@ static void put_waves(ls_module *module) {
     (void)ls_no_grad(before);
 }
 
-/* All that a call gives: y, h and, of the LSTM, c. */
+/* Stores all results of a call: y, h and, for the LSTM, c. */
 static void call(ls_module *module, const struct kind *kind, ls_tensor *x, ls_tensor *const *states, ls_tensor *lengths,
                  ls_tensor **outputs) {
     ls_tensor *inputs[4] = {x};
@@ -75,7 +75,7 @@ static void expect_near(const char *what, ls_tensor *a, ls_tensor *b, double mos
 
 /* ---- PyTorch ----------------------------------------------------------------------------------------------------- */
 
-/* In double precision against PyTorch; then f32 and bf16 against that. */
+/* Compares double precision with PyTorch, then f32 and bf16 with double precision. */
 static void check_fixture(const fixture *pytorch, const struct kind *kind, const char *variant, int count,
                           ls_recurrent_options options, const int64_t *lengths) {
     char name[64];
@@ -142,7 +142,7 @@ TEST(test_loads_weights_of_pytorch) {
     ls_module_free(own);
 }
 
-/* Uniform in +-1/sqrt(hidden), all of them. */
+/* All are uniform in +-1/sqrt(hidden). */
 TEST(test_starts_as_pytorch) {
     ls_seed(3);
     ls_module *module = ls_nn_gru(30, 64, &(ls_recurrent_options){.layers = 2});
@@ -159,7 +159,7 @@ TEST(test_starts_as_pytorch) {
 
 /* ---- lengths, axes ----------------------------------------------------------------------------------------------- */
 
-/* Sequences of several lengths, one of none, are each what it is alone, whatever lies behind its end. */
+/* Sequences of several lengths, one of them empty, give the same as each alone, whatever follows their end. */
 static void test_lengths(void **state) {
     (void)state;
     const int64_t lengths[] = {4, 0, 2};
@@ -219,7 +219,7 @@ TEST(test_time_first) {
     }
 }
 
-/* Half of a sequence at a time, by the states that the first half ends with. */
+/* A sequence in two halves, with the final states of the first half. */
 static void test_states_go_on(void **state) {
     (void)state;
     for (int k = 0; k < KINDS; k++) {
@@ -239,9 +239,9 @@ static void test_states_go_on(void **state) {
     }
 }
 
-/* ---- dropout, nothing -------------------------------------------------------------------------------------------- */
+/* ---- dropout, empty inputs --------------------------------------------------------------------------------------- */
 
-/* Between layers only, and in training only. */
+/* Only between layers, and only in training. */
 SCOPED_TEST(test_dropout) {
     ls_module *module = make(&kinds[2], (ls_recurrent_options){.dtype = LS_F64, .layers = 2, .dropout = 1});
     ls_module *plain = make(&kinds[2], (ls_recurrent_options){.dtype = LS_F64, .layers = 2});
@@ -254,9 +254,9 @@ SCOPED_TEST(test_dropout) {
     call(plain, &kinds[2], x, NULL, NULL, kept);
     assert_true(ls_equal(ls_narrow(outputs[1], 1, 0, 1), ls_narrow(kept[1], 1, 0, 1)));
     assert_false(ls_equal(outputs[0], kept[0]));
-    ls_tensor *other = ls_forward(module, ls_mul(x, 0.5)); /* the second layer sees none of x */
+    ls_tensor *other = ls_forward(module, ls_mul(x, 0.5)); /* the second layer gets nothing from x */
     assert_true(ls_equal(outputs[0], other));
-    ls_tensor *training = ls_forward(one, x); /* behind the last layer there is none */
+    ls_tensor *training = ls_forward(one, x); /* no dropout after the last layer */
     ls_module_train(one, false);
     assert_true(ls_equal(ls_forward(one, x), training));
     ls_module_train(module, false);
@@ -289,7 +289,7 @@ TEST(test_nothing) {
     }
 }
 
-/* As of ls_relu: where a network has NaN its gradients do not become 0 and hide it. */
+/* As in ls_relu: after NaN, gradients do not become 0, which would hide it. */
 TEST(test_relu_of_nan) {
     for (int k = 0; k < 2; k++) {
         ls_scope *scope = ls_scope_begin();

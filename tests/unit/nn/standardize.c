@@ -1,5 +1,5 @@
 /*
- * A module that standardizes its inputs: fitted from a data set, saved with the model, and the same in another program.
+ * A module that standardizes its inputs: fitted to a data set, saved with the model, and equal in another program.
  *
  * devices: cpu shadow cuda
  */
@@ -16,7 +16,7 @@
 
 enum { ROWS = 700 };
 
-/* A column of large numbers, one of small ones, a constant one, and the target. */
+/* A column of large numbers, a column of small numbers, a constant column, and the target. */
 static const char *write_table(void) {
     static char text[64 * ROWS];
     int length = snprintf(text, sizeof text, "price,share,unit,sold\n");
@@ -39,7 +39,7 @@ static ls_module *model_new(void) {
     return model;
 }
 
-/* All rows of the table, in one batch. */
+/* Returns all rows of the table, in one batch. */
 static ls_tensor *all_rows(void) {
     ls_loader *loader = ls_loader_new(table(), &(ls_loader_options){.batch_size = ROWS});
     ls_batch batch = {0};
@@ -74,7 +74,7 @@ TEST(test_columns_of_a_table) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Pixels of u8, per channel, and numbers far from 0, whose squares would lose them. */
+/* u8 pixels, per channel, and numbers far from 0, which would lose precision in squares. */
 SCOPED_TEST(test_channels_of_images) {
     enum { COUNT = 20, PIXELS = 6 };
     uint8_t pixels[COUNT * 2 * PIXELS];

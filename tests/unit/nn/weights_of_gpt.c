@@ -1,6 +1,6 @@
 /*
- * PyTorch's weights of the model of examples/gpt.c: they load under its names, and the model computes what PyTorch's
- * does. Files and script: tests/fixtures/make_examples.py.
+ * PyTorch's weights for the model of examples/gpt.c: they load by its names, and the results are PyTorch's. Files and
+ * script: tests/fixtures/make_examples.py.
  *
  * devices: cpu
  */

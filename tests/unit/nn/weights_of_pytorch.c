@@ -1,7 +1,7 @@
 /*
- * Weights of PyTorch models with batch and layer normalisation, and with convolutions: they load as they are, and the
- * model computes what PyTorch's does, in both modes, there and back. Files and scripts: tests/fixtures/make_norms.py
- * and make_cnn.py.
+ * Weights of PyTorch models with batch and layer normalisation, and with convolutions: they load unchanged, and the
+ * results are PyTorch's, in both modes, forward and backward. Files and scripts: tests/fixtures/make_norms.py and
+ * make_cnn.py.
  *
  * devices: cpu shadow cuda
  */
@@ -48,7 +48,7 @@ static void assert_close(const ls_safetensors *values, const char *prefix, const
     }
 }
 
-/* Takes the model over. */
+/* Takes ownership of the model. */
 static void check_model(ls_module *model, const char *file, const char *values_file, int parameters, int buffers) {
     ls_safetensors *values = ls_safetensors_load(values_file);
     assert_non_null(values);
@@ -83,7 +83,7 @@ TEST(test_the_convolutional_model_computes_what_pytorch_does) {
                 LS_FIXTURES "/pytorch_cnn_values.safetensors", 11, 4);
 }
 
-/* ---- names that one side has not --------------------------------------------------------------------------------- */
+/* ---- names that one side lacks ----------------------------------------------------------------------------------- */
 
 static char told[256];
 
@@ -127,7 +127,10 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     snprintf(logged + length, sizeof logged - length, "%s\n", line);
 }
 
-/* A layer of another size keeps its values, and the program and the log name it; the layers before it are loaded. */
+/*
+ * A layer of another size keeps its values, and the program's list and the log name it; the layers before it are
+ * loaded.
+ */
 TEST(test_mismatched_shapes_are_skipped) {
     ls_module *source = ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(3, 5));
     ls_module *other = ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(3, 2));
@@ -159,12 +162,12 @@ TEST(test_mismatched_shapes_are_skipped) {
 }
 
 TEST(test_missing_and_extra_names) {
-    /* The model's first layer, a further name of the same size, and one that the file has not. */
+    /* The model's first layer, another name of the same size, and a name that the file lacks. */
     ls_module *part = ls_sequential(ls_nn_linear(6, 8), ls_nn_relu(), ls_nn_linear(2, 2));
     ls_tensor *before = ls_clone(ls_module_find(part, "2.weight"));
     const char *all = "-2.weight -2.bias +1.bias +1.running_mean +1.running_var +1.weight +3.weight +4.running_mean "
                       "+4.running_var +5.bias +5.weight +7.bias +7.weight ";
-    /* Beside no BatchNorm of the model the counters are names like others. */
+    /* Without a matching BatchNorm in the model, counters are ordinary names. */
     const char *counters = "+1.num_batches_tracked +4.num_batches_tracked ";
     char want[256];
     snprintf(want, sizeof want, "-2.weight -2.bias %s%s", counters, all + strlen("-2.weight -2.bias "));
@@ -185,14 +188,14 @@ TEST(test_missing_and_extra_names) {
     assert_string_equal(told, "");
     assert_true(ls_equal(ls_module_find(part, "0.weight"), ls_module_find(model, "0.weight")));
     ls_module_free(part);
-    part = ls_sequential(ls_nn_linear(6, 7)); /* what is there must fit all the same */
+    part = ls_sequential(ls_nn_linear(6, 7)); /* existing tensors must still fit */
     assert_int_equal(load(part, weights, true, true), LS_ERR_SHAPE);
     ls_module_free(part);
     ls_module_free(model);
     ls_release(before);
 }
 
-/* What only looks like a counter of batches is not passed over. */
+/* Names that only resemble a counter of batches are not skipped. */
 TEST(test_counters_are_known_by_what_they_are) {
     ls_module *norm = ls_nn_batch_norm_1d(2, NULL);
     ls_tensor *counter = ls_zeros(LS_SCALAR, LS_I64);

@@ -1,6 +1,6 @@
 /*
- * Blocks of Transformers with weights of PyTorch and GPT-2: both norm orders, all activations, all masks, and
- * gradients. Files and script: tests/fixtures/make_transformer.py.
+ * Transformer blocks with weights from PyTorch and GPT-2: both norm orders, all activations, all masks, and gradients.
+ * Files and script: tests/fixtures/make_transformer.py.
  *
  * devices: cpu shadow cuda
  */
@@ -67,7 +67,7 @@ TEST(test_encoder_layers_compute_what_pytorch_does) {
         }
         ls_module_free(block);
     }
-    /* PyTorch's defaults are ours. */
+    /* PyTorch's defaults are the same. */
     ls_module *block = ls_nn_transformer_block(WIDTH, HEADS, &(ls_transformer_options){.hidden = HIDDEN});
     assert_int_equal(ls_module_load(block, LS_FIXTURES "/pytorch_encoder_layer.safetensors"), LS_OK);
     check_masks(block, values, "post.relu", "floats");

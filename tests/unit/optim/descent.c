@@ -1,6 +1,6 @@
 /*
- * Optimizers that evaluate the loss themselves: conjugate gradients on problems whose lowest point is known, what all
- * of them do about losses that are not finite, closures that fail, and parameters that they cannot work on.
+ * Optimizers that evaluate the loss themselves: conjugate gradients on problems with known minima, and for all of them,
+ * losses that are not finite, closures that fail, and parameters that they refuse.
  *
  * devices: cpu shadow cuda
  */
@@ -56,7 +56,7 @@ static double at(const problem *self, int64_t i) {
     return ls_at(self->p, &i);
 }
 
-/* Curvatures 1, 10 and 100; lowest at 1, 2, 3. */
+/* Curvatures 1, 10 and 100; minimum at 1, 2, 3. */
 static ls_tensor *bowl(ls_tensor *p) {
     const double curvature[] = {1, 10, 100}, lowest[] = {1, 2, 3};
     ls_tensor *away = ls_sub(p, ls_to(ls_from(LS_SHAPE(3), LS_F64, lowest), ls_dtype_of(p)));
@@ -68,7 +68,7 @@ static ls_tensor *rosenbrock(ls_tensor *p) {
     return ls_add(ls_mul(ls_square(ls_sub(y, ls_square(x))), 100), ls_square(ls_sub(x, 1)));
 }
 
-/* x - log(x), infinite at 0 and NaN below; lowest at 1. */
+/* x - log(x), infinite at 0 and NaN below; minimum at 1. */
 static ls_tensor *barrier(ls_tensor *p) {
     return ls_sum(ls_sub(p, ls_log(p)));
 }
@@ -146,7 +146,7 @@ TEST(test_fixed_steps_into_what_is_not_finite_are_an_error) {
     problem_free(self, optimizer);
 }
 
-/* The root of 0 has a gradient that is not finite. */
+/* The gradient of the root at 0 is not finite. */
 static ls_tensor *root(ls_tensor *p) {
     return ls_sum(ls_sqrt(p));
 }
@@ -168,7 +168,7 @@ TEST(test_a_closure_that_fails_ends_the_step) {
     self->fail_at = 2;
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_ERR_STOPPED);
     assert_string_equal(ls_error_message(), "evaluation 2 is not to be");
-    assert_true(at(self, 0) == -1.2 && at(self, 1) == 1); /* where the search began */
+    assert_true(at(self, 0) == -1.2 && at(self, 1) == 1); /* the start of the search */
     assert_int_equal(ls_optimizer_last_step(optimizer).reason, LS_STOP_FAILED);
     assert_int_equal(ls_optimizer_last_step(optimizer).evaluations, 2);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
@@ -187,7 +187,7 @@ TEST(test_what_goes_wrong_in_a_closure_is_told) {
     assert_int_equal(ls_optimizer_step_closure(optimizer, NULL, self, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ls_optimizer_step_closure(NULL, evaluate, self, NULL), LS_ERR_ARGUMENT);
     const bool recording_off = ls_no_grad(true);
-    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK); /* it records all the same */
+    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK); /* it still records */
     assert_true(ls_no_grad(recording_off));
     problem_free(self, optimizer);
 }
@@ -200,7 +200,7 @@ TEST(test_other_optimizers_take_closures_too) {
         assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, &loss), LS_OK);
     }
     assert_int_equal(self->evaluations, 2);
-    assert_true(fabs(at(self, 2) - 3 * (1 - 0.8 * 0.8)) < 1e-12); /* the second gradient alone, not the sum of both */
+    assert_true(fabs(at(self, 2) - 3 * (1 - 0.8 * 0.8)) < 1e-12); /* only the second gradient, not the sum of both */
     assert_true(loss < 1 + 40 + 900);
     problem_free(self, optimizer);
 }

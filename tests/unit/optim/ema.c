@@ -1,5 +1,5 @@
 /*
- * Averages of a model's parameters: the formula, swapping, what they remember, and wrong input.
+ * Averages of a model's parameters: the formula, swapping, their state, and wrong arguments.
  *
  * devices: cpu shadow cuda
  */
@@ -28,7 +28,7 @@ static ls_module *make_model(ls_dtype dtype) {
     return model;
 }
 
-/* Number `at` of parameter `index` after so many steps. */
+/* Element `at` of parameter `index` after this number of steps. */
 static double number(int step, int index, int64_t at) {
     return sin(step + 0.3 * index + 0.7 * (double)at);
 }
@@ -80,7 +80,7 @@ TEST(test_formula) {
         ls_module *model = make_model(dtype);
         const uint64_t before = ls_module_hash(model);
         ls_ema *averages = ls_ema_new(model, decay);
-        assert_int_equal(ls_ema_swap(averages), LS_OK); /* as long as there is no update, they are the model's */
+        assert_int_equal(ls_ema_swap(averages), LS_OK); /* before the first update, they equal the model's parameters */
         assert_true(ls_module_hash(model) == before);
         assert_int_equal(ls_ema_swap(averages), LS_OK);
         run(model, averages, 0, STEPS);
@@ -104,13 +104,13 @@ TEST(test_mean) {
     assert_int_equal(ls_ema_put(averages), LS_OK);
     check_parameters("the mean", model, mean, STEPS, 1e-14);
     set_parameters(model, 9);
-    assert_int_equal(ls_ema_put(averages), LS_OK); /* they are still there */
+    assert_int_equal(ls_ema_put(averages), LS_OK); /* they still exist */
     check_parameters("the mean again", model, mean, STEPS, 1e-14);
     ls_ema_free(averages);
     ls_module_free(model);
 }
 
-/* Statistics are averaged, and halves, in f32; counters are copied. */
+/* Statistics and 16-bit floats are averaged in f32; counters are copied. */
 TEST(test_buffers) {
     static const ls_module_type type = {.name = "Buffers", .forward = pass_through};
     ls_module *model = ls_module_new(&type);
@@ -131,7 +131,7 @@ TEST(test_buffers) {
     const ls_named *tensors = NULL;
     int count = 0;
     assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
-    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* of buffers any numbers */
+    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* buffers may have any numbers */
     assert_int_equal(ls_ema_put(averages), LS_OK);
     assert_true(ls_at(mask, (int64_t[]){1}) == -(double)INFINITY);
     assert_true(ls_at(statistic, (int64_t[]){1}) == 4);
@@ -142,7 +142,7 @@ TEST(test_buffers) {
     ls_module_free(model);
 }
 
-/* A gradient that needs the parameters as they were is refused after a swap. */
+/* After a swap, a gradient that needs the earlier parameters is refused. */
 TEST(test_swap_is_a_change) {
     ls_module *model = make_model(LS_F32);
     ls_ema *averages = ls_ema_new(model, decay);

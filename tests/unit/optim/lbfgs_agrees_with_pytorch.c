@@ -1,6 +1,6 @@
 /*
- * L-BFGS from the same starts on the same problems as tests/fixtures/make_lbfgs.py: every evaluation of every step is
- * where PyTorch's is.
+ * L-BFGS with the starts and problems of tests/fixtures/make_lbfgs.py: every evaluation in every step is at PyTorch's
+ * point.
  *
  * devices: cpu shadow cuda
  */

@@ -1,6 +1,6 @@
 /*
- * Optimizers against formulas written one number at a time, over parameters of several sizes and both dtypes, some of
- * which miss gradients now and then.
+ * Optimizers compared with scalar formulas, over parameters of several sizes and both dtypes, some of which sometimes
+ * have no gradient.
  *
  * devices: cpu shadow cuda
  */
@@ -8,15 +8,15 @@
 
 enum { STEPS = 20 };
 
-/* ---- optimizers, one number at a time ---------------------------------------------------------------------------- */
+/* ---- scalar optimizers ------------------------------------------------------------------------------------------- */
 
-/* A number with what an optimizer remembers of it. */
+/* A number with its optimizer state. */
 typedef struct number {
     double p, first, second, third;
-    int t; /* steps taken, the present one included */
+    int t; /* number of steps, including the current step */
 } number;
 
-/* A kind of optimizer: how to make one and the reference for one step of one number. */
+/* A kind of optimizer: its constructor, and the reference for one step of one number. */
 typedef struct kind {
     const char *name;
     ls_optimizer *(*make)(ls_module *model, const void *options);
@@ -104,7 +104,7 @@ static const kind adagrad = {"adagrad", make_adagrad, start_adagrad, step_adagra
 
 /* ---- training against the reference ------------------------------------------------------------------------------ */
 
-/* Parameter 1, in the middle of the flat buffer, misses every third step; 3 begins late; 4 has never a gradient. */
+/* Parameter 1, in the middle of the flat buffer, misses every third step; 3 begins late; 4 never has a gradient. */
 static bool has_gradient(int index, int step) {
     return index == 1 ? step % 3 != 1 : index == 3 ? step >= 4 : index != 4;
 }
@@ -174,7 +174,7 @@ TEST(test_adam) {
     options.amsgrad = true;
     check_both_dtypes(&adam, &options);
     check_both_dtypes(&adamw, &options);
-    /* LS_ZERO selects no default, and the formulas of this file compute with it as with 0 */
+    /* LS_ZERO selects no default, and the formulas in this file treat it as 0 */
     const ls_adam_options zero = {.learning_rate = 0.02, .beta1 = LS_ZERO, .beta2 = 0.95, .epsilon = LS_ZERO};
     check_both_dtypes(&adam, &zero);
     check_both_dtypes(
@@ -205,7 +205,7 @@ TEST(test_adagrad) {
     check_both_dtypes(&adagrad, &options);
 }
 
-/* What the headers promise for options left zero. */
+/* The documented defaults of options that are zero. */
 TEST(test_defaults) {
     ls_module *model = make_model(LS_F64);
     static const struct {

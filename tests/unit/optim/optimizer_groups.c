@@ -1,5 +1,5 @@
 /*
- * Groups of parameters, clipping of gradients, and what optimizers refuse.
+ * Groups of parameters, clipping of gradients, and refusals of optimizers.
  *
  * devices: cpu shadow cuda
  */
@@ -7,7 +7,7 @@
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Steps once and returns by how much number 0 of the parameter fell. */
+/* Steps once, and returns the decrease of element 0 of the parameter. */
 static double fall(ls_optimizer *optimizer, ls_tensor *parameter, int index) {
     const double before = numbers_get(parameter, 0);
     ls_optimizer_zero_grad(optimizer);
@@ -56,7 +56,7 @@ TEST(test_groups_differ) {
     ls_module_free(model);
 }
 
-/* Of ls_muon: matrices have one group, the others another, and who asks for it has matrices in AdamW's. */
+/* ls_muon's groups: one for matrices, one for other parameters. On request, matrices also belong to AdamW's group. */
 TEST(test_groups_of_muon) {
     ls_module *model = ls_sequential(ls_nn_linear(3, 4), ls_nn_linear(4, 2));
     ls_tensor *p[4];
@@ -119,7 +119,7 @@ TEST(test_zero_grad) {
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 1});
     ls_tensor *parameter = ls_module_parameter(model, 1);
     give_gradient(parameter, 0, 1);
-    give_gradient(parameter, 1, 1); /* without zero_grad they add up */
+    give_gradient(parameter, 1, 1); /* without zero_grad they accumulate */
     const float sum = (float)gradient_at(LS_F32, 0, 1, 5) + (float)gradient_at(LS_F32, 1, 1, 5);
     assert_true(numbers_get(ls_grad(parameter), 5) == (double)sum);
     ls_optimizer_zero_grad(optimizer);
@@ -152,7 +152,7 @@ TEST(test_clip_by_norm) {
         const double tolerance = 10 * numbers_tolerance(dtype);
         ls_module *model = make_model(dtype);
         double norm = -1;
-        assert_int_equal(ls_clip_grad_norm(model, 1, &norm), LS_OK); /* nothing there yet */
+        assert_int_equal(ls_clip_grad_norm(model, 1, &norm), LS_OK); /* no gradients yet */
         assert_true(norm == 0);
         for (int i = 0; i < PARAMETERS; i++) {
             if (i != 1) {
@@ -162,7 +162,7 @@ TEST(test_clip_by_norm) {
         const double whole = norm_of_gradients(model);
         assert_int_equal(ls_clip_grad_norm(model, 2 * whole, &norm), LS_OK);
         numbers_expect("norm", norm, whole, tolerance);
-        assert_true(norm_of_gradients(model) == whole); /* small enough: not touched */
+        assert_true(norm_of_gradients(model) == whole); /* small enough: unchanged */
         assert_int_equal(ls_clip_grad_norm(model, 0.5, NULL), LS_OK);
         numbers_expect("clipped norm", norm_of_gradients(model), 0.5 * whole / (whole + 1e-6), tolerance);
         numbers_expect("direction", numbers_get(ls_grad(ls_module_parameter(model, 3)), 7),
@@ -283,7 +283,7 @@ TEST(test_wrong_calls) {
     ls_module_free(model);
 }
 
-/* A parameter that was told to want no gradient is left alone, and parameters around it are not. */
+/* A parameter without requires_grad is not changed, but its neighbors are. */
 TEST(test_frozen_parameters) {
     ls_module *model = make_model(LS_F64);
     assert_int_equal(ls_set_requires_grad(ls_module_parameter(model, 1), false), LS_OK);

@@ -1,6 +1,6 @@
 /*
- * What optimizers remember, saved and put back into a new one: training that was broken off goes on with the bits of
- * training that was not. And what does not fit is refused, with everything left as it was.
+ * The state of optimizers, saved and restored into a new one: interrupted training continues with the same bits. State
+ * that does not fit is refused, and everything stays unchanged.
  *
  * devices: cpu shadow cuda
  */
@@ -18,7 +18,7 @@
 
 enum { KINDS = 18, BEFORE = 4, AFTER = 4 };
 
-/* Every method, with every choice of what it remembers. The pairs of ls_lbfgs run over. */
+/* Every method, with every variant of its state. ls_lbfgs has more pairs than it keeps. */
 static ls_optimizer *make(int kind, ls_module *model) {
     switch (kind) {
     case 0:
@@ -74,7 +74,7 @@ typedef struct problem {
 
 static ls_status loss_of_step(void *argument, double *value) {
     const problem *p = argument;
-    ls_seed(100 + (uint64_t)p->step / 2); /* so that methods that search have a while with one function */
+    ls_seed(100 + (uint64_t)p->step / 2); /* so that methods with a line search use one function for several steps */
     ls_tensor *x = ls_randn(LS_SHAPE(6, 5), LS_F32);
     ls_tensor *loss = ls_mean(ls_square(ls_sub(ls_forward(p->model, x), ls_randn(LS_SHAPE(6, 3), LS_F32))));
     LS_TRY(ls_backward(loss));
@@ -91,7 +91,7 @@ static void train(ls_module *model, ls_optimizer *optimizer, int first, int last
     }
 }
 
-/* The hash of the parameters after all steps, broken off in between or not. */
+/* Returns the hash of the parameters after all steps, with or without an interruption. */
 static uint64_t trained(int kind, bool broken_off) {
     ls_module *model = make_model();
     ls_optimizer *optimizer = make(kind, model);
@@ -104,7 +104,7 @@ static uint64_t trained(int kind, bool broken_off) {
         ls_module_free(model);
         model = make_model();
         optimizer = make(kind, model);
-        if (kind % 2 == 1) { /* it may have been something else before */
+        if (kind % 2 == 1) { /* it may have had another state before */
             train(model, optimizer, 50, 53);
         }
         assert_int_equal(ls_module_load(model, test_path("model")), LS_OK);
@@ -126,7 +126,7 @@ TEST(test_going_on) {
     }
 }
 
-/* Without its state no method that remembers something goes on alike: the test above can fail. */
+/* Without its state, a method with state gives different results: the test above can fail. */
 TEST(test_state_matters) {
     for (int kind = 1; kind < KINDS; kind++) {
         ls_module *model = make_model();
@@ -173,7 +173,7 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "0.weight.exp_avg_sq"));
     assert_non_null(find(optimizer, "0.bias.max_exp_avg_sq"));
     ls_optimizer_free(optimizer);
-    optimizer = make(17, model); /* a group of matrices, and one of what is none */
+    optimizer = make(17, model); /* a group of matrices, and a group of other parameters */
     train(model, optimizer, 0, 2);
     assert_int_equal(count_of(optimizer), 2 + 2 * 2 + 2 * 3);
     assert_int_equal(ls_size(find(optimizer, "2.weight.momentum_buffer"), 1), 7);
@@ -186,7 +186,7 @@ TEST(test_names) {
     assert_true(ls_item(find(optimizer, "2.bias.mu_product")) < 0.3);
     ls_optimizer_free(optimizer);
     optimizer = make(1, NULL);
-    for (int i = 0; i < 4; i++) { /* a group each: numbers go on from group to group */
+    for (int i = 0; i < 4; i++) { /* one group each: numbers continue across groups */
         ls_tensor *parameter = ls_module_parameter(model, i);
         assert_int_equal(ls_optimizer_add_group(optimizer, &parameter, 1, NULL), LS_OK);
     }
@@ -194,7 +194,7 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "param_groups.3.lr"));
     ls_optimizer_free(optimizer);
     optimizer = make(9, model);
-    assert_int_equal(count_of(optimizer), 1); /* no step yet: nothing but the learning rate */
+    assert_int_equal(count_of(optimizer), 1); /* no step yet: only the learning rate */
     train(model, optimizer, 0, 4);
     assert_int_equal(count_of(optimizer), 1 + 7 + 5 * 3);
     assert_true(ls_item(find(optimizer, "n_iter")) > 5);
@@ -204,7 +204,7 @@ TEST(test_names) {
     ls_module_free(model);
 }
 
-/* An optimizer's own state, and one from before its first step, which makes it forget. */
+/* An optimizer's own state, and an initial state, which resets it. */
 TEST(test_own_state_and_none) {
     for (int kind = 0; kind < KINDS; kind++) {
         ls_module *model = make_model();
@@ -277,7 +277,7 @@ TEST(test_what_does_not_fit) {
     ls_module_free(wider);
 }
 
-/* A state in which one number is wrong: its tensor is named, and nothing is changed. */
+/* A state with one wrong number: the error names its tensor, and nothing changes. */
 static void expect_refused_number(ls_optimizer *optimizer, int index, const void *number, size_t size) {
     const ls_named *own = NULL;
     int count = 0;
@@ -345,7 +345,7 @@ TEST(test_wrong_numbers) {
     }
 }
 
-/* Every failing allocation is an error, leaves what was remembered as it was, and leaks nothing. */
+/* Every failing allocation is an error, leaves the state unchanged, and leaks nothing. */
 TEST(test_failing_allocations) {
     for (int kind = 3; kind < KINDS; kind += 6) { /* one with buffers, one with a history */
         test_allocator allocator;

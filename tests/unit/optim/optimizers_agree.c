@@ -1,6 +1,6 @@
 /*
- * The steps of tests/fixtures/make_optimizers.py: parameters are where PyTorch's, or the papers' formulas, have them.
- * In both dtypes; broken off and gone on with from a saved state.
+ * The steps of tests/fixtures/make_optimizers.py: parameters equal PyTorch's, or the results of the papers' formulas.
+ * In both dtypes, also interrupted and resumed from a saved state.
  *
  * devices: cpu shadow cuda
  */
@@ -23,7 +23,7 @@ static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     return input;
 }
 
-/* As the script's: zeros in the last parameter, whose norm LAMB cannot scale by. */
+/* As in the script: the last parameter is zero, so LAMB cannot scale by its norm. */
 static ls_module *make_model(ls_dtype dtype) {
     static const ls_module_type type = {.name = "Numbers", .forward = pass_through};
     static const char *const names[PARAMETERS] = {"a", "b", "c", "d"};
@@ -67,7 +67,7 @@ static void train_step(ls_module *model, ls_optimizer *optimizer, int step) {
 typedef struct row {
     const char *name; /* of the fixture */
     ls_optimizer *(*make)(ls_module *model);
-    const char *word; /* of something it remembers */
+    const char *word; /* name of a part of its state */
 } row;
 
 static ls_optimizer *make_adadelta(ls_module *model) {
@@ -206,8 +206,8 @@ TEST(test_steps) {
 }
 
 /*
- * Parameters that are stepped together come out as each by itself: also those with as many steps behind them, but with
- * another momentum (NAdam's mu_product).
+ * Parameters that are stepped together give the same as each alone, also if they have the same number of steps but
+ * different momentum (NAdam's mu_product).
  */
 TEST(test_together) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -245,7 +245,7 @@ static bool has_word(const ls_named *tensors, int count, const char *word) {
     return false;
 }
 
-/* A second optimizer of the same model goes on from the state of the first. */
+/* A second optimizer of the same model continues from the state of the first. */
 TEST(test_states) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_module *model = make_model(LS_F64), *broken_off = make_model(LS_F64);

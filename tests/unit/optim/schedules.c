@@ -1,5 +1,5 @@
 /*
- * Schedules: groups, ends, warm-up, what they remember, and wrong input.
+ * Schedules: groups, ends, warm-up, state, and wrong arguments.
  *
  * devices: cpu shadow cuda
  */
@@ -14,7 +14,7 @@
 #include "tests/support/elements.h"
 
 static ls_module *model;
-static ls_optimizer *sgd, *plain; /* with momentum, and without; of rate 0.1 */
+static ls_optimizer *sgd, *plain; /* with momentum, and without; learning rate 0.1 */
 
 static int make(void **state) {
     (void)state;
@@ -56,7 +56,7 @@ static ls_optimizer *two_groups(void) {
     return optimizer;
 }
 
-/* Each group has a base of its own, and a frozen one stays frozen, also where the largest or least rate is given. */
+/* Each group has its own base rate, and a frozen group stays frozen, also if the largest or smallest rate is given. */
 TEST(test_groups) {
     ls_optimizer *optimizer = two_groups();
     ls_schedule *schedule = ls_schedule_cosine(optimizer, 4, 0.02);
@@ -131,7 +131,7 @@ TEST(test_momentum_left_alone) {
     assert_int_equal(ls_optimizer_set_learning_rate(plain, -1, 0.1), LS_OK);
 }
 
-/* The metrics of a warm-up are not looked at. */
+/* Metrics are ignored during warm-up. */
 TEST(test_plateau_after_warm_up) {
     ls_optimizer *optimizer = two_groups();
     const ls_plateau_options options = {.no_patience = true, .factor = 0.5};
@@ -145,7 +145,7 @@ TEST(test_plateau_after_warm_up) {
         int count = 0;
         assert_int_equal(ls_schedule_state(schedule, &tensors, &count), LS_OK);
         assert_int_equal(count, 6);
-        assert_int_equal(ls_schedule_set_state(schedule, tensors, count), LS_OK); /* all of it finite, always */
+        assert_int_equal(ls_schedule_set_state(schedule, tensors, count), LS_OK); /* all values are always finite */
     }
     assert_int_equal(ls_schedule_advance(schedule), LS_ERR_STATE);
     expect_message("ls_schedule_plateau looks at a metric: ls_schedule_advance_by");
@@ -168,7 +168,7 @@ TEST(test_function_that_goes_wrong) {
         assert_int_equal(ls_schedule_advance(schedule), LS_ERR_ARGUMENT);
         expect_message("ls_schedule_function: at step 3 the learning rate of group 0 is ");
         assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.2);
-        factor = 0.5; /* the step was not taken, and can be */
+        factor = 0.5; /* the step did not take place, and can be repeated */
         assert_int_equal(ls_schedule_advance(schedule), LS_OK);
         assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.1);
         ls_schedule_free(schedule);
@@ -207,7 +207,7 @@ TEST(test_names) {
     ls_optimizer_free(optimizer);
 }
 
-/* A state that does not fit: the sentence, and the schedule goes on as if nothing had been. */
+/* A state that does not fit: the message, and the schedule continues unchanged. */
 static void expect_refused_state(ls_schedule *from, ls_schedule *into, ls_optimizer *optimizer, const char *message) {
     const ls_named *tensors = NULL;
     int count = 0;
@@ -332,7 +332,7 @@ TEST(test_wrong_options) {
 
 TEST(test_wrong_calls) {
     expect_none(ls_schedule_cosine(ls_sgd(model, &(ls_sgd_options){.momentum = -2}), 5, 0),
-                "ls_sgd: momentum is -2"); /* why there is no optimizer */
+                "ls_sgd: momentum is -2"); /* the reason why there is no optimizer */
     expect_message("ls_schedule_cosine: the optimizer");
     expect_none(ls_schedule_warm_up(NULL, 3, 0), "ls_schedule_warm_up: the schedule");
     assert_int_not_equal(ls_schedule_advance(NULL), LS_OK);
@@ -345,7 +345,7 @@ TEST(test_wrong_calls) {
     expect_none(ls_schedule_warm_up(advanced, 2, 0), "the ls_schedule_linear has been advanced");
 }
 
-/* Momentum can be cycled where there is some. */
+/* Momentum can be cycled if the optimizer has momentum. */
 TEST(test_momentum) {
     assert_null(ls_schedule_one_cycle(plain, &(ls_one_cycle_options){.steps = 5}));
     expect_message("ls_sgd was made without momentum");

@@ -1,6 +1,6 @@
 /*
- * The schedules of tests/fixtures/make_schedules.py: every rate and momentum is PyTorch's, also when the schedule is
- * broken off and goes on from its state, with the same bits.
+ * The schedules of tests/fixtures/make_schedules.py: every rate and momentum equals PyTorch's, also with the same bits
+ * if the schedule is interrupted and resumed from its state.
  *
  * devices: cpu
  */
@@ -272,7 +272,7 @@ TEST(test_broken_off) {
         int count = 0;
         run(&rows[i], optimizer, schedule, 0, BROKEN_OFF - 1, &whole);
         parts = whole;
-        assert_int_equal(ls_optimizer_set_learning_rate(other, -1, 0.7), LS_OK); /* what it was made with matters not */
+        assert_int_equal(ls_optimizer_set_learning_rate(other, -1, 0.7), LS_OK); /* its first values do not matter */
         ls_schedule *next = rows[i].make(other);
         assert_int_equal(ls_schedule_state(schedule, &tensors, &count), LS_OK);
         assert_int_equal(ls_schedule_set_state(next, tensors, count), LS_OK);

@@ -1,7 +1,7 @@
 /*
- * The kernels of device/cuda for indices, random numbers, flat runs and optimizer steps, as they are on the host,
- * against the CPU's: the same bits where only the order of additions could tell them apart, and all their ways to go
- * about it, which follow from sizes.
+ * The kernels of device/cuda for indices, random numbers, flat runs and optimizer steps, compiled for the host,
+ * compared with the CPU's kernels: the same bits unless the order of additions differs, on all code paths, which depend
+ * on sizes.
  *
  * devices: cuda teams
  */
@@ -28,7 +28,7 @@ static array random_array(ls_dtype dtype, int ndim, const int64_t *size, uint64_
 static array random_index(int ndim, const int64_t *size, int64_t bound) {
     array made = array_new(LS_I64, ndim, size, ARRAY_DENSE);
     for (int64_t i = 0; i < made.tensor.count; i++) {
-        /* most are few */
+        /* mostly few distinct values */
         array_set(&made.tensor, i,
                   (double)(array_dice(3) == 0 ? array_dice(bound) : array_dice(bound < 5 ? bound : 5)));
     }
@@ -72,7 +72,7 @@ TEST(test_rows) {
     check_rows(LS_F32, 1, 3, 4, 0);
 }
 
-/* y may be larger than the index beside the axis. */
+/* y may be larger than the index along the other axes. */
 static void check_places(ls_dtype dtype, int axis, const int64_t *size, const int64_t *index_size) {
     array y = random_array(dtype, 3, size, 1);
     array other = random_array(dtype, 3, size, 1);
@@ -189,7 +189,7 @@ TEST(test_flat) {
     }
 }
 
-/* Parameter, gradient and state, of either kernel, not aligned where `count` is odd. */
+/* Parameter, gradient and state for either kernel, not aligned if `count` is odd. */
 enum { ARRAYS = 5 };
 typedef struct numbers {
     array of[ARRAYS];
@@ -221,7 +221,7 @@ static void numbers_compare(const char *what, numbers *a, numbers *b) {
     }
 }
 
-/* Both kernels take the same step, but for where their numbers are. */
+/* Both kernels take the same step, with numbers at different addresses. */
 #define CHECK(kernel, ...)                                                                                             \
     do {                                                                                                               \
         numbers cpu = numbers_begin(dtype, count), cuda = numbers_begin(dtype, count);                                 \

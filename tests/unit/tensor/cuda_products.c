@@ -1,6 +1,6 @@
 /*
- * Matrix products, convolution and attention of device/cuda, as they are on the host, against the CPU's: all that is
- * around the libraries' products, and the kernels for what those do not take.
+ * Matrix products, convolution and attention of device/cuda, compiled for the host, compared with the CPU: all code
+ * around the libraries' products, and the kernels for products that the libraries do not support.
  *
  * devices: cuda teams
  */
@@ -21,7 +21,7 @@ static array row_of(ls_dtype dtype, int64_t count, uint64_t stream) {
     return random_array(dtype, 1, &count, stream);
 }
 
-/* To a fraction of the largest number: sums are made in other orders. */
+/* Compares with a tolerance relative to the largest number, because sums have another order. */
 static void assert_near(const ls_tensor *a, const ls_tensor *b) {
     double largest = 1;
     for (int64_t i = 0; i < a->count; i++) {
@@ -43,7 +43,7 @@ static int64_t row_length(int64_t columns) {
     return columns + (array_dice(2) == 0 ? 0 : array_dice(4)) + (columns == 0);
 }
 
-/* The next matrix may begin anywhere behind the last. */
+/* The next matrix may begin anywhere after the previous one. */
 static int64_t room_of(int64_t rows, int64_t leading) {
     return rows * leading + array_dice(2) * array_dice(9);
 }
@@ -97,7 +97,7 @@ TEST(test_gemm) {
     }
 }
 
-/* NaN goes through the activation. */
+/* NaN passes through the activation. */
 TEST(test_nan_stays) {
     const float a = NAN, b = 1, bias = 1;
     float c = 0;
@@ -192,7 +192,7 @@ TEST(test_conv) {
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;
     int64_t batch, heads, queries, keys, width, value_width;
-    bool causal, masks, biased, heads_inside; /* heads_inside: of positions, as a projection leaves them */
+    bool causal, masks, biased, heads_inside; /* heads_inside: within positions, as after a projection */
 } attention_case;
 
 static array heads_array(const attention_case *c, int64_t length, int64_t width, uint64_t stream) {
@@ -219,9 +219,9 @@ static void check_attention(const attention_case *c) {
     array log_sum = random_array(c->dtype, 3, sums, 20), other_log_sum = random_array(c->dtype, 3, sums, 21);
     array mask = array_new(LS_BOOL, 2, masks, ARRAY_DENSE);
     for (int64_t i = 0; i < mask.tensor.count; i++) {
-        array_set(&mask.tensor, i, i / c->keys > 0 && array_dice(4) != 0); /* the first batch sees nothing */
+        array_set(&mask.tensor, i, i / c->keys > 0 && array_dice(4) != 0); /* the first batch attends to no key */
     }
-    /* One for all batches, with hidden keys. */
+    /* One mask for all batches, with hidden keys. */
     array bias = random_array(c->dtype, 4, (const int64_t[]){1, c->heads, c->queries, c->keys}, 22);
     for (int64_t i = 0; i < bias.tensor.count; i += 5) {
         array_set(&bias.tensor, i, -(double)INFINITY);
@@ -235,7 +235,7 @@ static void check_attention(const attention_case *c) {
     assert_int_equal(ls_cuda_attention(NULL, &own[OTHER_Y].tensor, &other_log_sum.tensor, q, k, v, m, b, 0.3, c->causal,
                                        c->rounds_to),
                      LS_OK);
-    const bool same = c->rounds_to == LS_F32 || c->keys <= 256; /* else halves are of other numbers */
+    const bool same = c->rounds_to == LS_F32 || c->keys <= 256; /* otherwise 16-bit rounding applies to other numbers */
     if (same) {
         assert_near(&own[Y].tensor, &own[OTHER_Y].tensor);
     }

@@ -1,6 +1,6 @@
 /*
- * The kernels of device/cuda that go along axes, as they are on the host, against the CPU's: reductions, extremes,
- * running sums, softmax and sorting, in all their ways to go about it, which follow from sizes.
+ * The kernels of device/cuda along axes, compiled for the host, compared with the CPU's: reductions, extremes, running
+ * sums, softmax and sorting, on all code paths, which depend on sizes.
  *
  * devices: cuda teams
  */
@@ -12,7 +12,7 @@
 static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-/* Fractions whose sums are exact in f32, so that their order does not show. */
+/* Fractions whose sums are exact in f32, so that the order does not matter. */
 static array random_array(ls_dtype dtype, int ndim, const int64_t *size, array_layout layout) {
     array made = array_new(dtype, ndim, size, layout);
     for (int64_t i = 0; i < made.tensor.count; i++) {
@@ -23,14 +23,14 @@ static array random_array(ls_dtype dtype, int ndim, const int64_t *size, array_l
     return made;
 }
 
-/* Several NaN and, in front of them, an infinity; and numbers that are equal. */
+/* Adds several NaN with an infinity before them, and ties. */
 static void spoil(array *a) {
     for (int64_t i = 0; i < a->tensor.count; i += 7) {
         array_set(&a->tensor, i, i % 11 == 3 ? (double)NAN : i % 3 == 0 ? -INFINITY : 0.5);
     }
 }
 
-/* What is NaN in one is so in the other. */
+/* Both arrays must have NaN at the same positions. */
 static void expect_near(const char *name, const array *is, const array *want) {
     const double tolerance = want->tensor.dtype == LS_F32 ? 2e-6 : 1e-13;
     for (int64_t i = 0; i < want->tensor.count; i++) {
@@ -46,7 +46,7 @@ typedef struct reduction {
     ls_pair_kernel *cpu, *cuda;
 } reduction;
 
-/* Kept axes are the bits of `kept`. */
+/* The bits of `kept` are the axes that are kept. */
 static void check_reduction(const reduction *r, ls_dtype dtype, int ndim, const int64_t *size, int kept,
                             array_layout layout) {
     int64_t left[LS_MAX_DIMS];
@@ -83,7 +83,7 @@ TEST(test_reductions) {
     }
 }
 
-/* In f64, as ranks that add up their sums in a balanced tree rely on. */
+/* In f64. Ranks that add their sums in a balanced tree rely on this. */
 TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     const int64_t counts[] = {10000, 1 << 16, 2 * 10001, 16 * 1001};
     for (size_t c = 0; c < 4; c++) {
@@ -146,7 +146,7 @@ TEST(test_extremes_and_running_sums) {
     }
 }
 
-/* Once in other memory and once in that of the operand: x, then dy. */
+/* Once into other memory, and once into the memory of an operand: x, then dy. */
 static void check_softmax(ls_dtype dtype, const int64_t *shape, bool spoilt, bool log) {
     ls_along_kernel *const cpu = log ? ls_cpu_log_softmax : ls_cpu_softmax;
     ls_along_kernel *const cuda = log ? ls_cuda_log_softmax : ls_cuda_softmax;

@@ -1,6 +1,6 @@
 /*
- * Naming a GPU: what opens module cuda, what becomes of names that are none, and the sentence where there is no module,
- * no GPU, or one that fails. The module is tests/fake_cuda; a process opens it once, so each case has its own.
+ * Naming a GPU: names that open module cuda, invalid names, and the message if there is no module or no GPU, or if it
+ * fails. The module is tests/fake_cuda. A process opens it once, so each case has its own process.
  *
  * devices: cpu
  */
@@ -18,7 +18,7 @@
 #include "tensor/device/cuda/cuda.h"
 #include "tests/support/processes.h"
 
-/* What a process finds: FAKE_CUDA of the module, and where it is looked for. */
+/* The environment of a process: FAKE_CUDA for the module, and the path of the module. */
 typedef struct circumstances {
     const char *gpus;
     const char *folder;
@@ -94,7 +94,7 @@ static const char *one_gpu(int number, const void *what) {
     return NULL;
 }
 
-/* Names are read before anything is opened. */
+/* Names are checked before anything is opened. */
 static const char *wrong_names(int number, const void *what) {
     static const char *const names[] = {"cuda:",   "cuda:x",  "cuda:-1", "cuda:00",  "cuda:01",
                                         "cuda:0x", "cuda: 0", "cuda:0 ", "cuda:1.5", "cuda:99999999999999999999",
@@ -143,14 +143,14 @@ static const char *not_a_library(int number, const void *what) {
     (void)number;
     enter(what);
     LS_MUST(refused("cuda:0", LS_ERR_UNSUPPORTED, "no device \"cuda:0\": lockstep-cuda.so cannot be opened: "));
-    LS_MUST(strcmp(ls_default_device(), "cpu") == 0); /* and all else goes on */
+    LS_MUST(strcmp(ls_default_device(), "cpu") == 0); /* everything else still works */
     ls_tensor *x = ls_ones(LS_SHAPE(3), LS_F32);
     LS_MUST(ls_item(ls_sum(x)) == 3);
     ls_release(x);
     return NULL;
 }
 
-/* Of several threads that name a GPU for the first time, all get the one device. */
+/* Several threads name a GPU for the first time, and all get the same device. */
 static void *name_it(void *found) {
     *(const ls_device **)found = ls_device_find("a test", "cuda:0");
     return NULL;

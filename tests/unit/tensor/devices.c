@@ -1,6 +1,6 @@
 /*
- * What programs and the floors above may rely on of any device: choosing one, going from one to another, what a device
- * lacks, what it tells later, streams and events. The other device is that of tests/shadow.
+ * Guarantees for programs and for the layers above devices: selecting a device, moving between devices, missing
+ * features, errors that are reported later, streams and events. The other device is the device of tests/shadow.
  *
  * devices: cpu
  */
@@ -104,14 +104,14 @@ TEST(test_a_model_that_moves) {
     assert_int_equal(ls_backward(loss_of(model, ls_to_device(x, there))), LS_OK);
     assert_int_equal(ls_optimizer_step(optimizer), LS_OK);
     assert_true(ls_module_hash(model) != hash);
-    assert_int_equal(ls_scope_end(scope), LS_ERR_STATE); /* the pass that was refused */
+    assert_int_equal(ls_scope_end(scope), LS_ERR_STATE); /* the error of the refused pass */
     assert_null(ls_to_device(model, "nowhere"));
     assert_null(ls_to_device((ls_module *)NULL, there));
     ls_optimizer_free(optimizer);
     ls_module_free(model);
 }
 
-/* A rule of a program's own that gives its gradient on the wrong device, and a gradient to begin with there. */
+/* A custom rule that returns its gradient on the wrong device, and a start gradient on the wrong device. */
 static ls_status on_cpu_forward(ls_custom_call *call) {
     call->outputs[0] = ls_square(call->inputs[0]);
     return LS_OK;
@@ -139,7 +139,7 @@ TEST(test_gradients_elsewhere) {
     (void)ls_scope_end(scope);
 }
 
-/* An operation that works on the host and makes something of nothing, outside of any scope. */
+/* An operation that works on the host and has no inputs, outside any scope. */
 static ls_status three_forward(ls_custom_call *call) {
     call->outputs[0] = ls_full(LS_SHAPE(2), LS_F32, 3);
     return LS_OK;
@@ -188,17 +188,17 @@ TEST(test_what_fails_later) {
     assert_int_equal(ls_use_device(there), LS_OK);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, 5));
-    assert_non_null(rows); /* nobody knows yet */
+    assert_non_null(rows); /* the error is not known yet */
     expect_error(ls_device_wait(there), LS_ERR_ARGUMENT, "index_select");
-    assert_int_equal(ls_device_wait(there), LS_OK); /* told once */
+    assert_int_equal(ls_device_wait(there), LS_OK); /* reported once */
     rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, -9));
-    assert_true(ls_item(ls_sum(rows)) != ls_item(ls_sum(rows))); /* NaN: the failure is told here */
+    assert_true(ls_item(ls_sum(rows)) != ls_item(ls_sum(rows))); /* NaN: the failure is reported here */
     expect_error(ls_scope_end(scope), LS_ERR_ARGUMENT, "index_select");
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     expect_error(ls_device_wait("nowhere"), LS_ERR_ARGUMENT, "ls_device_wait: there is no device \"nowhere\"");
 }
 
-/* A device that is the CPU without two of its kernels. */
+/* A device that equals the CPU, without two of its kernels. */
 TEST(test_a_kernel_that_is_missing) {
     static ls_kernels kernels;
     static ls_device partial;
@@ -223,7 +223,7 @@ TEST(test_a_kernel_that_is_missing) {
     assert_int_equal(ls_use_device("cpu"), LS_OK);
 }
 
-/* Two streams: the second copies what the first has made, when an event says that it has. */
+/* Two streams: the second copies the result of the first after an event. */
 TEST(test_streams_and_events) {
     const ls_device *device = shadow();
     enum { COUNT = 1000 };

@@ -1,6 +1,6 @@
 /*
- * Convolutions of f32 that are large enough for oneDNN beside those of f64, which plain loops and matrix products make:
- * all three works, over one to three axes, by one thread and by several ranks of one process at once.
+ * f32 convolutions that are large enough for oneDNN compared with f64, which uses plain loops and matrix products: all
+ * three computations, over one to three axes, by one thread and by several ranks of one process at once.
  *
  * devices: cpu
  */
@@ -25,8 +25,10 @@ typedef struct conv_case {
     int64_t size[3], kernel[3], stride, padding, dilation;
 } conv_case;
 
-/* Samples that do not divide into pieces; strides that leave out the end of the image; groups of some channels and of
- * one; channels that fill blocks of sixteen and that do not; few channels. */
+/*
+ * Samples that do not divide into pieces; strides that omit the end of the image; groups of several channels and of
+ * one; channel counts that are multiples of sixteen or not; few channels.
+ */
 static const conv_case cases[] = {
     {2, false, true, 13, 32, 48, 1, {14, 15}, {3, 3}, 1, 1, 1},
     {2, false, false, 67, 1, 16, 1, {28, 28}, {5, 5}, 1, 2, 1},
@@ -77,7 +79,7 @@ static ls_status compute(const conv_case *c, ls_dtype dtype, ls_tensor *results[
     return LS_OK;
 }
 
-/* The largest difference, of the largest magnitude. */
+/* Returns the largest difference, relative to the largest magnitude. */
 static ls_status compare(int number, const ls_tensor *const name[2], int result) {
     static const char *const names[RESULTS] = {"y", "gradient of x", "gradient of weight", "gradient of bias"};
     const double *a = ls_data_const(name[0]), *b = ls_data_const(name[1]);
@@ -126,7 +128,7 @@ TEST(test_ranks_that_are_threads) {
     }
 }
 
-/* A gradient that is there already is added to. */
+/* Gradients accumulate. */
 SCOPED_TEST(test_gradients_add_up) {
     ls_tensor *x = ls_randn(LS_SHAPE(9, 16, 14, 14), LS_F32), *weight = ls_randn(LS_SHAPE(32, 16, 3, 3), LS_F32);
     assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
@@ -136,7 +138,7 @@ SCOPED_TEST(test_gradients_add_up) {
     assert_true(ls_item(ls_max(ls_abs(ls_sub(ls_grad(weight), ls_mul(once, 2))))) < 1e-3);
 }
 
-/* Calls on the allocator while a convolution and its gradients run so many times. */
+/* Counts the allocator's calls while a convolution and its gradients run several times. */
 static long calls_in(test_allocator *allocator, int times) {
     const long before = atomic_load(&allocator->calls);
     for (int i = 0; i < times; i++) {
@@ -152,7 +154,7 @@ static long calls_in(test_allocator *allocator, int times) {
 
 TEST(test_the_steady_state_allocates_nothing) {
 #ifdef LS_SANITIZED
-    skip(); /* nothing is cached there */
+    skip(); /* under a sanitizer nothing is cached */
 #endif
     test_allocator allocator;
     test_allocator_start(&allocator);

@@ -122,7 +122,7 @@ TEST(test_casts_round_cut_and_hold) {
         {LS_BOOL, LS_I64, 256, 1},
         {LS_F32, LS_BOOL, 1, 1},
         {LS_F32, LS_U8, 255, 255},
-        {LS_I64, LS_BOOL, 2, 1}, /* whatever is not 0 is 1 */
+        {LS_I64, LS_BOOL, 2, 1}, /* any value other than 0 is 1 */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char what[64];
@@ -132,7 +132,7 @@ TEST(test_casts_round_cut_and_hold) {
     }
 }
 
-/* Long enough for the vectorised loops, whose values must be those of one at a time. */
+/* Long enough for the vectorised loops, whose values must equal the scalar ones. */
 TEST(test_long_casts_are_those_of_single_numbers) {
     const int64_t size[] = {1000};
     for (int turn = 0; turn < LS_DTYPE_COUNT; turn++) {
@@ -179,7 +179,7 @@ TEST(test_fill_and_count) {
     }
 }
 
-/* Elements between those of a stepped tensor are nobody's business. */
+/* Elements in the gaps of a strided tensor are not changed. */
 TEST(test_nothing_is_written_between_elements) {
     float memory[20];
     memset(memory, 0x7f, sizeof memory);

@@ -1,5 +1,5 @@
 /*
- * The CPU's indexed reads and additions against plain loops, and indices out of range.
+ * The CPU's indexed reads and additions compared with plain loops, and indices out of range.
  *
  * devices: cpu
  */
@@ -27,7 +27,7 @@ static double held(ls_dtype dtype, double value) {
     return dtype == LS_BOOL ? value != 0 : value;
 }
 
-/* A shape of at least one axis, with no empty axis, and one of its axes. */
+/* Draws a shape with at least one axis and no empty axis, and one of its axes. */
 static int random_shape(int64_t *size, int *axis) {
     for (;;) {
         const int ndim = array_random_shape(size);
@@ -42,7 +42,10 @@ static int random_shape(int64_t *size, int *axis) {
     }
 }
 
-/* Element i of a tensor shaped as `size`, moved to `place` along the axis of a tensor whose axis has size `along`. */
+/*
+ * Returns the position of element i of a tensor shaped `size`, moved to `place` along the axis of a tensor whose axis
+ * has size `along`.
+ */
 static int64_t moved(int ndim, const int64_t *size, int axis, int64_t i, int64_t place, int64_t along) {
     int64_t inner = 1;
     for (int k = axis + 1; k < ndim; k++) {
@@ -125,7 +128,7 @@ TEST(test_indexed_reads_and_additions) {
     }
 }
 
-/* take_along may look at a part of the other axes. */
+/* take_along may use only a part of the other axes. */
 TEST(test_take_along_from_a_larger_tensor) {
     array x = random_dense(LS_F32, 2, (const int64_t[]){5, 7}, 100);
     array index = random_dense(LS_I64, 2, (const int64_t[]){3, 4}, 7);

@@ -1,5 +1,5 @@
 /*
- * The CPU's maps against plain formulas in double precision: all dtypes, broadcasting, any strides, in place.
+ * The CPU's maps compared with plain formulas in double precision: all dtypes, broadcasting, any strides, in place.
  *
  * devices: cpu
  */
@@ -7,10 +7,10 @@
 
 #include "tensor/device/cpu/cpu_kernels.h"
 
-/* What operands look like: any numbers (with ties and zeros), positive ones, or between 0 and 1. */
+/* Values of operands: any numbers (with ties and zeros), positive numbers, or numbers between 0 and 1. */
 typedef enum domain { ANY, POSITIVE, UNIT } domain;
 
-/* Which dtypes a kernel has: f32 and f64; these and integers; bool too. COMPARES gives bool. */
+/* The dtypes of a kernel: f32 and f64; also integers; also bool. COMPARES returns bool. */
 typedef enum types { FLOATS, NUMBERS, ALL, COMPARES } types;
 
 typedef double (*formula)(double a, double b, double c, double p, double q);
@@ -264,7 +264,7 @@ static const map_case cases[] = {
     CASE(kl_div, 2, UNIT, FLOATS),
 };
 
-/* A number that the dtype holds exactly. */
+/* Returns a number that the dtype represents exactly. */
 static double random_number(ls_dtype dtype, domain from) {
     if (dtype == LS_BOOL) {
         return (double)array_dice(2);
@@ -275,7 +275,7 @@ static double random_number(ls_dtype dtype, domain from) {
     if (!ls_dtype_is_floating(dtype)) {
         return (double)(array_dice(21) - 10);
     }
-    if (from == ANY) { /* half of them multiples of 0.5, for ties */
+    if (from == ANY) { /* half of them are multiples of 0.5, for ties */
         const double half = (double)(array_dice(9) - 4) / 2;
         return array_dice(2) == 0 ? half : (double)(array_dice(1 << 20) - (1 << 19)) / (1 << 17);
     }
@@ -291,7 +291,7 @@ static array random_operand(ls_dtype dtype, domain from, int ndim, const int64_t
     return made;
 }
 
-/* What the formula gives, as the dtype holds it. */
+/* Returns the formula's result, rounded to the dtype. */
 static double wanted(const map_case *c, ls_dtype dtype, const array *operand, const ls_tensor *y, int64_t i) {
     double x[3] = {0};
     for (int k = 0; k < c->operands; k++) {
@@ -379,7 +379,7 @@ TEST(test_where_chooses) {
     }
 }
 
-/* One number through a kernel, as f32 and as f64. */
+/* Checks one number through a kernel, as f32 and as f64. */
 static void expect_of(const char *what, ls_map_kernel *kernel, double a, double b, double c, double parameter,
                       double want) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64};
@@ -428,7 +428,7 @@ TEST(test_edges_of_one_operand) {
     expect_of("0 to the 0", ls_cpu_pow_number, 0, 0, 0, 0, 1);
 }
 
-/* The tail of sigmoid keeps its digits as far as f32 goes. */
+/* The tail of sigmoid keeps its digits in the whole range of f32. */
 TEST(test_sigmoid_keeps_its_tail) {
     float x = -87;
     float y = 0;
@@ -474,7 +474,7 @@ TEST(test_integers_wrap_around_and_hold) {
     assert_int_equal(ls_cpu_clamp(NULL, &to, one, (const double[]){-INFINITY, INFINITY}), LS_OK);
     assert_true(y == INT64_MAX);
     assert_int_equal(ls_cpu_lt_number(NULL, &told, one, &(double){0x1p63}), LS_OK);
-    assert_true(answer); /* as doubles the two would be equal */
+    assert_true(answer); /* as doubles, the two would be equal */
     x = INT64_MIN;
     assert_int_equal(ls_cpu_neg(NULL, &to, one, NULL), LS_OK);
     assert_true(y == INT64_MIN);

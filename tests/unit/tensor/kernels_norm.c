@@ -1,5 +1,5 @@
 /*
- * The CPU's layer and batch normalisation against plain formulas in double precision.
+ * The CPU's layer and batch normalisation compared with plain formulas in double precision.
  *
  * devices: cpu
  */
@@ -10,7 +10,7 @@
 
 static const double epsilon = 1e-5;
 
-/* Mean and 1/sqrt(variance + epsilon) of `count` groups of numbers `step` apart, each of `run` in a row. */
+/* Mean and 1/sqrt(variance + epsilon) of `count` groups of numbers, `step` apart, each with runs of `run` numbers. */
 typedef struct moments {
     double mean, variance, rstd;
 } moments;
@@ -28,7 +28,7 @@ static moments moments_of(const ls_tensor *x, int64_t first, int64_t groups, int
     return m;
 }
 
-/* What either normalisation does to one group, its gradient included. */
+/* Computes either normalisation for one group, including its gradient. */
 typedef struct group {
     int64_t first, groups, step, run;
 } group;
@@ -62,7 +62,7 @@ static void check_layer_norm(ls_dtype dtype, int64_t rows, int64_t width, bool a
     assert_int_equal(ls_cpu_layer_norm_backward(NULL, &dx, affine ? &d_weight : NULL, affine ? &d_bias : NULL, &g, &x,
                                                 width, affine ? &weight : NULL, &mean, &rstd),
                      LS_OK);
-    /* One number in a row has variance 0, so its rstd is large and what is left of its gradient is rounding. */
+    /* A row with one number has variance 0, so its rstd is large, and its gradient consists of rounding errors. */
     const double tolerance = numbers_tolerance(dtype) * (width == 1 ? 1000 : 10);
     for (int64_t r = 0; r < rows; r++) {
         const moments m = moments_of(&x, r * width, 1, 0, width);
@@ -130,7 +130,7 @@ static void check_batch_norm(ls_dtype dtype, ls_shape shape, bool affine, bool t
         const moments m = moments_of(&x, c * inner, shape.size[0], channels * inner, inner);
         numbers_expect("mean", numbers_get(&mean, c), m.mean, tolerance);
         numbers_expect("variance", numbers_get(&variance, c), m.variance, tolerance);
-        numbers_set(&mean, c, training ? m.mean : 2.5 + 0.1 * (double)c); /* running ones are not the batch's */
+        numbers_set(&mean, c, training ? m.mean : 2.5 + 0.1 * (double)c); /* running ones differ */
         numbers_set(&rstd, c, training ? m.rstd : 0.7);
     }
     assert_int_equal(ls_cpu_batch_norm(NULL, &y, &x, &mean, &rstd, affine ? &weight : NULL, affine ? &bias : NULL),
@@ -174,7 +174,7 @@ TEST(test_batch_norm) {
     }
 }
 
-/* Numbers far from zero lose no digits of their spread. */
+/* For numbers far from zero, the variance keeps its precision. */
 TEST(test_variance_far_from_zero) {
     ls_tensor x = numbers_random(LS_F32, LS_SHAPE(1000, 2), 1, 1000);
     ls_tensor mean = numbers_new(LS_F32, LS_SHAPE(2));

@@ -1,5 +1,5 @@
 /*
- * The CPU's optimizer steps and flat kernels against one-number-at-a-time formulas in double precision.
+ * The CPU's optimizer steps and flat kernels compared with scalar formulas in double precision.
  *
  * devices: cpu
  */
@@ -10,7 +10,7 @@
 
 enum { COUNT = 53, STEPS = 6 }; /* more than a vector, and not a multiple of one */
 
-/* The numbers an optimizer works on, and the same once more for the reference. */
+/* The numbers of an optimizer, and a copy for the reference. */
 typedef struct training {
     ls_dtype dtype;
     ls_tensor parameter, gradient, state[3];
@@ -55,7 +55,7 @@ static void training_end(training *t) {
 static void check_sgd(ls_dtype dtype, double momentum, double dampening, bool nesterov, double decay) {
     training t = training_start(dtype);
     for (int i = 0; i < COUNT && momentum != 0; i++) {
-        numbers_set(&t.state[0], i, NAN); /* nothing may read the buffer before it is first set */
+        numbers_set(&t.state[0], i, NAN); /* the kernel must set the buffer before it reads it */
     }
     for (int n = 1; n <= STEPS; n++) {
         training_draw_gradient(&t, n);
@@ -140,7 +140,7 @@ TEST(test_adam) {
     }
 }
 
-/* A parameter that never had a gradient stays where it is. */
+/* A parameter that never had a gradient does not change. */
 TEST(test_adam_without_gradient) {
     float p[20];
     const float zero[20] = {0};
@@ -233,7 +233,7 @@ static void test_adagrad(void **state) {
 
 enum { SIDE = 150 };
 
-/* c = a b, of [m, k] and [k, n] */
+/* c = a b, with a [m, k] and b [k, n] */
 static void multiply(int m, int n, int k, const double *a, const double *b, double *c) {
     for (int i = 0; i < m; i++) {
         for (int j = 0; j < n; j++) {
@@ -245,7 +245,7 @@ static void multiply(int m, int n, int k, const double *a, const double *b, doub
     }
 }
 
-/* The formula as it stands, whichever side is smaller: X = a X + (b X X^T + c (X X^T)^2) X. */
+/* The plain formula for any shape: X = a X + (b X X^T + c (X X^T)^2) X. */
 static void orthogonalise(int rows, int columns, double *x) {
     static double transposed[SIDE * SIDE], gram[SIDE * SIDE], square[SIDE * SIDE], product[SIDE * SIDE];
     double norm = 0;
@@ -321,7 +321,7 @@ static void check_muon(ls_dtype dtype, int rows, int columns, bool nesterov) {
     numbers_free(&work);
 }
 
-/* Every way in which blocks of its products can be whole or not. */
+/* All combinations of full and partial blocks in its products. */
 TEST(test_muon) {
     static const int shapes[][2] = {{1, 1},  {1, 9},  {9, 1},   {3, 4},   {4, 16},
                                     {8, 32}, {5, 17}, {37, 70}, {70, 37}, {33, 129}};
@@ -384,13 +384,13 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
         numbers_expect("unscaled", numbers_get(&y, i), 1.5 * numbers_get(&before, i), numbers_tolerance(dtype));
     }
     for (int64_t i = 0; i < count; i++) {
-        numbers_set(&y, i, bad[i % 4]); /* of which the last is beyond the largest number when it is multiplied */
+        numbers_set(&y, i, bad[i % 4]); /* the last exceeds the largest number when it is multiplied */
         found = 0;
         assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
         assert_true(found == 1);
         numbers_set(&y, i, 0);
     }
-    found = 1; /* by another stretch */
+    found = 1; /* found in another stretch */
     assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1, y.data, &found), LS_OK);
     assert_true(found == 1);
     numbers_free(&y);

@@ -18,7 +18,7 @@ static double at(const array *a, int64_t i) {
     return array_get(&a->tensor, &a->tensor, i);
 }
 
-/* Philox 4x32-10 of an all-zero counter and key, as published with Random123. */
+/* Philox 4x32-10 for an all-zero counter and key, as published with Random123. */
 TEST(test_known_values) {
     array uniform = vector(LS_F64, 2);
     const ls_random_state zero = {0, 0};
@@ -30,7 +30,7 @@ TEST(test_known_values) {
     array_free(&uniform);
 }
 
-/* Element i is number i, whatever the size: pieces, odd ends and single elements. */
+/* Element i is number i for any size: pieces, odd ends and single elements. */
 TEST(test_elements_are_numbers_of_the_stream) {
     const int64_t counts[] = {0, 1, 2, 3, 255, 256, 257, 1000};
     const ls_random_state s = state_of_tests;
@@ -77,7 +77,7 @@ TEST(test_ranges_and_moments) {
         squares[1] += z * z;
         fourth += z * z * z * z;
     }
-    /* Each within about five deviations of what it should be. */
+    /* Each is within about five standard deviations of its expected value. */
     assert_true(fabs(sums[0] / COUNT - 0.5) < 0.0033);
     assert_true(fabs(squares[0] / COUNT - 1 / 3.0) < 0.0034);
     assert_true(fabs(sums[1] / COUNT) < 0.0112);
@@ -91,7 +91,7 @@ TEST(test_ranges_and_moments) {
     array_free(&integer);
 }
 
-/* In f32 many numbers near the end round to it; none may. */
+/* In f32, many numbers near the upper limit would round to it; none may. */
 TEST(test_uniform_never_reaches_its_end) {
     array narrow = vector(LS_F32, 5000);
     assert_int_equal(ls_cpu_random_uniform(NULL, &narrow.tensor, state_of_tests, 1, 1 + 0x1p-22), LS_OK);
@@ -151,7 +151,7 @@ TEST(test_dropout) {
     array_free(&x);
 }
 
-/* What is dropped is 0 even where it was not a number. */
+/* Dropped elements are 0 even if they were NaN. */
 TEST(test_dropout_of_nan) {
     array x = vector(LS_F32, 1000);
     assert_int_equal(ls_cpu_fill(NULL, &x.tensor, NAN), LS_OK);

@@ -48,7 +48,7 @@ static const reduction reductions[] = {{"sum", ls_cpu_sum, join_sum, 0},
                                        {"max", ls_cpu_max, join_max, -INFINITY},
                                        {"min", ls_cpu_min, join_min, INFINITY}};
 
-/* What y should hold, row-major, for y with some axes of x at size 1. */
+/* Returns the expected y, row-major. y has size 1 along some axes of x. */
 static double *reduce_plainly(const reduction *r, const ls_tensor *y, const ls_tensor *x) {
     double *const want = calloc((size_t)y->count + 1, sizeof *want);
     for (int64_t i = 0; i < y->count; i++) {
@@ -90,7 +90,7 @@ TEST(test_reductions_over_any_axes) {
         }
         array x = random_array(dtype, ndim, size);
         array y = random_array(dtype, ndim, left);
-        for (int64_t i = 0; r->join == join_prod && i < x.tensor.count; i++) { /* no product too large for doubles */
+        for (int64_t i = 0; r->join == join_prod && i < x.tensor.count; i++) { /* keeps products in range */
             array_set(&x.tensor, i, dtype == LS_BOOL ? array_dice(30) != 0 : array_dice(9) == 0 && i < 300 ? 2 : 1);
         }
         const bool refused = empty && (r->join == join_max || r->join == join_min); /* by callers */
@@ -132,7 +132,7 @@ TEST(test_add_sum_over_missing_axes) {
     }
 }
 
-/* Tiles, blocks of rows and lanes, and what is left over of each. */
+/* Tiles, blocks of rows and lanes, and their remainders. */
 TEST(test_sums_of_matrices) {
     const int64_t sizes[][2] = {{64, 512}, {9, 129}, {100, 10}, {1000, 3}, {1, 300}, {17, 1}, {8, 128}, {3, 1000}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -172,7 +172,7 @@ TEST(test_sums_of_matrices) {
     }
 }
 
-/* One long chain of f32 would end near 1.6777216e7: there, adding 1 changes nothing. */
+/* A sequential sum in f32 would stop near 1.6777216e7, where adding 1 changes nothing. */
 TEST(test_long_sums_keep_their_digits) {
     const int64_t size[] = {1 << 21, 10};
     array x = array_new(LS_F32, 2, size, ARRAY_DENSE);
@@ -188,7 +188,7 @@ TEST(test_long_sums_keep_their_digits) {
     array_free(&columns);
 }
 
-/* The same numbers give the same bits wherever they lie. */
+/* The same numbers give the same bits at any address. */
 TEST(test_sums_do_not_depend_on_the_address) {
     float memory[1100];
     float first = 0;
@@ -221,7 +221,7 @@ static double sum_of(double *numbers, int64_t count) {
     return sum;
 }
 
-/* As ranks that add up their sums in a balanced tree rely on. */
+/* Ranks that add their sums in a balanced tree rely on this. */
 TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     enum { COUNT = 10000 };
     double numbers[COUNT], shares[16];
@@ -264,7 +264,7 @@ TEST(test_extremes_of_nan) {
     }
 }
 
-/* Element k along the axis, from place i of y (size 1 along it). */
+/* Returns element k along the axis, at position i of y (size 1 along the axis). */
 static double along(const ls_tensor *x, const ls_tensor *y, int axis, int64_t i, int64_t k) {
     ls_tensor first = *x; /* x's slice at k */
     first.size[axis] = 1;

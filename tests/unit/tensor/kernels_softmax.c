@@ -1,5 +1,5 @@
 /*
- * The CPU's softmax kernels and class losses against plain formulas in double precision.
+ * The CPU's softmax kernels and class losses compared with plain formulas in double precision.
  *
  * devices: cpu
  */
@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 
-/* Calls check for both types, many shapes and every axis. */
+/* Calls `check` for both types, many shapes and every axis. */
 static void for_axes(void (*check)(const ls_tensor *x, int axis, int64_t width, int64_t inner)) {
     const ls_shape shapes[] = {LS_SHAPE(7),       LS_SHAPE(1, 1),     LS_SHAPE(64, 10), LS_SHAPE(3, 100),
                                LS_SHAPE(5, 4, 6), LS_SHAPE(2, 3, 70), LS_SHAPE(9, 33),  LS_SHAPE(2, 17, 3)};
@@ -25,7 +25,7 @@ static ls_shape shape_of(const ls_tensor *x) {
     return ls_shape_make(x->ndim, x->size);
 }
 
-/* The softmax at element `at`, by the textbook. */
+/* Returns the softmax at element `at` by the plain formula. */
 static double softmax_at(const ls_tensor *x, int64_t at, int64_t width, int64_t inner) {
     const int64_t first = at / (width * inner) * width * inner + at % inner;
     double largest = -INFINITY;
@@ -92,7 +92,7 @@ TEST(test_softmax_backward) {
     for_axes(check_softmax_backward);
 }
 
-/* Large logits neither overflow nor lose the small ones; -inf is probability 0; a NaN is not hidden. */
+/* Large logits do not overflow, and small logits keep their precision; -inf has probability 0; NaN is not hidden. */
 TEST(test_extreme_logits) {
     for (int type = 0; type < 2; type++) {
         const ls_dtype dtype = type == 0 ? LS_F32 : LS_F64;
@@ -147,7 +147,7 @@ typedef struct loss_case {
     double smoothing;
 } loss_case;
 
-/* The share of class c in row i's loss. */
+/* Returns the share of class c in row i's loss. */
 static double share(const loss_case *c, const ls_tensor *weight, int64_t row, int64_t class) {
     if (c->ignore && targets[row] == -100) {
         return 0;
@@ -158,7 +158,7 @@ static double share(const loss_case *c, const ls_tensor *weight, int64_t row, in
 }
 
 static void check_loss(const loss_case *c) {
-    const int64_t rows = c->ignore ? ROWS : 2; /* the first two have targets to begin with */
+    const int64_t rows = c->ignore ? ROWS : 2; /* the first two rows have valid targets */
     ls_tensor logits = numbers_random(c->dtype, LS_SHAPE(rows, CLASSES), 5, 0);
     ls_tensor weight = numbers_random(c->dtype, LS_SHAPE(CLASSES), 6, 4);
     ls_tensor l = numbers_new(c->dtype, LS_SHAPE(rows, CLASSES));
@@ -218,7 +218,7 @@ TEST(test_class_losses) {
     }
 }
 
-/* One gradient for all rows is the same as that number for each. */
+/* One gradient for all rows gives the same as the same number for each row. */
 TEST(test_one_gradient_for_all_rows) {
     ls_tensor logits = numbers_random(LS_F64, LS_SHAPE(4, 3), 5, 0);
     ls_tensor l = numbers_new(LS_F64, LS_SHAPE(4, 3));
@@ -258,7 +258,7 @@ TEST(test_wrong_targets_are_named) {
     ((int64_t *)target.data)[2] = 10;
     assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[2] is 10, but there are 10 classes");
-    loss.ignore = false; /* then -1 is wrong as well */
+    loss.ignore = false; /* then -1 is wrong, too */
     assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[0] is -1, but there are 10 classes");
     numbers_free(&l);

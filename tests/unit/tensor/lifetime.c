@@ -1,6 +1,6 @@
 /*
- * What a program still holds after its owner went: tensors of scopes that have ended or that were released, scopes that
- * have ended. Every call on them is LS_ERR_STATE with a sentence that names the call, in release builds too.
+ * Pointers that a program keeps after their owners ended: tensors of ended scopes, released tensors, and ended scopes.
+ * Every call on them fails with LS_ERR_STATE and a message with the name of the call, also in release builds.
  *
  * devices: cpu shadow cuda
  */
@@ -14,12 +14,12 @@
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
 
-/* ---- every call on a tensor that is gone ------------------------------------------------------------------------- */
+/* ---- every call on a freed tensor -------------------------------------------------------------------------------- */
 
-static ls_tensor *f, *i, *b; /* gone: f32 [4, 4], i64 [4], bool [4, 4] */
-static ls_tensor *x, *t, *w; /* here: f32 [4, 4], i64 [4], f32 [4] */
+static ls_tensor *f, *i, *b; /* freed: f32 [4, 4], i64 [4], bool [4, 4] */
+static ls_tensor *x, *t, *w; /* valid: f32 [4, 4], i64 [4], f32 [4] */
 static ls_comm *alone;
-static ls_scope *around; /* of the calls, so that their scopes are not the next ones beside that of f, i and b */
+static ls_scope *around; /* scope of the calls, so that their scopes do not directly follow the scope of f, i and b */
 
 static int make_tensors(void **state) {
     (void)state;
@@ -61,7 +61,7 @@ static void check_refused(const char *call, const char *expression, ls_scope *sc
     }
 }
 
-/* Carries out the call, which must be refused; `call` is what the sentence names. */
+/* Makes the call, which must be refused; the message must contain `call`. */
 #define REFUSED_AS(call, why, ...)                                                                                     \
     do {                                                                                                               \
         ls_scope *scope_ = ls_scope_begin();                                                                           \
@@ -204,9 +204,9 @@ TEST(test_communication) {
     REFUSED(ls_isend, ls_isend(alone, f, 0, 0));
 }
 
-/* ---- how they come about ----------------------------------------------------------------------------------------- */
+/* ---- typical causes ---------------------------------------------------------------------------------------------- */
 
-/* The natural mistake: a sum over scopes. */
+/* A common mistake: a sum over scopes. */
 TEST(test_a_sum_over_scopes) {
     ls_tensor *sum = ls_zeros(LS_SCALAR, LS_F32);
     ls_tensor *first = sum;
@@ -215,7 +215,7 @@ TEST(test_a_sum_over_scopes) {
     for (; step < 5 && status == LS_OK; step++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *loss = ls_sum(ls_rand(LS_SHAPE(8), LS_F32));
-        for (int k = 0; k < 100; k++) { /* which would take the record if it could */
+        for (int k = 0; k < 100; k++) { /* which would reuse the record if possible */
             (void)ls_add(loss, 1.0);
         }
         sum = ls_add(sum, loss);
@@ -228,7 +228,7 @@ TEST(test_a_sum_over_scopes) {
     ls_release(first);
 }
 
-/* The last scope at every depth is remembered, whatever the library does in scopes of its own meanwhile. */
+/* The last scope at each depth is remembered, although the library uses its own scopes meanwhile. */
 TEST(test_scopes_in_scopes) {
     ls_tensor *of_inner = NULL, *of_outer = NULL;
     ls_tensor *leaf = ls_ones(LS_SHAPE(3), LS_F32);
@@ -272,7 +272,7 @@ TEST(test_released) {
         ls_release(made[k]);
     }
     REFUSED_AS(ls_data, why, ls_data(kept));
-    /* What lives on in a tape is no longer the user's, and releasing it again changes nothing. */
+    /* A tensor that only a tape keeps no longer belongs to the user, and releasing it again has no effect. */
     ls_tensor *leaf = ls_ones(LS_SHAPE(2), LS_F32);
     assert_int_equal(ls_set_requires_grad(leaf, true), LS_OK);
     ls_tensor *square = ls_square(leaf), *loss = ls_sum(square);
@@ -298,7 +298,7 @@ TEST(test_scopes_that_cannot_end) {
                         "ls_scope_end: not an open scope of this thread: it has ended already, or is "
                         "another thread's");
     ls_scope *outer = ls_scope_begin();
-    assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* and not the one that was opened since */
+    assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* and not the scope that was opened since */
     ls_scope *inner = ls_scope_begin();
     assert_int_equal(ls_scope_end(outer), LS_ERR_STATE);
     expect_message("not the innermost scope of this thread");
@@ -331,7 +331,7 @@ static ls_status leave_a_model(ls_comm *world, void *argument) {
     return own->gradient != NULL ? LS_OK : ls_error_status();
 }
 
-/* What threads leave behind lives on ls_run_threads' memory, which stays for as long. */
+/* Objects of ended threads live in ls_run_threads' memory, which exists as long. */
 TEST(test_models_outlive_their_threads) {
     enum { RANKS = 3 };
     held kept[RANKS] = {{0}};
@@ -347,7 +347,7 @@ TEST(test_models_outlive_their_threads) {
     }
 }
 
-/* Many communicators after each other: their records do not gather. */
+/* Many communicators one after the other: their records do not accumulate. */
 TEST(test_freed_communicators_do_not_gather) {
     ls_comm *first = ls_init(NULL);
     ls_comm *part = NULL;
@@ -381,7 +381,7 @@ static void run_steps(int steps) {
     }
 }
 
-/* Records that wait are a bounded number, and all go with the thread. */
+/* The number of retained records is bounded, and all are freed with the thread. */
 TEST(test_memory_does_not_grow) {
     test_allocator allocator;
     test_allocator_start(&allocator);

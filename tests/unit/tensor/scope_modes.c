@@ -7,7 +7,7 @@
 
 #include <lockstep/autograd.h>
 
-/* The modes of the thread, in one number. */
+/* Returns the thread's modes as one number. */
 static int modes(void) {
     const bool no_grad = ls_no_grad(false);
     const ls_dtype dtype = ls_autocast(LS_F32);
@@ -34,7 +34,7 @@ TEST(test_the_end_of_a_scope_restores_the_modes) {
     assert_int_equal(modes(), before);
 }
 
-/* What is recorded after the scope has a gradient again, and a mode that was on outside stays on. */
+/* Operations after the scope are recorded again, and a mode that was on outside stays on. */
 TEST(test_recording_goes_on_after_a_scope) {
     ls_scope *all = ls_scope_begin();
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);

@@ -1,5 +1,5 @@
 /*
- * tensor: making elements, changing them in place, reading and comparing them.
+ * tensor: creating elements, changing them in place, reading and comparing them.
  *
  * devices: cpu shadow cuda
  */
@@ -22,7 +22,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    (void)ls_scope_end(scope); /* the failures are those that the tests provoke */
+    (void)ls_scope_end(scope); /* errors here are the errors that the tests provoke */
     return 0;
 }
 
@@ -137,7 +137,7 @@ TEST(test_from_memory) {
     assert_null(ls_from_memory(LS_SHAPE(1), LS_F64, (char *)numbers + 1, count_release, &released));
     assert_null(ls_from_memory(LS_SHAPE(1, -1), LS_F64, numbers, count_release, &released));
     assert_null(ls_from_memory(LS_SHAPE(INT64_MAX, 4), LS_F64, numbers, count_release, &released));
-    assert_int_equal(released, 3); /* what fails gives the memory back */
+    assert_int_equal(released, 3); /* after a failure, the memory is released */
     ls_tensor *none = ls_from_memory(LS_SHAPE(0, 3), LS_F64, numbers, count_release, &released);
     assert_int_equal(ls_size(none, 1), 3);
     ls_release(none);

@@ -1,5 +1,5 @@
 /*
- * tensor: text in PyTorch's layout. The expected texts are those of PyTorch 1.13, with our names of the dtypes.
+ * tensor: text in PyTorch's layout. The expected texts are from PyTorch 1.13, with our names of dtypes.
  *
  * devices: cpu shadow cuda
  */
@@ -23,7 +23,7 @@ static void expect(ls_tensor *tensor, const char *text) {
 
 #define FROM(shape, dtype, type, ...) ls_from(shape, dtype, (const type[]){__VA_ARGS__})
 
-/* shape-many numbers f64: first, first + step, ... */
+/* Makes an f64 tensor: first, first + step, ... */
 static ls_tensor *ramp(ls_shape shape, double first, double step) {
     ls_tensor *tensor = ls_empty(shape, LS_F64);
     double *numbers = elements(tensor);
@@ -127,7 +127,7 @@ TEST(test_text_is_cut_at_the_capacity) {
     ls_release(tensor);
 }
 
-/* What ls_print writes to standard output. */
+/* Captures the output of ls_print. */
 static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
     FILE *file = tmpfile();
     assert_non_null(file);
@@ -143,7 +143,7 @@ static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
     fclose(file);
 }
 
-/* The text of ls_format and a newline, be it longer than what is kept for short ones; NULL is no crash. */
+/* The text of ls_format and a newline, also if it is longer than the fixed buffer; NULL does not crash. */
 TEST(test_printing) {
     static char printed[1 << 16], wanted[1 << 16];
     ls_tensor *tensors[] = {FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), ls_arange(LS_SHAPE(10, 10, 10), LS_I64), NULL};

@@ -1,5 +1,5 @@
 /*
- * tensor: who holds a tensor, when it goes, and where its memory comes from.
+ * tensor: ownership of tensors, when they are freed, and the source of their memory.
  *
  * devices: cpu shadow cuda
  */
@@ -18,7 +18,7 @@ static void count_release(void *data, void *user) {
     *(int *)user += 1;
 }
 
-/* A tensor whose end shows in `released`. */
+/* Makes a tensor whose destruction is counted in `released`. */
 static ls_tensor *make_watched(void) {
     static float memory[6];
     return ls_from_memory(LS_SHAPE(2, 3), LS_F32, memory, count_release, &released);
@@ -100,7 +100,7 @@ TEST(test_a_scope_tells_its_first_error) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
     assert_int_equal(ls_scope_end(inner), LS_ERR_SHAPE);
     assert_string_equal(ls_error_message(), first);
-    assert_int_equal(ls_scope_end(outer), LS_OK); /* what the inner one told is told */
+    assert_int_equal(ls_scope_end(outer), LS_OK); /* the inner scope reported its error before */
 }
 
 TEST(test_ending_no_scope) {
@@ -188,7 +188,7 @@ TEST(test_take_and_give) {
     assert_int_equal(released, 0);
     scope = ls_scope_begin();
     assert_ptr_equal(ls_tensor_give(tensor), tensor);
-    assert_ptr_equal(ls_tensor_give(ls_tensor_hold(tensor)), tensor); /* a second reference is not held twice */
+    assert_ptr_equal(ls_tensor_give(ls_tensor_hold(tensor)), tensor); /* a second reference is not added to the scope */
     assert_int_equal(ls_scope_end(scope), LS_OK);
     assert_int_equal(released, 1);
     assert_null(ls_tensor_take(NULL));
@@ -265,7 +265,7 @@ TEST(test_threads_give_everything_back) {
     assert_int_equal(test_allocator_stop(&allocator), 0);
 }
 
-/* Whoever only frees what others allocate keeps no more than the limit. */
+/* A thread that only frees other threads' allocations caches at most the limit. */
 TEST(test_a_cache_has_a_limit) {
     ls_cache cache;
     ls_cache_init(&cache);
@@ -282,7 +282,7 @@ TEST(test_a_cache_has_a_limit) {
     assert_int_equal(cache.held, 0);
 }
 
-/* A cache full of other sizes is given up before memory is said to be out. */
+/* A cache with blocks of other sizes is emptied before an out-of-memory error. */
 TEST(test_a_full_cache_is_emptied_when_memory_is_short) {
     test_allocator allocator;
     test_allocator_start(&allocator);

@@ -1,6 +1,6 @@
 /*
- * Training and memory: in its steady state it calls the allocator not at all, and wherever memory runs out, from the
- * data files to the saved weights, alone and data-parallel, it fails with a reason and gives everything back.
+ * Training and memory: in its steady state, training does not call the allocator. Wherever memory runs out, from the
+ * data files to the saved weights, alone and data-parallel, training fails with a reason and frees everything.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@ enum { FEATURES = 20, CLASSES = 10, SIDE = 4 };
 
 /* ---- steady state ------------------------------------------------------------------------------------------------ */
 
-/* Batches of 16 and a last one that is smaller. */
+/* Batches of 16 and a smaller last batch. */
 enum { STEADY_SAMPLES = 16 * 110 + 5 };
 
 static ls_tensor *as_pictures(ls_tensor *x, const ls_samples *samples, void *user) {
@@ -33,7 +33,7 @@ static ls_dataset *make_samples(int64_t count, bool classes) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
-/* The features as pictures, changed at random. */
+/* Makes pictures of the features, with random changes. */
 static ls_dataset *change_samples(ls_dataset *set) {
     return ls_dataset_flatten(
         ls_dataset_random_flip(ls_dataset_concurrent(ls_dataset_transform_input(set, as_pictures, NULL)), 0.5, 0.5));
@@ -47,8 +47,8 @@ static ls_module *make_model(ls_comm *world, int64_t hidden, int64_t outputs) {
 
 typedef struct steady {
     test_allocator *allocator;
-    long before; /* calls of the allocator when the second epoch had ended: the first to find all loaders in use */
-    long after;  /* and after the validation of the third */
+    long before; /* calls of the allocator at the end of the second epoch, the first that finds all loaders in use */
+    long after;  /* and after the validation of the third epoch */
 } steady;
 
 static ls_status all_here(const ls_trial_state *state) {
@@ -78,7 +78,7 @@ static ls_status average_gradients(ls_trial_state *state, void *user) {
     return state->comm != NULL ? ls_sync_gradients(state->model, state->comm) : LS_OK;
 }
 
-/* Three epochs through a trial; what the third asks of the allocator must be nothing. */
+/* Runs three epochs of a trial. The third must not call the allocator. */
 static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module *model, ls_callback *averaging,
                            int threads) {
     steady seen = {.allocator = allocator};
@@ -121,7 +121,7 @@ static ls_status train_by_trial(ls_comm *world, void *argument) {
                      0);
 }
 
-/* Batches that threads make, of pictures that they change. */
+/* Trains on pictures that threads change and put into batches. */
 static ls_status train_with_threads(ls_comm *world, void *argument) {
     return run_trial(world, argument, make_model(world, 32, CLASSES), ls_callback_new(&(ls_callback_hooks){0}, NULL),
                      2);
@@ -132,7 +132,7 @@ static ls_status train_by_callbacks(ls_comm *world, void *argument) {
                      ls_callback_new(&(ls_callback_hooks){.on_backward = average_gradients}, NULL), 0);
 }
 
-/* What ready-made callbacks remember and compute with they have before the third epoch. */
+/* Built-in callbacks have allocated their state before the third epoch. */
 static ls_status train_with_ready_callbacks(ls_comm *world, void *argument) {
     ls_callback *const list[] = {
         ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 9, .restore_best = true}),
@@ -163,7 +163,10 @@ static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_load
     return status != LS_OK ? status : ended;
 }
 
-/* The loop of the perceptron: one sample at a time. Records of its first batches wait before they are used again. */
+/*
+ * The loop of the perceptron example: one sample at a time. The tensor records of its first batches wait before they
+ * are reused.
+ */
 static ls_status train_by_hand(ls_comm *world, void *argument) {
     test_allocator *allocator = argument;
     ls_module *model = make_model(world, 16, 1);
@@ -209,7 +212,7 @@ static void check_steady(ls_rank_function train, int ranks) {
 
 TEST(test_steady_training_allocates_nothing) {
 #ifdef LS_SANITIZED
-    skip(); /* nothing is cached there */
+    skip(); /* under a sanitizer nothing is cached */
 #endif
     for (int ranks = 0; ranks <= 2; ranks++) {
         check_steady(train_by_trial, ranks);
@@ -286,7 +289,9 @@ static ls_module *make_classifier(void) {
                          ls_nn_linear(5, CLASSES));
 }
 
-/* Everything that the example does, small. With ranks, a last barrier: whom another one left behind learns of it. */
+/*
+ * Does all that the example does, on a small scale. With several ranks, a last barrier reports ranks that left early.
+ */
 static ls_status whole_program(ls_comm *world) {
     ls_loader *loader = open_files(world);
     ls_module *model = loader == NULL ? NULL : make_classifier();
@@ -306,7 +311,7 @@ static ls_status whole_program(ls_comm *world) {
 
 enum { RANKS = 2, NOT_RUN = -1 };
 
-/* What became of each rank. */
+/* The result of each rank. */
 typedef struct outcome {
     int status[RANKS];
     char message[RANKS][LS_ERROR_CAPACITY];
@@ -321,7 +326,7 @@ static ls_status run_rank(ls_comm *world, void *argument) {
     return status;
 }
 
-/* Whether this is how a rank should end: well, for want of memory, or because the other one did. */
+/* Checks how a rank ended: successfully, out of memory, or because of another rank. */
 static void check_end(long n, const char *who, int status, const char *message) {
     const bool known = status == LS_OK || status == LS_ERR_MEMORY || status == LS_ERR_PEER;
     if (!known || (status != LS_OK && *message == '\0')) {
@@ -329,7 +334,10 @@ static void check_end(long n, const char *who, int status, const char *message) 
     }
 }
 
-/* One run in which call `n` of the allocator fails, alone or with all after it. Returns whether it came to that. */
+/*
+ * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
+ * place.
+ */
 static bool run_once(int ranks, long n, bool once) {
     outcome ended = {.status = {NOT_RUN, NOT_RUN}};
     (void)ls_error_set(LS_OK, "%s", "");
@@ -352,7 +360,7 @@ static bool run_once(int ranks, long n, bool once) {
         }
     }
     assert_true(remove(weights) == 0 || status != LS_OK);
-    assert_int_equal(test_files_count(), 2); /* and nothing half written beside them */
+    assert_int_equal(test_files_count(), 2); /* no partial files are left */
     if (calls > n && status == LS_OK && !once) {
         fail_msg("allocation %ld and all after it fail, and nobody noticed", n);
     }
@@ -398,7 +406,7 @@ static ls_status read_two_epochs(void) {
     return status;
 }
 
-/* Wherever it runs out that is told, and all is given back. */
+/* Wherever memory runs out, the error is reported and everything is freed. */
 TEST(test_memory_runs_out_on_threads_of_a_loader) {
     bool enough = false;
     for (long n = 0; !enough; n++) {

@@ -1,5 +1,5 @@
 /*
- * Ready-made callbacks in one process: when their hooks are called, what they refuse, and what they remember.
+ * Built-in callbacks in one process: when their hooks are called, their refusals, and their state.
  *
  * devices: cpu shadow cuda
  */
@@ -99,7 +99,7 @@ static void test_gates(void **unused) {
     assert_int_equal(once.released + epoch.released + odd.released + first.released + other.released, 5);
 }
 
-/* A composition has the hooks of its callbacks, and no others. */
+/* A composition has exactly the hooks of its callbacks. */
 static void test_hooks_of_compositions(void **unused) {
     (void)unused;
     calls c = {0};
@@ -122,7 +122,7 @@ static void test_hooks_of_compositions(void **unused) {
     ls_callback_free(none);
 }
 
-/* On failure what was given is released, once. */
+/* On failure, the arguments are freed once. */
 static void test_refused_compositions(void **unused) {
     (void)unused;
     calls c = {0};
@@ -138,7 +138,7 @@ static void test_refused_compositions(void **unused) {
     assert_int_equal(c.released, 3);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void expect_refused(ls_callback *callback, const char *message) {
     assert_null(callback);
@@ -202,7 +202,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* What needs hooks of the ready-made step says what to do in a step of one's own. */
+/* Callbacks that need hooks of the default step say how to support them in a custom step. */
 static void test_steps_of_ones_own(void **unused) {
     (void)unused;
     static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
@@ -242,7 +242,7 @@ static void test_metric_that_is_not_there(void **unused) {
     free_setting(&s);
 }
 
-/* A running loss is measured in training only, and a confusion matrix is no single number. */
+/* A running loss is measured only in training, and a confusion matrix is not a single number. */
 static void test_metric_without_a_result(void **unused) {
     (void)unused;
     static const char *const monitors[] = {"val_running_loss", "val_confusion"};
@@ -263,7 +263,7 @@ static void test_metric_without_a_result(void **unused) {
     free_setting(&s);
 }
 
-/* Inputs and layers that a callback cannot work on. */
+/* Inputs and layers that a callback cannot process. */
 static void test_samples_that_do_not_fit(void **unused) {
     (void)unused;
     static const char *const layers[] = {"nowhere", NULL};
@@ -289,14 +289,14 @@ static void test_samples_that_do_not_fit(void **unused) {
 
 /* ---- early stopping ---------------------------------------------------------------------------------------------- */
 
-/* Gives a metric the values of a list, epoch by epoch. */
+/* Gives a metric the values of a list, one per epoch. */
 static ls_status measure_listed(const ls_trial_state *state, void *user, double *sum, double *weight) {
     *sum = ((const double *)user)[state->epoch];
     *weight = 1;
     return LS_OK;
 }
 
-/* How many epochs are run with those values of the metric, up to 8. */
+/* Returns the number of epochs that are run with these values of the metric, up to 8. */
 static int64_t epochs_of(const char *name, double values[8], const ls_early_stopping_options *how) {
     setting s = make_setting();
     ls_callback *stop = ls_early_stopping(how);
@@ -336,9 +336,9 @@ static void test_when_it_stops(void **unused) {
     assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
 }
 
-/* ---- what is added to losses ------------------------------------------------------------------------------------- */
+/* ---- terms added to losses --------------------------------------------------------------------------------------- */
 
-/* The loss of three batches of weights that do not change. */
+/* Returns the loss of three batches with fixed weights. */
 static double loss_with(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -381,7 +381,7 @@ static void test_weight_decay(void **unused) {
 
 /* ---- a sweep over rates ------------------------------------------------------------------------------------------ */
 
-/* Dropout and batch normalisation go on as if it had not been; so do running means of metrics. */
+/* Dropout, batch normalisation and running means of metrics continue as if the callback had not run. */
 static uint64_t train_after(ls_callback *callback, double *loss) {
     setting s = make_setting();
     ls_optimizer_free(s.optimizer);
@@ -413,7 +413,9 @@ static void test_a_sweep_leaves_nothing(void **unused) {
 
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
-/* The mean of Beta(alpha, alpha) is 1/2, its variance 1 / (4 (2 alpha + 1)); 5 deviations of either. */
+/*
+ * Beta(alpha, alpha) has the mean 1/2 and the variance 1 / (4 (2 alpha + 1)). The tolerance is 5 standard deviations.
+ */
 static void test_beta(void **unused) {
     (void)unused;
     static const double alphas[] = {0.05, 0.4, 1, 3, 40};
@@ -434,7 +436,7 @@ static void test_beta(void **unused) {
     }
 }
 
-/* Another number for another seed, kind, epoch, batch and place; the same again for the same. */
+/* Draws differ for another seed, kind, epoch, batch or position, and are equal for equal arguments. */
 static void test_draws_depend_on_their_place(void **unused) {
     (void)unused;
     const ls_trial_state state = {.epoch = 1, .batch = 2}, epoch = {.epoch = 2, .batch = 2},
@@ -453,9 +455,9 @@ static void test_draws_depend_on_their_place(void **unused) {
     }
 }
 
-/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
 
-/* Copies of named tensors, as a checkpoint has them. */
+/* Copies of named tensors, as in a checkpoint. */
 typedef struct copies {
     ls_named items[64];
     char names[64][64];
@@ -488,7 +490,7 @@ static bool same_state(const ls_callback *callback, const copies *c) {
     return same;
 }
 
-/* A callback that has worked, and another one, in trials that are alive. */
+/* A callback after some epochs, and another callback, in live trials. */
 typedef struct worked {
     setting s;
     ls_trial *trial;
@@ -544,7 +546,7 @@ static ls_callback *make_several(ls_optimizer *optimizer) {
     return ls_callbacks_of((ls_callback *[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
 }
 
-/* One that has worked for 3 epochs gives its state to one that has worked for 1. */
+/* A callback after 3 epochs gives its state to a callback after 1 epoch. */
 static void round_trip(ls_callback *(*make)(ls_optimizer *optimizer)) {
     worked first = work(make, 3), second = work(make, 1);
     copies c;
@@ -579,7 +581,7 @@ static ls_callback *make_impatient(ls_optimizer *optimizer) {
     return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
 }
 
-/* A run that goes on from where another one had been stopped ends there, too; the next goes on. */
+/* A run that resumes from a stopped run also stops there; the next run continues. */
 static void test_stopped_before(void **unused) {
     (void)unused;
     worked first = work(make_impatient, 8), second = work(make_impatient, 0);

@@ -1,5 +1,5 @@
 /*
- * Callbacks that tell what a run does: files and lines, and that a run goes on in them.
+ * Callbacks that log a run: files and lines, and resumed runs that append to them.
  *
  * devices: cpu shadow cuda
  */
@@ -25,7 +25,7 @@ static char *contents(const char *path) {
     return text;
 }
 
-/* The first columns of all lines, joined by blanks. */
+/* Returns the first columns of all lines, separated by spaces. */
 static const char *columns(const char *path, char separator, int count) {
     static char all[8192];
     char *out = all;
@@ -46,9 +46,9 @@ static const char *columns(const char *path, char separator, int count) {
     return all;
 }
 
-static ls_tensor *started; /* what the last log remembered */
+static ls_tensor *started; /* the state of the last log */
 
-/* A trial that has run `from` epochs elsewhere runs until `to`. */
+/* Runs a trial until epoch `to`, after `from` epochs of another trial. */
 static void log_with(ls_callback *log, int64_t from, int64_t batch, int64_t to) {
     setting s = make_setting();
     const ls_named *remembered;
@@ -97,7 +97,7 @@ static void test_a_line_for_each_epoch(void **unused) {
     assert_string_equal(columns(path, '\t', 1), "0 1 ");
 }
 
-/* What an evaluation adds to an epoch of the history has no column in lines of later ones. */
+/* Results that an evaluation adds to an epoch of the history have no column in later lines. */
 static void test_evaluations_between(void **unused) {
     (void)unused;
     const char *path = test_path("between.csv");
@@ -119,7 +119,7 @@ static void test_evaluations_between(void **unused) {
     free_setting(&s);
 }
 
-/* What a run wrote behind the checkpoint that another goes on from is written again, not twice. */
+/* Lines after the checkpoint from which a run resumes are written again, not twice. */
 static void test_goes_on(void **unused) {
     (void)unused;
     const char *path = test_path("again.csv");
@@ -133,7 +133,7 @@ static void test_goes_on(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 3 4 5 ");
     log_run(path, NULL, 2, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
-    test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the midst of a line */
+    test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the middle of a line */
     log_run(path, NULL, 1, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
     test_file("again.csv", "", 0);
@@ -143,14 +143,14 @@ static void test_goes_on(void **unused) {
     assert_string_equal(columns(test_path("new.csv"), ',', 1), "epoch 1 ");
 }
 
-/* A log that goes on as the last one did. */
+/* A log that continues from the state of the last log. */
 static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
     ls_callback *log = ls_csv_log(path, how);
     assert_int_equal(log->hooks.set_state(log->user, &(ls_named){.name = "start", .tensor = started}, 1), LS_OK);
     return log;
 }
 
-/* Lines that were there before stay, also where none of the trial's own was before the checkpoint. */
+/* Earlier lines stay, also if the trial had no line of its own before the checkpoint. */
 static void test_goes_on_behind_others(void **unused) {
     (void)unused;
     static const char before[] = "epoch,loss\n0,1\n1,1\n";
@@ -167,7 +167,7 @@ static void test_goes_on_behind_others(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 1 ");
 }
 
-/* Of the number of the epoch there is one column. */
+/* The number of the epoch has only one column. */
 static void test_metric_epoch(void **unused) {
     (void)unused;
     setting s = make_setting();
@@ -198,10 +198,10 @@ static void test_a_line_for_each_batch(void **unused) {
     assert_non_null(strstr(contents(path), "epoch;batch;loss;learning_rate\n"));
 }
 
-/* What a log finds when a run goes on, damaged; and what it keeps of it. */
+/* A damaged log file that a resumed run finds, and what the run keeps of it. */
 typedef struct damaged_log {
     ls_trial *trial;
-    tally counts; /* accepted: all is kept */
+    tally counts; /* counts accepted files, which are kept whole */
 } damaged_log;
 
 static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t start, ls_trial_state *state) {
@@ -213,7 +213,10 @@ static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t 
     ls_release(where);
 }
 
-/* The beginning of the file, up to a line that is of an epoch before, or names; and again the same. */
+/*
+ * The run keeps the beginning of the file, up to the last line that is the header or belongs to an earlier epoch. A
+ * second run keeps the same.
+ */
 static void round_log(uint64_t number, void *argument) {
     static const char *const texts[] = {"epoch,loss,val_loss\n0,0.5,1\n1,0.25,nan\n2,0.125,1e-3\n",
                                         "epoch,batch,loss,learning_rate\n0,0,1,0.1\n0,1,1,0.1\n1,0,1,0.1\n1,1,0,0.1\n",
@@ -227,7 +230,7 @@ static void round_log(uint64_t number, void *argument) {
     log->trial->state.batch = kind == 1;
     content before = {.size = 0}, after, again;
     content_replace(&before, 0, 0, texts[kind], strlen(texts[kind]));
-    if (fuzz_below(3) == 0) { /* a byte that ends texts, but no lines */
+    if (fuzz_below(3) == 0) { /* a byte that ends strings, but not lines */
         content_replace(&before, fuzz_below(before.size), 0, "", 1);
     }
     content_damage(&before);
@@ -278,7 +281,7 @@ static void test_files_that_cannot_be(void **unused) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* What two epochs, an evaluation and a replay print. */
+/* Returns the output of two epochs, an evaluation and a replay. */
 static const char *printed(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -335,7 +338,7 @@ static int count_of(const char *text, const char *words) {
     return count;
 }
 
-/* Of 5 samples in 3 classes; of shares each row adds up to 1, or its class is not there. */
+/* For 5 samples in 3 classes. Each row of fractions adds up to 1, or its class does not occur. */
 static void test_confusion(void **unused) {
     (void)unused;
     const char *text = printed(ls_confusion_printer(NULL, false));

@@ -1,5 +1,5 @@
 /*
- * Wherever memory runs out, ready-made callbacks fail with a reason and give everything back.
+ * Wherever memory runs out, built-in callbacks fail with a reason and free everything.
  *
  * devices: cpu
  */
@@ -46,7 +46,7 @@ static ls_callback *make_callbacks(ls_optimizer *optimizer) {
     return ls_callbacks_of(list, LISTED);
 }
 
-/* Gives a callback the state that it has. */
+/* Restores a callback's own state. */
 static ls_status repeat_state(const ls_callback *callback) {
     const ls_named *tensors;
     int count;
@@ -94,7 +94,10 @@ static ls_status whole_program(void) {
     return status;
 }
 
-/* One run in which call `n` of the allocator fails, alone or with all after it. Returns whether it came to that. */
+/*
+ * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
+ * place.
+ */
 static bool run_once(long n, bool once) {
     (void)ls_error_set(LS_OK, "%s", "");
     test_allocator allocator;

@@ -1,7 +1,7 @@
 /*
- * Checkpoints of trials in one process: what is in them, what is refused and with which words, and files that are
- * damaged. Writers that fail or are killed are in checkpoint_faults.c; that training goes on with the same bits is in
- * ranks/checkpoints.c.
+ * Checkpoints of trials in one process: their contents, refusals and their messages, and damaged files.
+ * checkpoint_faults.c tests writers that fail or are killed; ranks/checkpoints.c tests that training continues with the
+ * same bits.
  *
  * devices: cpu
  */
@@ -20,11 +20,11 @@
 #include "base/memory.h"
 #include "tests/support/fuzz.h"
 
-/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+/* ---- system calls that replace the C library's ------------------------------------------------------------------- */
 
-static bool spoils; /* the next file, as a bad disk or memory does */
+static bool spoils; /* damages the next file, like a faulty disk or memory */
 
-static char synced[16][PATH_MAX]; /* the first that were, since the count was set to 0 */
+static char synced[16][PATH_MAX]; /* the first files that were synced since the count was set to 0 */
 static int syncs;
 
 static void note_sync(int fd) {
@@ -37,7 +37,7 @@ static void note_sync(int fd) {
     }
 }
 
-static int64_t slept; /* nanoseconds that this process has asked to sleep */
+static int64_t slept; /* nanoseconds of sleep that this process requested */
 
 int nanosleep(const struct timespec *time, struct timespec *rest) {
     (void)rest;
@@ -45,7 +45,7 @@ int nanosleep(const struct timespec *time, struct timespec *rest) {
     return 0;
 }
 
-/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so nothing waits for a disk. */
 int fsync(int fd) {
     if (spoils && pwrite(fd, "X", 1, 100) == 1) { /* a folder cannot be written to */
         spoils = false;
@@ -54,7 +54,7 @@ int fsync(int fd) {
     return 0;
 }
 
-static bool no_exchange; /* as on a file system that cannot */
+static bool no_exchange; /* simulates a file system without this call */
 
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
     if (no_exchange) {
@@ -64,7 +64,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
     return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
 }
 
-static atomic_int strays; /* files in the root of the file system that were to be removed */
+static atomic_int strays; /* attempts to remove files in the root of the file system */
 
 int unlink(const char *path) {
     if (strrchr(path, '/') == path) {
@@ -97,7 +97,7 @@ TEST(test_save_and_load) {
     assert_true(ls_trial_metric(other.trial, "val_loss") == ls_trial_history(t.trial, 1, "val_loss"));
     assert_int_equal(ls_trial_run(other.trial, 3), LS_OK);
     assert_true(ls_module_hash(other.setting.model) == ls_module_hash(t.setting.model));
-    /* Again, in its place. */
+    /* again, to the same path */
     assert_int_equal(ls_trial_save(t.trial, in_root("saved/deep/one/")), LS_OK);
     assert_int_equal(ls_trial_load(other.trial, folder), LS_OK);
     assert_int_equal(ls_trial_history_count(other.trial), 3);
@@ -110,7 +110,7 @@ TEST(test_save_and_load) {
     end(&other);
 }
 
-/* Checksums are of what was to be written, not of what became of it. */
+/* Checksums cover the intended bytes, not the written bytes. */
 TEST(test_spoiled_in_writing) {
     training t = begin(NULL, NULL);
     spoils = true;
@@ -120,7 +120,7 @@ TEST(test_spoiled_in_writing) {
     end(&t);
 }
 
-/* As Lockstep wrote it when it was first released. */
+/* The format of Lockstep's first release. */
 TEST(test_an_old_manifest) {
     ls_manifest manifest;
     assert_int_equal(ls_checkpoint_verify(LS_FIXTURES "/checkpoint"), LS_OK);
@@ -138,7 +138,7 @@ TEST(test_an_old_manifest) {
     ls_manifest_free(&manifest);
 }
 
-/* What JSON has no numbers for, and what must not lose a bit. */
+/* Numbers that JSON lacks, and numbers that must not lose a bit. */
 TEST(test_history_keeps_its_bits) {
     const double values[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, -0.0, 1e308, 3};
     training t = begin(NULL, NULL), other = begin(NULL, NULL);
@@ -175,7 +175,7 @@ TEST(test_keeps_the_newest_and_the_best) {
     assert_int_equal(ls_trial_load(t.trial, best), LS_OK);
     assert_int_equal(ls_trial_history_count(t.trial), 1);
     end(&t);
-    /* What was the best is known after going on. */
+    /* After resuming, the best value is known. */
     t = begin(&options, in_root("kept"));
     assert_int_equal(ls_trial_run(t.trial, 8), LS_OK);
     assert_int_equal(ls_checkpoint_verify(best), LS_OK);
@@ -216,7 +216,7 @@ static ls_status stop_after_two(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* A run that a hook has ended behind an epoch has ended for whoever goes on from there. */
+/* A hook ended the run after an epoch: a run that resumes from there has ended, too. */
 TEST(test_a_hook_stops) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("stopped"));
@@ -238,7 +238,7 @@ TEST(test_a_hook_stops) {
     assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
     assert_int_equal(ls_trial_history_count(t.trial), 5);
     end(&t);
-    t = begin(NULL, in_root("stopped-and-saved")); /* when the run was over */
+    t = begin(NULL, in_root("stopped-and-saved")); /* after the run was over */
     assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
     assert_int_equal(ls_trial_history_count(t.trial), 5);
     end(&t);
@@ -251,7 +251,7 @@ static ls_status save_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_save(state->trial, in_root("nowhere"));
 }
 
-/* What is no folder stays as it is, and what a link leads to does. */
+/* Files that are not folders, and targets of links, are kept. */
 static void expect_kept(const training *t) {
     struct stat about;
     assert_int_equal(symlink("full", in_root("link")), 0);
@@ -267,7 +267,7 @@ static void expect_kept(const training *t) {
     assert_true(lstat(in_root("file"), &about) == 0 && S_ISREG(about.st_mode));
 }
 
-/* Manifests of other programs: the folder is not a checkpoint, whatever its format is. */
+/* Manifests of other programs, of any format: the folder is not a checkpoint. */
 static void expect_other_manifests_kept(const training *t) {
     static const char *const texts[] = {"{\"format\": 2, \"name\": \"site\"}", "{\"format\": 1}", "[]", ""};
     assert_int_equal(mkdir(in_root("site"), 0777), 0);
@@ -286,7 +286,7 @@ static void test_wrong_use(void **state) {
     expect_failure(ls_trial_save(NULL, "x"), LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     expect_failure(ls_trial_load(t.trial, NULL), LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     expect_failure(ls_trial_save(t.trial, ".."), LS_ERR_ARGUMENT, "is no name for a checkpoint");
-    assert_int_equal(atomic_load(&strays), 0); /* it had no folder yet of which something were to go */
+    assert_int_equal(atomic_load(&strays), 0); /* without a folder, there is nothing to remove */
     expect_failure(ls_trial_load(t.trial, ""), LS_ERR_IO, "is no checkpoint, and holds none");
     expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
     assert_int_equal(mkdir(in_root("full"), 0777), 0);
@@ -316,7 +316,7 @@ static void test_wrong_use(void **state) {
     free_setting(&s);
 }
 
-/* Two histories in one folder would be taken for one. */
+/* Two histories in one folder would be mistaken for one. */
 TEST(test_folder_of_another_run) {
     const ls_checkpoint_options options = {.folder = in_root("further")};
     training t = begin(&options, NULL);
@@ -334,7 +334,7 @@ TEST(test_folder_of_another_run) {
     assert_int_equal(count_whole(in_root("further")), 3);
 }
 
-/* A second run with .overwrite starts fresh, and leaves what is not a checkpoint. */
+/* A second run with .overwrite starts fresh, and keeps everything that is not a checkpoint. */
 TEST(test_overwrite) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("again"));
@@ -360,11 +360,11 @@ TEST(test_overwrite) {
     assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
     assert_true(ls_module_hash(t.setting.model) == fresh);
     end(&t);
-    t = begin(&second, folder); /* .resume decides where it begins */
+    t = begin(&second, folder); /* .resume determines the start */
     assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
     assert_int_equal(count_whole(folder), 3);
     end(&t);
-    /* A link under the name of a checkpoint leads elsewhere, perhaps to another program's. */
+    /* A link with the name of a checkpoint may lead to another program's checkpoint. */
     assert_int_equal(symlink("epoch-000003-step-0000000009", in_root("again/epoch-000004-step-0000000012")), 0);
     t = begin(&second, NULL);
     expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "epoch-000004-step-0000000012 is further than this trial");
@@ -387,8 +387,10 @@ TEST(test_folder_of_another_trial) {
     end(&t);
 }
 
-/* The names of a folder and of those that it lies in are on disk before anything is written there, even if another
- * program has made the folder. */
+/*
+ * The names of a folder and its parents are on disk before anything is written there, even if another program has made
+ * the folder.
+ */
 TEST(test_the_parent_is_synced) {
     char root[PATH_MAX], inner[PATH_MAX];
     assert_non_null(realpath(in_root(""), root));
@@ -416,7 +418,7 @@ static void make_entry(const char *folder, const char *name, bool is_folder) {
     close(file);
 }
 
-/* In a folder that is the user's project, what is not of a run's own form and type stays. */
+/* In a folder with the user's project, only entries with the form and type of a run's own entries are removed. */
 TEST(test_only_own_entries_are_removed) {
     static const struct {
         const char *name;
@@ -453,7 +455,7 @@ TEST(test_only_own_entries_are_removed) {
     end(&t);
 }
 
-/* Neither a file called "best" nor a folder with somebody else's manifest.json is replaced. */
+/* Neither a file called "best" nor a folder with a foreign manifest.json is replaced. */
 TEST(test_files_of_the_user_are_kept) {
     const ls_checkpoint_options options = {.folder = in_root("mine"), .best = "loss"};
     assert_int_equal(mkdir(options.folder, 0777), 0);
@@ -469,7 +471,7 @@ TEST(test_files_of_the_user_are_kept) {
     end(&t);
 }
 
-/* A layer that a hook has put into evaluation mode is so after the trial goes on elsewhere. */
+/* A layer that a hook has set to evaluation mode has this mode after another trial resumes. */
 TEST(test_modes_of_layers) {
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
@@ -494,7 +496,7 @@ TEST(test_modes_of_layers) {
     }
 }
 
-/* What another trial had. */
+/* The state of another trial. */
 TEST(test_wrong_trial) {
     training t = begin(NULL, NULL);
     assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
@@ -543,7 +545,7 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
     return size;
 }
 
-/* With two checkpoints: the newer one is damaged, and named; the older one is used. */
+/* There are two checkpoints. The newer is damaged, and the error names it; the older is used. */
 static void expect_refused(const char *folder, const char *file, const char *why) {
     char newest[PATH_MAX], found[PATH_MAX];
     snprintf(newest, sizeof newest, "%s/epoch-000002-step-0000000006", folder);
@@ -562,7 +564,7 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     snprintf(logged, sizeof logged, "%s", line);
 }
 
-/* A trial that did not look for the best checkpoint left no best value. */
+/* A trial that did not track the best checkpoint saved no best value. */
 TEST(test_no_best_value) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("no-best"));
@@ -594,13 +596,13 @@ TEST(test_damaged_files) {
         snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
         const size_t size = read_bytes(path, bytes, sizeof bytes);
         assert_true(size > 40 && size < sizeof bytes);
-        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* of the manifest every byte */
+        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* every byte of the manifest */
             char found[PATH_MAX];
             bytes[at] ^= 2;
             write_bytes(path, bytes, size);
             bytes[at] ^= 2;
             const ls_status status = ls_checkpoint_find(folder, found);
-            /* Its format may have become a newer one. */
+            /* The change may have increased the number of its format. */
             assert_true(status == LS_ERR_UNSUPPORTED ||
                         strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
         }
@@ -624,7 +626,10 @@ TEST(test_damaged_files) {
     ls_log_set_sink(NULL, NULL);
 }
 
-/* ls_module_load takes the newest whole checkpoint of a folder, one checkpoint, or the link to the best. */
+/*
+ * ls_module_load accepts a folder, of which it loads the newest complete checkpoint, one checkpoint, or the link to the
+ * best.
+ */
 TEST(test_weights_from_folders) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("weights"));
@@ -654,7 +659,7 @@ TEST(test_weights_from_folders) {
     end(&t);
 }
 
-/* The folder's second checkpoint damaged by the manifest's first byte, and training that begins at the first. */
+/* Damages the folder's second checkpoint at the first byte of its manifest, and trains from the first checkpoint. */
 static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char byte) {
     training t = begin(options, options->folder);
     assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
@@ -666,7 +671,7 @@ static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char
     end(&t);
 }
 
-/* Damaged twice: what is left is the newer of the two, and nothing that looks like a checkpoint. */
+/* After two damages, only the newer damaged checkpoint is kept, under a name that is not a checkpoint's. */
 TEST(test_damaged_twice) {
     unsigned char byte = 0;
     char folder[PATH_MAX];
@@ -684,7 +689,7 @@ TEST(test_damaged_twice) {
     ls_log_set_level(LS_LOG_WARNING);
 }
 
-/* In place of a text in the manifest. */
+/* Replaces a text in the manifest. */
 static void change_manifest(const char *path, const char *from, const char *to) {
     unsigned char bytes[16384];
     const size_t size = read_bytes(path, bytes, sizeof bytes - 100);
@@ -705,12 +710,12 @@ TEST(test_newer_format) {
     expect_failure(ls_trial_load(t.trial, in_root("newer")), LS_ERR_UNSUPPORTED,
                    "is of format 2, written by a newer Lockstep");
     end(&t);
-    t = begin(NULL, in_root("newer")); /* no fresh start beside it */
+    t = begin(NULL, in_root("newer")); /* no fresh start in the same folder */
     assert_null(t.trial);
     end(&t);
 }
 
-/* Loading refuses a part that it does not know, instead of forgetting it. */
+/* Loading refuses an unknown part instead of dropping it. */
 TEST(test_unknown_part) {
     training t = begin(NULL, NULL);
     ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
@@ -735,7 +740,7 @@ typedef struct fuzzing {
     int accepted, refused;
 } fuzzing;
 
-/* A checksum that is right, so that what lies behind it is reached. */
+/* Makes the checksum right, so that the checks after it are reached. */
 static void make_whole(uint8_t *bytes, size_t size) {
     static const char begin_text[] = "{\n \"checksum\": \"";
     const size_t at = sizeof begin_text - 1, digits = LS_CHECKSUM_TEXT - 1;

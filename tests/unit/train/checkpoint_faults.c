@@ -1,5 +1,5 @@
 /*
- * A writer of checkpoints whose system calls fail, who is killed at any of them, or whose disk is full.
+ * A writer of checkpoints whose system calls fail, which is killed at any of them, or whose disk is full.
  *
  * devices: cpu
  */
@@ -17,11 +17,11 @@
 #include "formats/file.h"
 #include "tests/support/processes.h"
 
-/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+/* ---- system calls that replace the C library's ------------------------------------------------------------------- */
 
 static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
 
-/* Whether this call is to fail. */
+/* Returns whether this call must fail. */
 static bool fails(void) {
     const int call = atomic_fetch_add(&calls, 1);
     if (call == atomic_load(&dies_at)) {
@@ -38,7 +38,7 @@ int mkdir(const char *path, mode_t mode) {
     return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
-/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so nothing waits for a disk. */
 int fsync(int fd) {
     (void)fd;
     return fails() ? -1 : 0;
@@ -76,7 +76,9 @@ int open(const char *path, int flags, ...) {
     return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-/* Half of what is asked for now and then, or a part that a disk cannot take directly: callers go on from there. */
+/*
+ * Sometimes writes half of the bytes, or a number that direct I/O does not support: callers must continue from there.
+ */
 ssize_t write(int fd, const void *bytes, size_t size) {
     static atomic_uint writes;
     const unsigned turn = size < 4 ? 0 : atomic_fetch_add(&writes, 1) % 4;
@@ -84,7 +86,7 @@ ssize_t write(int fd, const void *bytes, size_t size) {
     return fails() ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, part);
 }
 
-/* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
+/* ---- a writer that fails or dies --------------------------------------------------------------------------------- */
 
 static const ls_checkpoint_options *busy(void) {
     static ls_checkpoint_options options;
@@ -118,7 +120,7 @@ static void forget_folder(const char *folder) {
     assert_int_equal(system(command), 0);
 }
 
-/* A file of several blocks and a rest, written in parts of any size; then it is there whole, or not at all. */
+/* Writes a file of several blocks and a rest, in parts of any size. Afterwards it is complete or absent. */
 static ls_status write_large(const char *path, const unsigned char *bytes, size_t size, char text[LS_CHECKSUM_TEXT]) {
     ls_new_file file;
     int64_t summed = 0;
@@ -149,7 +151,7 @@ TEST(test_every_call_fails_of_a_large_file) {
     }
     const char *path = in_root("large");
     int good = 0;
-    for (int call = 0; good < 8; call++) { /* eight, so that each write is short in turn */
+    for (int call = 0; good < 8; call++) { /* eight, so that each write is short once */
         int64_t size = 0;
         char made[LS_CHECKSUM_TEXT], read[LS_CHECKSUM_TEXT], expected[LS_CHECKSUM_TEXT];
         atomic_store(&calls, 0);
@@ -190,7 +192,7 @@ TEST(test_every_call_fails) {
             assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
         }
         failures += status != LS_OK;
-        assert_int_equal(train_on(3), LS_OK); /* it goes on, whatever was left */
+        assert_int_equal(train_on(3), LS_OK); /* training continues, whatever was left */
         assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
         assert_int_equal(ls_checkpoint_verify(in_root("busy/best")), LS_OK);
         if (over) {
@@ -217,7 +219,7 @@ static bool killed_at(int call, training_run run) {
     return ended != 0;
 }
 
-/* The same, but for kill -9. Nothing is left behind when training has gone on. */
+/* The same with SIGKILL. After training has continued, nothing is left over. */
 TEST(test_killed_at_every_call) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
@@ -232,7 +234,10 @@ TEST(test_killed_at_every_call) {
     assert_true(killed > 30);
 }
 
-/* A run that overwrites an earlier one is killed: each checkpoint is whole or not there, and the next run ends it. */
+/*
+ * A run that overwrites an earlier run is killed: each checkpoint is complete or absent, and the next run completes the
+ * removal.
+ */
 TEST(test_killed_while_overwriting) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
@@ -247,7 +252,7 @@ TEST(test_killed_while_overwriting) {
     assert_true(killed > 30);
 }
 
-/* A disk with so much room, as far as one file is concerned. */
+/* Trains on a disk with this much room, simulated by a limit of the file size. */
 static const char *train_on_small_disk(int bytes, const void *what) {
     (void)what;
     signal(SIGXFSZ, SIG_IGN);

@@ -1,6 +1,6 @@
 /*
- * Signals while a model computes: oneDNN has the stack pointer in the heap during a product, where a handler without a
- * stack of its own would write.
+ * Signals during computation: oneDNN sets the stack pointer into the heap during a product, and a handler without its
+ * own stack would write there.
  *
  * devices: cpu
  */

@@ -1,5 +1,5 @@
 /*
- * Metrics of trials: users' own, who frees them, and a trial that goes on in the midst of an epoch.
+ * Metrics of trials: custom metrics, their ownership, and a trial that resumes in the middle of an epoch.
  *
  * devices: cpu shadow cuda
  */
@@ -10,9 +10,9 @@ static bool same_bits(double a, double b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* ---- metrics of one's own ---------------------------------------------------------------------------------------- */
+/* ---- custom metrics ---------------------------------------------------------------------------------------------- */
 
-/* The correlation of the two inputs of a sample: of n, x, y, xx, yy, xy. */
+/* The correlation of the two inputs of a sample: sums of n, x, y, xx, yy, xy. */
 static ls_status add_products(const ls_trial_state *state, void *user, double *sums) {
     *(int *)user += 1;
     ls_tensor *x = ls_select(state->input, 1, 0);
@@ -56,7 +56,7 @@ TEST(test_several_numbers_and_a_formula) {
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_int_equal(calls, 2 * (3 + 2));
-    for (int epoch = 0; epoch < 2; epoch++) { /* each begins at 0 */
+    for (int epoch = 0; epoch < 2; epoch++) { /* each epoch begins at 0 */
         assert_true(fabs(ls_trial_history(trial, epoch, "r") - correlation_of(0, TRAIN_COUNT)) < 1e-12);
         assert_true(fabs(ls_trial_history(trial, epoch, "val_r") - correlation_of(1, TEST_COUNT)) < 1e-12);
     }
@@ -103,7 +103,7 @@ TEST(test_functions_that_are_none) {
     ls_metric_free(metric);
 }
 
-/* ---- owners ------------------------------------------------------------------------------------------------------ */
+/* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 static void count_release(void *user) {
     *(int *)user += 1;
@@ -132,7 +132,7 @@ static void expect_released(ls_trial_options *options, ls_metric *second, int *r
     assert_int_equal(*released - before, second != NULL ? 3 : 2);
 }
 
-/* Options that are wrong, before and after the metrics are looked at, a hook that refuses, and a constructor's NULL. */
+/* Wrong options, before and after the metrics are checked, a hook that refuses, and a constructor's NULL. */
 TEST(test_failures_free_metrics) {
     setting s = make_setting();
     int released = 0;
@@ -183,7 +183,7 @@ TEST(test_owners) {
     free_setting(&s);
 }
 
-/* As languages without compound literals give them. */
+/* Passed by languages without compound literals. */
 TEST(test_arrays) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -213,9 +213,9 @@ TEST(test_metrics_of_constructors) {
     free_setting(&s);
 }
 
-/* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
+/* ---- in the middle of an epoch ----------------------------------------------------------------------------------- */
 
-/* Two epochs of 3 steps at once, and from behind one of those steps on: the same bits. */
+/* Two epochs of 3 steps at once, and resumed after one of these steps: the same bits. */
 static void goes_on_after(int64_t after) {
     static const char *const names[] = {"loss",     "acc",     "r",  "running_loss", "running_top_2_acc",
                                         "loss_std", "acc_var", "f1", "lr",           "val_loss",
@@ -246,7 +246,7 @@ static void goes_on_after(int64_t after) {
         assert_true(same_bits(ls_trial_history(rest, 0, names[i]), ls_trial_history(whole, after / 3, names[i])));
         assert_true(!isnan(ls_trial_history(rest, 0, names[i])));
     }
-    if (after > 3) { /* it was the last epoch of both */
+    if (after > 3) { /* both have finished the last epoch */
         int64_t count = 0;
         const double *values = ls_trial_metric_values(rest, "recall_per_class", &count);
         assert_int_equal(count, CLASSES);

@@ -1,5 +1,5 @@
 /*
- * Metrics of whole sets in batches of several sizes: the values of scikit-learn (tests/fixtures/make_metrics.py).
+ * Metrics over data sets in batches of several sizes: the values of scikit-learn (tests/fixtures/make_metrics.py).
  *
  * devices: cpu shadow cuda
  */
@@ -25,7 +25,7 @@ static int unload(void **state) {
     return 0;
 }
 
-/* What is measured: outputs and targets, which a scope of the test has, and the criterion. */
+/* The measured data: outputs and targets, which belong to the test's scope, and the criterion. */
 typedef struct sample_set {
     ls_tensor *outputs;
     ls_tensor *targets;
@@ -73,7 +73,7 @@ static void check_in_batches(const sample_set *set, ls_metric *const metrics[3],
     }
 }
 
-/* By a constructor that is called anew for each trial. */
+/* Calls the constructor again for each trial. */
 #define CHECK(set, constructor, name)                                                                                  \
     do {                                                                                                               \
         ls_metric *const check_metrics[] = {constructor, constructor, constructor};                                    \
@@ -101,7 +101,7 @@ SCOPED_TEST(test_classes) {
     CHECK(&set, ls_metric_var(ls_metric_named("acc"), true), "acc_var_population");
 }
 
-/* The same with the classes behind: [n, 1, classes] with [n, 1]; and as one-hot rows. */
+/* The same with the classes last: [n, 1, classes] with [n, 1]; and as one-hot rows. */
 SCOPED_TEST(test_classes_in_other_shapes) {
     ls_tensor *outputs = scores(1, LS_SHAPE(SAMPLES, CLASSES));
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
@@ -135,7 +135,7 @@ SCOPED_TEST(test_classes_that_do_not_occur) {
     }
 }
 
-/* Targets that the criterion leaves out: a class, and a number that is none. */
+/* Targets that the criterion ignores: a class, and a number that is not a class. */
 SCOPED_TEST(test_ignored_targets) {
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
     for (int64_t ignored = 2; ignored >= -100; ignored -= 102) {
@@ -145,7 +145,7 @@ SCOPED_TEST(test_ignored_targets) {
                                     ls_where(ls_eq(targets, 2), ls_full(LS_SCALAR, LS_I64, (double)ignored), targets),
                                 .criterion = ls_criterion_cross_entropy,
                                 .criterion_user = &loss};
-        static const int64_t batch = SAMPLES; /* the loss of a batch with nothing in it is no number */
+        static const int64_t batch = SAMPLES; /* the loss of an empty batch is NaN */
         ls_metric *const metrics[] = {ls_metric_named("acc"), ls_metric_named("acc_var"), ls_metric_named("top_2_acc"),
                                       ls_metric_named("recall")};
         static const char *const names[] = {"acc_kept", "acc_var_kept", "top_2_acc_kept", "recall_kept"};
@@ -199,7 +199,7 @@ SCOPED_TEST(test_numbers) {
     ls_tensor *targets = scores(6, LS_SHAPE(SAMPLES));
     ls_tensor *same = ls_full(LS_SHAPE(SAMPLES), LS_F64, 0.25);
     const sample_set set = {outputs, ls_unsqueeze(targets, 1), mean_of_outputs, NULL, 0};
-    /* A mean a million times the deviation: the mean of a batch has six digits less. */
+    /* The mean is a million times the deviation: a batch's mean has six digits fewer. */
     const sample_set far = {ls_add(outputs, 0x1p20), ls_add(targets, 0x1p20), ls_criterion_mse, NULL, 1e-9};
     const sample_set columns = {scores(7, LS_SHAPE(SAMPLES, 3)), scores(8, LS_SHAPE(SAMPLES, 3)), ls_criterion_mse,
                                 NULL, 0};

@@ -1,5 +1,5 @@
 /*
- * Metrics of trials: running means and spreads of batches, what a run knows of its steps, and what is refused.
+ * Metrics of trials: running means and deviations of batches, metrics of the steps of a run, and refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -13,11 +13,11 @@ static void expect_near(double is, double want) {
     }
 }
 
-/* ---- of batches -------------------------------------------------------------------------------------------------- */
+/* ---- metrics of batches ------------------------------------------------------------------------------------------ */
 
 enum { MOST_BATCHES = 300 };
 
-/* The losses of all batches of training, as a hook sees them. */
+/* The losses of all training batches, as a hook sees them. */
 typedef struct seen_losses {
     double loss[MOST_BATCHES];
     double running[MOST_BATCHES]; /* at the end of an epoch */
@@ -39,8 +39,10 @@ static ls_status see_epoch(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* torchbearer's RunningMean: a queue of the last batches, of which a mean is made at every `every`th batch of an epoch,
- * the first among them. */
+/*
+ * torchbearer's RunningMean: a queue of the last batches, whose mean is computed at every `every`th batch of an epoch,
+ * beginning with the first.
+ */
 static double running_mean(const seen_losses *seen, int64_t per_epoch, int epochs, int64_t window, int64_t every) {
     double result = NAN;
     for (int64_t batch = 0; batch < per_epoch * epochs; batch++) {
@@ -100,7 +102,7 @@ static void check_batches(int64_t samples, int epochs, const ls_running_options 
     free_setting(&s);
 }
 
-/* Epochs shorter than `every`, as long, longer than the window, and with a smaller batch behind. */
+/* Epochs shorter than `every`, equally long, longer than the window, and with a smaller last batch. */
 TEST(test_running_means) {
     check_batches(3 * BATCH, 7, NULL);
     check_batches(10 * BATCH, 3, NULL);
@@ -112,7 +114,7 @@ TEST(test_running_means) {
     check_batches(9 * BATCH, 2, &(ls_running_options){.window = 7});
 }
 
-/* A user's mean, too, and evaluation in the midst of an epoch changes none of it. */
+/* An evaluation in the middle of an epoch does not change a metric, including a custom mean. */
 static ls_status measure_batch_number(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
     *sum = 2 * (double)(state->batch + 1);
@@ -148,7 +150,7 @@ TEST(test_means_of_users_own) {
     free_setting(&s);
 }
 
-/* ---- of steps ---------------------------------------------------------------------------------------------------- */
+/* ---- metrics of steps -------------------------------------------------------------------------------------------- */
 
 static ls_status halve_rate(ls_trial_state *state, void *user) {
     (void)user;
@@ -202,7 +204,7 @@ TEST(test_rates_of_groups) {
     free_setting(&s);
 }
 
-/* A loader that takes its time: only that it is counted can be said for sure. */
+/* A loader with a delay. The test can only check that the time is counted. */
 static ls_status next_later(ls_loader *loader, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     const uint64_t began = ls_clock_ns();
     (void)loader;
@@ -240,7 +242,7 @@ TEST(test_time) {
 
 /* ---- fetches ----------------------------------------------------------------------------------------------------- */
 
-/* How often an evaluation of 3 batches waits for the device that the samples are on. */
+/* Returns how often an evaluation of 3 batches waits for the device of the samples. */
 static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterion criterion) {
     ls_loader *loader = ls_loader_new(samples, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
@@ -256,7 +258,7 @@ static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterio
     return waits;
 }
 
-/* All that metrics want of a batch comes from the device at once. */
+/* All data that metrics need of a batch is fetched from the device at once. */
 SCOPED_TEST(test_one_fetch_for_all) {
     ls_dataset *classes = ls_dataset_retain(ls_tensor_dataset(scores(1, LS_SHAPE(12, 5)), score_targets(2, 12, 5)));
     ls_tensor *yes_or_no = ls_to(score_targets(4, 12, 2), LS_F64);
@@ -323,7 +325,7 @@ TEST(test_several_values) {
     free_setting(&s);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void expect_unknown(const char *name, const char *nearest) {
     char words[96];
@@ -385,7 +387,7 @@ TEST(test_wrong_options) {
     assert_int_equal(released, 2);
 }
 
-/* Who gives up what a constructor took over: the trial, or the one that cannot be made. */
+/* Which object frees a metric: the trial, or the constructor that failed. */
 TEST(test_release) {
     setting s = make_setting();
     int released = 0;
@@ -431,7 +433,7 @@ static ls_tensor *zeros(ls_shape shape) {
 
 SCOPED_TEST(test_wrong_samples) {
     ls_tensor *three = zeros(LS_SHAPE(4, 3));
-    ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* 3 is none of three classes */
+    ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* 3 is not one of three classes */
     expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
                    "ls_trial: metric \"top_5_acc\": output [4, 3] has 3 classes, fewer than 5");
     expect_refused(three, labels, ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
@@ -504,7 +506,7 @@ TEST(test_no_targets) {
     }
 }
 
-/* Where there is nothing to be said there is no number. */
+/* Without data, a metric is NaN. */
 static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metric) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(outputs, targets), &(ls_loader_options){.batch_size = 4});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);

@@ -1,6 +1,6 @@
 /*
- * Trials beside torchbearer 0.5.5 (tests/fixtures/make_torchbearer.py): from the same weights, on the same batches, the
- * history is the same column by column, and hooks are called in the same order and number.
+ * Trials compared with torchbearer 0.5.5 (tests/fixtures/make_torchbearer.py): with the same weights and batches, the
+ * history has the same columns and values, and hooks are called in the same order and number.
  *
  * devices: cpu
  */

@@ -1,5 +1,5 @@
 /*
- * Trials in one process: which hooks are called when and with what, and how a run ends early or fails.
+ * Trials in one process: the calls of hooks and their state, and runs that end early or fail.
  *
  * devices: cpu shadow cuda
  */
@@ -7,11 +7,11 @@
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/* What the recording hooks do: write their names down, and one of them acts. */
+/* Recording hooks: they note their names, and one of them acts. */
 typedef struct recorder {
     char log[4096];
     const char *acting; /* the hook that sets `stop` or returns `status` */
-    int64_t step;       /* when this many steps were taken */
+    int64_t step;       /* after this many steps */
     bool stop;
     bool silent;
     ls_status status;
@@ -118,7 +118,7 @@ TEST(test_callbacks_in_their_order) {
     free_setting(&s);
 }
 
-/* What hooks see; on_sample puts other tensors in place, which the rest of the step must be made from. */
+/* The state in hooks. on_sample replaces tensors, and the rest of the step must use the new ones. */
 static ls_status check_start(ls_trial_state *state, void *user) {
     const setting *s = user;
     assert_ptr_equal(state->model, s->model);
@@ -204,7 +204,7 @@ TEST(test_what_hooks_see) {
     free_setting(&s);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------------------------- */
+/* ---- early ends -------------------------------------------------------------------------------------------------- */
 
 static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status status, const char *log) {
     setting s = make_setting();
@@ -221,11 +221,11 @@ static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status
     free_setting(&s);
 }
 
-/* In the midst of an epoch, or behind its last step: as in torchbearer that is no epoch then. */
+/* Stops in the middle of an epoch, or after its last step. As in torchbearer, it does not count as an epoch. */
 TEST(test_stop) {
     recorder r = {.acting = "step_training", .step = 4, .stop = true};
     expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training end ");
-    r = (recorder){.acting = "sample", .step = 1, .stop = true}; /* the step is still taken */
+    r = (recorder){.acting = "sample", .step = 1, .stop = true}; /* the step still takes place */
     expect_run(&r, 0, 5, LS_OK, "init start " EPOCH_BEGINS TRAIN_STEP TRAIN_STEP "end_training end ");
     r = (recorder){.acting = "end_training", .stop = true};
     expect_run(&r, 0, 5, LS_OK, "init start " EPOCH_BEGINS TRAIN_STEP TRAIN_STEP TRAIN_STEP "end_training end ");
@@ -384,7 +384,7 @@ TEST(test_steps_that_fail) {
     expect_message("loss must be one number, not 4");
     ls_trial_free(trial);
     options = options_of(&s);
-    options.criterion = ls_criterion_mse; /* of outputs [4, 3] and targets [4] */
+    options.criterion = ls_criterion_mse; /* for outputs [4, 3] and targets [4] */
     expect_failure(&options, LS_ERR_SHAPE, "ls_mse_loss");
     options = options_of(&s);
     options.custom_metrics =
@@ -421,7 +421,7 @@ TEST(test_caches_and_frozen_parameters) {
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     ls_set_requires_grad(bias, true);
-    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* the optimizer has frozen parameters, too */
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* the optimizer also has frozen parameters */
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
     ls_module_free(model);

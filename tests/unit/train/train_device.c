@@ -1,5 +1,5 @@
 /*
- * A trial's device: where the model goes, where batches are brought to, and that the numbers are those of the CPU.
+ * A trial's device: the model and the batches move there, and the results equal the CPU's.
  *
  * devices: cpu
  */
@@ -10,7 +10,7 @@
 
 static const char there[] = "shadow:0";
 
-/* A model on a device and loaders that give batches on the CPU. */
+/* A model on a device and loaders whose batches are on the CPU. */
 static setting make_apart(const char *device) {
     const ls_loader_options how = {.batch_size = BATCH, .device = "cpu"};
     setting s = {.train = make_loader_with(0, TRAIN_COUNT, &how), .validate = make_loader_with(1, TEST_COUNT, &how)};
@@ -73,7 +73,7 @@ TEST(test_training) {
     assert_memory_equal(here, away, sizeof here);
 }
 
-/* No optimizer has the model yet: the trial moves it. */
+/* No optimizer has the model: the trial moves it. */
 TEST(test_a_model_that_moves) {
     setting s = make_apart("cpu");
     ls_optimizer_free(s.optimizer);
@@ -149,7 +149,7 @@ TEST(test_what_is_refused) {
     options.device = there;
     refused(&options, LS_ERR_STATE, "the model is on cpu, and an optimizer has it already: ls_to_device(model,");
     assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), "cpu");
-    options.device = "cpu"; /* where it is */
+    options.device = "cpu"; /* the device where it already is */
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
@@ -166,7 +166,7 @@ TEST(test_what_is_refused) {
     assert_int_equal(ls_finalize(), LS_OK);
 }
 
-/* Without a device of its own the trial leaves batches where they are, and the model says what does not fit. */
+/* Without a device option, the trial does not move batches, and the model reports a mismatch. */
 TEST(test_batches_elsewhere) {
     setting s = make_apart(there);
     const ls_trial_options options = options_on(&s, NULL);

@@ -1,5 +1,5 @@
 /*
- * What "acc" and its kin count as right, for every shape of outputs and targets that there is.
+ * The accuracy metrics for every shape of outputs and targets.
  *
  * devices: cpu shadow cuda
  */
@@ -10,7 +10,7 @@ static ls_tensor *same(ls_tensor *x, void *user) {
     return x;
 }
 
-/* The metric over these outputs and targets, in batches of 2; NAN when the trial fails. */
+/* Returns the metric for these outputs and targets, in batches of 2; NAN if the trial fails. */
 static double measured(const char *metric, ls_criterion criterion, ls_tensor *output, ls_tensor *target) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(output, target), &(ls_loader_options){.batch_size = 2});
     assert_non_null(loader);
@@ -51,7 +51,7 @@ TEST(test_one_number_a_sample) {
     const ls_shape shapes[] = {LS_SHAPE(4), LS_SHAPE(4, 1)};
     for (int o = 0; o < 2; o++) {
         for (int t = 0; t < 2; t++) {
-            if (o == t) { /* the losses want equal shapes */
+            if (o == t) { /* the losses require equal shapes */
                 ls_tensor *probability = ls_from(shapes[o], LS_F32, F32(0.9F, 0.4F, 0.2F, 0.6F));
                 ls_tensor *target = ls_from(shapes[t], LS_F32, F32(1, 1, 0, 0));
                 assert_true(measured("acc", ls_criterion_bce, probability, target) == 0.5);
@@ -69,7 +69,7 @@ TEST(test_one_number_a_sample) {
     }
 }
 
-/* With another criterion nobody knows what the number means. */
+/* With another criterion, the meaning of a single number is unknown. */
 TEST(test_one_number_and_another_criterion) {
     ls_tensor *output = ls_from(LS_SHAPE(4, 1), LS_F32, F32(0.9F, 0.4F, 0.2F, 0.6F));
     ls_tensor *target = ls_from(LS_SHAPE(4, 1), LS_F32, F32(1, 1, 0, 1));
@@ -97,7 +97,7 @@ TEST(test_classes_along_axis_1) {
     output = ls_from(LS_SHAPE(2, 2, 4), LS_F32, values);
     ls_tensor *target = ls_from(LS_SHAPE(2, 4), LS_I64, NUMBERS(1, 0, 1, 1, 0, 0, 1, 1));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, target) == 7.0 / 8);
-    /* As many classes as positions: axis 1 all the same. */
+    /* With as many classes as positions, axis 1 is still the class axis. */
     output = ls_from(LS_SHAPE(1, 2, 2), LS_F32, F32(0, 5, 9, 3));
     target = ls_from(LS_SHAPE(1, 2), LS_I64, NUMBERS(1, 0));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, target) == 1.0);

@@ -1,6 +1,5 @@
 /*
- * What a trial does beside its runs: prediction, replay, epochs of a number of steps; and the callbacks that it takes
- * over.
+ * Functions of a trial besides runs: prediction, replay, epochs with a number of steps; and ownership of its callbacks.
  *
  * devices: cpu shadow cuda
  */
@@ -14,7 +13,7 @@
 
 typedef struct journal {
     char text[4096];
-    double seen; /* of the metric "loss" or "val_loss", at the last on_end_training or on_end_validation */
+    double seen; /* the metric "loss" or "val_loss" at the last on_end_training or on_end_validation */
     double seen_other;
     int released;
 } journal;
@@ -86,7 +85,7 @@ static void expect_predictions(const setting *s, int64_t count, ls_loader *loade
     assert_int_equal(log.released, 1);
 }
 
-/* The rows are in the data set's order, whatever the loader's is. */
+/* The rows are in the data set's order, whatever the loader's order is. */
 TEST(test_prediction) {
     setting s = make_setting();
     ls_loader *in_order = make_loader_with(0, TRAIN_COUNT, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
@@ -208,7 +207,7 @@ static ls_status recall_validation(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* A metric's name may have "val_" in it, and results of evaluations are of neither pass. */
+/* A metric's name may contain "val_", and results of evaluations belong to neither pass. */
 TEST(test_replay_knows_passes_by_names) {
     setting s = make_setting();
     int calls = 0;
@@ -239,7 +238,7 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
     return note(user, text);
 }
 
-/* Which batches of the loader an epoch's are: "epoch.batch/batches=where the loader stands behind it". */
+/* Checks the batches of each epoch, "epoch.batch/batches=position of the loader afterwards". */
 static void expect_batches(const ls_trial_options *options, int64_t epochs, const char *batches) {
     journal log = {.text = ""};
     ls_callback *callback =
@@ -304,7 +303,7 @@ TEST(test_steps_of_a_loader_without_batches) {
     free_setting(&s);
 }
 
-/* Results of an evaluation stand in the last epoch of the history. */
+/* Results of an evaluation are added to the last epoch of the history. */
 TEST(test_evaluations_in_the_history) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -347,7 +346,7 @@ TEST(test_trial_takes_ownership_of_callbacks) {
     ls_trial_free(trial);
     assert_int_equal(log.released + failing.released, 2);
 
-    ls_trial_options options = options_of(&s); /* of a trial that cannot be made, too */
+    ls_trial_options options = options_of(&s); /* also for a trial whose constructor fails */
     ls_callback *callback = noting(&log);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -372,7 +371,7 @@ TEST(test_a_constructor_that_failed) {
     free_setting(&s);
 }
 
-/* A callback belongs to one trial, which frees it. The callbacks of a list that is refused are freed, once. */
+/* A callback belongs to one trial, which frees it. The callbacks of a refused list are freed, once. */
 TEST(test_callbacks_of_two_owners) {
     setting s = make_setting();
     journal log = {.text = ""}, other = {.text = ""};
@@ -404,7 +403,7 @@ TEST(test_callbacks_of_two_owners) {
     free_setting(&s);
 }
 
-/* As LS_CALLBACKS does it in C++: the callbacks own the copies of arrays. */
+/* As with LS_CALLBACKS in C++: the callbacks own the copies of arrays. */
 TEST(test_copies_of_arrays) {
     setting s = make_setting();
     journal log = {.text = ""};

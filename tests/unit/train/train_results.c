@@ -1,5 +1,5 @@
 /*
- * Trials in one process: what is measured and remembered, and what is shown.
+ * Trials in one process: measured results, the history, and output.
  *
  * devices: cpu shadow cuda
  */
@@ -14,7 +14,7 @@
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-/* Mean cross entropy and share of right answers over a whole set, one sample at a time. */
+/* Computes the mean cross entropy and the accuracy over a data set, one sample at a time. */
 static void measure(const ls_module *model, int set, int64_t count, double *loss, double *accuracy) {
     const double *weight = elements(ls_module_find(model, "weight"));
     const double *bias = elements(ls_module_find(model, "bias"));
@@ -40,7 +40,7 @@ static void expect_near(double is, double want) {
     }
 }
 
-/* A metric of the user's: the mean of the inputs. */
+/* A custom metric: the mean of the inputs. */
 static ls_status measure_inputs(const ls_trial_state *state, void *user, double *sum, double *weight) {
     *(int *)user += 1;
     *sum = ls_item(ls_sum(state->input));
@@ -96,7 +96,7 @@ TEST(test_training_learns) {
     free_setting(&s);
 }
 
-/* Evaluates on another loader in the midst of training. */
+/* Evaluates on another loader during training. */
 static ls_status evaluate_now(ls_trial_state *state, void *user) {
     const ls_tensor *output = state->output;
     assert_int_equal(ls_trial_evaluate(state->trial, user, "now"), LS_OK);
@@ -135,7 +135,7 @@ TEST(test_evaluate) {
     expect_near(ls_trial_history(trial, 0, "loss"), loss);
     ls_trial_free(trial);
 
-    options = options_of(&s); /* nothing but evaluation */
+    options = options_of(&s); /* only evaluation */
     options.optimizer = NULL;
     options.train = NULL;
     trial = ls_trial_new(&options);
@@ -150,7 +150,7 @@ static ls_status evaluate_behind(ls_trial_state *state, void *user) {
     return ls_trial_evaluate(state->trial, user, "now");
 }
 
-/* A hook that evaluates does so in an evaluation, too, once. */
+/* A hook that evaluates also does so in an evaluation, once. */
 TEST(test_evaluate_in_an_evaluation) {
     setting s = make_setting();
     ls_loader *test = make_loader(2, 6);
@@ -201,7 +201,7 @@ TEST(test_history_as_csv) {
         assert_true(fabs(val_acc - ls_trial_history(trial, epoch, "val_acc")) < 1e-8);
     }
     fclose(stream);
-    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* of the last epoch alone */
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* only for the last epoch */
     assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
     stream = fopen(path, "r");
     assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc,test_loss,test_acc\n");
@@ -220,9 +220,9 @@ TEST(test_history_as_csv) {
     test_files_remove();
 }
 
-/* ---- showing ----------------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
-/* What a run and an evaluation write to standard output. */
+/* Captures the standard output of a run and an evaluation. */
 static void captured(ls_trial *trial, ls_loader *test, char *text, size_t capacity) {
     const char *path = test_path("output.txt");
     fflush(stdout);
@@ -267,7 +267,7 @@ TEST(test_progress) {
         assert_non_null(end);
         const char *found = strstr(line, metrics);
         assert_true(found != NULL && found < end);
-        double rate, samples; /* of batches and of samples */
+        double rate, samples; /* batches and samples per second */
         assert_int_equal(sscanf(strchr(strstr(line, " ["), ',') + 1, "%lf", &rate), 1);
         assert_int_equal(sscanf(strrchr(strndupa(line, (size_t)(end - line)), ',') + 1, "%lf samples/s]", &samples), 1);
         const double per_batch = i == 0 || i == 2 ? TRAIN_COUNT / 3.0 : TEST_COUNT / 2.0;
@@ -311,7 +311,7 @@ static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_ba
     return LS_OK;
 }
 
-/* Nobody knows how many batches there will be. */
+/* The number of batches is unknown. */
 TEST(test_progress_without_an_end) {
     static const ls_loader_type type = {.name = "ones", .next = give_ones};
     setting s = make_setting();
@@ -331,7 +331,7 @@ TEST(test_progress_without_an_end) {
     free_setting(&s);
 }
 
-/* Names stand in files that are UTF-8. */
+/* Names are written to files, which are UTF-8. */
 TEST(test_names_are_utf_8) {
     setting s = make_setting();
     int calls = 0;
@@ -357,7 +357,7 @@ TEST(test_names_are_utf_8) {
 
 typedef struct sighting {
     const ls_loader *loader;
-    int batches; /* of training, over that loader */
+    int batches; /* of training, over this loader */
 } sighting;
 
 static ls_status see_training(const ls_trial_state *state, void *user, double *sum, double *weight) {
@@ -367,7 +367,7 @@ static ls_status see_training(const ls_trial_state *state, void *user, double *s
     return LS_OK;
 }
 
-/* What is measured in a rate finder's sweep is measured of training. */
+/* Measurements during a rate finder's sweep count as training. */
 TEST(test_a_sweep_is_training) {
     setting s = make_setting();
     sighting seen = {.loader = s.train};

@@ -1,6 +1,6 @@
 /*
- * 200 training steps from the same weights on the same batches as tests/fixtures/make_training.py: at every step the
- * loss is PyTorch's to 1e-4.
+ * 200 training steps with the weights and batches of tests/fixtures/make_training.py: at every step, the loss agrees
+ * with PyTorch's to 1e-4.
  *
  * devices: cpu shadow cuda
  */
@@ -21,7 +21,7 @@ static int load(void **state) {
     return 0;
 }
 
-/* Element i is (2 u - 1) bound for number i of the stream. */
+/* Element i is (2 u - 1) bound, with number i of the stream as u. */
 static void set_uniform(ls_tensor *tensor, uint64_t seed, uint64_t stream, double bound) {
     float *values = elements(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++) {
