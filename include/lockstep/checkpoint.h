@@ -1,7 +1,7 @@
 /**
  * @file checkpoint.h
  * Checkpoints of trials. A trial that resumes from a checkpoint, also within an epoch, gives the same bits as a run
- * without interruption. docs/TRAINING.md describes the content of a checkpoint and what a program should do.
+ * without interruption. docs/reference/checkpoint-format.md describes the content of a checkpoint.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
