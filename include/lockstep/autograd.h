@@ -109,7 +109,7 @@ LS_API bool ls_no_grad(bool on);
  *   log says so once per dtype.
  *
  * Fails with LS_ERR_ARGUMENT for other dtypes: the scope keeps the error, and the dtype does not change.
- * docs/TRAINING.md has more on mixed precision.
+ * docs/reference/training.md has more on mixed precision.
  */
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 

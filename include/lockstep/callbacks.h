@@ -12,7 +12,7 @@
  *                                                    LS_CALLBACKS(stop, ls_console(NULL))});
  * ```
  *
- * docs/TRAINING.md lists all callbacks and the order of hooks.
+ * docs/reference/training.md lists all callbacks and the order of hooks.
  *
  * - A constructor returns ownership of a callback to the caller, or NULL on failure. ls_trial_new, and constructors
  *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error of

@@ -14,7 +14,8 @@
  * ```
  *
  * A trial that resumes from a checkpoint, also within an epoch, finishes with results that are bit-identical to an
- * uninterrupted run. docs/TRAINING.md describes the content of a checkpoint and the duties of the program.
+ * uninterrupted run. docs/reference/checkpoint-format.md describes the content of a checkpoint, and
+ * docs/tutorial/5-checkpoint-and-resume.md the duties of the program.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
@@ -27,8 +28,8 @@ extern "C" {
 
 /**
  * When and where a trial writes checkpoints: `.checkpoint` of ls_trial_options. If all intervals are 0, the trial
- * writes a checkpoint after every epoch. Every rank gives the same options. docs/TRAINING.md describes folders and
- * signals.
+ * writes a checkpoint after every epoch. Every rank gives the same options. docs/reference/checkpoint-format.md
+ * describes folders and signals.
  *
  * - Checkpoints are copied after a step or an epoch, when all hooks have run, and then written by a thread. One
  *   checkpoint is written at a time: if the next one is due earlier, it waits for a later step. ls_trial_run returns

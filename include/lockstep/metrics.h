@@ -13,7 +13,7 @@
  * A metric is a number that a trial computes in each pass over a loader: "loss" of training, "val_loss" of validation,
  * "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges the sums of all ranks and
  * divides once. So the value equals the value of one process with all samples, for every distribution of the samples
- * over ranks. docs/TRAINING.md compares the metrics with other libraries.
+ * over ranks. docs/reference/training.md compares the metrics with other libraries.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H

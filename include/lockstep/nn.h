@@ -20,7 +20,7 @@
  * - A parameter that several modules share, directly or through a shared module, is one parameter. It is counted,
  *   hashed, trained, averaged over ranks and saved once. Its gradient is the sum over all uses.
  *
- * docs/MODELS.md compares the layers with PyTorch's.
+ * docs/reference/models.md compares the layers with PyTorch's.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H

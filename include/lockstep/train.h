@@ -14,8 +14,8 @@
  * ```
  *
  * A trial runs epochs of training and validation over loaders, computes metrics, shows progress and calls callbacks.
- * Its hooks and the layout of its progress follow torchbearer's Trial (arXiv 1809.03363). docs/TRAINING.md explains
- * trials.
+ * Its hooks and the layout of its progress follow torchbearer's Trial (arXiv 1809.03363). docs/explanation/trials.md
+ * explains trials.
  */
 #ifndef LOCKSTEP_TRAIN_H
 #define LOCKSTEP_TRAIN_H
@@ -254,7 +254,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
 /**
  * Runs epochs until the trial has run `epochs` epochs in total, including the epochs of a checkpoint from which it
- * resumed. Collective if the trial has a communicator. docs/TRAINING.md describes the loop and its checks.
+ * resumed. Collective if the trial has a communicator. docs/explanation/trials.md describes the loop and its checks.
  *
  * - Training starts at the position of its loader (ls_loader_seek): the rest of the loader's epoch counts as one epoch.
  *   Each validation starts at epoch 0, batch 0 of its loader.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake;
-# the layer of docs/MODELS.md, and a C++ program with callbacks. And every other snippet of the documentation compiles.
+# the layer of docs/howto/port-a-pytorch-script.md, and a C++ program with callbacks. And every other snippet of the
+# documentation compiles.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -98,14 +99,14 @@ check "C program learns on two ranks" runs_on_two "$work/first-c"
 check "C++ program learns on two ranks" runs_on_two "$work/first-cpp"
 check "C program learns alone" "$work/first-c"
 
-shown layer.c docs/MODELS.md
+shown layer.c docs/howto/port-a-pytorch-script.md
 layer_learns() {
     "$work/prefix/bin/lockstep" run -n 2 "$work/layer" >"$work/run" || return 1
     cat "$work/run"
     is_learned='loss 0.00[0-9]*, 0.scale$'
     grep -q "rank 0 $is_learned" "$work/run" && grep -q "rank 1 $is_learned" "$work/run"
 }
-check "docs/MODELS.md shows a layer" test -s "$work/layer.c"
+check "docs/howto/port-a-pytorch-script.md shows a layer" test -s "$work/layer.c"
 check "the layer builds" cc -std=c17 "${strict[@]}" "$work/layer.c" "${flags[@]}" -o "$work/layer"
 check "the layer learns on two ranks" layer_learns
 

@@ -1,4 +1,4 @@
-# The batch file of docs/TRAINING.md under a real Slurm: slurmctld and two nodes, simulated by network namespaces joined
+# The batch file of docs/howto/slurm.md under a real Slurm: slurmctld and two nodes, simulated by network namespaces joined
 # by a cable. Before the time limit, Slurm signals the ranks, which write a checkpoint and exit with status 75. The
 # script requeues the job, and the job resumes from the checkpoint and ends with the same bits as an undisturbed
 # training. Needs root, Slurm and munge.
@@ -82,8 +82,8 @@ cat >interrupted/train <<END
 exec "$LS_BUILD/tests/checkpoint_program"
 END
 chmod +x interrupted/train
-sed -n '/^#!\/bin\/bash$/,/^```$/{/^```$/!p}' "$LS_SOURCE/docs/TRAINING.md" >interrupted/job
-check "docs/TRAINING.md has a batch file" grep -q '^srun ./train$' interrupted/job
+sed -n '/^#!\/bin\/bash$/,/^```$/{/^```$/!p}' "$LS_SOURCE/docs/howto/slurm.md" >interrupted/job
+check "docs/howto/slurm.md has a batch file" grep -q '^srun ./train$' interrupted/job
 
 (cd undisturbed && LS_TEST_MARK=$mark "$lockstep" run -n 2 "$LS_BUILD/tests/checkpoint_program" >out 2>&1 </dev/null)
 check "an undisturbed training ends well" is $? 0
