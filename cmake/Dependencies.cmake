@@ -6,7 +6,7 @@ find_package(ZLIB)                                     # IDX files come gzipped,
 # Headers only: src/tensor/device/cpu/libraries.c opens it when the first large matrix product comes.
 find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
           aarch64-linux-gnu/openblas-openmp)           # OpenBLAS: matrix products in f64
-# Optional, and opened likewise, by src/formats/png.c and jpeg.c: pictures as data.
+# Optional, opened in the same way by src/formats/png.c and jpeg.c: pictures as data.
 find_path(LS_PNG_INCLUDE png.h)
 find_path(LS_JPEG_INCLUDE jpeglib.h)
 find_path(LS_XXHASH_INCLUDE xxhash.h)                  # headers only: checksums of checkpoints

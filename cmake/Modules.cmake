@@ -29,7 +29,7 @@ function(ls_add_backend_module NAME)
   ls_add_module(${NAME} SOURCES ${MODULE_SOURCES} ${LS_BACKEND_MODULE_SOURCES} LIBRARIES ${MODULE_LIBRARIES})
 endfunction()
 
-# A module's sources are those of its folder.
+# A module's sources are the files of its folder.
 foreach(folder comm/backend/mpi comm/backend/gloo comm/backend/nccl tensor/device/onednn tensor/device/cuda)
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
     include(${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)

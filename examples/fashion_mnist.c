@@ -44,8 +44,8 @@ static const argument options[] = {
     {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
     {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
     {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
-    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
-    {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
+    {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 

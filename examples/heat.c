@@ -129,7 +129,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    ARGUMENTS_READ(argc, argv, "Finds the heat of a rod from what is left of it 100 steps later.", arguments);
+    ARGUMENTS_READ(argc, argv, "Finds the heat of a rod from the temperatures 100 steps later.", arguments);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "heat: %s\n", ls_error_message());

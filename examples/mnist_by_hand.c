@@ -35,7 +35,7 @@ static const argument options[] = {
     {"--save", ARGUMENT_TEXT, &save, "folder for checkpoints (runs/mnist_by_hand)"},
     {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
     {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
-    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 

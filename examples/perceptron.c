@@ -24,7 +24,7 @@ static const argument options[] = {
     {"--samples", ARGUMENT_SIZE, &samples, "in all, divided over the ranks (10000)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate (0.0001)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
-    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 

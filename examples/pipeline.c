@@ -33,10 +33,10 @@ static const argument options[] = {
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the hidden layers (512)"},
     {"--layers", ARGUMENT_SIZE, &layers, "hidden layers, at most 100 (4: stages of 2 and of 4 ranks cost the same)"},
     {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "parts of a batch that follow each other (8)"},
-    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--gpipe", ARGUMENT_FLAG, &gpipe, "all parts forwards, then all backwards"},
-    {"--trace", ARGUMENT_TEXT, &trace, "write the training's time line, for ui.perfetto.dev, into this file"},
+    {"--trace", ARGUMENT_TEXT, &trace, "write a trace of the training, for ui.perfetto.dev, to this file"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 

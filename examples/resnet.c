@@ -47,8 +47,8 @@ static const argument options[] = {
     {"--threads", ARGUMENT_COUNT, &threads, "that prepare batches ahead (0: none)"},
     {"--load", ARGUMENT_TEXT, &load, "begin with the weights of this safetensors file"},
     {"--save", ARGUMENT_TEXT, &save, "write the weights to this safetensors file"},
-    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
-    {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
+    {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };

@@ -120,11 +120,12 @@ ls_status ls_samples_refuse(const char *call, const char *operation, int axis) {
     if (axis >= 0) {
         snprintf(along, sizeof along, " along axis %d", axis);
     }
-    return ls_fail(LS_ERR_UNSUPPORTED,
-                   "%s: %s combines the samples of this rank%s, where one process would combine those of the global "
-                   "batch: gather the samples first (ls_allgather), reduce over the ranks (ls_allreduce), or compute "
-                   "along another axis",
-                   call, operation, along);
+    return ls_fail(
+        LS_ERR_UNSUPPORTED,
+        "%s: %s combines the samples of this rank%s, where one process would combine all samples of the global "
+        "batch: gather the samples first (ls_allgather), reduce over the ranks (ls_allreduce), or compute "
+        "along another axis",
+        call, operation, along);
 }
 
 /* ---- one node ---------------------------------------------------------------------------------------------------- */
@@ -336,8 +337,8 @@ ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
             "ls_backward: a sum or mean over the samples of a data-parallel module's output is multiplied by "
-            "something that wants a gradient, beside others that are weighed differently: all-reduce it "
-            "first (ls_allreduce)");
+            "something that wants a gradient, and the loss has other terms with other weights: all-reduce the "
+            "sum or mean first (ls_allreduce)");
     }
     return LS_OK;
 }

@@ -353,7 +353,7 @@ const ls_command ls_bench_command = {
     .usage = "COLLECTIVE [options]",
     .about =
         "Starts N ranks on this machine, times a collective for buffers of each size, and checks the results. The\n"
-        "time of an iteration is that of the slowest rank. A barrier before each iteration is not timed. Calls\n"
+        "time of an iteration is the slowest rank's time. A barrier before each iteration is not timed. Calls\n"
         "shorter than 10 us are timed in groups: one iteration is the mean of a group.\n",
     .notes =
         "examples:\n"

@@ -2,7 +2,7 @@
  * `lockstep bench`: the time of a collective, by size. bench.c reads the command line and starts the ranks.
  * bench_collectives.c is the table of collectives. bench_rank.c measures on one rank. bench_values.c makes the values
  * and knows the expected results. bench_simulated.c computes the times in a network model instead, and bench_textbook.c
- * computes those of well-known algorithms in the same model.
+ * computes the times of well-known algorithms in the same model.
  */
 #ifndef LS_CLI_BENCH_H
 #define LS_CLI_BENCH_H

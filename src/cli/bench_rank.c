@@ -171,7 +171,7 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Times all iterations. The time of an iteration is that of the slowest rank. Sorts `times`. */
+/* Times all iterations. The time of an iteration is the slowest rank's time. Sorts `times`. */
 static ls_status measure(bench *self) {
     const size_t count = (size_t)self->iterations;
     self->times = ls_allocate_zeroed(count, sizeof *self->times);

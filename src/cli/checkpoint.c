@@ -1,4 +1,4 @@
-/* `lockstep checkpoint`: which action, and those of a few lines: ls, verify, export. */
+/* `lockstep checkpoint`: selects the action, and has the short actions: ls, verify, export. */
 #include "cli/checkpoint.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static ls_status list_one(const char *name, const char *best, const ls_checkpoin
     } else {
         char place[64] = "";
         if (manifest.continues) {
-            snprintf(place, sizeof place, ", in the midst of an epoch");
+            snprintf(place, sizeof place, ", within an epoch");
         }
         printf("%s  %3d rank%s  %10s%s%s\n", name, manifest.world_size, manifest.world_size == 1 ? " " : "s",
                ls_size_describe(ls_manifest_bytes(&manifest)).text, is_best ? "  best" : "", place);
@@ -211,7 +211,7 @@ static ls_status act(const char *const *words, int count, const checkpoint_value
     return fail_unknown(words[0]);
 }
 
-/* Options may stand before, between and behind the words. */
+/* Options may stand before, between and after the words. */
 static ls_status read_and_act(int argc, char **argv, int *exit_status) {
     checkpoint_values values = {0};
     const char *words[MOST_WORDS];
@@ -271,8 +271,8 @@ const ls_command ls_checkpoint_command = {
              "keys of --json:\n"
              "  ls        name, readable, best, reason (why it cannot be read, else null), epochs_run, step, batch,\n"
              "            world_size, bytes\n"
-             "  show      path, version, world_size, divided, epochs_run, step, batch, continues (in the midst of an\n"
-             "            epoch), stopped (by a hook), loader_epoch, loader_batch, epochs (in the history), latest\n"
+             "  show      path, version, world_size, divided, epochs_run, step, batch, continues (within an epoch),\n"
+             "            stopped (by a hook), loader_epoch, loader_batch, epochs (in the history), latest\n"
              "            (results by name; null: not finite), files (each: name, bytes, xxh3), tensors (each: file,\n"
              "            name, dtype, shape)\n"
              "  verify    path, whole, reason\n"

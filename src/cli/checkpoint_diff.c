@@ -14,7 +14,7 @@ typedef struct comparison {
     int64_t differences;
 } comparison;
 
-/* What is to be said of one tensor; `elements` -1: it cannot be compared number by number. */
+/* Writes the difference of one tensor. `elements` -1: the tensors cannot be compared number by number. */
 static void report(comparison *c, const char *file, const char *name, const char *what, int64_t elements,
                    double largest) {
     c->differences++;

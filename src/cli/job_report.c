@@ -45,8 +45,8 @@ int64_t ls_oom_kills(void) {
     return (int64_t)count;
 }
 
-ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit) {
-    const bool is_well = culprit == rank || (culprit != NULL && !culprit->running && culprit->wait_status == 0);
+ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *cause) {
+    const bool is_well = cause == rank || (cause != NULL && !cause->running && cause->wait_status == 0);
     ls_failure failure = {.rank = rank->rank,
                           .process = (int)rank->pid,
                           .wait_status = rank->wait_status,

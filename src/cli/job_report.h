@@ -19,10 +19,10 @@ typedef struct ls_job_report {
 int64_t ls_oom_kills(void);
 
 /*
- * Returns the failure of a rank that has ended. `culprit`, unless NULL, is the rank on this machine that it names as
+ * Returns the failure of a rank that has ended. `cause`, unless NULL, is the rank on this machine that it names as
  * the cause.
  */
-ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit);
+ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *cause);
 
 /*
  * Prints which rank failed, on which node and why, what happened to the other ranks, and the last lines of the failed

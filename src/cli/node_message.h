@@ -12,7 +12,7 @@ enum { LS_NODE_NUMBERS = 4, LS_NODE_TEXT = 1200, LS_NODE_FRAME = 2048 };
 typedef enum ls_node_word {
     LS_NODE_JOIN,    /* to node 0: node, nodes, ranks; text: its host */
     LS_NODE_REFUSED, /* to a node that cannot join; text: the reason */
-    LS_NODE_NEWS,    /* to other nodes; text: a line for the user who waits there */
+    LS_NODE_NEWS,    /* to other nodes; text: a line for the user at that node */
     LS_NODE_START,   /* to other nodes: restarts, first rank, world size; text: the salt of the key of this start */
     LS_NODE_FAILED,  /* to node 0: rank, process, status, whether the rank names another as the cause; text: host and
                         reason */

@@ -367,7 +367,7 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
         bool whole = false;
         const ls_status status = ls_node_hear(zero->link, &whole, message);
         if (status != LS_OK) {
-            return ls_fail(LS_ERR_PEER, "lockstep run: node 0 at %s is gone: %s", nodes->options.rendezvous,
+            return ls_fail(LS_ERR_PEER, "lockstep run: node 0 at %s has ended: %s", nodes->options.rendezvous,
                            ls_error_message());
         }
         if (!whole && ls_deadline_passed(deadline)) {

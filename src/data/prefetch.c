@@ -248,11 +248,10 @@ static slot *wait_for(ls_prefetch *self, int64_t number, int64_t count) {
 ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, bool lent, ls_tensor **input,
                            ls_tensor **target) {
     if (is_elsewhere(self)) {
-        return ls_fail(
-            LS_ERR_STATE,
-            "ls_loader_next: the loader's threads are in process %lld, of which this one is a fork: make the "
-            "loader behind the fork, or take no batch before it",
-            (long long)self->process);
+        return ls_fail(LS_ERR_STATE,
+                       "ls_loader_next: the loader's threads are in process %lld, of which this one is a fork: create "
+                       "the loader after the fork, or take no batch before it",
+                       (long long)self->process);
     }
     LS_TRY(self->started > 0 ? LS_OK : start_threads(self));
     if (lent) {

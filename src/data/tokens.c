@@ -76,9 +76,10 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     const ls_source *source = &state->source;
     const int64_t size = (int64_t)source->size - state->skip, width = (int64_t)state->width;
     if (size >= 0 && size % width != 0) {
-        return ls_fail(LS_ERR_FORMAT,
-                       "%s: %s has %zu bytes: behind %lld of them that is no whole number of tokens of %lld", call,
-                       source->path, source->size, (long long)state->skip, (long long)width);
+        return ls_fail(
+            LS_ERR_FORMAT,
+            "%s: %s has %zu bytes: after the first %lld, the rest is not a multiple of %lld, the bytes of a token",
+            call, source->path, source->size, (long long)state->skip, (long long)width);
     }
     const int64_t tokens = size / width;
     if (tokens <= state->context) {

@@ -294,8 +294,8 @@ static ls_status compare_samples(int part, int other, const char *which, ls_shap
         return LS_OK;
     }
     return ls_fail(LS_ERR_SHAPE,
-                   "ls_dataset_concat: the %ss of data set %d are %s of %s, those of data set %d are %s of %s", which,
-                   other, ls_shape_describe(b.ndim, b.size).text, ls_dtype_name(b_dtype), part,
+                   "ls_dataset_concat: the %ss of data set %d are %s of %s, but in data set %d they are %s of %s",
+                   which, other, ls_shape_describe(b.ndim, b.size).text, ls_dtype_name(b_dtype), part,
                    ls_shape_describe(a.ndim, a.size).text, ls_dtype_name(a_dtype));
 }
 

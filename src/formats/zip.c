@@ -328,7 +328,7 @@ ls_status ls_zip_member_open(const ls_zip *zip, size_t index, ls_zip_member *mem
     LS_TRY(ls_source_read_at(zip->source, entry->offset, header, sizeof header));
     const size_t before = LS_ZIP_LOCAL + (size_t)get16(header + 26) + get16(header + 28);
     if (get32(header) != LOCAL_MARK || entry->end - entry->offset - entry->packed < before) {
-        return fail_damaged(member, "the archive says that it is where it is not");
+        return fail_damaged(member, "its local header is not at the position that the archive's directory gives");
     }
     member->at = entry->offset + before;
     member->left = entry->packed;

@@ -176,7 +176,7 @@ ls_status ls_state_check_given(const char *call, const void *owner, const ls_nam
     for (int i = 0; whole && i < count; i++) {
         whole = given[i].name != NULL && given[i].tensor != NULL;
     }
-    return whole ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: what is given a state, a name or a tensor is NULL", call);
+    return whole ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the owner, the list, a name or a tensor is NULL", call);
 }
 
 ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {

@@ -25,7 +25,7 @@ static void warn(ls_data_parallel_state *state, const char *constant) {
         ls_log_write(
             LS_LOG_WARNING,
             "ls_backward: this loss takes the result of %s over the samples of this rank for a constant, where "
-            "one process would take that of the global batch; reduce it over the ranks first (ls_allreduce)",
+            "one process would take the result over the global batch; reduce it over the ranks first (ls_allreduce)",
             constant);
     }
 }

@@ -428,8 +428,10 @@ static ls_status share_result(step *t, bool failed) {
 static ls_status check_step(const step *t) {
     static const char call[] = "ls_pipeline_backward";
     if (t->state->broken) {
-        return ls_fail(LS_ERR_STATE, "%s: a step of this pipeline failed on stage %d (rank %d) before: make it anew",
-                       call, t->stage, t->stage);
+        return ls_fail(
+            LS_ERR_STATE,
+            "%s: a step of this pipeline failed on stage %d (rank %d) before: free the pipeline and create it again",
+            call, t->stage, t->stage);
     }
     if (t->stage == 0 && !ls_inputs_are_here(call, &t->input, 1)) {
         return ls_error_status();

@@ -282,7 +282,8 @@ static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_ste
     return !wrong ? LS_OK
                   : ls_fail(LS_ERR_STATE,
                             "ls_sync_gradients: the gradients of several ls_pipeline_backward are gathered whose "
-                            "samples were divided over the ranks in different ways: call it behind each of them");
+                            "samples were divided over the ranks in different ways: call ls_sync_gradients after each "
+                            "ls_pipeline_backward");
 }
 
 ls_status ls_pipeline_weigh(ls_pipeline_state *state, ls_comm *comm, double *weight) {

@@ -177,7 +177,7 @@ static void tell_of_parts(ls_module *model, const ls_comm *comm) {
         ls_log_write(
             LS_LOG_WARNING,
             "ls_sync_gradients: %s in the model works on each rank's samples alone (its statistics, its random "
-            "numbers); in ls_data_parallel it works on the whole batch",
+            "numbers); in ls_data_parallel it works on the global batch",
             of_whole_batch->type->name);
     }
 }

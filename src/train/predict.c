@@ -82,8 +82,8 @@ static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_
     return alike(self->own, outline_of(output))
                ? LS_OK
                : ls_fail(LS_ERR_SHAPE,
-                         "ls_trial_predict: outputs %s (%s) differ from those of the batches before in "
-                         "more than the first size",
+                         "ls_trial_predict: outputs %s (%s) differ from the outputs of earlier batches "
+                         "in more than the first size",
                          LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
 }
 
@@ -126,7 +126,7 @@ static ls_status join_outlines(const outline *outlines, int ranks, outline *whol
         const outline *next = &outlines[i];
         if (next->count > 0 && whole->count > 0 && !alike(*next, *whole)) {
             return ls_fail(LS_ERR_SHAPE,
-                           "ls_trial_predict: outputs of rank %d differ from those of lower ranks in more "
+                           "ls_trial_predict: outputs of rank %d differ from the outputs of lower ranks in more "
                            "than the first size, or in dtype",
                            i);
         }

@@ -85,11 +85,10 @@ static ls_status check_numbers(const ls_trial_options *options) {
 static ls_status check(const ls_trial_options *options) {
     LS_TRY(check_numbers(options));
     if (options->model == NULL || (options->criterion == NULL && options->step == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_new: a trial needs a model and a criterion, or a step of its own instead");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model, and a criterion or a user step");
     }
     if (options->criterion == NULL && options->validate != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also beside a step of one's own");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also with a user step");
     }
     return LS_OK;
 }

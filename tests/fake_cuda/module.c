@@ -1,5 +1,5 @@
 /*
- * A module cuda for tests of what opens it, where there is no GPU: built as a lockstep-cuda.so of its own. FAKE_CUDA
+ * A module cuda for tests on machines without a GPU: built as a lockstep-cuda.so of its own. FAKE_CUDA
  * says how many GPUs it has, at most two; "none" is no driver, "older" a module of another version. Its devices hold
  * and copy, and lack every kernel; the second GPU cannot be used.
  */

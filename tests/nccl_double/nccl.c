@@ -55,7 +55,7 @@ struct ncclComm {
     shared *meet;
     int rank, size;
     bool joined;
-    int looks; /* until what was asked has been given to its stream */
+    int looks; /* until the call's work has been given to its stream */
     struct group *waiting;
     unsigned long number; /* of the latest collective */
     atomic_int jobs;      /* in streams */

@@ -124,7 +124,7 @@ static ls_status other_folder(ls_comm *world, bool missing) {
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
     LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "the folder alone on ") != NULL);
-    LS_CHECK(strstr(ls_error_message(), " is not the one that rank 0 uses") != NULL && t.watcher.steps == 0);
+    LS_CHECK(strstr(ls_error_message(), " is not the folder that rank 0 uses") != NULL && t.watcher.steps == 0);
     end(&t);
     LS_CHECK(chdir(here) == 0);
     LS_TRY(ls_folder_list(in_scratch("alone"), NULL, &names));

@@ -177,7 +177,7 @@ static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
                                     ls_randn(LS_SHAPE(rows, OUT), LS_F64), criterion, &factor, NULL));
     }
     LS_CHECK(ls_sync_gradients(pipeline, data) == LS_ERR_STATE);
-    LS_EXPECT_MESSAGE("call it behind each of them");
+    LS_EXPECT_MESSAGE("call ls_sync_gradients after each ls_pipeline_backward");
     ls_module_free(pipeline);
     return ls_scope_end(scope);
 }
@@ -382,7 +382,7 @@ static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int fa
     LS_CHECK(status == LS_OK || strstr(ls_error_message(), rank == failing ? "trap" : name) != NULL);
     status = ls_pipeline_backward(pipeline, x, x, criterion, &factor, &loss);
     LS_CHECK(status == LS_ERR_STATE || (status == LS_ERR_MISMATCH && rank > failing));
-    LS_CHECK(rank == failing || strstr(ls_error_message(), "before: make it anew") != NULL ||
+    LS_CHECK(rank == failing || strstr(ls_error_message(), "before: free the pipeline and create it again") != NULL ||
              strstr(ls_error_message(), "cannot take part") != NULL);
     ls_module_free(pipeline);
     ls_release(x);

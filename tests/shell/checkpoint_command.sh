@@ -68,10 +68,10 @@ launch checkpoint verify --json harmed/${newest#run/}
 check "verify --json" is "$status $(python3 -c 'import json; o=json.load(open("out")); print(o["whole"], "model.safetensors is damaged" in o["reason"])')" \
     "1 False True"
 wrong 2 "lockstep checkpoint: err is a file: a checkpoint is a folder" verify err
-wrong 1 "lockstep checkpoint: harmed/${newest#run/}/model.safetensors is damaged: its checksum is not that of what was written" \
+wrong 1 "lockstep checkpoint: harmed/${newest#run/}/model.safetensors is damaged: its checksum differs from the checksum of the written file" \
     show harmed/${newest#run/}
 launch checkpoint show harmed
-check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the checkpoint before it is tried' err)" "0 0 1"
+check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the previous checkpoint is tried' err)" "0 0 1"
 
 # ---- diff ----
 launch checkpoint diff run $newest

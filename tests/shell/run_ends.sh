@@ -22,7 +22,7 @@ echo $$ >new.$RANK && mv new.$RANK up.$RANK
 wait 2>/dev/null
 END
 mkfifo nothing
-# tell STATUS CULPRIT SENTENCE: as the library reports a failure; 8 is LS_ERR_PEER.
+# tell STATUS RANK SENTENCE: as the library reports a failure; 8 is LS_ERR_PEER.
 cat >tell <<'END'
 socket=${LOCKSTEP_REPORT%%:*}
 tell() {

@@ -79,7 +79,7 @@ check "it is named, and who is here" says err.0 "node 1 of 3 (here: node 2 on $(
 LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key bash who
 ends 0
 check "it is named where nobody else is here" says err.0 "node 1 of 2 did not come to $meet within 1 s"
-check "the one that came is told" says err.2 "node 0 at $meet is gone"
+check "the one that came is told" says err.2 "node 0 at $meet has ended"
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 1
 check "a node 0 that does not come" says err.1 "node 0 did not serve the launcher at $meet within 1 s"

@@ -92,7 +92,7 @@ nobody_soon() {
 }
 
 # launch ARGUMENTS...: runs lockstep, with its output in files out and err and its exit status in $status. Standard
-# input is the caller's.
+# input comes from the caller.
 launch() {
     LS_TEST_MARK=$mark "$lockstep" "$@" >out 2>err
     status=$?

@@ -23,7 +23,7 @@ enum { FRAME = 2048, FRAMES = 4096 };
 
 typedef struct way {
     int from, to;
-    unsigned long first, last; /* frames under way, modulo FRAMES */
+    unsigned long first, last; /* frames in transit, modulo FRAMES */
     struct frame {
         double due;
         size_t size;

@@ -110,7 +110,7 @@ static ls_status read_equation(const char *text, int count, equation *e) {
     }
     at = read_letters(text, at + 2, e->output, &e->output_axes);
     return at == NULL    ? ls_error_status()
-           : *at != '\0' ? refuse(text, "there is more behind the result")
+           : *at != '\0' ? refuse(text, "text follows the result")
                          : check_output(text, e);
 }
 

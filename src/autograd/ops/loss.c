@@ -10,7 +10,7 @@ enum { REDUCTION };
 
 ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction) {
     if (reduction != LS_LOSS_MEAN && reduction != LS_LOSS_SUM && reduction != LS_LOSS_NONE) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: reduction %d is none of LS_LOSS_MEAN, LS_LOSS_SUM and LS_LOSS_NONE", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: reduction %d is not LS_LOSS_MEAN, LS_LOSS_SUM or LS_LOSS_NONE", call,
                        (int)reduction);
     }
     return LS_OK;

@@ -59,9 +59,10 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     }
     const bool is_linear = options->mode == LS_RESIZE_LINEAR;
     if ((!is_linear && options->mode != LS_RESIZE_NEAREST) || (!is_linear && options->align_corners)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: mode %d%s", call, (int)options->mode,
-                             options->align_corners ? " with align_corners, which is of linear ones"
-                                                    : ": there is none");
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             options->align_corners ? "%s: mode %d has no align_corners: use LS_RESIZE_LINEAR"
+                                                    : "%s: mode %d is not LS_RESIZE_NEAREST or LS_RESIZE_LINEAR",
+                             call, (int)options->mode);
     }
     if (size.ndim == 0) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: no size is given", call);

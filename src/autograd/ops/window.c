@@ -12,7 +12,7 @@ ls_tensor ls_image_view(const ls_tensor *x) {
 
 ls_status ls_check_image(const char *call, const ls_tensor *x) {
     if (x->ndim < 3 || x->ndim > 2 + LS_SPATIAL) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, ...] with 1 to 3 axes behind the channels",
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, ...] with 1 to 3 axes after the channels",
                        call, LS_SHAPE_TEXT(x));
     }
     for (int i = 2; i < x->ndim; i++) {

@@ -50,7 +50,7 @@ static ls_status check_fits(ls_resumption *load) {
     if (manifest->divided && manifest->world_size != load->size) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
-            "checkpoint: %s is of a model that is divided over %d ranks: it can go on with as many only, not "
+            "checkpoint: %s is of a model that is sharded over %d ranks: it can continue with %d ranks only, not "
             "with %d",
             load->folder, manifest->world_size, load->size);
     }
@@ -84,7 +84,7 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
     return status;
 }
 
-/* Rank 0 searches and sends the path to all ranks; "" if there is none. */
+/* Rank 0 searches and sends the path to all ranks; "" if no checkpoint exists. */
 static ls_status find_for_all(ls_trial *trial, const char *folder, bool needed, char path[PATH_MAX]) {
     ls_comm *comm = trial->state.comm;
     ls_status status = LS_OK;
@@ -109,7 +109,6 @@ ls_status ls_trial_load(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     }
-    return !trial->running && !trial->measuring
-               ? ls_trial_go_on_from(trial, folder, true)
-               : ls_fail(LS_ERR_STATE, "ls_trial_load: the trial is in the midst of a run");
+    return !trial->running && !trial->measuring ? ls_trial_go_on_from(trial, folder, true)
+                                                : ls_fail(LS_ERR_STATE, "ls_trial_load: the trial is in a run");
 }

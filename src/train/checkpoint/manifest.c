@@ -171,7 +171,7 @@ static bool read_format(reading *r, const field *how, void *to) {
         return false;
     }
     if (!r->sum_is_good) {
-        r->status = fail_format(r->path, "its checksum is not that of what it says");
+        r->status = fail_format(r->path, "its checksum does not match its content");
     }
     return r->sum_is_good;
 }

@@ -397,7 +397,7 @@ static ls_status look_for(const char *probe, const char *folder) {
             char machine[HOST_NAME_MAX + 1] = "";
             (void)gethostname(machine, sizeof machine - 1);
             return ls_fail(LS_ERR_IO,
-                           "checkpoint: the folder %s on %s is not the one that rank 0 uses: all ranks need "
+                           "checkpoint: the folder %s on %s is not the folder that rank 0 uses: all ranks need "
                            "the same folder, on a file system that their machines share",
                            folder, machine);
         }

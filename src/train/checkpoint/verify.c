@@ -21,8 +21,8 @@ static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
     }
     return strcmp(checksum, file->checksum) == 0
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: its checksum is not that of what was written",
-                         path);
+               : ls_fail(LS_ERR_FORMAT,
+                         "checkpoint: %s is damaged: its checksum differs from the checksum of the written file", path);
 }
 
 ls_status ls_checkpoint_verify(const char *folder) {
@@ -45,7 +45,7 @@ static ls_status find_newest(const char *folder, const ls_folder_names *names, c
             return status;
         }
         ls_log_write(LS_LOG_WARNING, "%s; %s", ls_error_message(),
-                     i > 0 ? "the checkpoint before it is tried" : "there is none before it");
+                     i > 0 ? "the previous checkpoint is tried" : "no older checkpoint exists");
     }
     path[0] = '\0';
     return LS_OK;

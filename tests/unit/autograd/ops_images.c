@@ -348,7 +348,7 @@ SCOPED_TEST(test_not_a_number_is_the_largest) {
 
 TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(wave(LS_SHAPE(4, 5), 1), w, NULL, NULL), LS_ERR_SHAPE,
-            "ls_conv: x is [4, 5], must be [n, channels, ...] with 1 to 3 axes behind the channels");
+            "ls_conv: x is [4, 5], must be [n, channels, ...] with 1 to 3 axes after the channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(6, 4, 3), 1), NULL, NULL), LS_ERR_SHAPE,
             "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3]: both must have as many axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.groups = 2)), LS_ERR_SHAPE,

@@ -196,7 +196,7 @@ TEST(test_refusals) {
     REFUSED(PAIR("ij,ij->ii", a, a), LS_ERR_ARGUMENT, "letter i of the result is there twice")
     REFUSED(PAIR("...j,ij", a, a), LS_ERR_ARGUMENT, "there is no ellipsis here")
     REFUSED(PAIR("ij,ij-k", a, a), LS_ERR_ARGUMENT, "must be letters with commas")
-    REFUSED(PAIR("ij,ij->i,j", a, a), LS_ERR_ARGUMENT, "there is more behind the result")
+    REFUSED(PAIR("ij,ij->i,j", a, a), LS_ERR_ARGUMENT, "text follows the result")
     REFUSED(PAIR("abcdefghi,ij", a, a), LS_ERR_ARGUMENT, "more than 8 letters for a tensor")
     REFUSED(PAIR("ij,ij", a, ls_to(a, LS_F64)), LS_ERR_SHAPE, "element types f32 and f64 differ")
     REFUSED(PAIR("ij,ij", a, NULL), LS_ERR_ARGUMENT, "ls_einsum: argument 2 is NULL")
@@ -207,7 +207,7 @@ TEST(test_refusals) {
     REFUSED(ls_resize(image, LS_SCALAR, NULL), LS_ERR_ARGUMENT, "no size is given")
     REFUSED(ls_resize(image, LS_SHAPE(2, 0), NULL), LS_ERR_ARGUMENT, "size is [2, 0]")
     REFUSED(ls_resize(image, LS_SHAPE(2), &(ls_resize_options){.align_corners = true}), LS_ERR_ARGUMENT,
-            "align_corners, which is of linear ones")
+            "has no align_corners: use LS_RESIZE_LINEAR")
     REFUSED(ls_resize(ls_narrow(image, 3, 0, 0), LS_SHAPE(2), NULL), LS_ERR_SHAPE, "it has no positions")
     REFUSED(ls_pixel_shuffle(image, 2), LS_ERR_SHAPE, "its channels are no multiple of 4")
     REFUSED(ls_pixel_unshuffle(image, 2), LS_ERR_SHAPE, "height and width must be multiples of 2")

@@ -354,7 +354,7 @@ static bool take_back_large(int side, int looks, moments *met) {
     for (int i = 0; i < looks; i++) {
         tcp_net_turn(&net);
     }
-    for (int i = 0; side == 0 && i < HUGE / LS_TCP_FAR_PIECE; i++) { /* until there is no more room */
+    for (int i = 0; side == 0 && i < HUGE / LS_TCP_FAR_PIECE; i++) { /* until no room is left */
         bool moved;
         assert_int_equal(net.ends[0]->transport->progress(net.ends[0], 0, &moved), LS_OK);
     }

@@ -183,7 +183,7 @@ TEST(test_tokens_that_are_not_there) {
         {{.context = 1, .width = 2, .skip_bytes = 40}, LS_ERR_ARGUMENT, "tokens has 32 bytes, 0 tokens"},
         {{.context = INT64_MAX, .width = 2}, LS_ERR_ARGUMENT, "a sample takes 9223372036854775807 and one more"},
         {{.context = 1, .skip_bytes = INT64_MAX}, LS_ERR_ARGUMENT, "0 tokens"},
-        {{.context = 4, .width = 4, .skip_bytes = 2}, LS_ERR_FORMAT, "no whole number of tokens of 4"},
+        {{.context = 4, .width = 4, .skip_bytes = 2}, LS_ERR_FORMAT, "not a multiple of 4, the bytes of a token"},
     };
     const int descriptors = test_descriptors_count();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

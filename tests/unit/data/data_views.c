@@ -316,8 +316,9 @@ TEST(test_more_samples_than_can_be_counted) {
 TEST(test_layouts_that_differ) {
     ended = 0;
     ls_tensor *x = ls_ones(LS_SHAPE(3, 5), LS_F64);
-    expect_no_concat(numbers(2, 0), ls_tensor_dataset(x, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
-                     "ls_dataset_concat: the inputs of data set 0 are [2] of f64, those of data set 1 are [5] of f64");
+    expect_no_concat(
+        numbers(2, 0), ls_tensor_dataset(x, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
+        "ls_dataset_concat: the inputs of data set 0 are [2] of f64, but in data set 1 they are [5] of f64");
     expect_no_concat(numbers(2, 0), ls_dataset_transform_target(numbers(2, 0), to_integers, NULL), LS_ERR_SHAPE,
                      "the targets of data set 0 are [] of i64, those of data set 1 are [] of i32");
     expect_no_concat(numbers(2, 0), ls_dataset_one_hot(ls_dataset_subset(numbers(2, 0), 0, 1), 3), LS_ERR_SHAPE,

@@ -60,7 +60,7 @@ TEST(test_npy) {
     tally_assert_both(&counts);
 }
 
-/* Returns the position of the next header mark of the archive after `at`, or the size if there is no more. */
+/* Returns the position of the next header mark of the archive after `at`, or the size if no mark follows. */
 static size_t find_mark(const content *c, size_t at) {
     while (at + 4 <= c->size && memcmp(c->bytes + at, "PK", 2) != 0) {
         at++;

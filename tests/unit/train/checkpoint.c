@@ -607,7 +607,7 @@ TEST(test_damaged_files) {
                         strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
         }
         assert_non_null(strstr(logged, files[i]));
-        assert_non_null(strstr(logged, "; the checkpoint before it is tried"));
+        assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
         write_bytes(path, bytes, size - 1);
         expect_refused(folder, files[i], "is damaged");
         write_bytes(path, bytes, 0);
@@ -622,7 +622,7 @@ TEST(test_damaged_files) {
     write_bytes(in_root("harm/epoch-000001-step-0000000003/manifest.json"), bytes, 1);
     assert_int_equal(ls_checkpoint_find(folder, path), LS_OK);
     assert_string_equal(path, "");
-    assert_non_null(strstr(logged, "; there is none before it"));
+    assert_non_null(strstr(logged, "; no older checkpoint exists"));
     ls_log_set_sink(NULL, NULL);
 }
 
@@ -648,7 +648,7 @@ TEST(test_weights_from_folders) {
     ls_log_set_sink(note_log, NULL);
     assert_int_equal(ls_module_load_with(t.setting.model, folder, NULL), LS_OK);
     ls_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(logged, "; the checkpoint before it is tried"));
+    assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
     assert_true(ls_module_hash(t.setting.model) == first);
     expect_failure(ls_module_load(t.setting.model, in_root("weights/epoch-000002-step-0000000006")), LS_ERR_FORMAT,
                    "model.safetensors is damaged");

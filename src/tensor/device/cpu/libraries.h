@@ -1,6 +1,6 @@
 /*
- * The libraries that large matrix products and convolutions go to: oneDNN, by way of a module (tensor/device/onednn),
- * for f32, OpenBLAS for f64, and for f32 where that module is missing. They are opened on first use and not linked:
+ * The libraries that large matrix products and convolutions go to: oneDNN, through a module (tensor/device/onednn),
+ * for f32, OpenBLAS for f64, and for f32 if that module is missing. They are opened on first use and not linked:
  * linking them costs every process 2 ms at its start, the launcher too, and a build of OpenBLAS on pthreads starts
  * threads when it is loaded, after which ls_spawn could not fork. All that is known of OpenBLAS's name and version is
  * here.
@@ -13,7 +13,7 @@
 
 #include <cblas.h>
 
-/* What the module gives, the same for the whole process; NULL, with no error set, where it is missing. */
+/* Returns the module, the same for the whole process; NULL, with no error set, if the module is missing. */
 const ls_onednn *ls_onednn_open(void);
 /* The same where somebody has opened it already, else NULL. */
 const ls_onednn *ls_onednn_opened(void);
@@ -29,7 +29,7 @@ typedef struct ls_openblas {
     void (*set_max_threads)(int threads);
 } ls_openblas;
 
-/* The opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED where it is missing. */
+/* Returns the opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED if it is missing. */
 const ls_openblas *ls_openblas_open(void);
 /*
  * Between these calls, OpenBLAS uses at most `threads` threads: in calls of this thread in a build on OpenMP, in the

@@ -60,7 +60,7 @@ void ls_loop_spread_walk(const ls_loop *loop, int axes, int64_t block, ls_loop_b
 
 /*
  * Dense tensors of one count and single elements need no plan: an operand that broadcasts to a shape with as many
- * elements has that shape. False, and `flat` is of no use, where they are not such.
+ * elements has that shape. Returns false for other tensors; `flat` then has no meaning.
  */
 static bool lie_flat(ls_loop *flat, int tensors, const ls_tensor *const *tensor) {
     flat->size[0] = tensor[0]->count;

@@ -34,7 +34,7 @@ void ls_loop_spread(int tensors, const ls_tensor *const *tensor, ls_loop_body bo
 
 /*
  * ls_loop_run for a plan in hand, over its first `axes` axes only: the body gets the size and the steps of axis `axes`
- * (below ndim) and looks after the axes behind it itself.
+ * (below ndim) and processes the axes after it itself.
  */
 void ls_loop_walk(const ls_loop *loop, int axes, ls_loop_body body, const void *context);
 

@@ -9,7 +9,7 @@ static int64_t step_along(const ls_tensor *t, const ls_tensor *first, int axis) 
     return own < 0 || t->size[own] == 1 ? 0 : t->stride[own];
 }
 
-/* Whether axis i, the outer one, goes on where axis j ends, in every tensor. */
+/* Returns whether the outer axis i continues at the end of the inner axis j in every tensor. */
 static bool axes_join(const ls_loop *loop, int i, int j) {
     for (int t = 0; t < loop->tensors; t++) {
         if (loop->step[i][t] != loop->step[j][t] * loop->size[j]) {

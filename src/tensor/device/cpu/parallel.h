@@ -16,8 +16,9 @@ enum { LS_PARALLEL_ELEMENTS = 1 << 15 };
 typedef void ls_parallel_body(int64_t begin, int64_t end, const void *context);
 
 /*
- * Runs the body over `count` items of `elements` elements each, in pieces of whole blocks of so many items (but the
- * last). One call with all of them where there is one thread, or too little work; none where there are no items.
+ * Runs the body over `count` items of `elements` elements each, in pieces of whole blocks of `block` items; only the
+ * last piece may end within a block. Makes one call with all items if there is one thread or too little work, and no
+ * call if `count` is 0.
  */
 void ls_parallel(int64_t count, int64_t elements, int64_t block, ls_parallel_body *body, const void *context);
 

@@ -330,7 +330,7 @@ const char *why_not(const library *l, const attention_call &call, const attentio
         return "not by cuDNN: the GPU";
     }
     if (s.backward && l->version <= 91500 && s.keys % 128 != 0) {
-        return "not by cuDNN: its version, with a number of keys that is no multiple of 128";
+        return "not by cuDNN: its version, with a number of keys that is not a multiple of 128";
     }
     if (reinterpret_cast<uintptr_t>(call.log_sum->data) % 16 != 0) {
         return "not by cuDNN: where log_sum lies";
