@@ -50,7 +50,7 @@ static ls_status check_fits(ls_resumption *load) {
     if (manifest->divided && manifest->world_size != load->size) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
-            "checkpoint: %s is of a model that is sharded over %d ranks: it can continue with %d ranks only, not "
+            "checkpoint: %s is of a model that is sharded over %d ranks: resume it with that number of ranks, not "
             "with %d",
             load->folder, manifest->world_size, load->size);
     }

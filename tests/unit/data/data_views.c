@@ -320,9 +320,9 @@ TEST(test_layouts_that_differ) {
         numbers(2, 0), ls_tensor_dataset(x, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
         "ls_dataset_concat: the inputs of data set 0 are [2] of f64, but in data set 1 they are [5] of f64");
     expect_no_concat(numbers(2, 0), ls_dataset_transform_target(numbers(2, 0), to_integers, NULL), LS_ERR_SHAPE,
-                     "the targets of data set 0 are [] of i64, those of data set 1 are [] of i32");
+                     "the targets of data set 0 are [] of i64, but in data set 1 they are [] of i32");
     expect_no_concat(numbers(2, 0), ls_dataset_one_hot(ls_dataset_subset(numbers(2, 0), 0, 1), 3), LS_ERR_SHAPE,
-                     "the targets of data set 0 are [] of i64, those of data set 1 are [3] of f32");
+                     "the targets of data set 0 are [] of i64, but in data set 1 they are [3] of f32");
     assert_int_equal(ended, 5);
     ls_dataset *empty =
         ls_dataset_concat(ls_tensor_dataset(ls_ones(LS_SHAPE(0, 9), LS_F32), ls_ones(LS_SHAPE(0), LS_F32)),
