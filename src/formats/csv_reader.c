@@ -56,6 +56,14 @@ static ls_status refill(ls_csv_reader *reader) {
     return LS_OK;
 }
 
+/*
+ * Returns whether a carriage return ends a line without a newline, as in files of the classic Mac OS. At the end of the
+ * buffer, the rest of the file decides.
+ */
+static bool is_lone_return(const ls_csv_reader *reader, const char *at) {
+    return *at == '\r' && at[1] != '\n' && (at[1] != '\0' || reader->ended);
+}
+
 /* The newline that ends the row at `from`, one in quotes is none; NULL: the buffer has none. A row has `*fields`, in
  * `*lines` of the file. */
 static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, int64_t *lines) {
@@ -70,7 +78,7 @@ static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, 
             } else if (*at == '"') {
                 quoted = false;
             }
-        } else if (*at == '\n') {
+        } else if (*at == '\n' || is_lone_return(reader, at)) {
             return at;
         } else if (*at == reader->separator) {
             *fields += 1;
