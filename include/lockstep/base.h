@@ -49,8 +49,8 @@ LS_API const char *ls_version(void);
  * ```
  *
  * LS_ZERO is the smallest normal number of type double (DBL_MIN), so a compiler keeps it under -ffast-math. Assign it
- * to an option, and do not compute with it. The library treats exactly this number as zero. If zero is not a valid
- * value of an option (timeouts, the step of ls_gradcheck), LS_ZERO selects the default.
+ * to an option, and do not compute with it. The library treats exactly this number as zero, and refuses it as such if
+ * the option must be positive. Only for timeouts and the step of ls_gradcheck, LS_ZERO selects the default.
  */
 #define LS_ZERO 2.2250738585072014e-308
 

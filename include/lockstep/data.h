@@ -197,9 +197,11 @@ LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double
  * Sets mean and deviation of an ls_nn_standardize from the inputs of all samples, after the data set's transforms: per
  * channel of [channels, ...] or per column of [columns]. The deviation divides by the number of elements; a constant
  * channel gets 1. Reads all samples on every rank, so all ranks get the same bits without communication. Borrows both
- * arguments.
+ * arguments. The f32 mean has an error of up to |mean| / 2^24, so subtract an offset first (ls_dataset_transform_input)
+ * if the deviation is not much larger, as for times in seconds since 1970.
  *
- * - LS_ERR_ARGUMENT: another module, a data set without samples, or inputs that are NaN or infinite
+ * - LS_ERR_ARGUMENT: another module, a data set without samples, inputs that are NaN or infinite, or a mean or
+ *   deviation that f32 cannot hold
  * - LS_ERR_SHAPE: another number of channels
  */
 LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;

@@ -69,7 +69,7 @@ typedef struct ls_csv_options {
 /**
  * Reads numbers from a CSV file, gzipped or not, as a tensor [rows, columns]. `options` may be NULL.
  *
- * - Fields may be quoted (RFC 4180), and a line may have 16 MiB.
+ * - Fields may be quoted (RFC 4180), and a line may have 16 MiB. Lines end with LF, CR LF or CR.
  * - Spaces around a field without quotes are ignored.
  * - A text of a column in `.text` becomes its class number. Without given classes, each such column needs one more pass
  *   over the file.

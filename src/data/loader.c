@@ -181,7 +181,8 @@ static ls_status make_in(const making *m, const ls_scope *scope) {
     if (!ls_inputs_are_here("ls_loader_next", (ls_tensor *[]){batch->input, batch->target}, 2)) {
         return ls_error_status();
     }
-    LS_TRY(scope == NULL || scope->status == LS_OK ? complete(loader, batch) : LS_OK);
+    LS_TRY(scope != NULL ? scope->status : LS_OK); /* a failed operation may have given the kind NULL */
+    LS_TRY(complete(loader, batch));
     loader->input = hold(batch->input, scope);
     loader->target = hold(batch->target, scope);
     loader->lent_copies = m->device != NULL && ls_tensor_device(loader->input) != m->device;

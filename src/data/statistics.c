@@ -1,4 +1,5 @@
 /* Mean and standard deviation of the inputs of a data set, per channel. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ typedef struct statistics {
     int64_t count; /* samples */
     double *mean;
     double *squares; /* sums of squared distances from the mean */
+    double *least, *most;
 } statistics;
 
 static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
@@ -28,14 +30,44 @@ static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
                    (long long)channel, (long long)first, (long long)(first + rows - 1));
 }
 
+/* The buffers are of f32, and a deviation below its normal numbers would lose digits or become 0. */
+static ls_status fail_range(const statistics *s, int64_t channel) {
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "ls_nn_standardize_fit: channel %lld has numbers from %g to %g, which are too %s: f32 cannot hold "
+                   "their mean and deviation; multiply them by a constant first (ls_dataset_transform_input)",
+                   (long long)channel, s->least[channel], s->most[channel],
+                   fmax(fabs(s->least[channel]), fabs(s->most[channel])) > 1 ? "large" : "close together");
+}
+
+static bool all_finite(const double *numbers, int64_t count) {
+    int64_t i = 0;
+    while (i < count && isfinite(numbers[i])) {
+        i++;
+    }
+    return i == count;
+}
+
+/* Extends the range of a channel by the numbers of one sample. */
+static void add_range(statistics *s, int64_t channel, const double *numbers) {
+    for (int64_t k = 0; k < s->inner; k++) {
+        s->least[channel] = numbers[k] < s->least[channel] ? numbers[k] : s->least[channel];
+        s->most[channel] = numbers[k] > s->most[channel] ? numbers[k] : s->most[channel];
+    }
+}
+
 /* Adds one channel of a batch [rows, channels, inner] (Chan et al., The American Statistician 37, 1983). */
 static ls_status add_channel(statistics *s, int64_t channel, const double *batch, int64_t rows) {
     const int64_t step = s->channels * s->inner;
     const double here = (double)rows * (double)s->inner, before = (double)s->count * (double)s->inner;
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < rows; i++) {
+        const double *numbers = batch + i * step + channel * s->inner;
+        if (!all_finite(numbers, s->inner)) {
+            return fail_number(channel, s->count, rows);
+        }
+        add_range(s, channel, numbers);
         for (int64_t k = 0; k < s->inner; k++) {
-            sum += batch[i * step + channel * s->inner + k];
+            sum += numbers[k];
         }
     }
     const double mean = sum / here;
@@ -44,9 +76,6 @@ static ls_status add_channel(statistics *s, int64_t channel, const double *batch
             const double apart = batch[i * step + channel * s->inner + k] - mean;
             squares += apart * apart;
         }
-    }
-    if (!isfinite(squares)) {
-        return fail_number(channel, s->count, rows);
     }
     const double apart = mean - s->mean[channel];
     s->mean[channel] += apart * here / (before + here);
@@ -94,8 +123,12 @@ static ls_status set_buffer(ls_module *module, const char *name, const double *n
 
 static ls_status set_buffers(const statistics *s, ls_module *module) {
     for (int64_t c = 0; c < s->channels; c++) {
-        const double deviation = sqrt(s->squares[c] / ((double)s->count * (double)s->inner));
-        s->squares[c] = deviation > 0 ? deviation : 1;
+        const bool constant = s->least[c] == s->most[c];
+        s->mean[c] = constant ? s->least[c] : s->mean[c];
+        s->squares[c] = constant ? 1 : sqrt(s->squares[c] / ((double)s->count * (double)s->inner));
+        if (!(fabs(s->mean[c]) <= FLT_MAX && s->squares[c] >= FLT_MIN && s->squares[c] <= FLT_MAX)) {
+            return fail_range(s, c);
+        }
     }
     const bool before = ls_no_grad(true);
     ls_status status = set_buffer(module, "mean", s->mean, s->channels);
@@ -108,12 +141,18 @@ static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
     statistics s = {.dataset = dataset, .channels = ls_size(ls_module_find(module, "mean"), 0), .inner = inner};
     const int64_t fits = NUMBERS / (s.channels * inner), most = fits > 0 ? fits : 1;
     const int64_t count = ls_dataset_count(dataset), rows = count < most ? count : most;
-    s.mean = ls_allocate_zeroed(2 * (size_t)s.channels, sizeof(double));
+    s.mean = ls_allocate_zeroed(4 * (size_t)s.channels, sizeof(double));
     int64_t *indices = ls_allocate_zeroed((size_t)rows, sizeof *indices);
     ls_status status =
         s.mean != NULL && indices != NULL ? LS_OK : ls_fail_memory("ls_nn_standardize_fit", (size_t)rows * 8);
     if (status == LS_OK) {
         s.squares = s.mean + s.channels;
+        s.least = s.squares + s.channels;
+        s.most = s.least + s.channels;
+        for (int64_t c = 0; c < s.channels; c++) {
+            s.least[c] = INFINITY;
+            s.most[c] = -INFINITY;
+        }
         status = add_all(&s, indices, rows);
     }
     status = status == LS_OK ? set_buffers(&s, module) : status;

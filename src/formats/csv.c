@@ -278,6 +278,11 @@ static ls_status check_options(const ls_csv_options *options) {
     if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: %d columns are wanted but not named", options->column_count);
     }
+    for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
+        if (options->columns[i] == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .columns[%d] is NULL", i);
+        }
+    }
     if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d and .text is NULL", options->text_count);
     }
@@ -286,10 +291,13 @@ static ls_status check_options(const ls_csv_options *options) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text[%d] names no column", i);
         }
     }
-    return fits(options->dtype, options->empty)
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .empty is %g, which %s cannot hold", options->empty,
-                         ls_dtype_name(options->dtype));
+    if (ls_dtype_size(options->dtype) == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .dtype is %d, which is not an ls_dtype", (int)options->dtype);
+    }
+    const double empty = ls_option(options->empty, 0);
+    return fits(options->dtype, empty) ? LS_OK
+                                       : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .empty is %g, which %s cannot hold",
+                                                 empty, ls_dtype_name(options->dtype));
 }
 
 ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {

@@ -60,6 +60,14 @@ static ls_status refill(ls_csv_reader *reader) {
 }
 
 /*
+ * Returns whether a carriage return ends a line without a newline, as in files of the classic Mac OS. At the end of the
+ * buffer, the rest of the file decides.
+ */
+static bool is_lone_return(const ls_csv_reader *reader, const char *at) {
+    return *at == '\r' && at[1] != '\n' && (at[1] != '\0' || reader->ended);
+}
+
+/*
  * Finds the newline that ends the row at `from`; newlines in quotes do not count. Returns NULL if the buffer does not
  * contain it. Stores the number of fields of the row, and the number of its lines in the file.
  */
@@ -75,7 +83,7 @@ static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, 
             } else if (*at == '"') {
                 quoted = false;
             }
-        } else if (*at == '\n') {
+        } else if (*at == '\n' || is_lone_return(reader, at)) {
             return at;
         } else if (*at == reader->separator) {
             *fields += 1;

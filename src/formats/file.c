@@ -44,8 +44,8 @@ static ls_status open_file(ls_source *source, bool pipes) {
 
 ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_source *source) {
     *source = (ls_source){.call = call, .path = path, .fd = -1};
-    if (path == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", call);
+    if (path == NULL || path[0] == '\0') {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the path is %s", call, path == NULL ? "NULL" : "empty");
     }
     const ls_status status = open_file(source, inflate);
     if (status != LS_OK) {

@@ -22,7 +22,7 @@ ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {
 }
 
 ls_shape ls_shape_make(int ndim, const int64_t *size) {
-    ls_shape shape = {ndim >= 0 && ndim <= LS_MAX_DIMS ? ndim : -1, {0}};
+    ls_shape shape = {ndim >= 0 && ndim <= LS_MAX_DIMS && (ndim == 0 || size != NULL) ? ndim : -1, {0}};
     for (int i = 0; i < shape.ndim; i++) {
         shape.size[i] = size[i];
     }
@@ -30,7 +30,7 @@ ls_shape ls_shape_make(int ndim, const int64_t *size) {
 }
 
 ls_axes ls_axes_make(int count, const int *axis) {
-    ls_axes axes = {count >= 0 && count <= LS_MAX_DIMS ? count : -1, {0}};
+    ls_axes axes = {count >= 0 && count <= LS_MAX_DIMS && (count == 0 || axis != NULL) ? count : -1, {0}};
     for (int i = 0; i < axes.count; i++) {
         axes.axis[i] = axis[i];
     }

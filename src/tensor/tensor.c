@@ -58,7 +58,8 @@ __attribute__((noinline, cold)) static void *refuse_memory(const char *call, siz
 
 __attribute__((noinline, cold)) static void *refuse_kind(const char *call, int ndim, ls_dtype dtype) {
     (void)(ndim < 0 || ndim > LS_MAX_DIMS
-               ? ls_fail(LS_ERR_SHAPE, "%s: a shape of more than %d dimensions", call, LS_MAX_DIMS)
+               ? ls_fail(LS_ERR_SHAPE, "%s: the shape has more than %d dimensions, fewer than 0, or no sizes", call,
+                         LS_MAX_DIMS)
                : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", call, (int)dtype));
     return ls_scope_failed();
 }

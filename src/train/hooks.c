@@ -10,7 +10,7 @@ const char *ls_trial_callback_name(const ls_callback *callback, int i, char numb
 
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what) {
     if (!says_why) {
-        return ls_fail(status, "ls_trial: %s failed with %s", what, ls_status_name(status));
+        return ls_fail(status, "ls_trial: %s failed with %s (status %d)", what, ls_status_name(status), (int)status);
     }
     snprintf(trial->failed_in, sizeof trial->failed_in, "%s: ", what);
     return status;

@@ -71,13 +71,19 @@ static ls_status check_numbers(const ls_trial_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(options->autocast));
     }
-    if (options->max_steps < 0 || options->custom_metric_count < 0 || options->train_steps < 0 ||
-        options->validate_steps < 0 || options->evaluate_steps < 0) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_new: a negative number: %lld steps, %d metrics, %lld, %lld and %lld batches of an "
-                       "epoch of training, validation and evaluation",
-                       (long long)options->max_steps, options->custom_metric_count, (long long)options->train_steps,
-                       (long long)options->validate_steps, (long long)options->evaluate_steps);
+    const struct {
+        const char *option;
+        int64_t number;
+    } counts[] = {{"max_steps", options->max_steps},
+                  {"custom_metric_count", options->custom_metric_count},
+                  {"train_steps", options->train_steps},
+                  {"validate_steps", options->validate_steps},
+                  {"evaluate_steps", options->evaluate_steps}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (counts[i].number < 0) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .%s is %lld, must not be negative", counts[i].option,
+                           (long long)counts[i].number);
+        }
     }
     return LS_OK;
 }

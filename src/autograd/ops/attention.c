@@ -222,23 +222,36 @@ static ls_status check_attn_mask(ls_tensor *const *inputs, const ls_tensor *mask
     return LS_OK;
 }
 
-/* Returns the bias that is added to the scores, of shape [..., queries, keys] and with dense rows. */
+/* Returns the mask with dense rows of one number per key. Its other axes may still have size 1, so the copy is small.
+ */
+static ls_tensor *dense_rows(ls_tensor *mask, int64_t keys) {
+    ls_shape shape = {.ndim = mask->ndim > 0 ? mask->ndim : 1};
+    for (int i = 0; i < shape.ndim - 1; i++) {
+        shape.size[i] = mask->size[i];
+    }
+    shape.size[shape.ndim - 1] = keys;
+    ls_tensor *rows = ls_expand(mask, shape);
+    return rows == NULL || keys <= 1 || rows->stride[shape.ndim - 1] == 1
+               ? rows
+               : ls_replaced(ls_contiguous(rows), rows, mask);
+}
+
+/*
+ * Returns the bias that is added to the scores, of shape [..., queries, keys], of the kernels' dtype and with dense
+ * rows. The expansion to all scores is a view.
+ */
 static ls_tensor *bias_of(ls_tensor *const *inputs, ls_tensor *mask) {
     const ls_tensor *q = inputs[Q], *k = inputs[K];
     ls_shape scores = {.ndim = q->ndim};
     for (int i = 0; i < q->ndim; i++) {
         scores.size[i] = i == q->ndim - 1 ? k->size[i - 1] : q->size[i];
     }
-    ls_tensor *bias = mask;
-    if (mask->dtype == LS_BOOL) { /* log(1) = 0, log(0) = -infinity */
-        bias = ls_to(mask, (ls_dtype)q->dtype);
-        bias = bias != NULL ? ls_replaced(ls_log(bias), bias, mask) : NULL;
+    ls_tensor *bias = ls_to(mask, ls_compute_dtype((ls_dtype)q->dtype));
+    if (bias != NULL && mask->dtype == LS_BOOL) { /* log(1) = 0, log(0) = -infinity */
+        bias = ls_replaced(ls_log(bias), bias, mask);
     }
-    bias = bias != NULL ? ls_replaced(ls_expand(bias, scores), bias, mask) : NULL;
-    const int last = scores.ndim - 1;
-    return bias == NULL || scores.size[last] <= 1 || bias->stride[last] == 1
-               ? bias
-               : ls_replaced(ls_contiguous(bias), bias, mask);
+    bias = bias != NULL ? ls_replaced(dense_rows(bias, scores.size[scores.ndim - 1]), bias, mask) : NULL;
+    return bias != NULL ? ls_replaced(ls_expand(bias, scores), bias, mask) : NULL;
 }
 
 /* Applies the operation; first copies inputs whose rows are not dense. */

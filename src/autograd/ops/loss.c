@@ -319,17 +319,17 @@ ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduct
 
 /* Checks that the weight broadcasts to the shape of the logits. */
 static ls_status check_weight(const char *which, const ls_tensor *weight, const ls_tensor *logits) {
-    int ndim = 0;
-    int64_t size[LS_MAX_DIMS];
     if (weight == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_broadcast_shapes(bce_with_logits_op.name, weight, logits, &ndim, size));
-    const ls_tensor together = ls_stack_view_dense(logits, ndim, size);
-    return ls_tensor_same_shape(&together, logits)
-               ? LS_OK
-               : ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must broadcast to the logits %s", bce_with_logits_op.name, which,
-                         LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
+    const int added = logits->ndim - weight->ndim;
+    bool fits = added >= 0;
+    for (int i = 0; fits && i < weight->ndim; i++) {
+        fits = weight->size[i] == 1 || weight->size[i] == logits->size[added + i];
+    }
+    return fits ? LS_OK
+                : ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must broadcast to the logits %s", bce_with_logits_op.name, which,
+                          LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
 }
 
 /* Computes 1 + (pos_weight - 1) * target. */

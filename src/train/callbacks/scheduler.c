@@ -67,7 +67,7 @@ static void release(void *user) {
 
 static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *options) {
     if (schedule == NULL) {
-        return ls_fail_missing("%s: the schedule is NULL", maker);
+        return ls_fail_missing("%s: the schedule", maker);
     }
     if (options->per_step && options->monitor != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is known after an epoch, not after each step", maker,

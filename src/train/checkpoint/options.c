@@ -3,6 +3,7 @@
 
 #include "base/describe.h"
 #include "base/memory.h"
+#include "base/option.h"
 #include "train/checkpoint/checkpoint.h"
 
 enum { KEEP = 3 };
@@ -35,6 +36,7 @@ static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options
     self->options.folder = ls_duplicate_string(options->folder);
     self->options.best = ls_duplicate_string(options->best);
     self->options.keep = options->keep > 0 ? options->keep : KEEP;
+    self->options.every_seconds = ls_option(options->every_seconds, 0);
     if (options->every_steps == 0 && options->every_seconds == 0 && options->every_epochs == 0) {
         self->options.every_epochs = 1;
     }

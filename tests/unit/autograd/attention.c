@@ -254,12 +254,13 @@ static void count_release(void *memory, void *user) {
     free((char *)memory - head);
 }
 
+enum { LENGTH = 4096, HEADS = 4, WIDTH = 64 };
+
 /*
- * A training step of 4 heads of width 64 over 4096 positions needs less than a tenth of the memory of its scores and
- * probabilities as matrices.
+ * Requires that a training step of 4 heads of width 64 over 4096 positions needs less than 1 / `divisor` of the memory
+ * of its scores and probabilities as matrices.
  */
-TEST(test_memory_is_linear) {
-    enum { LENGTH = 4096, HEADS = 4, WIDTH = 64 };
+static void check_memory(ls_dtype dtype, ls_shape mask, int divisor) {
     byte_count bytes = {0};
     ls_tensor *probe = ls_zeros(LS_SCALAR, LS_F32);
     const bool on_cpu = strcmp(ls_device_of(probe), "cpu") == 0;
@@ -270,21 +271,32 @@ TEST(test_memory_is_linear) {
     ls_thread_end();
     ls_set_allocator(&(ls_allocator){.allocate = count_allocate, .release = count_release, .user = &bytes});
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *packed = random_leaf(LS_SHAPE(1, LENGTH, 3, HEADS, WIDTH), LS_F32);
+    ls_tensor *packed = random_leaf(LS_SHAPE(1, LENGTH, 3, HEADS, WIDTH), dtype);
     ls_tensor *parts[3];
     for (int i = 0; i < 3; i++) {
         parts[i] = ls_transpose(ls_select(packed, 2, i), 1, 2);
     }
-    ls_tensor *y = ls_attention(parts[0], parts[1], parts[2], &(ls_attention_options){.causal = true});
+    const ls_attention_options options = {.causal = true, .attn_mask = mask.ndim > 0 ? ls_ones(mask, LS_BOOL) : NULL};
+    ls_tensor *y = ls_attention(parts[0], parts[1], parts[2], &options);
     assert_int_equal(ls_backward(ls_mean(ls_square(y))), LS_OK);
     assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_thread_end();
     ls_set_allocator(NULL);
     const long long matrices = 2LL * HEADS * LENGTH * LENGTH * (long long)sizeof(float);
-    assert_true(atomic_load(&bytes.most) >= 3LL * LENGTH * HEADS * WIDTH * (long long)sizeof(float));
-    if (atomic_load(&bytes.most) * 10 >= matrices) {
-        fail_msg("%lld bytes, a tenth of %lld are too many", (long long)atomic_load(&bytes.most), matrices);
+    assert_true(atomic_load(&bytes.most) >= 3LL * LENGTH * HEADS * WIDTH * (long long)ls_dtype_size(dtype));
+    if (atomic_load(&bytes.most) * divisor >= matrices) {
+        fail_msg("%lld bytes, must be below 1 / %d of %lld", (long long)atomic_load(&bytes.most), divisor, matrices);
     }
+}
+
+TEST(test_memory_is_linear) {
+    check_memory(LS_F32, LS_SCALAR, 10);
+}
+
+/* A mask of 1 number per key, or of 1 number per head, is not expanded in memory. bf16 inputs have copies of f32. */
+TEST(test_memory_of_broadcast_masks_is_linear) {
+    check_memory(LS_BF16, LS_SHAPE(LENGTH), 5);
+    check_memory(LS_F32, LS_SHAPE(HEADS, 1, 1), 10);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
@@ -451,6 +463,7 @@ int main(void) {
         cmocka_unit_test(test_strides_and_dtypes),
         cmocka_unit_test(test_nothing_to_see),
         cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_memory_of_broadcast_masks_is_linear),
         cmocka_unit_test(test_multi_head_attention),
         cmocka_unit_test(test_transformer_block),
         cmocka_unit_test(test_what_a_block_sees),

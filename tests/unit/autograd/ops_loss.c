@@ -91,6 +91,11 @@ TEST(test_weighted_bce_agrees_with_pytorch) {
         scope,
         ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.pos_weight = ls_ones(LS_SHAPE(4, 2, 3), LS_F32)}),
         LS_ERR_SHAPE, "ls_bce_with_logits_loss: pos_weight is [4, 2, 3], must broadcast to the logits [2, 3]");
+    scope = ls_scope_begin();
+    x = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused_in(
+        scope, ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.weight = ls_ones(LS_SHAPE(2), LS_F32)}),
+        LS_ERR_SHAPE, "ls_bce_with_logits_loss: weight is [2], must broadcast to the logits [2, 3]");
 }
 
 SCOPED_TEST(test_similarities_agree_with_pytorch) {

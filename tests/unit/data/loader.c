@@ -9,6 +9,9 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
+#include "data/loader.h"
+#include "tensor/device.h"
+
 /* Batch b of epoch e has three rows of 100 e + b; epoch e has 4 + e batches. */
 typedef struct counter {
     int64_t made;
@@ -187,6 +190,13 @@ static ls_status compute_nonsense(ls_loader *self, int64_t epoch, int64_t number
     return give(self, epoch, number, batch, more);
 }
 
+/* Gives the NULL of a failed operation, and says nothing about it. */
+static ls_status give_failed(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    const ls_status status = give(self, epoch, number, batch, more);
+    batch->input = ls_matmul(ls_ones(LS_SHAPE(2, 3), LS_F32), ls_ones(LS_SHAPE(2, 3), LS_F32));
+    return status;
+}
+
 static void expect_failure(const ls_loader_type *type, ls_status status, const char *reason) {
     ls_loader *loader = ls_loader_custom(type, 3);
     ls_batch batch;
@@ -230,6 +240,16 @@ TEST(test_batches_that_are_none) {
     ls_release(given[0]);
 }
 
+TEST(test_failed_operations_on_a_device) {
+    static const ls_loader_type failing = {.name = "failing", .next = give_failed};
+    ls_loader *loader = ls_loader_custom(&failing, 3);
+    ls_batch batch;
+    bool more;
+    expect_error(ls_loader_next_on(loader, &ls_cpu, &batch, &more), LS_ERR_SHAPE, "ls_matmul: ");
+    assert_true(!more && batch.input == NULL);
+    ls_loader_free(loader);
+}
+
 TEST(test_a_failure_can_be_repeated) {
     ls_loader *loader = make_counter(-1);
     counter *c = ls_loader_state(loader);
@@ -258,6 +278,7 @@ int main(void) {
         cmocka_unit_test(test_whose_batches_are),
         cmocka_unit_test(test_seek),
         cmocka_unit_test(test_batches_that_are_none),
+        cmocka_unit_test(test_failed_operations_on_a_device),
         cmocka_unit_test(test_a_failure_can_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

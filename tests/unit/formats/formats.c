@@ -171,6 +171,17 @@ static void expect_csv_error(const char *text, const ls_csv_options *options, co
     expect_message(part);
 }
 
+/* A carriage return alone ends a line, and an integer takes LS_ZERO for empty fields. */
+TEST(test_csv_carriage_returns_and_empty_integers) {
+    expect_numbers(ls_csv_read(csv("a,b\r1,2\r3,4\r"), NULL), 2, 2, (const float[]){1, 2, 3, 4});
+    expect_numbers(ls_csv_read(csv("a,b\r\n1,2\r\r\n3,4"), NULL), 2, 2, (const float[]){1, 2, 3, 4});
+    ls_tensor *numbers = ls_csv_read(csv("a,b\n1,\n,4\n"), &(ls_csv_options){.dtype = LS_I64, .empty = LS_ZERO});
+    assert_non_null(numbers);
+    assert_int_equal(ls_dtype_of(numbers), LS_I64);
+    expect_numbers(ls_to(numbers, LS_F32), 2, 2, (const float[]){1, 0, 0, 4});
+    ls_release(numbers);
+}
+
 TEST(test_csv_errors_name_line_and_column) {
     static const char *const no_numbers[] = {"x", "12abc", "1 2", "1.2.3", "0x", "--1"};
     for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
@@ -256,6 +267,13 @@ TEST(test_csv_refuses_fields) {
     expect_message(".empty is nan, which i64 cannot hold");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_U8, .empty = -1}));
     expect_message(".empty is -1, which u8 cannot hold");
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = (ls_dtype)999}));
+    expect_message(".dtype is 999, which is not an ls_dtype");
+    const char *const unnamed[] = {NULL};
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.columns = unnamed, .column_count = 1}));
+    expect_message(".columns[0] is NULL");
+    assert_null(ls_csv_read("", NULL));
+    expect_message("ls_csv_read: the path is empty");
     const char *const twice[] = {"a", "0"};
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.columns = twice, .column_count = 2}));
     expect_message("column \"0\" is wanted twice");
@@ -631,6 +649,7 @@ int main(void) {
         cmocka_unit_test(test_idx_truncated_gzip),
         cmocka_unit_test(test_csv_reads_columns),
         cmocka_unit_test(test_numbers_have_points_in_every_locale),
+        cmocka_unit_test(test_csv_carriage_returns_and_empty_integers),
         cmocka_unit_test(test_csv_errors_name_line_and_column),
         cmocka_unit_test(test_csv_reads_text_as_classes),
         cmocka_unit_test(test_csv_classes_of_another_file),

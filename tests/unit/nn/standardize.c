@@ -109,6 +109,31 @@ SCOPED_TEST(test_channels_of_images) {
     ls_module_free(module);
 }
 
+/* Fits a module to a column of f64. */
+static ls_status fit_column(ls_module *module, const double *numbers, int64_t rows) {
+    ls_tensor *column = ls_from(LS_SHAPE(rows, 1), LS_F64, numbers);
+    ls_dataset *data = ls_tensor_dataset(column, column);
+    const ls_status status = ls_nn_standardize_fit(module, data);
+    ls_dataset_free(data);
+    return status;
+}
+
+/* A constant column has deviation 1 even if its mean is rounded. The f32 buffers refuse what they cannot hold. */
+SCOPED_TEST(test_columns_of_f64) {
+    ls_module *module = ls_nn_standardize(1);
+    const double constant[10] = {.1, .1, .1, .1, .1, .1, .1, .1, .1, .1};
+    assert_int_equal(fit_column(module, constant, 10), LS_OK);
+    assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
+    assert_true(ls_item(ls_module_find(module, "mean")) == (double)0.1F);
+    expect_error(fit_column(module, (const double[]){1e-50, 2e-50, 3e-50}, 3), LS_ERR_ARGUMENT,
+                 "channel 0 has numbers from 1e-50 to 3e-50, which are too close together");
+    expect_error(fit_column(module, (const double[]){1e100, 2e100, 3e100}, 3), LS_ERR_ARGUMENT, "too large");
+    expect_error(fit_column(module, (const double[]){1e200, 2e200, 3e200}, 3), LS_ERR_ARGUMENT,
+                 "channel 0 has numbers from 1e+200 to 3e+200, which are too large: f32 cannot hold");
+    assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
+    ls_module_free(module);
+}
+
 SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_standardize(0));
     ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
@@ -134,6 +159,7 @@ SCOPED_TEST(test_refusals) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns_of_a_table),
-                                       cmocka_unit_test(test_channels_of_images), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_channels_of_images), cmocka_unit_test(test_columns_of_f64),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -119,12 +119,16 @@ TEST(test_functions_for_macros) {
     assert_int_equal(ls_shape_make(0, NULL).ndim, 0);
     assert_int_equal(ls_shape_make(LS_MAX_DIMS + 1, sizes).ndim, -1);
     assert_int_equal(ls_shape_make(-3, NULL).ndim, -1);
+    assert_int_equal(ls_shape_make(2, NULL).ndim, -1);
+    assert_int_equal(ls_axes_make(2, NULL).count, -1);
     assert_int_equal(ls_axes_make(LS_MAX_DIMS + 1, axes).count, -1);
     assert_int_equal(ls_axes_make(-3, NULL).count, -1);
     assert_true(ls_option_zero() == LS_ZERO);
 }
 
 TEST(test_shapes_that_cannot_be) {
+    assert_null(ls_empty(ls_shape_make(-3, NULL), LS_F32));
+    expect_message("ls_empty: the shape has more than 8 dimensions, fewer than 0, or no sizes");
     assert_null(ls_empty(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), LS_F32));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
     assert_null(ls_empty(LS_SHAPE(INT64_MAX, INT64_MAX), LS_F32));

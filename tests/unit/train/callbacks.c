@@ -168,6 +168,9 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
     expect_refused(ls_weight_decay(0.5, 0), "p 0 must be positive");
     expect_refused(ls_scheduler(NULL, NULL), "ls_scheduler: the schedule is NULL");
+    assert_null(strstr(ls_error_message(), "is NULL is NULL"));
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = LS_ZERO}), "must be positive");
+    expect_refused(ls_mixup(&(ls_mixup_options){.alpha = LS_ZERO}), "alpha");
     expect_refused(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
                    "the metric \"loss\" is known behind an epoch");

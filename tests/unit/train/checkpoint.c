@@ -201,7 +201,8 @@ TEST(test_a_hook_asks) {
     ls_callback *asking = ls_callback_new(&(ls_callback_hooks){.on_step_training = ask_at_two}, NULL);
     options.callbacks = &asking;
     options.callback_count = 1;
-    options.checkpoint = &(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100};
+    options.checkpoint =
+        &(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100, .every_seconds = LS_ZERO};
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_int_equal(ls_checkpoint_verify(in_root("asked/epoch-000000-step-0000000002")), LS_OK);

@@ -266,7 +266,8 @@ TEST(test_failing_hooks_end_the_run) {
         assert_string_equal(ls_error_message(), message);
         r = (recorder){.acting = hooks[i], .status = LS_ERR_IO, .silent = true};
         expect_run(&r, 0, 1, LS_ERR_IO, log);
-        snprintf(message, sizeof message, "the hook on_%s of callback 0 failed with LS_ERR_IO", hooks[i]);
+        snprintf(message, sizeof message, "the hook on_%s of callback 0 failed with LS_ERR_IO (status %d)", hooks[i],
+                 (int)LS_ERR_IO);
         expect_message(message);
     }
 }
@@ -304,7 +305,7 @@ TEST(test_wrong_options) {
     expect_no_trial(&options, "and a criterion");
     options = good;
     options.max_steps = -1;
-    expect_no_trial(&options, "-1 steps");
+    expect_no_trial(&options, ".max_steps is -1, must not be negative");
     options = good;
     options.callback_count = 1;
     expect_no_trial(&options, "ls_trial_new: the array of 1 callbacks is NULL");

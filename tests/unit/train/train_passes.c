@@ -298,7 +298,7 @@ TEST(test_steps_of_a_loader_without_batches) {
     ls_trial_free(trial);
     options.train_steps = -1;
     assert_null(ls_trial_new(&options));
-    expect_message("a negative number");
+    expect_message("must not be negative");
     ls_loader_free(nothing);
     free_setting(&s);
 }
