@@ -257,11 +257,13 @@ ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transf
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: there is no activation %d",
                             (int)options->activation);
     }
-    if (options->hidden < 0 || !(options->dropout >= 0 && options->dropout <= 1)) {
-        return ls_fail_null(LS_ERR_ARGUMENT,
-                            "ls_nn_transformer_block: .hidden is %lld, must not be negative; .dropout is %g, must be "
-                            "from 0 to 1",
-                            (long long)options->hidden, options->dropout);
+    if (options->hidden < 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .hidden is %lld, must not be negative",
+                            (long long)options->hidden);
+    }
+    if (!(options->dropout >= 0 && options->dropout <= 1)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .dropout is %g, must be from 0 to 1",
+                            options->dropout);
     }
     ls_module *module = ls_module_new(&type);
     if (module == NULL) {
