@@ -179,28 +179,73 @@ static void mpi_close(void *state) {
 /* ---- communicators of the program's own ----------------------------------------------------------------------------
  */
 
-/* LS_ERR_STATE, naming the library: "MPICH Version: 4.0.2". */
-static ls_status fail_not_running(void) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+#ifdef OMPI_MAJOR_VERSION
+#define OWN_LIBRARY "Open MPI"
+#else
+#define OWN_LIBRARY "MPICH"
+#endif
+
+/* The first words of the running library's version, such as "MPICH Version: 4.0.2". */
+static void find_library(char text[64], bool *is_own) {
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
     int length = 0;
-    MPI_Get_library_version(library, &length);
-    library[strcspn(library, ",\n")] = '\0';
-    for (char *at = strchr(library, '\t'); at != NULL; at = strchr(at, '\t')) {
+    MPI_Get_library_version(version, &length);
+    *is_own = (strstr(version, "Open MPI") != NULL) == (strcmp(OWN_LIBRARY, "Open MPI") == 0);
+    version[strcspn(version, ",\n")] = '\0';
+    for (char *at = strchr(version, '\t'); at != NULL; at = strchr(at, '\t')) {
         *at = ' ';
     }
-    return ls_fail(LS_ERR_STATE,
-                   "MPI is not running in the library that Lockstep's module was built with (%s): call this between "
-                   "MPI_Init and MPI_Finalize of that library",
-                   library);
+    snprintf(text, 64, "%.63s", version);
+}
+
+/* If the program is linked with another MPI library, the plug-in's calls of MPI resolve to that library, which cannot
+ * read handles of this one. MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
+static ls_status check_running(void) {
+    char library[64];
+    bool is_own = false;
+    find_library(library, &is_own);
+    if (!is_own) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "Lockstep's plug-in for " OWN_LIBRARY " was selected, but this process is linked with %s: pass "
+                       "LS_MPI_LIBRARY of the <mpi.h> that the program was compiled with",
+                       library);
+    }
+    if (!ls_mpi_runs()) {
+        return ls_fail(LS_ERR_STATE,
+                       "MPI is not running in the library that Lockstep's plug-in was built with (%s): call this "
+                       "between MPI_Init and MPI_Finalize of that library",
+                       library);
+    }
+    return ls_mpi_check_allowed();
+}
+
+/* MPI_Comm_test_inter, which returns an error if `comm` is not valid. MPI passes this error to the error handler of
+ * MPI_COMM_WORLD or, from MPI 4 on, of MPI_COMM_SELF; the default handler aborts. */
+static int test_inter(MPI_Comm comm, int *inter) {
+    const MPI_Comm owners[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
+    MPI_Errhandler handlers[2];
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_get_errhandler(owners[i], &handlers[i]);
+        MPI_Comm_set_errhandler(owners[i], MPI_ERRORS_RETURN);
+    }
+    const int code = MPI_Comm_test_inter(comm, inter);
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_set_errhandler(owners[i], handlers[i]);
+        MPI_Errhandler_free(&handlers[i]);
+    }
+    return code;
 }
 
 static ls_status check_handle(MPI_Comm comm) {
     int inter = 0;
-    LS_TRY(ls_mpi_runs() ? ls_mpi_check_allowed() : fail_not_running());
     if (comm == MPI_COMM_NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "the communicator is MPI_COMM_NULL");
     }
-    if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0) {
+    if (test_inter(comm, &inter) != MPI_SUCCESS) {
+        return ls_fail(LS_ERR_ARGUMENT, "MPI says that the handle is not a valid communicator: pass one that was not "
+                                        "freed, or the result of MPI_Comm_c2f");
+    }
+    if (inter != 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "the communicator is an intercommunicator: MPI_Intercomm_merge makes one "
                                            "communicator of its two groups");
     }
@@ -208,6 +253,7 @@ static ls_status check_handle(MPI_Comm comm) {
 }
 
 static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *join, void **state) {
+    LS_TRY(check_running());
     const MPI_Comm comm = fortran ? MPI_Comm_f2c(*(const MPI_Fint *)handle) : *(const MPI_Comm *)handle;
     LS_TRY(check_handle(comm));
     LS_TRY(ls_mpi_watch_finalize());
