@@ -135,7 +135,7 @@ LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user
 /**
  * Returns a communicator of the ranks of the program's own MPI communicator. `library` is "openmpi" or "mpich".
  * `handle` points to an MPI_Comm of this library. ls_comm_from_mpi (mpi.h) describes options, ownership and errors, and
- * is the short form for C and C++.
+ * is the short form for C and C++. Fails with LS_ERR_ARGUMENT if the process is linked with another MPI library.
  */
 LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
 

@@ -53,8 +53,8 @@ extern "C" {
  *
  * Returns NULL on failure:
  *
- * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL, the backend is another one, or Lockstep has no plug-in for this MPI
- *   library. The message says how to build it.
+ * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, the backend is another one, or Lockstep has
+ *   no plug-in for this MPI library. The message says how to build it.
  * - LS_ERR_STATE: MPI is not running.
  * - LS_ERR_UNSUPPORTED: `comm` is an intercommunicator, or "shm" was selected on several machines.
  * - LS_ERR_MISMATCH: the ranks select different backends.

@@ -1,6 +1,8 @@
-/* ls_comm_from_mpi: communicators over the program's own MPI communicators. The core knows neither MPI nor its types:
- * the public header compiles to the name of the library and a pointer, and the module of that library takes it. The
- * ranks meet over backend mpi, as those of mpi:// do, and go on over shared memory if they share a machine. */
+/*
+ * ls_comm_from_mpi: communicators over the program's MPI communicators. The core uses neither MPI nor its types: the
+ * public header passes the library's name and a pointer, which the core hands to the plug-in of that library. The ranks
+ * meet over backend mpi, as with mpi://, and then use shared memory if they share a machine.
+ */
 #include <lockstep/comm.h>
 
 #include <dlfcn.h>
@@ -30,14 +32,17 @@ static ls_status check_options(const ls_init_options *options) {
                                    "%s is set, but the MPI communicator says it: set backend and timeout only", given);
 }
 
-/* LOCKSTEP_BACKEND may name a backend that only ls_init has. "shm" is what ranks of one machine get anyway. */
+/*
+ * Ignores values of LOCKSTEP_BACKEND other than "mpi": they apply to ls_init only. Ranks of one machine use "shm" by
+ * default.
+ */
 static const char *wanted_backend(const ls_init_options *options) {
     const char *named = ls_environment_text("LOCKSTEP_BACKEND");
     const bool mpi = named != NULL && strcmp(named, "mpi") == 0;
     return options->backend != NULL ? options->backend : mpi ? "mpi" : NULL;
 }
 
-/* A communicator on backend mpi. NULL and an error. */
+/* Returns a communicator on backend mpi, or NULL and an error. */
 static ls_comm *adopt(const program_comm *source, double timeout) {
     ls_join_context join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
     void *state = NULL;
@@ -54,7 +59,7 @@ static ls_comm *adopt(const program_comm *source, double timeout) {
     return comm;
 }
 
-/* The same ranks on the backend on which they have agreed. Takes ownership of the contents of `meeting`. */
+/* Opens the same ranks on the backend that they agreed on. Takes ownership of the contents of `meeting`. */
 static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,
@@ -70,7 +75,7 @@ static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_status status = ls_error_status();
     snprintf(message, sizeof message, "%s", ls_error_message());
     if (comm != NULL) {
-        comm->store = NULL; /* all have joined, so nobody needs it any more */
+        comm->store = NULL; /* all ranks have joined, so the store is not needed any more */
     }
     ls_store_close(meeting->store);
     ls_comm_free(meeting->launcher);
@@ -108,7 +113,7 @@ static ls_comm *open_over(const char *call, const program_comm *source, const ls
     snprintf(before, sizeof before, "%s", ls_error_message());
     if (open_best(source, options != NULL ? options : &defaults, &comm) != LS_OK) {
         ls_fail_in(call);
-    } else { /* attempts before all ranks came are not failures of this call */
+    } else { /* failed connection attempts before all ranks came are not failures of this call */
         ls_error_restore(status, before);
     }
     return comm;
@@ -122,8 +127,10 @@ ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const 
     return open_over("ls_comm_from_mpi", &(program_comm){.library = library, .handle = handle}, options);
 }
 
-/* The name of the MPI library that this process has loaded; NULL and an error. An integer does not tell the library,
- * but the program that has the integer has loaded the library. */
+/*
+ * Returns the name of the MPI library that this process has loaded, or NULL and an error. A Fortran integer does not
+ * identify its library, but the program that holds the integer has loaded the library.
+ */
 static const char *loaded_library(void) {
     char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI has a smaller one */
     int length = 0;

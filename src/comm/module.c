@@ -55,15 +55,15 @@ static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, 
 /* ---- backends by name ----------------------------------------------------------------------------------------------
  */
 
-/* A name becomes part of a path: letters and digits only. */
+/* A name becomes part of a path, so only letters, digits and underscores are allowed. */
 static bool is_name(const char *name) {
     return name[0] != '\0' && strlen(name) <= 32 &&
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(name);
 }
 
 /*
- * The file's part after "lockstep-". MPI libraries cannot stand in for each other, so there is a module for each, and
- * what the launcher set tells which it belongs to: MPICH's, and others that know its protocol, set PMI_RANK.
+ * Returns the part of the file name after "lockstep-". MPI libraries are not interchangeable, so each has its plug-in.
+ * The launcher's variables select it: MPICH, and libraries that use its protocol, set PMI_RANK.
  */
 static const char *module_of(const char *name) {
     if (strcmp(name, "mpi") != 0) {
@@ -72,7 +72,7 @@ static const char *module_of(const char *name) {
     return getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMI_RANK") != NULL ? "mpi_mpich" : "mpi_openmpi";
 }
 
-/* The backend in lockstep-NAME.so. */
+/* Returns the backend of lockstep-NAME.so, or NULL and an error. */
 static const ls_backend *find_module(const char *backend_name, const char *name) {
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
     const ls_module_file file = ls_module_file_open(name);

@@ -1,15 +1,15 @@
 /*
- * Backends that the core opens on demand: one shared library each, `lockstep-NAME.so`, built by ls_add_backend_module
- * of cmake/Modules.cmake from the sources in backend/NAME, which define ls_module_backend, and in backend/module, which
- * are what modules share and export ls_backend_module (lockstep/sys/module.h). It keeps `core` and returns
- * ls_module_backend. It is called once per ls_backend_find, and the module is never closed.
+ * Plug-ins: backends that the core opens on demand. Each is one shared library, `lockstep-NAME.so`, which
+ * ls_add_backend_module of cmake/Modules.cmake builds from two folders. backend/NAME defines ls_module_backend.
+ * backend/module is common to all plug-ins, and exports ls_backend_module (lockstep/sys/module.h), which stores `core`
+ * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never closed.
  *
- * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
- * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
+ * A plug-in uses no symbol of the core: ls_core has everything that it may call, and backend/module/core.c wraps this
+ * in ordinary functions. So its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
  * comm/collective/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores, names, sizes,
- * errors; no calls on communicators) as the core's own do.
+ * errors; no calls on communicators) as the core's sources do.
  *
- * base/module_file.h says where ls_backend_find looks for the file.
+ * base/module_file.h describes where ls_backend_find looks for the file.
  */
 #ifndef LS_COMM_MODULE_H
 #define LS_COMM_MODULE_H
@@ -21,7 +21,7 @@
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-/* What the core does for modules: see the declarations of the functions without core_. */
+/* The core's functions for plug-ins: see the declarations of the functions named ls_ and the member. */
 struct ls_core {
     void (*error_restore)(ls_status status, const char *message);
     const char *(*error_message)(void);
@@ -66,21 +66,21 @@ struct ls_core {
     int (*tcp_waker)(ls_endpoint *endpoint);
 };
 
-/* In a module: what it is. */
+/* In a plug-in: its backend. */
 extern const ls_backend ls_module_backend;
 
-/* In a module: the core's ls_backend_tcp, and its `leave`. */
+/* In a plug-in: the core's ls_backend_tcp, and its `leave`. */
 const ls_backend *ls_module_tcp(void);
 void ls_module_leave_tcp(void *state, ls_leave_reason reason);
 
-/* In a module: ends a communicator that was just opened, an engine, where `status` says that this failed. Gives it
- * back. */
+/* In a plug-in: closes the engine of a communicator that was just opened if `status` is a failure. Returns `status`. */
 ls_status ls_module_settle(ls_status status, void **state);
 
 /*
- * In a module: what an environment variable says of a library's own collectives, "engine", "auto", the default, or the
- * `library`'s name: an ls_own_collectives, or -1: nothing that it may. And whether that is something, and the same on
- * all ranks, of which the first one's is at `first` and each other's so many bytes behind the one before.
+ * In a plug-in: reads which collectives an environment variable selects: "engine", "auto" (the default), or `library`,
+ * the library's own. Returns an ls_own_collectives, or -1 for any other value. ls_module_check_use checks that the
+ * value is valid and the same on all ranks: rank 0's value is at `first`, and the values of successive ranks are
+ * `stride` bytes apart.
  */
 int32_t ls_module_read_use(const char *variable, const char *library, ls_own_collectives automatic);
 ls_status ls_module_check_use(const char *variable, const char *library, const int32_t *first, size_t stride, int size);

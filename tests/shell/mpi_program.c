@@ -111,6 +111,22 @@ static void use_fortran_handles(int size) {
     CHECK(strcmp(ls_error_message(), "ls_comm_from_mpi_fint: the communicator is MPI_COMM_NULL") == 0);
 }
 
+/* Handles that are not valid, or belong to another library, are refused, and MPI's error handler stays. */
+static void refuse_foreign_handles(void) {
+    const char *other = strcmp(LS_MPI_LIBRARY, "openmpi") == 0 ? "mpich" : "openmpi";
+    const MPI_Comm world = MPI_COMM_WORLD;
+    MPI_Errhandler before, after;
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+    CHECK(ls_comm_from_mpi_fint(-1, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_message(), "ls_comm_from_mpi_fint: MPI says that the handle is not a valid") != NULL);
+    CHECK(ls_comm_from_mpi_fint(1000000, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
+    CHECK(before == after);
+    CHECK(ls_comm_from_mpi_handle(other, &world, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_message(), "but this process is linked with") != NULL ||
+          strstr(ls_error_message(), "there is no backend \"mpi\"") != NULL);
+}
+
 static void use_world(void) {
     ls_comm *world = ls_init(&(ls_init_options){.backend = "mpi"});
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
@@ -253,6 +269,11 @@ static int thread_level(const char *what) {
 int main(int argc, char **argv) { /* no argument; or early, early-shm, single, funneled, serialized */
     const char *what = argc > 1 ? argv[1] : "";
     int level = 0;
+    if (ls_comm_from_mpi_fint(0, NULL) != NULL ||
+        (ls_error_status() != LS_ERR_STATE && getenv("LOCKSTEP_MODULE_PATH") == NULL)) {
+        printf("before MPI_Init: %s\n", ls_error_message());
+        return 1;
+    }
     MPI_Init_thread(&argc, &argv, thread_level(what), &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (strcmp(what, "early") == 0) {
@@ -288,6 +309,7 @@ int main(int argc, char **argv) { /* no argument; or early, early-shm, single, f
     use_parts();
     choose_backend(size);
     use_fortran_handles(size);
+    refuse_foreign_handles();
     use_world();
     split_it(comm);
     int sum = 0;

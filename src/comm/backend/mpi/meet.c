@@ -1,8 +1,8 @@
 /*
- * How ranks meet where there is no communicator between them yet, or none any more: with an end to waiting and
- * the names of those who do not come. Messages would mix with the program's own on a communicator of its own; so this
- * is a nonblocking exchange of all with all, in which every MPI library here has each rank send to each other one
- * directly: a rank whose greeting is here has come.
+ * How ranks meet before they share a communicator, or after it has closed. Waiting has a time limit, and an error names
+ * the missing ranks. Messages could mix with those of the program on its own communicator, so the ranks use a
+ * nonblocking all-to-all exchange. In the supported MPI libraries, each rank sends directly to each other rank in this
+ * exchange: a rank whose greeting has arrived has come.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "comm/store_roster.h"
 
 #define WARN_SECONDS 5
-#define LOOKS        2000 /* then this rank sleeps */
+#define LOOKS        2000 /* polls before this rank sleeps between polls */
 #define SLEEP_NS     50000
 
 typedef struct waiting {
@@ -24,7 +24,7 @@ typedef struct waiting {
     uint64_t warned_ns;
 } waiting;
 
-/* A pause after a look in vain; whether it is time for a warning. */
+/* Pauses after a poll that found nothing. Returns whether a warning is due. */
 static bool pause_awhile(waiting *own) {
     ls_mpi_clock_look(&own->clock);
     if (++own->looks > LOOKS) {
@@ -51,11 +51,11 @@ static ls_status look(MPI_Request *request, const char *function, bool *ended) {
 /* ---- greetings -----------------------------------------------------------------------------------------------------
  */
 
-/* A meeting under way. MPI writes to it until the request has ended, which may be never. */
+/* A meeting in progress. MPI writes to it until the request completes, which may be never. */
 typedef struct meeting {
     ls_mpi_greeting own;
     ls_mpi_greeting *all;
-    int *numbers; /* what MPI wants to know: bytes for each rank, where they are, where they come */
+    int *numbers; /* arguments of MPI: the bytes for each rank, send offsets, receive offsets */
     ls_roster roster;
 } meeting;
 
@@ -87,7 +87,10 @@ static meeting *prepare(int size) {
     return here;
 }
 
-/* Who has come. MPI still writes where this looks: at worst somebody is missed who comes just now. */
+/*
+ * Lists the ranks that have come. MPI may write to the greetings at the same time: at worst a rank that comes at this
+ * moment is missed.
+ */
 static const ls_roster *list_arrived(meeting *here, int rank) {
     for (int other = 0; other < here->roster.size; other++) {
         const volatile ls_mpi_greeting *greeting = &here->all[other];
@@ -136,7 +139,7 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
                                     here->numbers + (size_t)2 * (size_t)size, MPI_BYTE, comm, &request);
     const ls_status status =
         code == MPI_SUCCESS ? await(here, &request, rank, timeout) : ls_mpi_fail("MPI_Ialltoallv", code);
-    if (status != LS_OK) { /* what MPI may still write to stays */
+    if (status != LS_OK) { /* MPI may still write to the memory, so it is not freed */
         ls_mpi_note_failure();
         return status;
     }

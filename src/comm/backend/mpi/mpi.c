@@ -1,5 +1,6 @@
-/* Backend mpi: communicators, made of the world, of an MPI communicator or of a part of another, and their end. mpi.h
- * tells how it works. */
+/*
+ * Backend mpi: opens communicators from the world, from an MPI communicator or by a split, and closes them. See mpi.h.
+ */
 #include "comm/backend/mpi/mpi.h"
 
 #include <stdio.h>
@@ -14,14 +15,14 @@
 /* ---- states, which are engines -------------------------------------------------------------------------------------
  */
 
-/* An engine that has no communicator yet. NULL and an error. */
+/* Returns an engine that has no communicator yet, or NULL and an error. */
 static ls_engine *make_engine(const ls_mpi_options *options) {
     (void)ls_mpi_progress_closing();
     ls_endpoint *endpoint = ls_mpi_endpoint(options);
     return endpoint != NULL ? ls_engine_new(endpoint, options->timeout) : NULL;
 }
 
-/* Takes over both. */
+/* Takes ownership of `engine` and `comm`. */
 static ls_status connect(ls_engine *engine, MPI_Comm comm, void **state) {
     ls_endpoint *endpoint = ls_engine_endpoint(engine);
     *state = engine;
@@ -30,7 +31,7 @@ static ls_status connect(ls_engine *engine, MPI_Comm comm, void **state) {
     return LS_OK;
 }
 
-/* Which ranks share this one's machine. */
+/* Counts the ranks on this rank's machine. */
 static void find_local_ranks(const ls_mpi_greeting *all, ls_join_context *join) {
     for (int rank = 0; rank < join->size; rank++) {
         const bool local = all[rank].machine == join->machine;
@@ -39,7 +40,7 @@ static void find_local_ranks(const ls_mpi_greeting *all, ls_join_context *join) 
     }
 }
 
-/* Whether there are more ranks on this machine than cores that they may run on. */
+/* Returns whether this machine has more ranks than cores that they may run on. */
 static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join_context *join) {
     int ranks = 0;
     cpu_set_t cores;
@@ -53,7 +54,7 @@ static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join_context 
     return CPU_COUNT(&cores) < ranks;
 }
 
-/* Bytes of the largest message that all of them send without asking. */
+/* Returns the size in bytes of the largest message that all ranks send eagerly. */
 static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     size_t least = SIZE_MAX;
     for (int rank = 0; rank < size; rank++) {
@@ -63,7 +64,7 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     return least;
 }
 
-/* The reductions that MPI computes correctly on all ranks: machines may differ in their vector instructions. */
+/* Returns the reductions that MPI computes correctly on all ranks: machines may differ in their vector instructions. */
 static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
     ls_mpi_reductions common = all[0].reductions;
     for (int rank = 1; rank < size; rank++) {
@@ -74,7 +75,7 @@ static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
     return common;
 }
 
-/* What "auto" is: MPICH's own are slower than the engine over its messages, all of them that were measured. */
+/* The meaning of "auto". In all measurements, MPICH's collectives were slower than the engine over MPICH's messages. */
 #ifdef OMPI_MAJOR_VERSION
 #define OWN_AUTO LS_OWN_BEYOND
 #else
@@ -83,7 +84,9 @@ static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
 
 static const char own_variable[] = "LOCKSTEP_MPI_COLLECTIVES";
 
-/* An engine over a duplicate of `comm`; all its ranks call this. Finds who shares the machine, if `join` does not know.
+/*
+ * Opens an engine over a duplicate of `comm`. All ranks of `comm` call it. Finds the ranks of this machine if `join`
+ * does not know them.
  */
 static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, void **state) {
     ls_mpi_greeting own = {.machine = join->machine,
@@ -93,7 +96,7 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
     if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
-        memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t has: enough for all */
+        memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t holds: enough for all */
     }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
     const ls_status same = ls_module_check_use(own_variable, "mpi", &all[0].own, sizeof *all, join->size);
@@ -115,7 +118,7 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
     if (duplicate == NULL) {
         return ls_fail_memory("ls_comm_open", sizeof *duplicate);
     }
-    LS_TRY(ls_mpi_duplicate(comm, join->timeout, duplicate)); /* MPI may write to it still */
+    LS_TRY(ls_mpi_duplicate(comm, join->timeout, duplicate)); /* if this fails, MPI may still write to the duplicate */
     MPI_Comm made = *duplicate;
     ls_free(duplicate);
     ls_engine *engine = make_engine(&options);
@@ -134,7 +137,7 @@ static ls_status check_place(const ls_join_context *join) {
     int size = 0;
     MPI_Comm_rank(ls_mpi_world(), &rank);
     MPI_Comm_size(ls_mpi_world(), &size);
-    if (size == 1 && join->size > 1) { /* the same words on all ranks */
+    if (size == 1 && join->size > 1) { /* the same message on all ranks */
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" "
                        "needs ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built "
@@ -168,7 +171,7 @@ static ls_status mpi_open(const ls_join_context *join, void **state) {
 static void mpi_close(void *state) {
     const bool world = ls_mpi_options_of(ls_engine_endpoint(state))->world;
     const ls_engine_end end = ls_engine_ended(state);
-    /* Who left a part in failure notes that itself. */
+    /* A rank that left a split communicator in failure notes the failure itself. */
     if (end == LS_ENGINE_FAILED || (end == LS_ENGINE_DESERTED && world)) {
         ls_mpi_note_failure();
     }
@@ -179,28 +182,73 @@ static void mpi_close(void *state) {
 /* ---- communicators of the program's own ----------------------------------------------------------------------------
  */
 
-/* LS_ERR_STATE, naming the library: "MPICH Version: 4.0.2". */
-static ls_status fail_not_running(void) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+#ifdef OMPI_MAJOR_VERSION
+#define OWN_LIBRARY "Open MPI"
+#else
+#define OWN_LIBRARY "MPICH"
+#endif
+
+/* The first words of the running library's version, such as "MPICH Version: 4.0.2". */
+static void find_library(char text[64], bool *is_own) {
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
     int length = 0;
-    MPI_Get_library_version(library, &length);
-    library[strcspn(library, ",\n")] = '\0';
-    for (char *at = strchr(library, '\t'); at != NULL; at = strchr(at, '\t')) {
+    MPI_Get_library_version(version, &length);
+    *is_own = (strstr(version, "Open MPI") != NULL) == (strcmp(OWN_LIBRARY, "Open MPI") == 0);
+    version[strcspn(version, ",\n")] = '\0';
+    for (char *at = strchr(version, '\t'); at != NULL; at = strchr(at, '\t')) {
         *at = ' ';
     }
-    return ls_fail(LS_ERR_STATE,
-                   "MPI is not running in the library that Lockstep's module was built with (%s): call this between "
-                   "MPI_Init and MPI_Finalize of that library",
-                   library);
+    snprintf(text, 64, "%.63s", version);
+}
+
+/* If the program is linked with another MPI library, the plug-in's calls of MPI resolve to that library, which cannot
+ * read handles of this one. MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
+static ls_status check_running(void) {
+    char library[64];
+    bool is_own = false;
+    find_library(library, &is_own);
+    if (!is_own) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "Lockstep's plug-in for " OWN_LIBRARY " was selected, but this process is linked with %s: pass "
+                       "LS_MPI_LIBRARY of the <mpi.h> that the program was compiled with",
+                       library);
+    }
+    if (!ls_mpi_runs()) {
+        return ls_fail(LS_ERR_STATE,
+                       "MPI is not running in the library that Lockstep's plug-in was built with (%s): call this "
+                       "between MPI_Init and MPI_Finalize of that library",
+                       library);
+    }
+    return ls_mpi_check_allowed();
+}
+
+/* MPI_Comm_test_inter, which returns an error if `comm` is not valid. MPI passes this error to the error handler of
+ * MPI_COMM_WORLD or, from MPI 4 on, of MPI_COMM_SELF; the default handler aborts. */
+static int test_inter(MPI_Comm comm, int *inter) {
+    const MPI_Comm owners[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
+    MPI_Errhandler handlers[2];
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_get_errhandler(owners[i], &handlers[i]);
+        MPI_Comm_set_errhandler(owners[i], MPI_ERRORS_RETURN);
+    }
+    const int code = MPI_Comm_test_inter(comm, inter);
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_set_errhandler(owners[i], handlers[i]);
+        MPI_Errhandler_free(&handlers[i]);
+    }
+    return code;
 }
 
 static ls_status check_handle(MPI_Comm comm) {
     int inter = 0;
-    LS_TRY(ls_mpi_runs() ? ls_mpi_check_allowed() : fail_not_running());
     if (comm == MPI_COMM_NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "the communicator is MPI_COMM_NULL");
     }
-    if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0) {
+    if (test_inter(comm, &inter) != MPI_SUCCESS) {
+        return ls_fail(LS_ERR_ARGUMENT, "MPI says that the handle is not a valid communicator: pass one that was not "
+                                        "freed, or the result of MPI_Comm_c2f");
+    }
+    if (inter != 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "the communicator is an intercommunicator: MPI_Intercomm_merge makes one "
                                            "communicator of its two groups");
     }
@@ -208,6 +256,7 @@ static ls_status check_handle(MPI_Comm comm) {
 }
 
 static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *join, void **state) {
+    LS_TRY(check_running());
     const MPI_Comm comm = fortran ? MPI_Comm_f2c(*(const MPI_Fint *)handle) : *(const MPI_Comm *)handle;
     LS_TRY(check_handle(comm));
     LS_TRY(ls_mpi_watch_finalize());
@@ -219,12 +268,12 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
 /* ---- parts ---------------------------------------------------------------------------------------------------------
  */
 
-/* A communicator that MPI is to make of some ranks of the parent, and what else this rank needs for it. */
+/* A communicator that MPI will create from some ranks of the parent, and what this rank needs for it. */
 typedef struct split_request {
     MPI_Comm parent;
     MPI_Group group;
     MPI_Comm made;
-    ls_mpi_worker *worker; /* which has MPI make it; NULL: this thread does */
+    ls_mpi_worker *worker; /* makes the call of MPI; NULL: this thread makes it */
     ls_engine *engine;
 } split_request;
 
@@ -233,7 +282,7 @@ static int make_communicator(void *argument) {
     return MPI_Comm_create_group(own->parent, own->group, 0, &own->made);
 }
 
-/* Whether another thread may stay in MPI while this one goes on. */
+/* Returns whether one thread may block in MPI while another thread calls MPI. */
 static bool has_threads(void) {
     int level = MPI_THREAD_SINGLE;
     return MPI_Query_thread(&level) == MPI_SUCCESS && level == MPI_THREAD_MULTIPLE;
@@ -253,7 +302,7 @@ static void discard_part(split_request *own) {
     ls_free(own);
 }
 
-/* All that a rank needs, so that it takes part if it says so. */
+/* Allocates everything that this rank needs before it reports to the others that it is ready. */
 static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *join, const int *ranks,
                               split_request **result) {
     MPI_Group all;
@@ -285,7 +334,7 @@ static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *
     return own->engine != NULL ? LS_OK : ls_error_status();
 }
 
-/* MPI makes the communicator of the ranks, which all are here or about to be: they have agreed to. Takes `own` over. */
+/* Creates the communicator. All its ranks have agreed, so all of them make this call. Takes ownership of `own`. */
 static ls_status open_part(split_request *own, double timeout, void **state) {
     static const char name[] = "MPI_Comm_create_group";
     ls_status status = LS_OK;
@@ -296,7 +345,7 @@ static ls_status open_part(split_request *own, double timeout, void **state) {
         status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(name, code);
     }
     if (status == LS_ERR_TIMEOUT) {
-        return status; /* MPI is still at it */
+        return status; /* the worker is still in MPI and uses `own` */
     }
     if (status == LS_OK) {
         ls_engine *engine = own->engine;
@@ -307,7 +356,7 @@ static ls_status open_part(split_request *own, double timeout, void **state) {
     return status;
 }
 
-/* After all have said whether they can take part. */
+/* Called after all ranks have reported whether they are ready. */
 static ls_status check_all_ready(const ls_join_context *join, const int *ranks, const int32_t *said) {
     for (int i = 0; i < join->size; i++) {
         if (said[ranks[i]] != LS_OK) {
@@ -357,7 +406,7 @@ static void mpi_leave(void *state, ls_leave_reason reason) {
 
 static ls_status mpi_meet_leaving(void *state) {
     const ls_status status = ls_engine_meet_leaving(state);
-    if (status != LS_OK) { /* it ends now, and the launcher then ends who failed first */
+    if (status != LS_OK) { /* this process exits next; the launcher then ends the rank that failed first */
         ls_mpi_await_reports();
     }
     return status;

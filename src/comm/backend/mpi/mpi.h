@@ -1,11 +1,11 @@
 /*
- * The inside of backend mpi: what its files share. The engine makes all calls (comm/collective) over messages of MPI
- * (comm/transport/mpi), so that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that
- * disagree are told so; MPI's own collectives promise none of this, so that the engine uses them only for what is
- * agreed on and may have any order. Here is how MPI starts and ends.
+ * Backend mpi: the interface between its files. The engine (comm/collective) makes all calls over messages of MPI
+ * (comm/transport/mpi). So every wait has a time limit, sums have the order that lockstep/comm.h states, and ranks that
+ * disagree get an error. MPI's own collectives guarantee none of this: the engine uses them only for calls that all
+ * ranks have agreed on and whose order is free.
  *
- * process.c starts MPI and leaves it; meet.c waits for all ranks to come; worker.c makes calls of MPI that know no end
- * to waiting; mpi.c opens, divides and closes. MPI makes a communicator for each of Lockstep's.
+ * process.c starts and finalizes MPI. meet.c waits for all ranks to come. worker.c makes calls of MPI that have no time
+ * limit. mpi.c opens, splits and closes communicators. Each communicator of Lockstep has its own MPI communicator.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -19,68 +19,71 @@
 /* ---- process.c -----------------------------------------------------------------------------------------------------
  */
 
-/* Starts MPI unless the program has, and duplicates the world's communicator. Waits once in a process, at most
- * `timeout` seconds for each step. */
+/* Starts MPI unless the program has started it, and duplicates MPI_COMM_WORLD, once per process. Each step waits at
+ * most `timeout` seconds. */
 ls_status ls_mpi_join(double timeout);
 
-/* The duplicate, on which ranks meet. */
+/* Returns the duplicate of MPI_COMM_WORLD, on which ranks meet. */
 MPI_Comm ls_mpi_world(void);
 
-/* The ranks of the world did not meet in time, and so never will. */
+/* Records that the ranks of the world did not meet in time: later attempts fail. */
 void ls_mpi_lose_world(void);
 
-/* Whether MPI is initialized and not finalized. */
+/* Returns whether MPI is initialized and not finalized. */
 bool ls_mpi_runs(void);
 
-/* Has MPI_Finalize take in the last messages of endpoints that have closed, and tells endpoints of it. */
+/* Registers a function that MPI_Finalize calls first: it receives the last messages of closed endpoints, and notifies
+ * open endpoints. */
 ls_status ls_mpi_watch_finalize(void);
 
-/* Bytes of the largest message that this process sends without asking the receiver, without MPI's own header. */
+/* Returns the size in bytes of the largest message that this process sends eagerly, without MPI's own header. */
 size_t ls_mpi_unasked(void);
 
-/* How the process has to end: see leave_mpi. A failure also is a call of MPI that may go on. */
+/* Record how the process must exit: see leave_mpi. A call of MPI that timed out and may still run is a failure, too. */
 void ls_mpi_count_world(int change);
 void ls_mpi_note_exit(void);
 void ls_mpi_note_failure(void);
 
-/* The launcher ends the others soon: waits 2 s, in which they learn of it, and say for whom they waited. */
+/* Waits 2 s before the launcher ends the other ranks: they learn of the failure and report which rank they waited for.
+ */
 void ls_mpi_await_reports(void);
 
 /* ---- meet.c --------------------------------------------------------------------------------------------------------
  */
 
-/* What a rank tells the others when they meet. */
+/* What each rank sends to the others in a meeting. */
 typedef struct ls_mpi_greeting {
-    uint64_t here; /* filled in, as is the host */
+    uint64_t here; /* ls_mpi_meet fills in this and `host` */
     uint64_t machine;
     int64_t unasked;
-    int64_t launcher;             /* its connection, see process.c */
-    int32_t own;                  /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
-    ls_mpi_reductions reductions; /* that its MPI computes correctly */
-    cpu_set_t cores;              /* that it may run on */
+    int64_t launcher;             /* the rank's connection, see process.c */
+    int32_t own;                  /* an ls_own_collectives, or -1 if LOCKSTEP_MPI_COLLECTIVES is invalid */
+    ls_mpi_reductions reductions; /* the reductions that the rank's MPI computes correctly */
+    cpu_set_t cores;              /* the cores that the rank may run on */
     char host[64];
 } ls_mpi_greeting;
 
-/* Waits for all ranks of `comm`, which all call this, and gives what each of them said, to be freed by the caller.
- * Warns every 5 s of those who are missing; LS_ERR_TIMEOUT naming them after so many seconds. `comm` is of no use then:
- * the exchange is still under way. */
+/* Waits for all ranks of `comm`, which all call this, and stores their greetings in `*all`; the caller frees the array
+ * with ls_free. Every 5 s, a warning names the missing ranks. Fails with LS_ERR_TIMEOUT, naming them, after `timeout`
+ * seconds. `comm` then cannot be used: the exchange is still in progress. */
 ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout, ls_mpi_greeting **all);
 
-/* MPI_Comm_dup by ranks that just met. Where this fails MPI may still write to `*duplicate`. */
+/* Duplicates `comm` after its ranks have met. If this fails, MPI may still write to `*duplicate`. */
 ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 
 /* ---- worker.c ------------------------------------------------------------------------------------------------------
  */
 
-/* Gives an MPI error code. */
+/* Returns an MPI error code. */
 typedef int ls_mpi_task(void *argument);
 
-/* Has a thread do `task`, which is called `name`, and waits for it: so many seconds, or 5 if that is less.
- * LS_ERR_TIMEOUT: the task goes on all the same, with its argument. This thread is always the same, for what MPI wants
- * from one thread: one at a time calls this, and after LS_ERR_TIMEOUT nobody. */
+/* Runs `task` in a thread and waits for `timeout` seconds, but at least 5 s. `name` is the task's name in messages.
+ * After LS_ERR_TIMEOUT, the task still runs. The thread is the same in all calls, because MPI requires one thread for
+ * some calls. Only one thread may call this at a time, and none after LS_ERR_TIMEOUT. */
 ls_status ls_mpi_in_first_thread(ls_mpi_task *task, const char *name, double timeout);
 
-/* The same in a thread of one's own. NULL and an error. After LS_ERR_TIMEOUT it must not be ended. */
+/* Does the same in a new thread. ls_mpi_worker_start returns NULL on failure. After LS_ERR_TIMEOUT, do not call
+ * ls_mpi_worker_end. */
 typedef struct ls_mpi_worker ls_mpi_worker;
 ls_mpi_worker *ls_mpi_worker_start(void);
 ls_status ls_mpi_worker_run(ls_mpi_worker *worker, ls_mpi_task *task, void *argument, const char *name, double timeout);

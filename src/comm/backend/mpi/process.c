@@ -1,4 +1,4 @@
-/* What this process has of MPI: starting and leaving it. */
+/* Starts MPI in this process and finalizes it. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,26 +16,26 @@
 
 static struct {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD, which is never freed */
-    bool joined;    /* it is there */
-    bool watched;   /* at_finalize is called */
-    int worlds;     /* that are open */
+    bool joined;    /* `world` is valid */
+    bool watched;   /* at_finalize is registered */
+    int worlds;     /* open communicators of the world */
     bool failed;
     bool exits;     /* without ls_finalize */
     bool lost;      /* the ranks of the world did not meet in time */
-    int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
-    int threads;    /* MPI's level, where this has started it */
+    int launcher;   /* file descriptor of the launcher, at which all ranks meet before they finalize MPI; 0: none */
+    int threads;    /* MPI's thread level, if Lockstep started MPI */
     double timeout; /* seconds to wait for a silent rank */
     pid_t id;
 } process;
 
 #define LAST_MESSAGES_NS UINT64_C(2000000000)
 #define FLUSH_SECONDS    5
-#define READ_NS          1000000000U          /* less, twice, than that */
-#define REPORTS_NS       UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
+#define READ_NS          1000000000U          /* for each of two files: together less than FLUSH_SECONDS */
+#define REPORTS_NS       UINT64_C(2000000000) /* in which other ranks report the failure */
 
 /* ---- the end of messages ---------------------------------------------------------------------------------------- */
 
-/* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
+/* Receives the last messages: at finalization, some MPI libraries complain about messages that no rank received. */
 static void await_last_messages(void) {
     const uint64_t start = ls_clock_ns();
     while (!process.failed && !ls_mpi_progress_closing() && ls_clock_ns() - start < LAST_MESSAGES_NS) {
@@ -43,7 +43,7 @@ static void await_last_messages(void) {
     }
 }
 
-/* MPI_Finalize begins with this. */
+/* MPI_Finalize calls this first. */
 static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
     (void)comm, (void)keyval, (void)value, (void)state;
     await_last_messages();
@@ -71,7 +71,10 @@ ls_status ls_mpi_watch_finalize(void) {
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_attr", code);
 }
 
-/* The connection to Hydra; 0: none, or the program finalizes MPI, or need not wait for others first. */
+/*
+ * Returns the connection to Hydra. Returns 0 if there is none, if the program finalizes MPI, or if this MPI need not
+ * wait for other ranks first.
+ */
 static int find_launcher(void) {
 #if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
     const char *connection = getenv("PMI_FD");
@@ -83,14 +86,14 @@ static int find_launcher(void) {
 }
 
 #ifdef OMPI_MAJOR_VERSION
-/* A setting of Open MPI that is a number of bytes. */
+/* Reads a setting of Open MPI that is a number of bytes. */
 static size_t read_setting(const char *name, size_t otherwise) {
     size_t value = otherwise;
     int level = MPI_THREAD_SINGLE;
     int index = 0;
     int count = 0;
     MPI_T_cvar_handle handle;
-    /* It takes the level that is asked for here for that of MPI itself. */
+    /* Open MPI takes the level that is requested here for the level of MPI itself. */
     if (MPI_Query_thread(&level) != MPI_SUCCESS || MPI_T_init_thread(level, &level) != MPI_SUCCESS) {
         return otherwise;
     }
@@ -108,15 +111,15 @@ static size_t read_setting(const char *name, size_t otherwise) {
 
 size_t ls_mpi_unasked(void) {
 #ifdef OMPI_MAJOR_VERSION
-    static _Atomic size_t found; /* Open MPI opens all its components to tell, which takes 0.2 s */
-    const size_t header = 128;   /* its own is shorter */
+    static _Atomic size_t found; /* Open MPI opens all its components for this query, which takes 0.2 s */
+    const size_t header = 128;   /* Open MPI's header is shorter */
     if (found == 0) {
         const size_t limit = read_setting("btl_vader_eager_limit", 4096);
         found = limit < 4 * header ? 3 * header : limit - header;
     }
     return found;
 #else
-    return 8256; /* a little more than 8 KiB, its own header included */
+    return 8256; /* slightly more than 8 KiB, including the header */
 #endif
 }
 
@@ -128,11 +131,11 @@ MPI_Comm ls_mpi_world(void) {
  */
 
 /*
- * MPI_Finalize of MPICH before 4.2 waits for ever, at times, where UCX goes over TCP: each rank asks the others to
- * confirm that all has arrived, and once they have, it waits at the launcher, where it confirms nothing any more. A
- * rank that confirms before it finalizes, and asks afterwards, asks in vain. Hence this: all wait at the launcher
- * first, after their last look at messages, so that nobody confirms before everybody asks. The launcher is MPICH's own,
- * Hydra, and the words are those of its PMI-1, over the connection that MPI itself uses, and not now.
+ * MPI_Finalize of MPICH before 4.2 may hang if UCX uses TCP. Each rank asks the others to confirm that all its messages
+ * have arrived. After it has all confirmations, the rank waits at the launcher, and no longer confirms. A rank that
+ * asks only then never gets an answer. So all ranks first meet at the launcher, after they last polled for messages: no
+ * rank confirms before all ranks ask. The launcher is Hydra, MPICH's own. The text is PMI-1's, over the connection that
+ * MPI itself uses, but not at this time.
  */
 static void meet_at_launcher(void) {
     static const char here[] = "cmd=barrier_in\n";
@@ -151,7 +154,7 @@ static int end_mpi(void *nothing) {
     return MPI_Finalize();
 }
 
-/* Ends MPI when all ranks have come here; who waits is told every 5 s for whom. */
+/* Finalizes MPI after all ranks have come here. While a rank waits, a warning every 5 s names the missing ranks. */
 static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
     await_last_messages();
@@ -160,8 +163,10 @@ static ls_status finalize(void) {
     return ls_mpi_in_first_thread(end_mpi, "MPI_Finalize", process.timeout);
 }
 
-/* Until what was printed has been read, or a while: mpirun ends the job when it sees that this process has ended, and
- * may then leave what it has not read yet. */
+/*
+ * Waits, for a limited time, until the reader has read all output: mpirun ends the job when it sees that this process
+ * has exited, and may then lose unread output.
+ */
 static void await_reader(int file) {
     const uint64_t start = ls_clock_ns();
     int left = 0;
@@ -171,7 +176,7 @@ static void await_reader(int file) {
     }
 }
 
-/* Of standard output and standard error, where they are pipes or terminals: a file has no reader. */
+/* Waits for the readers of standard output and standard error if these are pipes or terminals: a file has no reader. */
 static void await_readers(void) {
     for (int file = STDOUT_FILENO; file <= STDERR_FILENO; file++) {
         struct stat about;
@@ -182,9 +187,9 @@ static void await_readers(void) {
 }
 
 /*
- * Ends this process although MPI did not end. Not by way of what else is to be done at its exit, since some of that
- * takes down libraries that the thread in MPI_Finalize still uses. Output that cannot be written, or whose lock another
- * thread keeps, is left after a while.
+ * Exits although MPI_Finalize has not returned. Skips the remaining exit handlers, because some of them unload
+ * libraries that the thread in MPI_Finalize still uses. Waits only for a limited time for output that cannot be
+ * written, or whose lock another thread holds.
  */
 static _Noreturn void leave_anyway(int status) {
     sigset_t alarm_alone;
@@ -201,16 +206,16 @@ static _Noreturn void leave_anyway(int status) {
 void ls_mpi_await_reports(void) {
     const uint64_t start = ls_clock_ns();
     while (ls_mpi_runs() && ls_clock_ns() - start < REPORTS_NS) {
-        int there = 0; /* looks, so that what was sent goes */
+        int there = 0; /* polls, so that MPI sends queued messages */
         (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
 
 /*
- * A rank that ends in the midst of a job, or after a failure, does not finalize MPI: this is how its launcher knows
- * that it has to end the others. Where such a rank reports success, MPICH's would report the same of the job. A child
- * that this process forked has no part in MPI.
+ * A rank that exits during a job, or after a failure, does not finalize MPI: so its launcher knows that it must end the
+ * other ranks. If such a rank exits with status 0, this aborts MPI, because MPICH's launcher would report success for
+ * the job. A forked child of this process does not use MPI.
  */
 static void leave_mpi(int status, void *argument) {
     (void)argument;
@@ -242,7 +247,7 @@ static int init(void *nothing) {
 #endif
     const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &process.threads);
 #ifdef OMPI_MAJOR_VERSION
-    (void)ls_mpi_unasked(); /* between the two its components are opened once for all */
+    (void)ls_mpi_unasked(); /* between these two calls, Open MPI opens its components only once */
     if (tells) {
         MPI_T_finalize();
     }
@@ -250,8 +255,8 @@ static int init(void *nothing) {
     return code;
 }
 
-/* MPI runs, started in a thread that waits now, and every error is Lockstep's to return: MPICH gives those of MPI_Test
- * to MPI_COMM_WORLD, or, from MPI 4 on, to MPI_COMM_SELF. */
+/* Checks the thread level, because another thread, which waits now, has started MPI. Has MPI return all errors to
+ * Lockstep: MPICH reports the errors of MPI_Test to MPI_COMM_WORLD or, from MPI 4 on, to MPI_COMM_SELF. */
 static ls_status check_started(void) {
     if (process.threads < MPI_THREAD_SERIALIZED) {
         return ls_fail(LS_ERR_UNSUPPORTED,
@@ -281,12 +286,12 @@ static ls_status start_mpi(double timeout) {
         process.id = getpid();
         LS_TRY(on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *)));
     }
-    return process.id == getpid() ? check_started() : ls_mpi_check_allowed(); /* else the program started it */
+    return process.id == getpid() ? check_started() : ls_mpi_check_allowed(); /* otherwise the program started MPI */
 }
 
-/* All ranks meet at the launcher, or none. */
+/* Either all ranks meet at the launcher, or none. */
 static ls_status join(double timeout) {
-    static MPI_Comm duplicate; /* MPI may write to it for as long as the process lives */
+    static MPI_Comm duplicate; /* MPI may write to it until the process exits */
     ls_mpi_greeting *all = NULL;
     int size = 1;
     process.timeout = timeout;
@@ -311,7 +316,7 @@ static ls_status join(double timeout) {
 }
 
 ls_status ls_mpi_join(double timeout) {
-    if (process.lost) { /* who comes late meets what is left of the earlier try */
+    if (process.lost) { /* a rank that comes late would meet messages of the earlier attempt */
         return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier try: start it anew");
     }
     return process.joined ? LS_OK : join(timeout);

@@ -1,6 +1,6 @@
 /*
- * Calls of MPI that know no end to waiting. The thread that is in one cannot give it up, so another one makes the call,
- * while this one waits for it, and for no longer than it is told.
+ * Calls of MPI that have no time limit. A thread cannot leave such a call, so a worker thread makes it, and the calling
+ * thread waits for the worker up to its own time limit.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -12,16 +12,16 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LEAST_SECONDS 5 /* that MPI may need at least, on a busy machine */
+#define LEAST_SECONDS 5 /* the shortest limit, because MPI is slow on a busy machine */
 #define WARN_SECONDS  5
 
-/* A thread, what it has to do now, if anything, and the outcome of the last such thing. */
+/* A worker thread, its current task, if any, and the result of its last task. */
 struct ls_mpi_worker {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool there;
-    bool ends; /* when it has nothing to do */
+    bool ends; /* exit once there is no task */
     ls_mpi_task *task;
     void *argument;
     int code;
@@ -40,7 +40,8 @@ static void *run_tasks(void *argument) {
         }
         pthread_mutex_unlock(&own->lock);
         const int code = own->task(own->argument);
-        sigfillset(&all); /* signals are the program's; threads of MPI's own were made by now, as MPI wants them */
+        sigfillset(&all); /* signals belong to the program; MPI has created its own threads by this time, with the
+                             signal mask that it needs */
         (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
         pthread_mutex_lock(&own->lock);
         own->code = code;
@@ -65,7 +66,7 @@ static ls_status start(ls_mpi_worker *own) {
     return LS_OK;
 }
 
-/* Waits, with the lock, until the task has ended or so many seconds are over; whether it has ended. */
+/* Waits, holding the lock, until the task has ended or `seconds` have passed. Returns whether the task has ended. */
 static bool await(ls_mpi_worker *own, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -91,7 +92,7 @@ ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argumen
                          "waiting in %s for %g s: it ends when every rank has come to it, and does not say who has not",
                          name, waited);
         }
-        /* By steps, of which time while this process was stopped lengthens none but one. */
+        /* Waits in short steps: if this process is stopped for a while, only one step is cut short. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
         ended = await(own, step);
         waited += step;
