@@ -197,6 +197,7 @@ static ls_status iterate(ls_descent *descent, const ls_descent_options *options,
                          ls_stop_reason *reason) {
     const ls_step_info *info = &descent->optimizer->last_step;
     LS_TRY(direct(descent->optimizer, descent));
+    LS_TRY(ls_descent_clear_frozen(descent));
     LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
     LS_TRY(ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]));
     if (!isfinite(descent->slope)) {

@@ -93,6 +93,10 @@ ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduc
 ls_status ls_descent_place(ls_descent *descent, double step);
 /* Adds step * direction to the parameters. */
 ls_status ls_descent_move(const ls_descent *descent, double step);
+/*
+ * Sets the direction to zero at frozen parameters. Previous directions and gradients may be nonzero there.
+ */
+ls_status ls_descent_clear_frozen(const ls_descent *descent);
 /* Copies the parameters, or their gradients, to a vector. A parameter without a gradient has a gradient of zeros. */
 ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector);
 ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector);

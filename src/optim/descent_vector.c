@@ -68,6 +68,17 @@ ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector) {
     return LS_OK;
 }
 
+ls_status ls_descent_clear_frozen(const ls_descent *descent) {
+    const ls_device *device = descent->group->device;
+    for (int i = 0; i < descent->group->count; i++) {
+        const ls_optimizer_slot *slot = &descent->group->slots[i];
+        if (!ls_requires_grad(slot->parameter)) {
+            LS_TRY(device->clear(descent->stream, (char *)descent->direction + slot->offset, slot_bytes(slot)));
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_descent_move(const ls_descent *descent, double step) {
     for (int i = 0; i < descent->group->count; i++) {
         const ls_optimizer_slot *slot = &descent->group->slots[i];

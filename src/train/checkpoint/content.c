@@ -402,8 +402,11 @@ ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to) {
 static bool is_known(const char *name) {
     bool known = false;
     for (int i = 0; i < CONTENTS; i++) {
-        known |=
-            contents[i].place == IN_RANK_FILE && strncmp(name, contents[i].prefix, strlen(contents[i].prefix)) == 0;
+        const char *prefix = contents[i].prefix;
+        const size_t length = strlen(prefix);
+        const bool whole = prefix[length - 1] != '/'; /* the tensor's whole name */
+        known |= contents[i].place == IN_RANK_FILE &&
+                 (whole ? strcmp(name, prefix) == 0 : strncmp(name, prefix, length) == 0);
     }
     return known;
 }

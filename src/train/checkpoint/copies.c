@@ -51,7 +51,14 @@ static ls_status add_copy(ls_copies *copies, const char *prefix, const ls_named 
 }
 
 ls_status ls_copies_add(ls_copies *copies, const char *prefix, const ls_named *named, int count) {
+    if (named == NULL && count > 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: the state of \"%s\" is NULL with a count of %d", prefix, count);
+    }
     for (int i = 0; i < count; i++) {
+        if (named[i].name == NULL || named[i].tensor == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "checkpoint: the %s of item %d of the state of \"%s\" is NULL",
+                           named[i].name == NULL ? "name" : "tensor", i, prefix);
+        }
         LS_TRY(add_copy(copies, prefix, &named[i]));
     }
     return LS_OK;

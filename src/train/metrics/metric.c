@@ -6,6 +6,12 @@
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
+/* A copy of an array, owned by one of its metrics. */
+struct ls_metric_copy {
+    struct ls_metric_copy *next;
+    ls_metric *items[];
+};
+
 /* ---- tallies ----------------------------------------------------------------------------------------------------- */
 
 ls_status ls_tally_resize(ls_tally *tally, size_t count) {
@@ -98,7 +104,11 @@ void ls_metric_destroy(ls_metric *metric) {
     if (metric->own.release != NULL) {
         metric->own.release(metric->user);
     }
-    ls_free(metric->array);
+    while (metric->copies != NULL) {
+        struct ls_metric_copy *copy = metric->copies;
+        metric->copies = copy->next;
+        ls_free(copy);
+    }
     ls_free(metric);
 }
 
@@ -141,16 +151,15 @@ ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
     if (first >= count && count <= LS_METRIC_LIMIT) {
         return none; /* ls_trial_new reports the NULL */
     }
-    const size_t size = (size_t)count * sizeof(ls_metric *);
-    ls_metric **array = first < count ? ls_allocate(size) : NULL;
-    if (array == NULL) {
+    const size_t size = sizeof(struct ls_metric_copy) + (size_t)count * sizeof *metrics;
+    struct ls_metric_copy *copy = first < count ? ls_allocate(size) : NULL;
+    if (copy == NULL) {
         (void)(first < count ? ls_fail_memory("ls_metric_array", size)
                              : ls_fail(LS_ERR_ARGUMENT, "ls_metric_array: more than %d metrics", LS_METRIC_LIMIT));
         ls_metrics_drop(metrics, count);
         return NULL;
     }
-    memcpy(array, metrics, size);
-    ls_free(metrics[first]->array);
-    metrics[first]->array = array;
-    return array;
+    copy->next = metrics[first]->copies;
+    metrics[first]->copies = copy;
+    return memcpy(copy->items, metrics, (size_t)count * sizeof *metrics);
 }

@@ -105,7 +105,7 @@ struct ls_metric {
     bool taken;      /* a trial owns the metric */
     ls_metric_functions own;
     void *user;
-    ls_metric **array; /* array of ls_metric_array; owned */
+    struct ls_metric_copy *copies; /* arrays of ls_metric_array; owned */
     char name[LS_METRIC_NAME_LIMIT];
 };
 

@@ -31,9 +31,8 @@ static ls_status add_named(ls_metrics *metrics, const char *name) {
 }
 
 static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) {
-    if (metric == NULL) { /* its constructor has set the error */
-        return ls_error_status() != LS_OK ? ls_error_status()
-                                          : ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: custom metric %d is NULL", number);
+    if (metric == NULL) {
+        return ls_fail_missing("ls_trial_new: custom metric %d", number);
     }
     return metric->taken ? ls_fail(LS_ERR_STATE,
                                    "ls_trial_new: the metric \"%s\" belongs to another trial: make one for each trial",

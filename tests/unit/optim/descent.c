@@ -259,6 +259,36 @@ TEST(test_a_parameter_without_a_gradient_stays) {
     ls_release(idle);
 }
 
+static ls_tensor *second;
+
+static ls_tensor *bowl_of_two(ls_tensor *p) {
+    return bowl(ls_add(p, second));
+}
+
+static void check_frozen_stays(ls_optimizer *optimizer) {
+    problem *self = problem_new(bowl_of_two, LS_F64, 3, (const double[]){0, 0, 0});
+    second = ls_ones(LS_SHAPE(3), LS_F64);
+    assert_int_equal(ls_set_requires_grad(second, true), LS_OK);
+    assert_int_equal(ls_optimizer_add_group(optimizer, (ls_tensor *[]){self->p, second}, 2, NULL), LS_OK);
+    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
+    double frozen[3];
+    for (int64_t i = 0; i < 3; i++) {
+        frozen[i] = ls_at(second, &i);
+    }
+    assert_int_equal(ls_set_requires_grad(second, false), LS_OK);
+    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
+    for (int64_t i = 0; i < 3; i++) {
+        assert_true(ls_at(second, &i) == frozen[i]);
+    }
+    problem_free(self, optimizer);
+    ls_release(second);
+}
+
+TEST(test_a_frozen_parameter_stays) {
+    check_frozen_stays(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 2}));
+    check_frozen_stays(ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.max_iterations = 2}));
+}
+
 TEST(test_without_parameters_the_loss_is_evaluated_once) {
     problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
     ls_optimizer *optimizer = ls_lbfgs(NULL, NULL);
@@ -321,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_other_optimizers_take_closures_too),
         cmocka_unit_test(test_the_reason_of_a_stop_is_known),
         cmocka_unit_test(test_a_parameter_without_a_gradient_stays),
+        cmocka_unit_test(test_a_frozen_parameter_stays),
         cmocka_unit_test(test_without_parameters_the_loss_is_evaluated_once),
         cmocka_unit_test(test_what_they_cannot_work_on_is_refused),
         cmocka_unit_test(test_options_out_of_range_are_refused),

@@ -716,19 +716,30 @@ TEST(test_newer_format) {
     end(&t);
 }
 
+TEST(test_state_without_tensors) {
+    ls_copies copies = {.count = 0};
+    expect_error(ls_copies_add(&copies, "callback/x/", NULL, 5), LS_ERR_ARGUMENT,
+                 "the state of \"callback/x/\" is NULL with a count of 5");
+    expect_error(ls_copies_add(&copies, "callback/x/", &(ls_named){.name = NULL}, 1), LS_ERR_ARGUMENT,
+                 "the name of item 0 of the state of \"callback/x/\" is NULL");
+    expect_error(ls_copies_add(&copies, "callback/x/", &(ls_named){.name = "a"}, 1), LS_ERR_ARGUMENT,
+                 "the tensor of item 0 of the state of \"callback/x/\" is NULL");
+    ls_copies_free(&copies);
+}
+
 /* Loading refuses an unknown part instead of dropping it. */
 TEST(test_unknown_part) {
     training t = begin(NULL, NULL);
     ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
     assert_non_null(snapshot);
-    assert_int_equal(ls_copies_add_numbers(&snapshot->own, "weather", LS_F64, 1, (double[]){21.5}), LS_OK);
+    assert_int_equal(ls_copies_add_numbers(&snapshot->own, "best_weather", LS_F64, 1, (double[]){21.5}), LS_OK);
     assert_int_equal(ls_checkpoint_place(snapshot, in_root(""), "unknown", 1), LS_OK);
     assert_int_equal(ls_checkpoint_write(snapshot), LS_OK);
     assert_int_equal(ls_checkpoint_gather(snapshot, NULL), LS_OK);
     assert_int_equal(ls_checkpoint_commit(snapshot), LS_OK);
     ls_checkpoint_free(snapshot);
     const uint64_t hash = ls_module_hash(t.setting.model);
-    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED, "has \"weather\", which Lockstep");
+    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED, "has \"best_weather\", which Lockstep");
     assert_true(ls_module_hash(t.setting.model) == hash);
     end(&t);
 }
@@ -812,6 +823,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_state_without_tensors),
         cmocka_unit_test(test_unknown_part),
         cmocka_unit_test(test_fuzzed_manifests),
     };

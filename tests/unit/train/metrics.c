@@ -189,6 +189,8 @@ TEST(test_arrays) {
     ls_trial_options options = options_of(&s);
     ls_metric *const metrics[] = {NULL, ls_metric_named("acc"), ls_metric_named("mae")};
     ls_metric *const *array = ls_metric_array(metrics, 3);
+    ls_metric *const *shorter = ls_metric_array(metrics, 2);
+    assert_memory_equal(shorter, metrics, 2 * sizeof *metrics);
     assert_memory_equal(array, metrics, sizeof metrics);
     options.custom_metrics = array;
     options.custom_metric_count = 3;
