@@ -43,7 +43,8 @@ static ls_status find_restart(ls_descent *descent) {
 }
 
 static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
-    if (descent->step == 0) { /* at the start, or if the last search found no lower loss */
+    /* A step of 0: at the start, or if the last search found no lower loss. */
+    if (descent->step == 0 || descent->forgets) {
         descent->restarted = descent->iterations;
         return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);
     }

@@ -63,6 +63,7 @@ void ls_descent_free(ls_descent *descent) {
         const ls_device *device = descent->group->device;
         device->release(device, descent->number, sizeof *descent->number);
     }
+    ls_free(descent->frozen);
     ls_free(descent);
 }
 
@@ -72,8 +73,9 @@ static ls_status allocate_vectors(ls_descent *descent, bool searches) {
     const int count = searches ? 6 : 4;
     const ls_device *device = descent->group->device;
     descent->number = device->allocate(device, sizeof *descent->number);
-    if (descent->number == NULL) {
-        return ls_fail_memory(descent->optimizer->type->name, sizeof *descent->number);
+    descent->frozen = ls_allocate_zeroed((size_t)descent->group->count, sizeof *descent->frozen);
+    if (descent->number == NULL || descent->frozen == NULL) {
+        return ls_fail_memory(descent->optimizer->type->name, (size_t)descent->group->count);
     }
     for (int i = 0; i < count; i++) {
         *vectors[i] = ls_vector_new(descent);
@@ -197,7 +199,7 @@ static ls_status iterate(ls_descent *descent, const ls_descent_options *options,
                          ls_stop_reason *reason) {
     const ls_step_info *info = &descent->optimizer->last_step;
     LS_TRY(direct(descent->optimizer, descent));
-    LS_TRY(ls_descent_clear_frozen(descent));
+    descent->forgets = false;
     LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
     LS_TRY(ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]));
     if (!isfinite(descent->slope)) {
@@ -216,6 +218,24 @@ static ls_status iterate(ls_descent *descent, const ls_descent_options *options,
         return LS_OK;
     }
     return check_converged(descent, options, loss_before, reason);
+}
+
+/*
+ * Lets the method forget its previous directions if parameters were frozen or unfrozen since the last step: the
+ * directions belong to another set of variables. The first step after `begin` only records the set, since a resumed
+ * program freezes its parameters before or after it loads the state. Collective if the parameters are sharded.
+ */
+static ls_status compare_frozen(ls_descent *descent) {
+    double changed = 0;
+    for (int i = 0; i < descent->group->count; i++) {
+        const bool frozen = !ls_requires_grad(descent->group->slots[i].parameter);
+        changed = descent->knows_frozen && frozen != descent->frozen[i] ? 1 : changed;
+        descent->frozen[i] = frozen;
+    }
+    descent->knows_frozen = true;
+    LS_TRY(ls_descent_combine(descent, &changed, LS_MAX));
+    descent->forgets = descent->forgets || changed != 0;
+    return LS_OK;
 }
 
 static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
@@ -241,6 +261,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     descent->user = user;
     LS_TRY(arrive(descent));
     *first_loss = descent->loss;
+    LS_TRY(compare_frozen(descent));
     ls_step_info *info = &optimizer->last_step;
     LS_TRY(check_gradient(descent, options, &info->reason));
     while (info->reason == LS_STOP_NONE) {

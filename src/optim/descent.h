@@ -45,6 +45,9 @@ struct ls_descent {
     int64_t iterations;                   /* directions chosen, over all steps */
     int64_t restarted;                    /* conjugate gradients: the last iteration along steepest descent */
     double restart_every;                 /* conjugate gradients: directions between restarts; 0: not known yet */
+    bool *frozen;                         /* whether each parameter was frozen in the latest step */
+    bool knows_frozen;                    /* `frozen` is set */
+    bool forgets;                         /* the next direction must not depend on previous ones */
     double *number;                       /* on the device: the kernel's last result */
     void *memory;                         /* owned by the method */
 
@@ -93,10 +96,6 @@ ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduc
 ls_status ls_descent_place(ls_descent *descent, double step);
 /* Adds step * direction to the parameters. */
 ls_status ls_descent_move(const ls_descent *descent, double step);
-/*
- * Sets the direction to zero at frozen parameters. Previous directions and gradients may be nonzero there.
- */
-ls_status ls_descent_clear_frozen(const ls_descent *descent);
 /* Copies the parameters, or their gradients, to a vector. A parameter without a gradient has a gradient of zeros. */
 ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector);
 ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector);

@@ -56,25 +56,14 @@ ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector) 
     return LS_OK;
 }
 
-/* A parameter without a gradient has a gradient of zeros. */
+/* The gradient of a parameter that is frozen or has no gradient is zero. */
 ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector) {
     const ls_device *device = descent->group->device;
     for (int i = 0; i < descent->group->count; i++) {
         const ls_optimizer_slot *slot = &descent->group->slots[i];
-        const ls_tensor *gradient = ls_grad(slot->parameter);
+        const ls_tensor *gradient = ls_requires_grad(slot->parameter) ? ls_grad(slot->parameter) : NULL;
         LS_TRY(gradient != NULL ? device->copy(descent->stream, vector + slot->offset, gradient->data, slot_bytes(slot))
                                 : device->clear(descent->stream, vector + slot->offset, slot_bytes(slot)));
-    }
-    return LS_OK;
-}
-
-ls_status ls_descent_clear_frozen(const ls_descent *descent) {
-    const ls_device *device = descent->group->device;
-    for (int i = 0; i < descent->group->count; i++) {
-        const ls_optimizer_slot *slot = &descent->group->slots[i];
-        if (!ls_requires_grad(slot->parameter)) {
-            LS_TRY(device->clear(descent->stream, (char *)descent->direction + slot->offset, slot_bytes(slot)));
-        }
     }
     return LS_OK;
 }

@@ -42,6 +42,13 @@ static history *history_new(const char *call, int capacity) {
     return past;
 }
 
+/* Empties the ring and keeps the memory of its vectors. */
+static void forget_pairs(history *past) {
+    past->oldest = 0;
+    past->used = 0;
+    past->scale = 1;
+}
+
 /* Stores the last move if the curvature along it is positive. Replaces the oldest pair if the history is full. */
 static ls_status remember(ls_descent *descent, history *past) {
     void *change = descent->gradient[1];
@@ -103,6 +110,10 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
         if (descent->memory == NULL) {
             return ls_error_status();
         }
+        return ls_descent_steepest(descent, learning_rate);
+    }
+    if (descent->forgets) {
+        forget_pairs(descent->memory);
         return ls_descent_steepest(descent, learning_rate);
     }
     LS_TRY(remember(descent, descent->memory));

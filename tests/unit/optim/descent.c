@@ -265,28 +265,34 @@ static ls_tensor *bowl_of_two(ls_tensor *p) {
     return bowl(ls_add(p, second));
 }
 
+/* The directions of the steps before the freeze move `second` too: the optimizer must forget them. */
 static void check_frozen_stays(ls_optimizer *optimizer) {
     problem *self = problem_new(bowl_of_two, LS_F64, 3, (const double[]){0, 0, 0});
     second = ls_ones(LS_SHAPE(3), LS_F64);
     assert_int_equal(ls_set_requires_grad(second, true), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, (ls_tensor *[]){self->p, second}, 2, NULL), LS_OK);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
-    double frozen[3];
+    double frozen[3], free[3];
     for (int64_t i = 0; i < 3; i++) {
         frozen[i] = ls_at(second, &i);
+        free[i] = ls_at(self->p, &i);
     }
     assert_int_equal(ls_set_requires_grad(second, false), LS_OK);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK);
+    assert_true(ls_optimizer_last_step(optimizer).iterations == 1);
+    int moved = 0;
     for (int64_t i = 0; i < 3; i++) {
         assert_true(ls_at(second, &i) == frozen[i]);
+        moved += ls_at(self->p, &i) != free[i];
     }
+    assert_true(moved > 0);
     problem_free(self, optimizer);
     ls_release(second);
 }
 
 TEST(test_a_frozen_parameter_stays) {
-    check_frozen_stays(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 2}));
-    check_frozen_stays(ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.max_iterations = 2}));
+    check_frozen_stays(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = 1}));
+    check_frozen_stays(ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.max_iterations = 1}));
 }
 
 TEST(test_without_parameters_the_loss_is_evaluated_once) {
