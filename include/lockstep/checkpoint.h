@@ -49,8 +49,8 @@ extern "C" {
  * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second.
  * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
  *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
- *   these checkpoints before its first step: all if the trial starts fresh, and none if `.resume` found the newest. It
- *   removes no other files.
+ *   these checkpoints before its first step, after all checks and on_start: all if the trial starts fresh, and none if
+ * `.resume` found the newest. It removes no other files.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */

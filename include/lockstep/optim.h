@@ -290,7 +290,8 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  *
  * - On several ranks, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients unless
  *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
- * - Fails with LS_ERR_STATE if the loss is not finite.
+ * - Fails with LS_ERR_STATE if the loss is not finite. ls_lbfgs and ls_conjugate_gradient start again with steepest
+ *   descent after parameters were frozen or unfrozen.
  * - After a failure in a line search, the parameters have their values from the start of the search. With fixed steps,
  *   they have their values from the last evaluation.
  */

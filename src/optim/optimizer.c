@@ -454,6 +454,9 @@ ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, voi
 
 static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, loss));
+    if (!isfinite(*loss)) {
+        return ls_fail(LS_ERR_STATE, "ls_optimizer_step_closure: the loss is %g: the parameters are unchanged", *loss);
+    }
     LS_TRY(ls_optimizer_step(optimizer));
     optimizer->last_step.reason = LS_STOP_ONE_STEP;
     optimizer->last_step.iterations = 1;

@@ -95,6 +95,7 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
     LS_TRY(ls_replicas_check(trial->state.model));
+    LS_TRY(ls_checkpoints_overwrite(trial));
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
@@ -139,8 +140,11 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     if (trial == NULL || trial->options.train == NULL ||
         (trial->options.optimizer == NULL && trial->options.step == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_run: a loader of training data and an optimizer are needed, or a step "
-                       "of one's own instead of that");
+                       "ls_trial_run: a trial needs a loader of training data, and an optimizer or a user step");
+    }
+    if (trial->running || trial->measuring) {
+        return ls_fail(LS_ERR_STATE, "ls_trial_run: the trial is %s: a hook or a user step cannot start another run",
+                       trial->running ? "in a run" : "in an evaluation or prediction");
     }
     if (epochs < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, must not be negative", (long long)epochs);

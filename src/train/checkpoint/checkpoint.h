@@ -259,10 +259,12 @@ struct ls_checkpointer {
 };
 
 /*
- * ls_checkpoints_begin begins a run and opens the folder. ls_checkpoints_finish ends a successful run: it waits until
- * everything is written. ls_checkpoints_end ends every run.
+ * ls_checkpoints_begin begins a run and opens the folder. ls_checkpoints_overwrite removes the checkpoints of an
+ * earlier run, with `.overwrite`, when nothing but the first step remains that could fail. ls_checkpoints_finish ends a
+ * successful run: it waits until everything is written. ls_checkpoints_end ends every run.
  */
 ls_status ls_checkpoints_begin(ls_trial *trial);
+ls_status ls_checkpoints_overwrite(ls_trial *trial);
 ls_status ls_checkpoints_finish(ls_trial *trial);
 void ls_checkpoints_end(ls_trial *trial);
 

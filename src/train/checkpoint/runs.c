@@ -320,16 +320,19 @@ static ls_status overwrite(const char *folder, const char *name) {
     return ls_checkpoint_remove(folder, name);
 }
 
-/* Newest first: if the process is killed, the remaining checkpoints are a shorter history of the earlier run. */
-static ls_status check_folder(const ls_trial *trial, const char *folder) {
+/*
+ * Applies `act` to each checkpoint of a later position than the trial's. Newest first: if the process is killed, the
+ * remaining checkpoints are a shorter history of the earlier run.
+ */
+static ls_status for_later(const ls_trial *trial, ls_status (*act)(const char *folder, const char *name)) {
+    const char *folder = trial->checkpointer->options.folder;
     char own[LS_CHECKPOINT_NAME_LIMIT];
     ls_folder_names names;
     ls_checkpoint_name(own, trial->epochs_run, trial->state.step);
     LS_TRY(ls_folder_list(folder, NULL, &names));
     ls_status status = LS_OK;
     for (int i = names.count - 1; status == LS_OK && i >= 0 && strcmp(names.items[i], own) > 0; i--) {
-        status = trial->checkpointer->options.overwrite ? overwrite(folder, names.items[i])
-                                                        : check_later(folder, names.items[i]);
+        status = act(folder, names.items[i]);
     }
     ls_folder_names_free(&names);
     return status;
@@ -354,7 +357,7 @@ static ls_status open_folder(const ls_trial *trial) {
     LS_TRY(lock_folder(self));
     LS_TRY(check_best(&self->options));
     LS_TRY(clean_up(self->options.folder));
-    return check_folder(trial, self->options.folder);
+    return self->options.overwrite ? LS_OK : for_later(trial, check_later);
 }
 
 /* Shards of a model on ranks outside of the trial's communicator would be missing. */
@@ -450,6 +453,14 @@ ls_status ls_checkpoints_begin(ls_trial *trial) {
     LS_TRY(ls_trial_agree(trial, status == LS_OK && rank_of(trial) == 0 ? open_folder(trial) : status));
     LS_TRY(meet(trial, &self->nonce, &self->divided));
     return check_shared(trial);
+}
+
+ls_status ls_checkpoints_overwrite(ls_trial *trial) {
+    const ls_checkpointer *self = trial->checkpointer;
+    if (self == NULL || !self->options.overwrite) {
+        return LS_OK;
+    }
+    return ls_trial_agree_at_end(trial, rank_of(trial) == 0 ? for_later(trial, overwrite) : LS_OK);
 }
 
 ls_status ls_checkpoints_finish(ls_trial *trial) {

@@ -1,4 +1,5 @@
 /* Metrics from functions of the program. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,15 @@ static ls_status check_functions(const ls_metric_functions *own) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" has init, but not merge: give both", maker, own->name);
 }
 
+static bool has_controls(const char *name) {
+    for (; *name != '\0'; name++) {
+        if (iscntrl((unsigned char)*name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static ls_status check(const ls_metric_functions *own) {
     if (own == NULL || own->name == NULL || (own->mean == NULL && own->update == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: a metric needs a name, and mean or update", maker);
@@ -73,6 +83,9 @@ static ls_status check(const ls_metric_functions *own) {
     }
     if (!ls_text_is_utf8(own->name)) { /* as in names of files */
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", maker, own->name);
+    }
+    if (has_controls(own->name)) { /* they would break lines of logs */
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric's name contains a control character, such as a line end", maker);
     }
     return check_functions(own);
 }

@@ -205,6 +205,20 @@ TEST(test_other_optimizers_take_closures_too) {
     problem_free(self, optimizer);
 }
 
+static ls_status end_at_nan(void *user, double *loss) {
+    const ls_status status = evaluate(user, loss);
+    *loss = NAN;
+    return status;
+}
+
+TEST(test_a_loss_that_is_not_finite_is_refused) {
+    problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
+    ls_optimizer *optimizer = over(ls_sgd(NULL, &(ls_sgd_options){.learning_rate = 0.001}), self);
+    expect_error(ls_optimizer_step_closure(optimizer, end_at_nan, self, NULL), LS_ERR_STATE, "the loss is nan");
+    assert_true(at(self, 0) == 0 && at(self, 1) == 0 && at(self, 2) == 0);
+    problem_free(self, optimizer);
+}
+
 /* ---- why a step stopped -------------------------------------------------------------------------------------------
  */
 
@@ -355,6 +369,7 @@ int main(void) {
         cmocka_unit_test(test_a_closure_that_fails_ends_the_step),
         cmocka_unit_test(test_what_goes_wrong_in_a_closure_is_told),
         cmocka_unit_test(test_other_optimizers_take_closures_too),
+        cmocka_unit_test(test_a_loss_that_is_not_finite_is_refused),
         cmocka_unit_test(test_the_reason_of_a_stop_is_known),
         cmocka_unit_test(test_a_parameter_without_a_gradient_stays),
         cmocka_unit_test(test_a_frozen_parameter_stays),

@@ -97,6 +97,31 @@ static void test_a_line_for_each_epoch(void **unused) {
     assert_string_equal(columns(path, '\t', 1), "0 1 ");
 }
 
+static ls_status count_one(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)state;
+    (void)user;
+    *sum = *weight = 1;
+    return LS_OK;
+}
+
+static void test_names_with_separators(void **unused) {
+    (void)unused;
+    const char *path = test_path("names.csv");
+    setting s = make_setting();
+    ls_callback *log = ls_csv_log(path, NULL);
+    ls_trial_options options = options_of(&s);
+    options.custom_metrics =
+        &(ls_metric *){ls_metric_new(&(ls_metric_functions){.name = "a,\"b\"", .mean = count_one}, NULL)};
+    options.custom_metric_count = 1;
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_non_null(strstr(contents(path), ",\"a,\"\"b\"\"\""));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 /* Results that an evaluation adds to an epoch of the history have no column in later lines. */
 static void test_evaluations_between(void **unused) {
     (void)unused;
@@ -391,17 +416,12 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch),
-        cmocka_unit_test(test_evaluations_between),
-        cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_goes_on_behind_others),
-        cmocka_unit_test(test_metric_epoch),
-        cmocka_unit_test(test_a_line_for_each_batch),
-        cmocka_unit_test(test_damaged_logs),
-        cmocka_unit_test(test_files_that_cannot_be),
-        cmocka_unit_test(test_confusion),
-        cmocka_unit_test(test_confusion_of_nothing),
-        cmocka_unit_test(test_console),
+        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_separators),
+        cmocka_unit_test(test_evaluations_between),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_behind_others), cmocka_unit_test(test_metric_epoch),
+        cmocka_unit_test(test_a_line_for_each_batch), cmocka_unit_test(test_damaged_logs),
+        cmocka_unit_test(test_files_that_cannot_be),  cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),  cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);

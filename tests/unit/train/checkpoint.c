@@ -373,6 +373,35 @@ TEST(test_overwrite) {
     end(&t);
 }
 
+static ls_status fail_at_start(ls_trial_state *state, void *user) {
+    (void)user;
+    expect_error(ls_trial_run(state->trial, 1), LS_ERR_STATE, "the trial is in a run");
+    return ls_fail(LS_ERR_ARGUMENT, "the hook refuses");
+}
+
+/* A run that fails before its first step removes nothing. A hook cannot start another run. */
+TEST(test_overwrite_after_all_checks) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("unharmed"));
+    const ls_checkpoint_options first = {.folder = folder, .every_epochs = 1};
+    ls_checkpoint_options second = first;
+    second.overwrite = true;
+    training t = begin(&first, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_callback *failing = ls_callback_new(&(ls_callback_hooks){.on_start = fail_at_start}, NULL);
+    options.callbacks = &failing;
+    options.callback_count = 1;
+    options.checkpoint = &second;
+    ls_trial *trial = ls_trial_new(&options);
+    expect_failure(ls_trial_run(trial, 1), LS_ERR_ARGUMENT, "the hook refuses");
+    assert_int_equal(count_whole(folder), 2);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 TEST(test_folder_of_another_trial) {
     const ls_checkpoint_options options = {.folder = in_root("shared")};
     assert_int_equal(mkdir(in_root("shared"), 0777), 0);
@@ -739,7 +768,8 @@ TEST(test_unknown_part) {
     assert_int_equal(ls_checkpoint_commit(snapshot), LS_OK);
     ls_checkpoint_free(snapshot);
     const uint64_t hash = ls_module_hash(t.setting.model);
-    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED, "has \"best_weather\", which Lockstep");
+    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED,
+                   "has \"best_weather\", which Lockstep");
     assert_true(ls_module_hash(t.setting.model) == hash);
     end(&t);
 }
@@ -812,6 +842,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_folder_of_another_run),
         cmocka_unit_test(test_overwrite),
+        cmocka_unit_test(test_overwrite_after_all_checks),
         cmocka_unit_test(test_folder_of_another_trial),
         cmocka_unit_test(test_the_parent_is_synced),
         cmocka_unit_test(test_only_own_entries_are_removed),

@@ -97,6 +97,7 @@ TEST(test_functions_that_are_none) {
     expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .init = begin}, "needs mean alone");
     expect_refused(&(ls_metric_functions){.name = "a_name_of_thirty-three_characters", .mean = measure_nothing},
                    "is longer than 32 bytes");
+    expect_refused(&(ls_metric_functions){.name = "two\nlines", .mean = measure_nothing}, "a control character");
     const ls_metric_functions longest = {.name = "a_name_of_thirty-two_characters_", .mean = measure_nothing};
     ls_metric *metric = ls_metric_new(&longest, NULL);
     assert_string_equal(ls_metric_name(metric), longest.name);
