@@ -278,8 +278,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
  * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader or an optimizer, the training loader has
  *   no batches, or the optimizer has no parameter of the model
- * - LS_ERR_STATE if layers were added to the model after ls_data_parallel or the optimizer was made, or if a hook or the
- *   user step of this trial calls ls_trial_run
+ * - LS_ERR_STATE if layers were added to the model after ls_data_parallel or the optimizer was made, or if a hook or
+ * the user step of this trial calls ls_trial_run
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
