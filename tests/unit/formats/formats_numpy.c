@@ -382,15 +382,15 @@ TEST(test_archives) {
     expect_damage(path, SECOND + 20, "\0\1\0\0\0\1\0\0", 8, "or the end of the archive");
     expect_damage(path, FIRST + 20, "\x87\0\0\0\x87\0\0\0", 8, "checksum (CRC-32) is wrong");
     expect_damage(path, FIRST + 28, "\xff\xff", 2, "its directory is damaged");
-    expect_damage(path, FIRST + 42, "\1", 1, "where it is not");
+    expect_damage(path, FIRST + 42, "\1", 1, "its local header is not");
     expect_damage(path, FIRST + 46, "b", 1, "member b.npy: there are two of that name");
     expect_damage(path, FIRST + 46, "\xff", 1, "its name is not UTF-8");
     expect_damage(path, FIRST + 46, "\0", 1, "its name is not UTF-8");
     expect_damage(path, FIRST + 50, "x", 1, "member a.npx is not an array");
     expect_damage(path, SECOND + 42, "\0", 1, "it overlaps");
-    expect_damage(path, 28, "\1", 1, "where it is not");
+    expect_damage(path, 28, "\1", 1, "its local header is not");
     expect_damage(path, MEMBER - 1, "x", 1, "its checksum (CRC-32) is wrong");
-    expect_damage(path, MEMBER, "x", 1, "member b.npy: the archive says");
+    expect_damage(path, MEMBER, "x", 1, "member b.npy: its local header is not");
     expect_damage(path, 30 + 5 + 10, "x", 1, "member a.npy: its header is not one of NumPy's");
     static const char packed[] = LS_FIXTURES "/numpy_packed.npz";
     expect_damage(packed, 100, "xxxxxxxxxxxxxxxx", 16, "member f4.npy: ");

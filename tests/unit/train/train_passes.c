@@ -125,7 +125,7 @@ static void expect_no_prediction(ls_tensor *(*function)(ls_tensor *, void *), co
 
 TEST(test_what_cannot_be_predicted) {
     expect_no_prediction(sum_of_all, "the model made [] of 4 samples: it must have a row for each");
-    expect_no_prediction(halves, "outputs [3, 2] (f32) differ from those of the batches before");
+    expect_no_prediction(halves, "outputs [3, 2] (f32) differ from the outputs of earlier batches");
 }
 
 /* ---- replay ------------------------------------------------------------------------------------------------------ */

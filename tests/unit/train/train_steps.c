@@ -203,7 +203,7 @@ TEST(test_what_a_step_replaces) {
     options.criterion = ls_criterion_cross_entropy;
     trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message("an optimizer are needed");
+    expect_message("a trial needs a loader of training data");
     ls_trial_free(trial);
     free_setting(&s);
 }
