@@ -154,7 +154,8 @@ SCOPED_TEST(test_similarities_refuse) {
     check_refused(ls_triplet_margin_loss(a, a, ls_narrow(a, 0, 0, 1), 1, LS_LOSS_MEAN), LS_ERR_SHAPE,
                   "[2, 3], [2, 3] and [1, 3]: must be [n, ..., width] of one shape");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
-    check_refused(ls_triplet_margin_loss(a, a, a, 1, (ls_loss_reduction)7), LS_ERR_ARGUMENT, "reduction 7 is not LS_LOSS_MEAN");
+    check_refused(ls_triplet_margin_loss(a, a, a, 1, (ls_loss_reduction)7), LS_ERR_ARGUMENT,
+                  "reduction 7 is not LS_LOSS_MEAN");
 }
 
 /* The gradient of each input alone, through views. */
