@@ -190,12 +190,12 @@ static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_
     if (status == LS_OK) {
         status = reach == LS_REACH_NOW ? walk_node(pass, node) : pass_by(pass, node);
     }
-    const ls_tape_link *behind = node->link.next;
+    const ls_tape_link *next = node->link.next;
     if (status == LS_OK && (reach == LS_REACH_NOW ? !keep_tape : due && reach == LS_REACH_NEVER)) {
         ls_tape_discard(node);
     }
     ls_tensor_drop(output);
-    *previous = behind != NULL ? behind->previous : tape->last;
+    *previous = next != NULL ? next->previous : tape->last;
     if (*previous == &node->link) {
         *previous = node->link.previous;
     }

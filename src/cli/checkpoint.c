@@ -245,8 +245,8 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     if (status == LS_OK || strncmp(message, own, sizeof own - 1) == 0) {
         return status;
     }
-    const char *behind = strstr(message, ": ");
-    return ls_fail(status, "%s%s", own, behind != NULL ? behind + 2 : message);
+    const char *reason = strstr(message, ": ");
+    return ls_fail(status, "%s%s", own, reason != NULL ? reason + 2 : message);
 }
 
 const ls_command ls_checkpoint_command = {

@@ -36,11 +36,11 @@ static void print_tensor(const char *file, ls_named named, void *user) {
 
 static void print_place(const ls_manifest *manifest) {
     printf("written by     Lockstep %s, %d rank%s%s\n", manifest->version, manifest->world_size,
-           manifest->world_size == 1 ? "" : "s", manifest->divided ? ", over which the model is divided" : "");
+           manifest->world_size == 1 ? "" : "s", manifest->divided ? ", over which the model is sharded" : "");
     printf("epochs run     %lld\n", (long long)manifest->epochs_run);
     printf("steps          %lld\n", (long long)manifest->step);
     if (manifest->continues) {
-        printf("in the epoch   behind %lld batches\n", (long long)manifest->batch);
+        printf("in the epoch   after %lld batches\n", (long long)manifest->batch);
     }
     if (manifest->stopped) {
         printf("stopped        by a hook\n");

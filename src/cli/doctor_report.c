@@ -34,11 +34,11 @@ bool ls_report_read_field(const char *path, const char *name, char *value, size_
     FILE *file = fopen(path, "re");
     while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
         const size_t length = strlen(name);
-        const char *behind = line + length;
-        found = strncmp(line, name, length) == 0 && strchr(" \t:", *behind) != NULL;
+        const char *after = line + length;
+        found = strncmp(line, name, length) == 0 && strchr(" \t:", *after) != NULL;
         if (found) {
-            behind += strspn(behind, " \t:");
-            snprintf(value, capacity, "%.*s", (int)strcspn(behind, "\n"), behind);
+            after += strspn(after, " \t:");
+            snprintf(value, capacity, "%.*s", (int)strcspn(after, "\n"), after);
         }
     }
     if (file != NULL) {

@@ -206,8 +206,8 @@ static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
         self->batches[i].number = NONE;
     }
     for (int i = 0; i < self->threads; i++) {
-        const int64_t behind = (i - number % self->threads + self->threads) % self->threads;
-        self->workers[i].next = number + behind;
+        const int64_t offset = (i - number % self->threads + self->threads) % self->threads;
+        self->workers[i].next = number + offset;
     }
     self->end = count;
 }

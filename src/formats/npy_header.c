@@ -141,7 +141,7 @@ static ls_status read_entries(header_parser *p, ls_npy_header *header) {
             which++;
         }
         if (which == ENTRIES || seen[which]) {
-            return fail_at(p, "behind descr, fortran_order and shape, once each");
+            return fail_at(p, "the end of the header, or another of descr, fortran_order and shape");
         }
         seen[which] = true;
         LS_TRY(expect(p, ':'));

@@ -10,7 +10,7 @@ struct ls_ema {
     int64_t updates;
     ls_snapshot averages; /* the averages; or the model's values, while the averages are in the model */
     bool swapped;
-    ls_state_list lent;
+    ls_state_list listed;
 };
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
@@ -38,7 +38,7 @@ ls_ema *ls_ema_new(ls_module *model, double decay) {
 
 void ls_ema_free(ls_ema *ema) {
     if (ema != NULL) {
-        ls_state_forget(&ema->lent);
+        ls_state_forget(&ema->listed);
         ls_snapshot_forget(&ema->averages);
         ls_free(ema);
     }
@@ -116,10 +116,10 @@ ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_ema_state: an argument is NULL");
     }
     LS_TRY(check_here("ls_ema_state", ema));
-    ls_state_forget(&ema->lent);
-    LS_TRY(list_all(ema, &ema->lent));
-    *tensors = ema->lent.items;
-    *count = ema->lent.count;
+    ls_state_forget(&ema->listed);
+    LS_TRY(list_all(ema, &ema->listed));
+    *tensors = ema->listed.items;
+    *count = ema->listed.count;
     return LS_OK;
 }
 

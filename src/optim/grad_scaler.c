@@ -21,7 +21,7 @@ struct ls_grad_scaler {
     int64_t skipped;  /* total number of skipped steps */
     unscaled *recent; /* capacity `room`, of which `count` are used */
     int count, room;
-    ls_state_list lent;
+    ls_state_list listed;
 };
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
@@ -53,7 +53,7 @@ ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options) {
 
 void ls_grad_scaler_free(ls_grad_scaler *scaler) {
     if (scaler != NULL) {
-        ls_state_forget(&scaler->lent);
+        ls_state_forget(&scaler->listed);
         ls_free(scaler->recent);
         ls_free(scaler);
     }
@@ -251,10 +251,10 @@ ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors,
     if (scaler == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_grad_scaler_state: an argument is NULL");
     }
-    ls_state_forget(&scaler->lent);
-    LS_TRY(list_all(scaler, &scaler->lent));
-    *tensors = scaler->lent.items;
-    *count = scaler->lent.count;
+    ls_state_forget(&scaler->listed);
+    LS_TRY(list_all(scaler, &scaler->listed));
+    *tensors = scaler->listed.items;
+    *count = scaler->listed.count;
     return LS_OK;
 }
 

@@ -257,7 +257,7 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
         group_free(&optimizer->groups[g]);
     }
     ls_optimizer_free(optimizer->others);
-    ls_state_forget(&optimizer->lent);
+    ls_state_forget(&optimizer->listed);
     ls_free(optimizer->groups);
     *optimizer = (ls_optimizer){.type = NULL};
     ls_retire(optimizer, LS_RETIRED_BORROWED);

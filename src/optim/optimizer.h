@@ -126,7 +126,7 @@ struct ls_optimizer {
     ls_step_info last_step; /* progress of the last step with a closure */
     ls_optimizer *others;   /* for parameters that are not matrices, if the method is for matrices; it has no groups */
     const ls_module *model; /* borrowed, for names; NULL if groups were added by hand */
-    ls_state_list lent;     /* the last result of ls_optimizer_state */
+    ls_state_list listed;   /* the last result of ls_optimizer_state */
     ls_comm *comm; /* borrowed: the ranks over which the parameters of ls_descent are sharded; NULL: not sharded */
     struct ls_descent *descent; /* state of a method that evaluates the loss; NULL before its first step */
 };

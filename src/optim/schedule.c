@@ -110,7 +110,7 @@ void ls_schedule_free(ls_schedule *schedule) {
     if (schedule->type->forget != NULL) {
         schedule->type->forget(schedule);
     }
-    ls_state_forget(&schedule->lent);
+    ls_state_forget(&schedule->listed);
     ls_free(schedule->bases);
     ls_free(schedule);
 }
@@ -206,10 +206,10 @@ ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int
     if (schedule == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_schedule_state: an argument is NULL");
     }
-    ls_state_forget(&schedule->lent);
-    LS_TRY(list_all(schedule, &schedule->lent));
-    *tensors = schedule->lent.items;
-    *count = schedule->lent.count;
+    ls_state_forget(&schedule->listed);
+    LS_TRY(list_all(schedule, &schedule->listed));
+    *tensors = schedule->listed.items;
+    *count = schedule->listed.count;
     return LS_OK;
 }
 
@@ -239,8 +239,8 @@ ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, 
         ls_free(filled.bases != schedule->bases ? filled.bases : NULL);
         return status;
     }
-    ls_state_forget(&schedule->lent);
-    filled.lent = schedule->lent;
+    ls_state_forget(&schedule->listed);
+    filled.listed = schedule->listed;
     ls_free(schedule->bases);
     *schedule = filled;
     return LS_OK;

@@ -74,7 +74,7 @@ struct ls_schedule {
     int64_t step;  /* from 0 */
     int64_t warm_up;
     double warm_up_start;
-    ls_state_list lent; /* the last result of ls_schedule_state */
+    ls_state_list listed; /* the last result of ls_schedule_state */
 };
 
 /*

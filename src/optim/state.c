@@ -68,10 +68,10 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_state: an argument is NULL");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_state", optimizer));
-    ls_state_forget(&optimizer->lent);
-    LS_TRY(list_all(optimizer, &optimizer->lent));
-    *tensors = optimizer->lent.items;
-    *count = optimizer->lent.count;
+    ls_state_forget(&optimizer->listed);
+    LS_TRY(list_all(optimizer, &optimizer->listed));
+    *tensors = optimizer->listed.items;
+    *count = optimizer->listed.count;
     return LS_OK;
 }
 

@@ -65,7 +65,7 @@ static ls_status stopped_by_signal(ls_comm *world) {
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &seldom}));
     t.watcher.signal_at = ls_comm_rank(world) == ls_comm_size(world) - 1 ? 8 : 0;
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
-    LS_CHECK(status == LS_ERR_STOPPED && strstr(ls_error_message(), "stopped by SIGUSR1 behind step ") != NULL);
+    LS_CHECK(status == LS_ERR_STOPPED && strstr(ls_error_message(), "stopped by SIGUSR1 after step ") != NULL);
     end(&t);
     LS_TRY(ls_comm_barrier(world, NULL));
     (void)sigaction(SIGUSR1, NULL, &now);

@@ -77,7 +77,7 @@ stop_by() {
     kill -"$1" "$launcher"
     ended
     check "$1 at the launcher: its exit status" is "$status" "$2"
-    check "$1 at the launcher: ranks say where they can go on" says err "stopped by SIG$1 behind step 20; it can go on from run/epoch-000000-step-0000000020"
+    check "$1 at the launcher: ranks say where they can go on" says err "stopped by SIG$1 after step 20: resume from run/epoch-000000-step-0000000020"
     check "$1 at the launcher: nothing is started again" is "$(grep -c 'restarting the job' err)" 0
     launch run -n 2 "$program" </dev/null
     check "$1 at the launcher: started again, the same bits" is "$status $(result)" "0 ${wanted[2]}"

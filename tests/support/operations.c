@@ -47,20 +47,6 @@ void fixtures_free(fixture *first) {
     }
 }
 
-fixture *fixtures;
-
-int fixtures_begin(void **state) {
-    (void)state;
-    fixtures = fixtures_load("operations.txt");
-    return 0;
-}
-
-int fixtures_end(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
-    return 0;
-}
-
 const fixture *fixture_find(const fixture *first, const char *name) {
     for (; first != NULL; first = first->next) {
         if (strcmp(first->name, name) == 0) {

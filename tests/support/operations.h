@@ -20,10 +20,19 @@ typedef struct fixture {
 fixture *fixtures_load(const char *file);
 void fixtures_free(fixture *first);
 
-/* The fixtures of operations.txt, loaded by the setup and freed by the teardown of a group of cmocka tests. */
-extern fixture *fixtures;
-int fixtures_begin(void **state);
-int fixtures_end(void **state);
+/* Defines `static fixture *NAME`, and the setup NAME_begin and teardown NAME_end of a group of cmocka tests. */
+#define FIXTURES(name, file)                                                                                           \
+    static fixture *name;                                                                                              \
+    static int name##_begin(void **state) {                                                                            \
+        (void)state;                                                                                                   \
+        name = fixtures_load(file);                                                                                    \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    static int name##_end(void **state) {                                                                              \
+        (void)state;                                                                                                   \
+        fixtures_free(name);                                                                                           \
+        return 0;                                                                                                      \
+    }
 
 /* Returns the fixture with this name. Fails the test if it is missing. */
 const fixture *fixture_find(const fixture *first, const char *name);

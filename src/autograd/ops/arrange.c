@@ -63,14 +63,14 @@ ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis) {
 
 /* Returns `times` copies of x, joined along the axis. */
 static ls_tensor *repeated(ls_tensor *x, int axis, int64_t times) {
-    int64_t before = 1, behind = 1;
+    int64_t before = 1, after = 1;
     ls_shape shape = ls_shape_of(x);
     for (int i = 0; i < x->ndim; i++) {
-        *(i < axis ? &before : &behind) *= x->size[i];
+        *(i < axis ? &before : &after) *= x->size[i];
     }
     shape.size[axis] *= times;
-    ls_tensor *apart = ls_reshape(x, LS_SHAPE(before, 1, behind));
-    ls_tensor *all = apart == NULL ? NULL : ls_expand(apart, LS_SHAPE(before, times, behind));
+    ls_tensor *apart = ls_reshape(x, LS_SHAPE(before, 1, after));
+    ls_tensor *all = apart == NULL ? NULL : ls_expand(apart, LS_SHAPE(before, times, after));
     ls_tensor *y = all == NULL ? NULL : ls_reshape(all, shape);
     ls_release(apart);
     ls_release(all);

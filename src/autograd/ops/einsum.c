@@ -106,7 +106,7 @@ static ls_status read_equation(const char *text, int count, equation *e) {
         return implicit_output(text, e);
     }
     if (at[0] != '-' || at[1] != '>') {
-        return refuse(text, "must be letters with commas between the operands, and the result behind \"->\"");
+        return refuse(text, "must be letters with commas between the operands, and the result after \"->\"");
     }
     at = read_letters(text, at + 2, e->output, &e->output_axes);
     return at == NULL    ? ls_error_status()

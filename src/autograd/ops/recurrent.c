@@ -55,7 +55,7 @@ static int64_t row_before(const pass *p, int64_t i) {
     return p->reverse ? p->steps - i : i;
 }
 
-static int64_t row_behind(const pass *p, int64_t i) {
+static int64_t row_after(const pass *p, int64_t i) {
     return p->reverse ? p->steps - 1 - i : i + 1;
 }
 
@@ -89,7 +89,7 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
     ls_tensor *kept = call->saved[SAVED_GATES], *cells = call->saved[SAVED_CELLS];
     const ls_tensor x = ls_stack_view_select(call->inputs[X], 0, step_at(p, i));
     const ls_tensor before = ls_stack_view_select(call->output, 0, row_before(p, i));
-    ls_tensor behind = ls_stack_view_select(call->output, 0, row_behind(p, i)), c, c_before, kept_row;
+    ls_tensor after = ls_stack_view_select(call->output, 0, row_after(p, i)), c, c_before, kept_row;
     const ls_gemm gemm = {.dtype = p->dtype,
                           .m = p->n,
                           .n = p->gates,
@@ -106,14 +106,14 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
     ls_cell cell = {.x = &x,
                     .recurrent = work->recurrent,
                     .h_before = &before,
-                    .h = &behind,
+                    .h = &after,
                     .lengths = call->inputs[LENGTHS],
                     .step = step_at(p, i),
                     .steps = p->steps,
                     .relu = p->kind == LS_RECURRENCE_RELU};
     if (cells != NULL) {
         c_before = ls_stack_view_select(cells, 0, row_before(p, i));
-        c = ls_stack_view_select(cells, 0, row_behind(p, i));
+        c = ls_stack_view_select(cells, 0, row_after(p, i));
         cell.c_before = &c_before;
         cell.c = &c;
     }
@@ -198,10 +198,10 @@ static ls_status backward_step(const ls_node *node, const pass *p, const gradien
     const bool lstm = p->kind == LS_RECURRENCE_LSTM, gru = p->kind == LS_RECURRENCE_GRU;
     ls_tensor d_x = ls_stack_view_select(d->d_x, 0, t), dh = ls_stack_view_select(d->state, 0, 0), dc, d_recurrent;
     ls_tensor kept, before, after;
-    const ls_tensor g = ls_stack_view_select(d->g, 0, row_behind(p, i));
+    const ls_tensor g = ls_stack_view_select(d->g, 0, row_after(p, i));
     const ls_tensor *states = node->saved[lstm ? SAVED_CELLS : SAVED_OUTPUT];
     before = ls_stack_view_select(states, 0, row_before(p, i));
-    after = ls_stack_view_select(states, 0, row_behind(p, i));
+    after = ls_stack_view_select(states, 0, row_after(p, i));
     ls_cell_gradient cell = {.d_x = &d_x,
                              .dh = &dh,
                              .g = &g,

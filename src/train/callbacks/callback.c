@@ -71,12 +71,12 @@ ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t 
     return ls_state_add(list, "", (ls_state_word){word, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu, number);
 }
 
-ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
+ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *listed, const ls_named **tensors,
                             int *count) {
-    ls_state_forget(lent);
-    LS_TRY(make(self, lent));
-    *tensors = lent->items;
-    *count = lent->count;
+    ls_state_forget(listed);
+    LS_TRY(make(self, listed));
+    *tensors = listed->items;
+    *count = listed->count;
     return LS_OK;
 }
 

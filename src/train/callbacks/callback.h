@@ -64,9 +64,10 @@ static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);
 ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number);
 
-/* Implements `state` of ls_callback_hooks with a function that fills a list. `lent` is the list until the next call. */
+/* Implements `state` of ls_callback_hooks with a function that fills a list. `listed` is the list until the next call.
+ */
 typedef ls_status (*ls_callback_list)(void *self, ls_state_list *list);
-ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
+ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *listed, const ls_named **tensors,
                             int *count);
 /* Implements `set_state`: copies the tensors to the listed memory. Fails if names, shapes or dtypes differ. */
 ls_status ls_callback_set_state(const char *call, void *self, ls_callback_list make, const ls_named *tensors,

@@ -19,7 +19,7 @@ typedef struct csv_log {
     FILE *file;    /* on rank 0, from the first run on */
     bool begun;    /* the file has a header line, or needs none */
     int64_t start; /* offset of the trial's own lines in the file */
-    ls_state_list lent;
+    ls_state_list listed;
 } csv_log;
 
 static ls_status cannot(const csv_log *self, const char *what) {
@@ -192,7 +192,7 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((csv_log *)user)->lent, tensors, count);
+    return ls_callback_state(user, list, &((csv_log *)user)->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -211,7 +211,7 @@ static void release(void *user) {
     if (self->file != NULL) {
         (void)fclose(self->file);
     }
-    ls_state_forget(&self->lent);
+    ls_state_forget(&self->listed);
     ls_free(self->path);
     ls_free(self);
 }

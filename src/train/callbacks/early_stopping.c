@@ -16,7 +16,7 @@ typedef struct early_stopping {
     double best;
     bool resumed;      /* the state comes from a checkpoint, and no run has begun since */
     ls_snapshot model; /* the model of the best epoch */
-    ls_state_list lent;
+    ls_state_list listed;
 } early_stopping;
 
 static ls_status on_init(ls_trial_state *state, void *user) {
@@ -81,7 +81,7 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((early_stopping *)user)->lent, tensors, count);
+    return ls_callback_state(user, list, &((early_stopping *)user)->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -101,7 +101,7 @@ static void describe(void *user, char *text, size_t size) {
 static void release(void *user) {
     early_stopping *self = user;
     ls_snapshot_forget(&self->model);
-    ls_state_forget(&self->lent);
+    ls_state_forget(&self->listed);
     ls_free(self);
 }
 

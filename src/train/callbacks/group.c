@@ -29,7 +29,7 @@ struct group {
     ls_callback_predicate predicate;
     void *predicate_user;
     int rank;
-    ls_state_list lent;
+    ls_state_list listed;
 };
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static ls_status list_all(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list_all, &((group *)user)->lent, tensors, count);
+    return ls_callback_state(user, list_all, &((group *)user)->listed, tensors, count);
 }
 
 /* Copies the tensors of callback `number`, whose names begin with "NUMBER.", to `own`, without this prefix. Returns
@@ -185,7 +185,7 @@ static bool is_described(const group *self) {
 static void release(void *user) {
     group *self = user;
     ls_callbacks_free(self->callbacks, self->count);
-    ls_state_forget(&self->lent);
+    ls_state_forget(&self->listed);
     ls_free(self);
 }
 

@@ -14,7 +14,7 @@ typedef struct lsuv {
     const ls_trial_state *state;
     ls_tensor *input; /* first batch, during the initialization; NULL: this rank has no samples */
     double sums[3];   /* number, sum and sum of squares of the layer's outputs */
-    ls_state_list lent;
+    ls_state_list listed;
 } lsuv;
 
 /* ---- one layer --------------------------------------------------------------------------------------------------- */
@@ -131,7 +131,7 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((lsuv *)user)->lent, tensors, count);
+    return ls_callback_state(user, list, &((lsuv *)user)->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -146,7 +146,7 @@ static void describe(void *user, char *text, size_t size) {
 }
 
 static void release(void *user) {
-    ls_state_forget(&((lsuv *)user)->lent);
+    ls_state_forget(&((lsuv *)user)->listed);
     ls_free(user);
 }
 

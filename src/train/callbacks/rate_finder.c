@@ -19,7 +19,7 @@ typedef struct rate_finder {
     double best;    /* smoothed loss */
     double suggestion;
     ls_callback *recorder; /* the only callback of the trial during the test */
-    ls_state_list lent;
+    ls_state_list listed;
 } rate_finder;
 
 static double rate_at(const rate_finder *self, int64_t step) {
@@ -213,7 +213,7 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((rate_finder *)user)->lent, tensors, count);
+    return ls_callback_state(user, list, &((rate_finder *)user)->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -233,7 +233,7 @@ static void describe(void *user, char *text, size_t size) {
 
 static void release(void *user) {
     rate_finder *self = user;
-    ls_state_forget(&self->lent);
+    ls_state_forget(&self->listed);
     ls_callback_free(self->recorder);
     ls_free(self->losses);
     ls_free(self->smooth);

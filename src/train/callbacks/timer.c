@@ -22,7 +22,7 @@ typedef struct timer {
     uint64_t communication; /* communication time at the beginning of the run */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
-    ls_state_list lent;
+    ls_state_list listed;
 } timer;
 
 /* Adds the time since the last mark to `what`. */
@@ -150,7 +150,7 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((timer *)user)->lent, tensors, count);
+    return ls_callback_state(user, list, &((timer *)user)->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -165,7 +165,7 @@ static void describe(void *user, char *text, size_t size) {
 static void release(void *user) {
     timer *self = user;
     stop(self);
-    ls_state_forget(&self->lent);
+    ls_state_forget(&self->listed);
     ls_free(self);
 }
 

@@ -36,11 +36,12 @@ static ls_status place_data(ls_resumption *load) {
     if (load->loader_batch >= 0 && load->batch >= 0) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_ARGUMENT,
-                   "checkpoint: %s is behind %lld global batches of %lld samples, where none of %lld begins: give the "
-                   "loader a global_batch_size of %lld",
-                   load->folder, (long long)manifest->loader_batch, (long long)manifest->global_batch, (long long)now,
-                   (long long)manifest->global_batch);
+    return ls_fail(
+        LS_ERR_ARGUMENT,
+        "checkpoint: %s was taken after %lld global batches of %lld samples, not at a boundary of batches of "
+        "%lld: set .global_batch_size = %lld",
+        load->folder, (long long)manifest->loader_batch, (long long)manifest->global_batch, (long long)now,
+        (long long)manifest->global_batch);
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */

@@ -118,7 +118,7 @@ static ls_status pause_run(ls_trial *trial, int signal, bool best) {
     trial->continues = continues;
     trial->stopped = trial->state.stop;
     trial->agreed = true; /* all ranks return this error */
-    return ls_fail(LS_ERR_STOPPED, "ls_trial_run: stopped by %s behind step %lld; it can go on from %s/%s",
+    return ls_fail(LS_ERR_STOPPED, "ls_trial_run: stopped by %s after step %lld: resume from %s/%s",
                    signal == SIGTERM ? "SIGTERM" : "SIGUSR1", (long long)trial->state.step, self->options.folder, name);
 }
 

@@ -26,9 +26,9 @@ static ls_tensor *ranks_of(ls_tensor *output, int axis, ls_tensor *targets) {
         along.size[i] = i == axis ? ls_size(output, axis) : 1;
     }
     ls_tensor *earlier = ls_lt(ls_arange(along, LS_I64), index);
-    ls_tensor *behind =
+    ls_tensor *worse =
         ls_sub(ls_to(ls_le(output, score), LS_F64), ls_mul(ls_to(ls_eq(output, score), LS_F64), earlier));
-    return ls_sub((double)ls_size(output, axis), ls_sum_axes(behind, LS_AXES(axis), false));
+    return ls_sub((double)ls_size(output, axis), ls_sum_axes(worse, LS_AXES(axis), false));
 }
 
 static ls_tensor *judge_top_k(const ls_metric *metric, const ls_trial_state *state, ls_tensor **kept) {

@@ -16,19 +16,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/operations.h"
 
-static fixture *language;
-
-static int load(void **state) {
-    (void)state;
-    language = fixtures_load("language.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(language);
-    return 0;
-}
+FIXTURES(language, "language.txt")
 
 /* ---- the operation ----------------------------------------------------------------------------------------------- */
 
@@ -79,6 +67,24 @@ static ls_tensor *random_leaf(ls_shape shape, ls_dtype dtype) {
     return x;
 }
 
+/* Stores copies of the gradients of sum(y * weight) by q, k and v, and sets the gradients to zero. */
+static void gradients_of(ls_tensor *y, ls_tensor *weight, ls_tensor *const x[3], ls_tensor *copies[3]) {
+    assert_int_equal(ls_backward(ls_sum(ls_mul(y, weight))), LS_OK);
+    for (int i = 0; i < 3; i++) {
+        copies[i] = ls_clone(ls_grad(x[i]));
+        ls_zero_grad(x[i]);
+    }
+}
+
+/* Compares the values and gradients of two ways to compute the same. */
+static void expect_equal_ways(ls_dtype dtype, ls_tensor *y[2], ls_tensor *gradients[2][3]) {
+    const double most = dtype == LS_F32 ? 2e-5 : 1e-12;
+    expect_near("values", y[0], y[1], most);
+    for (int i = 0; i < 3; i++) {
+        expect_near(i == 0 ? "dq" : i == 1 ? "dk" : "dv", gradients[0][i], gradients[1][i], 4 * most);
+    }
+}
+
 static void check_blocks(int64_t queries, int64_t keys, bool causal, ls_dtype dtype) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(7);
@@ -95,17 +101,9 @@ static void check_blocks(int64_t queries, int64_t keys, bool causal, ls_dtype dt
     ls_tensor *y[2], *gradients[2][3];
     for (int way = 0; way < 2; way++) {
         y[way] = way == 0 ? ls_attention(x[0], x[1], x[2], &options) : by_matrix(x[0], x[1], x[2], hidden);
-        assert_int_equal(ls_backward(ls_sum(ls_mul(y[way], weight))), LS_OK);
-        for (int i = 0; i < 3; i++) {
-            gradients[way][i] = ls_clone(ls_grad(x[i]));
-            ls_zero_grad(x[i]);
-        }
+        gradients_of(y[way], weight, x, gradients[way]);
     }
-    const double most = dtype == LS_F32 ? 2e-5 : 1e-12;
-    expect_near("values", y[0], y[1], most);
-    for (int i = 0; i < 3; i++) {
-        expect_near(i == 0 ? "dq" : i == 1 ? "dk" : "dv", gradients[0][i], gradients[1][i], 4 * most);
-    }
+    expect_equal_ways(dtype, y, gradients);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -142,17 +140,9 @@ static void check_attn_mask(ls_shape shape, bool numbers, ls_dtype dtype) {
         ls_tensor *scores = way == 0 ? NULL : ls_mul(ls_matmul(x[0], ls_transpose(x[1], -1, -2)), 0.3);
         y[way] = way == 0 ? ls_attention(x[0], x[1], x[2], &(ls_attention_options){.attn_mask = mask, .scale = 0.3})
                           : ls_matmul(ls_softmax(ls_add(scores, added), -1), x[2]);
-        assert_int_equal(ls_backward(ls_sum(ls_mul(y[way], weight))), LS_OK);
-        for (int i = 0; i < 3; i++) {
-            gradients[way][i] = ls_clone(ls_grad(x[i]));
-            ls_zero_grad(x[i]);
-        }
+        gradients_of(y[way], weight, x, gradients[way]);
     }
-    const double most = dtype == LS_F32 ? 2e-5 : 1e-12;
-    expect_near("values", y[0], y[1], most);
-    for (int i = 0; i < 3; i++) {
-        expect_near(i == 0 ? "dq" : i == 1 ? "dk" : "dv", gradients[0][i], gradients[1][i], 4 * most);
-    }
+    expect_equal_ways(dtype, y, gradients);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -470,5 +460,5 @@ int main(void) {
         cmocka_unit_test(test_positions),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, language_begin, language_end);
 }

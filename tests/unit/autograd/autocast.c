@@ -20,11 +20,7 @@
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/device/cpu/libraries.h"
 
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("autocast.txt");
-    return 0;
-}
+FIXTURES(fixtures, "autocast.txt")
 
 /* ---- one operation ----------------------------------------------------------------------------------------------- */
 
@@ -485,5 +481,5 @@ int main(void) {
         cmocka_unit_test(test_batches_are_those_of_f32),
         cmocka_unit_test(test_refuses),
     };
-    return cmocka_run_group_tests(tests, load, fixtures_end);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -12,19 +12,7 @@
 
 #include <math.h>
 
-static fixture *images;
-
-static int load_images(void **state) {
-    (void)state;
-    images = fixtures_load("images.txt");
-    return 0;
-}
-
-static int free_images(void **state) {
-    (void)state;
-    fixtures_free(images);
-    return 0;
-}
+FIXTURES(images, "images.txt")
 
 /* Returns the next `count` numbers of a case's options as a shape. */
 static ls_shape take(const double **numbers, int count) {
@@ -412,5 +400,5 @@ int main(void) {
         cmocka_unit_test(test_convolutions_refuse),
         cmocka_unit_test(test_pooling_refuses),
     };
-    return cmocka_run_group_tests(tests, load_images, free_images);
+    return cmocka_run_group_tests(tests, images_begin, images_end);
 }

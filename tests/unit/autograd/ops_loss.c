@@ -12,6 +12,8 @@
 
 #include "tests/support/operations.h"
 
+FIXTURES(fixtures, "operations.txt")
+
 static ls_tensor *huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     return ls_huber_loss(x, target, 0.7, reduction);
 }

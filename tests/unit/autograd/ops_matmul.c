@@ -11,6 +11,8 @@
 #include "autograd/ops/linear.h"
 #include "tests/support/operations.h"
 
+FIXTURES(fixtures, "operations.txt")
+
 TEST(test_products_agree_with_pytorch) {
     const struct {
         const char *name;

@@ -9,6 +9,8 @@
 
 #include "tests/support/operations.h"
 
+FIXTURES(fixtures, "operations.txt")
+
 SCOPED_TEST(test_layer_norm_agrees_with_pytorch) {
     ls_tensor *one[] = {wave(LS_SHAPE(2, 3, 4), 1), wave(LS_SHAPE(4), 2), wave(LS_SHAPE(4), 3)};
     check_against(fixtures, "layer_norm/1", ls_layer_norm(one[0], 0, one[1], one[2], 1e-5), one, 3, NULL, 0);

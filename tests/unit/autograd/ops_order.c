@@ -13,19 +13,7 @@
 
 #define VALUES(...) ((const double[]){__VA_ARGS__})
 
-static fixture *language;
-
-static int load(void **state) {
-    (void)state;
-    language = fixtures_load("language.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(language);
-    return 0;
-}
+FIXTURES(language, "language.txt")
 
 static ls_tensor *of(ls_shape shape, ls_dtype dtype, const double *values) {
     return ls_to(ls_from(shape, LS_F64, values), dtype);
@@ -201,5 +189,5 @@ int main(void) {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, language_begin, language_end);
 }

@@ -10,19 +10,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/operations.h"
 
-static fixture *pytorch;
-
-static int load(void **state) {
-    (void)state;
-    pytorch = fixtures_load("rearranged.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(pytorch);
-    return 0;
-}
+FIXTURES(pytorch, "rearranged.txt")
 
 /* ---- einsum ------------------------------------------------------------------------------------------------------ */
 
@@ -228,5 +216,5 @@ int main(void) {
         cmocka_unit_test(test_layers),   cmocka_unit_test(test_weight_norm),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_weight_norm_begins_as_the_weight),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, pytorch_begin, pytorch_end);
 }

@@ -12,6 +12,8 @@
 
 #include "tests/support/operations.h"
 
+FIXTURES(fixtures, "operations.txt")
+
 static ls_tensor *logsumexp(ls_tensor *x, int axis) {
     return ls_logsumexp(x, axis, false);
 }

@@ -9,19 +9,7 @@
 
 #include "tests/support/operations.h"
 
-static fixture *language;
-
-static int load(void **state) {
-    (void)state;
-    language = fixtures_load("language.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(language);
-    return 0;
-}
+FIXTURES(language, "language.txt")
 
 /* Initializes the module's parameters with waves. Stores x and then the parameters in `inputs`. */
 static int waves_of(ls_module *module, ls_tensor *x, ls_tensor **inputs) {
@@ -142,5 +130,5 @@ int main(void) {
         cmocka_unit_test(test_agree_with_pytorch),   cmocka_unit_test(test_parameters), cmocka_unit_test(test_residual),
         cmocka_unit_test(test_residual_with_a_hook), cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, language_begin, language_end);
 }

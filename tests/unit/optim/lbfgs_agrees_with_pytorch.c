@@ -15,11 +15,7 @@
 
 enum { POINTS = 10000, DATA_SEED = 3, MOST_LOSSES = 100 };
 
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("lbfgs.txt");
-    return 0;
-}
+FIXTURES(fixtures, "lbfgs.txt")
 
 /* ---- the problems ------------------------------------------------------------------------------------------------ */
 
@@ -160,5 +156,5 @@ int main(void) {
         cmocka_unit_test(test_quadratic),
         cmocka_unit_test(test_regression),
     };
-    return cmocka_run_group_tests(tests, load, fixtures_end);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -12,11 +12,7 @@
 
 enum { PARAMETERS = 4, FIRST_LOOK = 4, STEPS = 20 };
 
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("optimizers.txt");
-    return 0;
-}
+FIXTURES(fixtures, "optimizers.txt")
 
 static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     (void)self;
@@ -284,5 +280,5 @@ int main(void) {
         cmocka_unit_test(test_together),
         cmocka_unit_test(test_states),
     };
-    return cmocka_run_group_tests(tests, load, fixtures_end);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

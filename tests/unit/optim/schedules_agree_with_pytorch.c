@@ -16,20 +16,18 @@ enum { LAST = 60, BROKEN_OFF = 23 };
 
 static const double own_rate = 0.1;
 
+FIXTURES(fixtures, "schedules.txt")
+
 static ls_module *model;
 
 static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("schedules.txt");
     model = ls_nn_linear(1, 1);
-    return fixtures != NULL && model != NULL ? 0 : 1;
+    return model != NULL ? fixtures_begin(state) : 1;
 }
 
 static int unload(void **state) {
-    (void)state;
     ls_module_free(model);
-    fixtures_free(fixtures);
-    return 0;
+    return fixtures_end(state);
 }
 
 /* ---- the schedules ----------------------------------------------------------------------------------------------- */

@@ -11,19 +11,7 @@
 
 enum { SAMPLES = 41, CLASSES = 5 };
 
-static fixture *expected;
-
-static int load(void **state) {
-    (void)state;
-    expected = fixtures_load("metrics.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(expected);
-    return 0;
-}
+FIXTURES(expected, "metrics.txt")
 
 /* The measured data: outputs and targets, which belong to the test's scope, and the criterion. */
 typedef struct sample_set {
@@ -225,5 +213,5 @@ int main(void) {
         cmocka_unit_test(test_roc_auc),
         cmocka_unit_test(test_numbers),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, expected_begin, expected_end);
 }

@@ -27,11 +27,7 @@ enum {
     DATA_SEED = 18
 };
 
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("torchbearer.txt");
-    return 0;
-}
+FIXTURES(fixtures, "torchbearer.txt")
 
 /* ---- the same trial ---------------------------------------------------------------------------------------------- */
 
@@ -202,5 +198,5 @@ int main(void) {
         cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_hooks_of_a_run_that_is_stopped),
     };
-    return cmocka_run_group_tests(tests, load, fixtures_end);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

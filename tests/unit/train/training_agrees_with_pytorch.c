@@ -15,11 +15,7 @@
 
 enum { STEPS = 200, BATCH = 16, INPUTS = 20, HIDDEN = 32, CLASSES = 10, WEIGHT_SEED = 7, DATA_SEED = 8 };
 
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("training.txt");
-    return 0;
-}
+FIXTURES(fixtures, "training.txt")
 
 /* Element i is (2 u - 1) bound, with number i of the stream as u. */
 static void set_uniform(ls_tensor *tensor, uint64_t seed, uint64_t stream, double bound) {
@@ -96,5 +92,5 @@ int main(void) {
         cmocka_unit_test(test_sgd_with_momentum),
         cmocka_unit_test(test_adam),
     };
-    return cmocka_run_group_tests(tests, load, fixtures_end);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -12,8 +12,8 @@ typedef struct parallel_loop {
 static void run_piece(int piece, const void *context) {
     const parallel_loop *loop = context;
     const int64_t begin = loop->blocks * piece / loop->pieces * loop->block;
-    const int64_t behind = loop->blocks * (piece + 1) / loop->pieces * loop->block;
-    loop->body(begin, behind < loop->count ? behind : loop->count, loop->context);
+    const int64_t end = loop->blocks * (piece + 1) / loop->pieces * loop->block;
+    loop->body(begin, end < loop->count ? end : loop->count, loop->context);
 }
 
 void ls_parallel(int64_t count, int64_t elements, int64_t block, ls_parallel_body *body, const void *context) {

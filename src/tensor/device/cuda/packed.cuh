@@ -24,8 +24,8 @@ struct packed_part {
     float *wide;
     packed_halves *halves;
     int64_t batch_step, head_step, row_step, heads, rows, groups;
-    int64_t first, behind; /* range of its items among the items of all parts */
-    bool by_four;          /* f32 is accessed in vectors of four */
+    int64_t first, end; /* range of its items among the items of all parts */
+    bool by_four;       /* f32 is accessed in vectors of four */
 
     LS_HOST_DEVICE float *place(int64_t item) const {
         const int64_t row = ls::quotient(item, groups), head = ls::quotient(row, rows);
@@ -42,7 +42,7 @@ struct packed_parts {
 
     LS_HOST_DEVICE const packed_part &of(int64_t i) const {
         int p = 0;
-        while (p + 1 < count && i >= at[p].behind) {
+        while (p + 1 < count && i >= at[p].end) {
             p++;
         }
         return at[p];
@@ -56,7 +56,7 @@ struct packed_parts {
         p.heads = size[1], p.rows = size[2], p.groups = size[3] / 8;
         p.first = items;
         items += size[0] * size[1] * size[2] * p.groups;
-        p.behind = items;
+        p.end = items;
         p.by_four = (step[0] | step[1] | step[2]) % 4 == 0 && reinterpret_cast<uintptr_t>(p.wide) % 16 == 0;
         at[count++] = p;
     }
