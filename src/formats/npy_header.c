@@ -141,7 +141,7 @@ static ls_status read_entries(header_parser *p, ls_npy_header *header) {
             which++;
         }
         if (which == ENTRIES || seen[which]) {
-            return fail_at(p, "the end of the header, or another of descr, fortran_order and shape");
+            return fail_at(p, "the end of descr, fortran_order or shape, once each");
         }
         seen[which] = true;
         LS_TRY(expect(p, ':'));
