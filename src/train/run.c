@@ -95,7 +95,6 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
     LS_TRY(ls_replicas_check(trial->state.model));
-    LS_TRY(ls_checkpoints_overwrite(trial));
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
@@ -126,6 +125,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
     LS_TRY(ls_replicas_check(trial->state.model));
+    LS_TRY(ls_checkpoints_overwrite(trial));
     ls_progress_begin_run(trial);
     while (trial->epochs_run < epochs && has_more(trial)) {
         trial->state.epoch = trial->epochs_run;

@@ -225,6 +225,12 @@ static ls_status run_again(ls_comm *world) {
     end(&t);
     options.folder = in_scratch("again");
     options.overwrite = true;
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &options}));
+    t.watcher.fails_at_start = true; /* a run that fails before its first step removes nothing */
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_ARGUMENT);
+    end(&t);
+    LS_CHECK(ls_checkpoint_verify(checkpoint_at("again", 0, 4)) == LS_OK);
+    options.folder = in_scratch("again");
     LS_TRY(train(world, &(plan){.checkpoints = &options}, &is));
     return same(&is, &want);
 }

@@ -95,13 +95,21 @@ typedef struct watcher {
     double seen[EPOCHS * SAMPLES]; /* a number for the samples of each step, of all ranks */
     int64_t signal_at, save_at;    /* 0: never */
     int64_t stop_at;               /* the same, but only on the last rank */
+    bool fails_at_start;           /* only on the last rank */
     int64_t spoil_at;              /* the step at which the folder of checkpoints is removed */
     const char *awaited;           /* training ends when this file exists; NULL: ignored */
     uint64_t began;
     double steps; /* its state */
-    ls_named lent;
+    ls_named listed;
     ls_shape shape;
 } watcher;
+
+static inline ls_status watch_start(ls_trial_state *state, void *user) {
+    (void)state;
+    const watcher *self = user;
+    const bool last = ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1;
+    return self->fails_at_start && last ? ls_fail(LS_ERR_ARGUMENT, "the last rank refuses") : LS_OK;
+}
 
 static inline ls_status watch_sample(ls_trial_state *state, void *user) {
     watcher *self = user;
@@ -132,9 +140,9 @@ static inline ls_status watch_step(ls_trial_state *state, void *user) {
 
 static inline ls_status watcher_state(void *user, const ls_named **tensors, int *count) {
     watcher *self = user;
-    ls_tensor_drop(self->lent.tensor);
-    self->lent = (ls_named){.name = "steps", .tensor = ls_tensor_over(&ls_cpu, &self->shape, LS_F64, &self->steps)};
-    *tensors = &self->lent;
+    ls_tensor_drop(self->listed.tensor);
+    self->listed = (ls_named){.name = "steps", .tensor = ls_tensor_over(&ls_cpu, &self->shape, LS_F64, &self->steps)};
+    *tensors = &self->listed;
     *count = 1;
     return LS_OK;
 }
@@ -217,7 +225,8 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     }
     t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
-    ls_callback *watching = ls_callback_new(&(ls_callback_hooks){.on_sample = watch_sample,
+    ls_callback *watching = ls_callback_new(&(ls_callback_hooks){.on_start = watch_start,
+                                                                 .on_sample = watch_sample,
                                                                  .on_step_training = watch_step,
                                                                  .name = "watcher",
                                                                  .state = watcher_state,
@@ -252,7 +261,7 @@ static inline void end(training *t) {
     ls_module_free(t->model);
     ls_loader_free(t->train);
     ls_loader_free(t->validate);
-    ls_tensor_drop(t->watcher.lent.tensor);
+    ls_tensor_drop(t->watcher.listed.tensor);
 }
 
 /* ---- outcomes ---------------------------------------------------------------------------------------------------- */

@@ -335,6 +335,35 @@ TEST(test_folder_of_another_run) {
     assert_int_equal(count_whole(in_root("further")), 3);
 }
 
+static ls_status expect_empty(ls_trial_state *state, void *user) {
+    if (state->epoch == 0) {
+        assert_int_equal(count_whole(user), 0);
+    }
+    return LS_OK;
+}
+
+/* The checkpoints of an earlier run are removed before the first step, not when the epoch of their position ends. */
+TEST(test_overwrite_before_the_first_step) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("emptied"));
+    ls_checkpoint_options each = {.folder = folder, .every_steps = 1, .keep = 9};
+    training t = begin(&each, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    each.overwrite = true;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_callback *looking = ls_callback_new(&(ls_callback_hooks){.on_start_training = expect_empty}, folder);
+    options.callbacks = &looking;
+    options.callback_count = 1;
+    options.checkpoint = &each;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_in_range(count_whole(folder), 1, 3); /* one at a time: some steps may pass while one is written */
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 /* A second run with .overwrite starts fresh, and keeps everything that is not a checkpoint. */
 TEST(test_overwrite) {
     char folder[PATH_MAX];
@@ -841,6 +870,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_keeps_the_newest_and_the_best),
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_overwrite_before_the_first_step),
         cmocka_unit_test(test_overwrite),
         cmocka_unit_test(test_overwrite_after_all_checks),
         cmocka_unit_test(test_folder_of_another_trial),
