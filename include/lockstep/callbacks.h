@@ -380,7 +380,7 @@ typedef enum ls_time {
     LS_TIME_FORWARD,       /**< from the input to the loss */
     LS_TIME_BACKWARD,      /**< the backward pass, including the communication of gradients */
     LS_TIME_OPTIMIZER,     /**< on_backward of other callbacks, the optimizer's step and the metrics */
-    LS_TIME_OWN_STEP,      /**< user step, instead of the previous three parts */
+    LS_TIME_USER_STEP,     /**< user step, instead of the previous three parts */
     LS_TIME_WAITING,       /**< waiting for the slowest rank after a step, with `waiting` */
     LS_TIME_VALIDATION,    /**< passes of validation */
     LS_TIME_COMMUNICATION, /**< communication calls of this thread, with the wait for other ranks; also counted in the

@@ -69,7 +69,8 @@ LS_API const char *ls_metric_name(const ls_metric *metric);
 
 /**
  * Copies an array of metrics, for languages in which a temporary array does not live long enough. Returns a borrowed
- * pointer: the first metric that is not NULL owns the copy. If out of memory, frees the metrics and returns NULL.
+ * pointer: the first metric that is not NULL owns the copy. Returns NULL if all elements are NULL. If out of memory,
+ * frees the metrics and returns NULL.
  */
 LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
 

@@ -293,6 +293,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change.
+ * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: the label and
+ *   the name of each metric have at most 63 bytes together.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 
@@ -305,7 +307,8 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  * - Rows are in the order of the data set, whatever the loader's order is. If the loader has no data set, rows are in
  *   the order of batches, and within a batch in the order of ranks.
  * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses and metrics.
- * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis.
+ * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis, and with LS_ERR_STATE if a
+ *   hook of another prediction of this trial calls it.
  */
 LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
                                   ls_tensor **outputs) LS_WARN_UNUSED;
@@ -314,7 +317,8 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
  * Calls the hooks of callbacks for every epoch in the history of the trial, without computation and without tensors
  * (torchbearer's replay). Borrows the callbacks until it returns: their owner does not change. ls_trial_metric returns
  * the results of the epoch. With `one_batch`, each pass has one batch. If a hook sets state->stop, the replay ends.
- * Does not call on_init and on_checkpoint.
+ * Does not call on_init and on_checkpoint. Fails with LS_ERR_ARGUMENT if a callback is NULL, and with LS_ERR_STATE if
+ * the trial is in a run.
  */
 LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;

@@ -37,5 +37,6 @@ ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]) {
     LS_TRY(ls_checkpoint_find(path, folder));
     return folder[0] != '\0'
                ? LS_OK
-               : ls_fail(LS_ERR_IO, "lockstep checkpoint: %s is no checkpoint, and holds none that is whole", path);
+               : ls_fail(LS_ERR_IO, "lockstep checkpoint: %s is not a checkpoint and contains no complete checkpoint",
+                         path);
 }

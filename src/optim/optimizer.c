@@ -147,8 +147,11 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
                                  const ls_group_options *options) {
     static const ls_group_options defaults;
     options = options != NULL ? options : &defaults;
-    if (optimizer == NULL || count < 0 || (parameters == NULL && count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_add_group: the optimizer or the parameters are missing");
+    if (optimizer == NULL) {
+        return ls_fail_missing("ls_optimizer_add_group: the optimizer");
+    }
+    if (count < 0 || (parameters == NULL && count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_add_group: the parameters are missing (count %d)", count);
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_add_group", optimizer));
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
@@ -273,8 +276,11 @@ double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group) {
 }
 
 ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate) {
-    LS_TRY(optimizer != NULL ? ls_optimizer_check_here("ls_optimizer_set_learning_rate", optimizer) : LS_OK);
-    if (optimizer == NULL || group < -1 || group >= optimizer->group_count) {
+    if (optimizer == NULL) {
+        return ls_fail_missing("ls_optimizer_set_learning_rate: the optimizer");
+    }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_set_learning_rate", optimizer));
+    if (group < -1 || group >= optimizer->group_count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_set_learning_rate: there is no group %d", group);
     }
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", learning_rate, 0, INFINITY));
@@ -464,9 +470,11 @@ static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, 
 }
 
 ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
-    if (optimizer == NULL || closure == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the %s is NULL",
-                       optimizer == NULL ? "optimizer" : "closure");
+    if (optimizer == NULL) {
+        return ls_fail_missing("ls_optimizer_step_closure: the optimizer");
+    }
+    if (closure == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the closure is NULL");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step_closure", optimizer));
     double value = NAN;

@@ -176,6 +176,11 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
                        const ls_device *device, void *memory);
 /* Returns the tensor with that name; NULL if there is no such tensor. */
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
+/*
+ * Lists the tensors whose names begin with `prefix`, without the prefix, in `found`, which has room for all. Returns
+ * their number.
+ */
+int ls_state_select(const ls_named *all, int count, const char *prefix, ls_named *found);
 /* Writes a group's method with its options, and the group's rates, into `text`. */
 void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size);
 

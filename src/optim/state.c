@@ -64,7 +64,10 @@ static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
 }
 
 ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) {
-    if (optimizer == NULL || tensors == NULL || count == NULL) {
+    if (optimizer == NULL) {
+        return ls_fail_missing("ls_optimizer_state: the optimizer");
+    }
+    if (tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_state: an argument is NULL");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_state", optimizer));

@@ -49,6 +49,17 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
     return LS_OK;
 }
 
+int ls_state_select(const ls_named *all, int count, const char *prefix, ls_named *found) {
+    const size_t length = strlen(prefix);
+    int selected = 0;
+    for (int i = 0; i < count; i++) {
+        if (strncmp(all[i].name, prefix, length) == 0) {
+            found[selected++] = (ls_named){.name = all[i].name + length, .tensor = all[i].tensor};
+        }
+    }
+    return selected;
+}
+
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name) {
     for (int i = 0; i < count; i++) {
         if (strcmp(tensors[i].name, name) == 0) {

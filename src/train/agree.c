@@ -152,7 +152,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 }
 
 /* Returns whether the program has made a callback itself. */
-static bool has_own_hooks(const ls_trial *trial) {
+static bool has_user_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
         has = has || !trial->own_callbacks[i]->built_in;
@@ -161,12 +161,12 @@ static bool has_own_hooks(const ls_trial *trial) {
 }
 
 /* What the ranks exchange about their setups. */
-enum { CALLED, OWN_HOOKS, OWN_STEP, SETUPS };
+enum { CALLED, USER_HOOKS, USER_STEP, SETUPS };
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
     const bool has_step = trial->options.step != NULL;
     const bool called = trial->options.callback_count > 0 || has_step || trial->checkpointer != NULL;
-    int64_t some[SETUPS] = {[CALLED] = called, [OWN_HOOKS] = has_own_hooks(trial), [OWN_STEP] = has_step};
+    int64_t some[SETUPS] = {[CALLED] = called, [USER_HOOKS] = has_user_hooks(trial), [USER_STEP] = has_step};
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';
@@ -175,7 +175,7 @@ ls_status ls_trial_begin_agreeing(ls_trial *trial) {
         LS_TRY(ls_comm_allreduce(trial->state.comm, some, some, SETUPS, LS_I64, LS_MAX, NULL));
         trial->agrees = some[CALLED] > 0;
     }
-    trial->watch.own_hooks = some[OWN_HOOKS] > 0;
-    trial->watch.own_step = some[OWN_STEP] > 0;
+    trial->watch.user_hooks = some[USER_HOOKS] > 0;
+    trial->watch.user_step = some[USER_STEP] > 0;
     return LS_OK;
 }

@@ -61,7 +61,7 @@ static ls_status add_loaders(const ls_trial *trial, text *own) {
 
 /* The stages of a pipeline may have different optimizers, and so may ranks with a user step. */
 static ls_status add_optimizer(const ls_trial *trial, text *own) {
-    const bool alike = trial->state.model->type != &ls_pipeline_type && !trial->watch.own_step;
+    const bool alike = trial->state.model->type != &ls_pipeline_type && !trial->watch.user_step;
     for (int g = 0; alike && g < ls_optimizer_group_count(trial->options.optimizer); g++) {
         char line[LINE_LIMIT];
         ls_optimizer_describe(trial->options.optimizer, g, line, sizeof line);

@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
+#include "train/agree.h"
 #include "train/evaluate.h"
 
 /* The format of a rank's rows. */
@@ -251,6 +252,8 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     trial->prediction = NULL;
     if (status == LS_OK) {
         status = collect(trial->state.comm, &prediction, on_all_ranks, outputs);
+        /* In a hook, the agreement of the run follows. */
+        status = trial->running || trial->measuring ? status : ls_trial_agree_at_end(trial, status);
     }
     ls_free(prediction.rows);
     ls_free(prediction.places);

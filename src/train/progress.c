@@ -91,7 +91,7 @@ static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const c
 }
 
 static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *label, int64_t first) {
-    progress->shown = !trial->options.quiet && (trial->state.comm == NULL || ls_comm_rank(trial->state.comm) == 0);
+    progress->shown = !trial->options.quiet && ls_trial_rank(&trial->state) == 0;
     progress->terminal = progress->shown && isatty(STDOUT_FILENO) == 1;
     progress->began = ls_clock_ns();
     progress->first = first;

@@ -72,8 +72,11 @@ static ls_status replay(ls_trial *trial, bool one_batch) {
 
 static ls_status check(const ls_trial *trial, ls_callback *const *callbacks, int count) {
     const char *const call = "ls_trial_replay";
-    if (trial == NULL || trial->running) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial is %s", call, trial == NULL ? "NULL" : "running");
+    if (trial == NULL) {
+        return ls_fail_missing("%s: the trial", call);
+    }
+    if (trial->running) {
+        return ls_fail(LS_ERR_STATE, "%s: the trial is in a run: call it after the run", call);
     }
     LS_TRY(ls_callbacks_check_list(call, callbacks, count));
     for (int i = 0; i < count; i++) {

@@ -178,7 +178,7 @@ void ls_trial_watch_end(ls_trial *trial) {
 
 /* Returns whether the user step or hooks of the program may synchronize the ranks later. */
 static bool may_follow(const ls_trial *trial) {
-    return trial->watch.own_hooks || trial->watch.own_step;
+    return trial->watch.user_hooks || trial->watch.user_step;
 }
 
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch) {

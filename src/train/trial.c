@@ -64,8 +64,7 @@ static ls_status prepare(ls_trial *trial) {
 
 static ls_status check_numbers(const ls_trial_options *options) {
     if (options->custom_metrics == NULL && options->custom_metric_count > 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: %d custom metrics are counted, but not there",
-                       options->custom_metric_count);
+        return ls_fail_missing("ls_trial_new: the array of %d custom metrics", options->custom_metric_count);
     }
     if (options->autocast != LS_F32 && options->autocast != LS_BF16 && options->autocast != LS_F16) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16 or f16, or f32 for none",

@@ -48,8 +48,8 @@ typedef struct ls_checkpointer ls_checkpointer;
 
 /* setup.c: the watch for ranks that train separate models. */
 typedef struct ls_watch {
-    bool own_hooks; /* some rank has callbacks of the program */
-    bool own_step;  /* some rank has a user step */
+    bool user_hooks; /* some rank has callbacks of the program */
+    bool user_step;  /* some rank has a user step */
     bool begun;
     bool model_communicates; /* this rank's forward or backward pass, criterion or user step communicates */
     bool ended;              /* the checks are done */
@@ -64,6 +64,9 @@ struct ls_callback {
     struct ls_callback_copy *copies; /* arrays of ls_callback_array that this callback owns */
     char name[];
 };
+
+/* Bytes of a callback's name. */
+#define LS_CALLBACK_NAME_LIMIT 80
 
 struct ls_trial {
     ls_trial_options options;
@@ -98,6 +101,24 @@ struct ls_trial {
     uint64_t training_ns;
     int64_t training_samples;
 };
+
+/*
+ * Sets an error if a function of the program failed without a message. `errors` is ls_error_count from before the call.
+ */
+static inline ls_status ls_explain(ls_status status, uint32_t errors, const char *kind, const char *name) {
+    return status == LS_OK || ls_error_count != errors
+               ? status
+               : ls_fail(status, "ls_trial: the %s \"%s\" failed with %s", kind, name, ls_status_name(status));
+}
+
+/* Returns the rank of this process, or the number of ranks: 0 and 1 without a communicator. */
+static inline int ls_trial_rank(const ls_trial_state *state) {
+    return state->comm != NULL ? ls_comm_rank(state->comm) : 0;
+}
+
+static inline int ls_trial_size(const ls_trial_state *state) {
+    return state->comm != NULL ? ls_comm_size(state->comm) : 1;
+}
 
 /* callbacks/make.c: makes a callback of the library, like ls_callback_new. */
 ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user);

@@ -100,7 +100,7 @@ static ls_status times(ls_comm *world) {
     LS_CHECK(sum <= ls_timer_seconds(timer, LS_TIME_TOTAL));
     ls_timer_over_ranks(timer, LS_TIME_FORWARD, NULL, NULL, &largest);
     LS_CHECK(largest >= EPOCHS * 5 * BUSY_NS * 1e-9);
-    LS_CHECK(ls_timer_seconds(timer, LS_TIME_OWN_STEP) == 0 && ls_timer_seconds(timer, LS_TIME_VALIDATION) > 0);
+    LS_CHECK(ls_timer_seconds(timer, LS_TIME_USER_STEP) == 0 && ls_timer_seconds(timer, LS_TIME_VALIDATION) > 0);
     const double messages = ls_timer_seconds(timer, LS_TIME_COMMUNICATION);
     LS_CHECK(messages < ls_timer_seconds(timer, LS_TIME_TOTAL) && (ls_comm_size(world) == 1 || messages > 0));
     LS_CHECK(isnan(ls_timer_seconds(callbacks[0], LS_TIME_DATA)));

@@ -54,7 +54,7 @@ check "show: tensors" says out '^  0.weight  *f32  *\[16, 8\]  *model.safetensor
 launch checkpoint show $newest --json
 check "show --json" is "$(python3 -c 'import json; o=json.load(open("out"))
 print(o["step"], o["epochs"], o["world_size"], o["continues"], o["stopped"], len(o["files"]), len(o["tensors"]))')" "126 6 2 False False 4 8"
-wrong 1 "lockstep checkpoint: empty is no checkpoint, and holds none that is whole" show empty
+wrong 1 "lockstep checkpoint: empty is not a checkpoint and contains no complete checkpoint" show empty
 
 # ---- verify ----
 launch checkpoint verify run

@@ -50,14 +50,9 @@ ls_status ls_callback_metric(const ls_trial_state *state, const char *call, cons
 /* Computes the mean of the step's loss over the samples of all ranks; NAN without a loss. Collective. */
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 
-/* Returns the rank of this process; 0 without a communicator. */
-static inline int ls_callback_rank(const ls_trial_state *state) {
-    return state->comm != NULL ? ls_comm_rank(state->comm) : 0;
-}
-
 /* Returns whether this is rank 0, the only rank that prints and writes files. */
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
-    return ls_callback_rank(state) == 0;
+    return ls_trial_rank(state) == 0;
 }
 
 /* Adds one number of a callback's struct to a list. */

@@ -74,7 +74,12 @@ static ls_status list_callback(const ls_callback *callback, int number, ls_state
     int count = 0;
     char owner[16];
     snprintf(owner, sizeof owner, "%d", number);
-    LS_TRY(callback->hooks.state != NULL ? callback->hooks.state(callback->user, &tensors, &count) : LS_OK);
+    if (callback->hooks.state == NULL) {
+        return LS_OK;
+    }
+    const uint32_t errors = ls_error_count;
+    LS_TRY(ls_explain(callback->hooks.state(callback->user, &tensors, &count), errors, "state of callback", owner));
+    LS_TRY(ls_state_check_given("ls_callback: state", callback, tensors, count));
     for (int i = 0; i < count; i++) {
         ls_tensor *tensor = tensors[i].tensor;
         if (!ls_is_contiguous(tensor)) {
@@ -99,32 +104,30 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
     return ls_callback_state(user, list_all, &((group *)user)->listed, tensors, count);
 }
 
-/* Copies the tensors of callback `number`, whose names begin with "NUMBER.", to `own`, without this prefix. Returns
- * their number. */
-static int pick(const ls_named *tensors, int count, int number, ls_named *own) {
-    char prefix[16];
-    const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%d.", number);
-    int picked = 0;
-    for (int i = 0; i < count; i++) {
-        if (strncmp(tensors[i].name, prefix, length) == 0) {
-            own[picked++] = (ls_named){.name = tensors[i].name + length, .tensor = tensors[i].tensor};
-        }
+static ls_status set_one(const ls_callback *callback, int number, const ls_named *own, int count) {
+    char name[16];
+    if (callback->hooks.set_state == NULL) {
+        return LS_OK;
     }
-    return picked;
+    snprintf(name, sizeof name, "%d", number);
+    const uint32_t errors = ls_error_count;
+    return ls_explain(callback->hooks.set_state(callback->user, own, count), errors, "set_state of callback", name);
 }
 
 static ls_status set_states(group *self, const ls_named *tensors, int count, ls_named *own) {
     int taken = 0;
     for (int i = 0; i < self->count; i++) {
         const ls_callback *callback = self->callbacks[i];
-        const int picked = pick(tensors, count, i, own);
+        char prefix[16];
+        snprintf(prefix, sizeof prefix, "%d.", i);
+        const int picked = ls_state_select(tensors, count, prefix, own);
         taken += picked;
         if (picked > 0 && callback->hooks.set_state == NULL) {
             return ls_fail(LS_ERR_FORMAT,
                            "ls_callback: set_state: callback %d has no state, but the checkpoint has %s of it", i,
                            own[0].name);
         }
-        LS_TRY(callback->hooks.set_state != NULL ? callback->hooks.set_state(callback->user, own, picked) : LS_OK);
+        LS_TRY(set_one(callback, i, own, picked));
     }
     int seen = 0;
     for (int i = 0; i < count && self->word != NULL; i++) {
@@ -291,7 +294,7 @@ ls_callback *ls_only_if(ls_callback *callback, ls_callback_predicate predicate, 
 
 static bool is_on_rank(group *self, const ls_trial_state *now, int hook) {
     (void)hook;
-    return ls_callback_rank(now) == self->rank;
+    return ls_trial_rank(now) == self->rank;
 }
 
 ls_callback *ls_on_rank(ls_callback *callback, int rank) {

@@ -33,9 +33,28 @@ ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user) {
     return make(hooks, user, true);
 }
 
+/* In a checkpoint, the name of a callback begins the names of its tensors. */
+static ls_status check_hooks(const ls_callback_hooks *hooks) {
+    const char *name = hooks->name != NULL ? hooks->name : "";
+    if (strlen(name) > LS_CALLBACK_NAME_LIMIT || strchr(name, '/') != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: the name \"%.100s\" has %s: choose another name", name,
+                       strchr(name, '/') != NULL ? "a slash" : "more than 80 bytes");
+    }
+    if ((hooks->state != NULL) != (hooks->set_state != NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: only %s is given: give state and set_state, or neither",
+                       hooks->state != NULL ? "state" : "set_state");
+    }
+    return LS_OK;
+}
+
 ls_callback *ls_callback_new(const ls_callback_hooks *hooks, void *user) {
     if (hooks == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: the hooks are NULL");
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_callback_new: the hooks are NULL");
+    }
+    if (check_hooks(hooks) != LS_OK) {
+        if (hooks->release != NULL) {
+            hooks->release(user);
+        }
         return NULL;
     }
     return make(hooks, user, false);

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "data/loader.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/pass.h"
 
 static const char *const maker = "ls_rate_finder";
@@ -37,29 +38,19 @@ typedef struct before {
     ls_random_state random;
     int64_t epoch, batch; /* position of the loader */
     ls_snapshot model;
-    ls_named *optimizer; /* copies of the optimizer's state */
-    int count;
+    ls_copies optimizer, scaler; /* of their states */
 } before;
 
-static ls_status remember_optimizer(before *b, ls_optimizer *optimizer) {
+static ls_status remember_states(before *b, ls_optimizer *optimizer, ls_grad_scaler *scaler) {
     const ls_named *tensors;
     int count;
     LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    b->optimizer = ls_allocate_zeroed((size_t)count, sizeof *b->optimizer);
-    if (b->optimizer == NULL) {
-        return ls_fail_memory(maker, (size_t)count * sizeof *b->optimizer);
+    LS_TRY(ls_copies_add(&b->optimizer, "", tensors, count));
+    if (scaler == NULL) {
+        return LS_OK;
     }
-    while (b->count < count) {
-        const ls_named *own = &tensors[b->count];
-        ls_named *copy = &b->optimizer[b->count++];
-        copy->name = ls_duplicate_string(own->name);
-        copy->tensor = ls_tensor_like_owned(maker, own->tensor, ls_dtype_of(own->tensor));
-        if (copy->name == NULL || copy->tensor == NULL) {
-            return ls_fail_memory(maker, strlen(own->name) + 1);
-        }
-        LS_TRY(ls_copy_into(copy->tensor, own->tensor));
-    }
-    return LS_OK;
+    LS_TRY(ls_grad_scaler_state(scaler, &tensors, &count));
+    return ls_copies_add(&b->scaler, "", tensors, count);
 }
 
 static ls_status remember(before *b, ls_trial *trial) {
@@ -70,7 +61,7 @@ static ls_status remember(before *b, ls_trial *trial) {
                   .random = ls_random_get_state()};
     ls_loader_position(trial->options.train, &b->epoch, &b->batch);
     LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
-    LS_TRY(remember_optimizer(b, state->optimizer));
+    LS_TRY(remember_states(b, state->optimizer, trial->options.grad_scaler));
     return ls_metrics_push(trial);
 }
 
@@ -82,17 +73,17 @@ static ls_status put_back(const before *b, ls_trial *trial) {
     ls_random_set_state(b->random);
     ls_optimizer_zero_grad(b->state.optimizer);
     LS_TRY(ls_snapshot_put(&b->model));
-    LS_TRY(ls_optimizer_set_state(b->state.optimizer, b->optimizer, b->count));
+    LS_TRY(ls_optimizer_set_state(b->state.optimizer, b->optimizer.items, b->optimizer.count));
+    if (trial->options.grad_scaler != NULL) {
+        LS_TRY(ls_grad_scaler_set_state(trial->options.grad_scaler, b->scaler.items, b->scaler.count));
+    }
     return ls_loader_seek(trial->options.train, b->epoch, b->batch);
 }
 
 static void forget(before *b) {
     ls_snapshot_forget(&b->model);
-    for (int i = 0; i < b->count; i++) {
-        ls_tensor_drop(b->optimizer[i].tensor);
-        ls_free((char *)b->optimizer[i].name);
-    }
-    ls_free(b->optimizer);
+    ls_copies_free(&b->optimizer);
+    ls_copies_free(&b->scaler);
 }
 
 /* ---- the sweep --------------------------------------------------------------------------------------------------- */
@@ -177,7 +168,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 
 /* Returns the first failure, even if the restoration fails too. */
 static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
-    before b = {.count = 0};
+    before b = {.epoch = 0};
     char message[LS_ERROR_CAPACITY] = "";
     ls_status status = remember(&b, trial);
     if (status == LS_OK) {

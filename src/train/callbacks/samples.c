@@ -16,7 +16,7 @@ ls_draws ls_draws_of(const ls_trial_state *state, uint64_t seed, uint64_t salt, 
 /* ---- places and partners ----------------------------------------------------------------------------------------- */
 
 ls_status ls_first_place(const ls_trial_state *state, const char *call, int64_t *first) {
-    const int64_t rank = ls_callback_rank(state), ranks = ls_comm_size(state->comm);
+    const int64_t rank = ls_trial_rank(state), ranks = ls_comm_size(state->comm);
     *first = state->first;
     if (state->count == state->global_count || ranks <= 1 || *first > 0 || rank == 0) {
         return LS_OK;

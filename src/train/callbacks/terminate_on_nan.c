@@ -176,7 +176,7 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 
 /* All ranks fail with the first tensor in the step, on the lowest rank that has it. */
 static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
-    const int rank = ls_callback_rank(state);
+    const int rank = ls_trial_rank(state);
     const bool alone = ls_comm_size(state->comm) <= 1;
     const size_t length = self->found != NOTHING ? strlen(self->message) : 0;
     const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, self->message, length) >> 2);

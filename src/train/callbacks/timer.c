@@ -8,7 +8,7 @@
 #include "comm/meter.h"
 
 static const char *const maker = "ls_timer";
-static const char *const names[LS_TIMES] = {"data",    "forward",    "backward",      "optimizer", "own step",
+static const char *const names[LS_TIMES] = {"data",    "forward",    "backward",      "optimizer", "user step",
                                             "waiting", "validation", "communication", "total"};
 
 enum { LEAST, MEAN, LARGEST, SIDES };
@@ -74,7 +74,7 @@ static ls_status on_backward(ls_trial_state *state, void *user) {
 
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     timer *self = user;
-    (void)mark(self, state->trial->options.step != NULL ? LS_TIME_OWN_STEP : LS_TIME_OPTIMIZER);
+    (void)mark(self, state->trial->options.step != NULL ? LS_TIME_USER_STEP : LS_TIME_OPTIMIZER);
     if (self->waits && ls_comm_size(state->comm) > 1 && !ls_callback_in_replay(state)) {
         LS_TRY(ls_comm_barrier(state->comm, NULL));
         (void)mark(self, LS_TIME_WAITING);

@@ -32,8 +32,12 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
     return is_time(self, state, false) ? ls_ema_update(self->averages) : LS_OK;
 }
 
+/* After a validation that failed, the averages are still in the model. */
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
     averaging *self = user;
+    if (self->swapped) {
+        return LS_OK;
+    }
     self->swapped = ls_ema_count(self->averages) > 0 && !self->options.no_swap && !ls_callback_in_replay(state);
     return self->swapped ? ls_ema_swap(self->averages) : LS_OK;
 }
@@ -88,18 +92,20 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
         return NULL;
     }
     self->options = *options;
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_step_training = on_step_training,
-                                                 .on_end_training = on_end_training,
-                                                 .on_start_validation = on_start_validation,
-                                                 .on_end_validation = on_end_validation,
-                                                 .on_end = on_end,
-                                                 .name = "weight_averaging",
-                                                 .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
-                                                 .release = release},
-                            self);
+    return ls_callback_make(
+        &(ls_callback_hooks){.on_init = on_init,
+                             .on_start = on_end_validation, /* of an earlier run that failed in its validation */
+                             .on_step_training = on_step_training,
+                             .on_end_training = on_end_training,
+                             .on_start_validation = on_start_validation,
+                             .on_end_validation = on_end_validation,
+                             .on_end = on_end,
+                             .name = "weight_averaging",
+                             .describe = describe,
+                             .state = state,
+                             .set_state = set_state,
+                             .release = release},
+        self);
 }
 
 int64_t ls_weight_averaging_count(const ls_callback *callback) {

@@ -1,7 +1,7 @@
 /*
  * The content of a checkpoint: one table. Each row copies a part of the trial into a snapshot and restores it. Saving
- * and loading use this table only. Loading fails if a tensor of the checkpoint belongs to no row, so no saved part is
- * ignored.
+ * and loading use this table only. Loading fails if a tensor of the checkpoint belongs to no row. It ignores the state
+ * of callbacks that the trial does not have, with a warning.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,23 +9,12 @@
 #include "base/memory.h"
 #include "data/loader.h"
 #include "nn/module.h"
+#include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
 
 /* ---- tensors in files -------------------------------------------------------------------------------------------- */
-
-/* Lists the tensors whose names begin with `prefix`, without the prefix, in `found`, which has room for all. */
-static int select_named(const ls_named *all, int count, const char *prefix, ls_named *found) {
-    const size_t length = strlen(prefix);
-    int selected = 0;
-    for (int i = 0; i < count; i++) {
-        if (strncmp(all[i].name, prefix, length) == 0) {
-            found[selected++] = (ls_named){.name = all[i].name + length, .tensor = all[i].tensor};
-        }
-    }
-    return selected;
-}
 
 /* Lists all tensors of the file. The caller frees the array, which has room for at least one tensor. */
 static ls_named *list_file(const ls_safetensors *file) {
@@ -145,7 +134,7 @@ static ls_status add_metrics_of(const ls_resumption *from, int rank) {
     ls_named *all = file != NULL ? list_file(file) : NULL;
     ls_status status = ls_error_status();
     if (all != NULL) {
-        const int count = select_named(all, ls_safetensors_count(file), metric_prefix, all);
+        const int count = ls_state_select(all, ls_safetensors_count(file), metric_prefix, all);
         status = ls_metrics_add_state(from->trial, all, count, false);
     }
     ls_free(all);
@@ -176,9 +165,9 @@ static void name_callback(const ls_trial *trial, int i, char name[128]) {
         alike += strcmp(ls_trial_callback_name(trial->own_callbacks[k], k, other), own) == 0;
     }
     if (alike == 1) {
-        snprintf(name, 128, "%.80s/", own);
+        snprintf(name, 128, "%s/", own);
     } else {
-        snprintf(name, 128, "%.80s#%d/", own, alike);
+        snprintf(name, 128, "%s#%d/", own, alike);
     }
 }
 
@@ -186,12 +175,7 @@ static ls_status get_callback(const ls_callback *callback, const char *name, ls_
     const ls_named *tensors = NULL;
     int count = 0;
     const uint32_t errors = ls_error_count;
-    const ls_status status = callback->hooks.state(callback->user, &tensors, &count);
-    if (status != LS_OK) {
-        return ls_error_count != errors
-                   ? status
-                   : ls_fail(status, "checkpoint: the state of %s failed with %s", name, ls_status_name(status));
-    }
+    LS_TRY(ls_explain(callback->hooks.state(callback->user, &tensors, &count), errors, "state of callback", name));
     return ls_copies_add(copies, name, tensors, count);
 }
 
@@ -216,21 +200,30 @@ static ls_status set_callback(const ls_resumption *from, int i, const ls_named *
                      from->folder, ls_trial_callback_name(callback, i, number));
         return LS_OK;
     }
-    return callback->hooks.set_state(callback->user, tensors, count);
+    const uint32_t errors = ls_error_count;
+    return ls_explain(callback->hooks.set_state(callback->user, tensors, count), errors, "set_state of callback",
+                      ls_trial_callback_name(callback, i, number));
 }
 
 static ls_status set_callbacks(ls_resumption *from) {
     const ls_trial *trial = from->trial;
     ls_named *own = ls_allocate_zeroed((size_t)from->count + 1, sizeof *own);
     ls_status status = own != NULL ? LS_OK : ls_fail_memory("checkpoint", ((size_t)from->count + 1) * sizeof *own);
+    int taken = 0;
     for (int i = 0; status == LS_OK && i < trial->options.callback_count; i++) {
         char name[128];
         if (trial->own_callbacks[i]->hooks.set_state != NULL) {
             name_callback(trial, i, name);
-            status = set_callback(from, i, own, select_named(from->tensors, from->count, name, own));
+            const int count = ls_state_select(from->tensors, from->count, name, own);
+            taken += count;
+            status = set_callback(from, i, own, count);
         }
     }
     ls_free(own);
+    if (status == LS_OK && taken < from->count) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has state of callbacks that the trial does not have: ignored",
+                     from->folder);
+    }
     return status;
 }
 
@@ -431,7 +424,7 @@ ls_status ls_checkpoint_set_contents(ls_resumption *from) {
     from->tensors = found;
     for (int i = 0; status == LS_OK && i < CONTENTS; i++) {
         const struct content *part = &contents[i];
-        from->count = part->place == IN_RANK_FILE ? select_named(all, count, part->prefix, found) : 0;
+        from->count = part->place == IN_RANK_FILE ? ls_state_select(all, count, part->prefix, found) : 0;
         status = part->set(from);
     }
     ls_free(all);

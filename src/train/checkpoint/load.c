@@ -73,11 +73,8 @@ static ls_status load_parts(ls_resumption *load) {
 }
 
 static ls_status load_from(ls_trial *trial, const char *folder) {
-    const ls_comm *comm = trial->state.comm;
-    ls_resumption load = {.trial = trial,
-                          .folder = folder,
-                          .rank = comm != NULL ? ls_comm_rank(comm) : 0,
-                          .size = comm != NULL ? ls_comm_size(comm) : 1};
+    ls_resumption load = {
+        .trial = trial, .folder = folder, .rank = ls_trial_rank(&trial->state), .size = ls_trial_size(&trial->state)};
     LS_TRY(ls_manifest_read(folder, &load.manifest));
     const ls_status status = load_parts(&load);
     ls_safetensors_free(load.own);
@@ -89,10 +86,11 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
 static ls_status find_for_all(ls_trial *trial, const char *folder, bool needed, char path[PATH_MAX]) {
     ls_comm *comm = trial->state.comm;
     ls_status status = LS_OK;
-    if (comm == NULL || ls_comm_rank(comm) == 0) {
+    if (ls_trial_rank(&trial->state) == 0) {
         status = ls_checkpoint_find(folder, path);
         if (status == LS_OK && path[0] == '\0' && needed) {
-            status = ls_fail(LS_ERR_IO, "ls_trial_load: %s is no checkpoint, and holds none that is whole", folder);
+            status =
+                ls_fail(LS_ERR_IO, "ls_trial_load: %s is not a checkpoint and contains no complete checkpoint", folder);
         }
     }
     LS_TRY(ls_trial_agree_at_end(trial, status));

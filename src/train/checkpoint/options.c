@@ -37,7 +37,7 @@ static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options
     self->options.best = ls_duplicate_string(options->best);
     self->options.keep = options->keep > 0 ? options->keep : KEEP;
     self->options.every_seconds = ls_option(options->every_seconds, 0);
-    if (options->every_steps == 0 && options->every_seconds == 0 && options->every_epochs == 0) {
+    if (options->every_steps == 0 && self->options.every_seconds == 0 && options->every_epochs == 0) {
         self->options.every_epochs = 1;
     }
     self->lock = -1;

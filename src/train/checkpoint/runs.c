@@ -30,10 +30,6 @@ static const char *const maker = "checkpoint";
 
 enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second in total, to wait for another process or machine */
 
-static int rank_of(const ls_trial *trial) {
-    return trial->state.comm != NULL ? ls_comm_rank(trial->state.comm) : 0;
-}
-
 /* ---- where writing is -------------------------------------------------------------------------------------------- */
 
 /* Joins the thread if it is done. With `wait`, waits for it. */
@@ -151,7 +147,7 @@ static bool is_due(const ls_trial *trial, bool epoch) {
     return self->due || trial->state.save ||
            (epoch && options->every_epochs > 0 && trial->epochs_run % options->every_epochs == 0) ||
            (!epoch && options->every_steps > 0 && trial->state.step % options->every_steps == 0) ||
-           (options->every_seconds > 0 && rank_of(trial) == 0 && seconds >= options->every_seconds);
+           (options->every_seconds > 0 && ls_trial_rank(&trial->state) == 0 && seconds >= options->every_seconds);
 }
 
 ls_status ls_checkpoints_vote(ls_trial *trial, bool epoch) {
@@ -362,13 +358,14 @@ static ls_status open_folder(const ls_trial *trial) {
 
 /* Shards of a model on ranks outside of the trial's communicator would be missing. */
 static ls_status check_ranks(const ls_trial *trial, bool divided) {
-    const int size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;
+    const int size = ls_trial_size(&trial->state);
     ls_comm *world = ls_world();
     return divided && world != NULL && ls_comm_size(world) != size
-               ? ls_fail(LS_ERR_UNSUPPORTED,
-                         "checkpoint: the model is divided over ranks, and the trial's communicator has %d of the "
-                         "job's %d: give ls_trial_options the .comm of all",
-                         size, ls_comm_size(world))
+               ? ls_fail(
+                     LS_ERR_UNSUPPORTED,
+                     "checkpoint: the model is sharded over ranks, but the trial's communicator has %d of the job's %d "
+                     "ranks: set .comm of ls_trial_options to all ranks",
+                     size, ls_comm_size(world))
                : LS_OK;
 }
 
@@ -379,7 +376,7 @@ static ls_status check_ranks(const ls_trial *trial, bool divided) {
 static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     int64_t both[2] = {0, ls_model_is_divided(trial->state.model)};
     ls_status status = LS_OK;
-    if (rank_of(trial) == 0 && getrandom(&both[0], sizeof both[0], 0) != (ssize_t)sizeof both[0]) {
+    if (ls_trial_rank(&trial->state) == 0 && getrandom(&both[0], sizeof both[0], 0) != (ssize_t)sizeof both[0]) {
         status = ls_fail(LS_ERR_IO, "checkpoint: no random numbers: %s", strerror(errno));
     }
     both[0] &= INT64_MAX;
@@ -421,7 +418,7 @@ static ls_status check_shared(ls_trial *trial) {
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
     ls_checkpoint_temporary(entry, name, self->nonce++);
     LS_TRY(ls_path_join(probe, self->options.folder, entry));
-    const bool makes = rank_of(trial) == 0;
+    const bool makes = ls_trial_rank(&trial->state) == 0;
     ls_status status = LS_OK;
     if (makes && mkdir(probe, 0777) != 0) {
         status = ls_fail(LS_ERR_IO, "checkpoint: cannot make the folder %s: %s", probe, strerror(errno));
@@ -450,7 +447,7 @@ ls_status ls_checkpoints_begin(ls_trial *trial) {
         status = ls_signals_begin(&self->heard, &self->signal_stack);
         self->signals = status == LS_OK;
     }
-    LS_TRY(ls_trial_agree(trial, status == LS_OK && rank_of(trial) == 0 ? open_folder(trial) : status));
+    LS_TRY(ls_trial_agree(trial, status == LS_OK && ls_trial_rank(&trial->state) == 0 ? open_folder(trial) : status));
     LS_TRY(meet(trial, &self->nonce, &self->divided));
     return check_shared(trial);
 }
@@ -460,7 +457,7 @@ ls_status ls_checkpoints_overwrite(ls_trial *trial) {
     if (self == NULL || !self->options.overwrite) {
         return LS_OK;
     }
-    return ls_trial_agree_at_end(trial, rank_of(trial) == 0 ? for_later(trial, overwrite) : LS_OK);
+    return ls_trial_agree_at_end(trial, ls_trial_rank(&trial->state) == 0 ? for_later(trial, overwrite) : LS_OK);
 }
 
 ls_status ls_checkpoints_finish(ls_trial *trial) {

@@ -8,7 +8,7 @@ ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided) {
         (void)ls_fail_memory("checkpoint", sizeof *snapshot);
         return NULL;
     }
-    snapshot->rank = trial->state.comm != NULL ? ls_comm_rank(trial->state.comm) : 0;
+    snapshot->rank = ls_trial_rank(&trial->state);
     snapshot->writes_model = divided || snapshot->rank == 0;
     snapshot->manifest.divided = divided;
     snapshot->manifest.world_size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;

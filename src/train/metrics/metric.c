@@ -90,10 +90,11 @@ static ls_status rename_mean(const char *call, ls_metric *metric, const char *pr
 }
 
 ls_metric *ls_metric_take_mean(const char *call, ls_metric *of, const char *prefix, const char *suffix) {
-    if (of == NULL && ls_error_status() == LS_OK) { /* otherwise its constructor has set the error */
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the metric is NULL", call);
+    if (of == NULL) {
+        (void)ls_fail_missing("%s: the metric", call);
+        return NULL;
     }
-    if (of == NULL || rename_mean(call, of, prefix, suffix) != LS_OK) {
+    if (rename_mean(call, of, prefix, suffix) != LS_OK) {
         ls_metric_free(of);
         return NULL;
     }
@@ -146,16 +147,14 @@ void ls_metrics_drop(ls_metric *const *metrics, int count) {
 }
 
 ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count) {
-    static ls_metric *const none[LS_METRIC_LIMIT];
     const int first = find_first(metrics, count);
-    if (first >= count && count <= LS_METRIC_LIMIT) {
-        return none; /* ls_trial_new reports the NULL */
+    if (first >= count) {
+        return NULL;
     }
     const size_t size = sizeof(struct ls_metric_copy) + (size_t)count * sizeof *metrics;
-    struct ls_metric_copy *copy = first < count ? ls_allocate(size) : NULL;
+    struct ls_metric_copy *copy = ls_allocate(size);
     if (copy == NULL) {
-        (void)(first < count ? ls_fail_memory("ls_metric_array", size)
-                             : ls_fail(LS_ERR_ARGUMENT, "ls_metric_array: more than %d metrics", LS_METRIC_LIMIT));
+        (void)ls_fail_memory("ls_metric_array", size);
         ls_metrics_drop(metrics, count);
         return NULL;
     }

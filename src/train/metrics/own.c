@@ -6,11 +6,8 @@
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* Sets an error message if the function failed without a message. */
 static ls_status explain(const ls_metric *metric, ls_status status, uint32_t errors) {
-    return status == LS_OK || ls_error_count != errors
-               ? status
-               : ls_fail(status, "ls_trial: the metric \"%s\" failed with %s", metric->name, ls_status_name(status));
+    return ls_explain(status, errors, "metric", metric->name);
 }
 
 static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {

@@ -171,7 +171,7 @@ ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const
     const size_t length = sizeof validation - 1;
     const bool validated = trial->options.validate != NULL && strncmp(name, validation, length) == 0;
     return find_result(trial, name, false) || (validated && find_result(trial, name + length, true)) ||
-                   ls_history_find(&trial->latest, name) != NULL || trial->watch.own_hooks || trial->watch.own_step
+                   ls_history_find(&trial->latest, name) != NULL || trial->watch.user_hooks || trial->watch.user_step
                ? LS_OK
                : ls_metrics_refuse(trial, call, name, false);
 }

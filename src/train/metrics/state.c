@@ -2,6 +2,7 @@
  * of an epoch. */
 #include <string.h>
 
+#include "optim/optimizer.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
@@ -33,15 +34,6 @@ ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count
 
 /* ---- and back ---------------------------------------------------------------------------------------------------- */
 
-static const ls_tensor *find(const ls_named *tensors, int count, const char *name) {
-    for (int i = 0; i < count; i++) {
-        if (strcmp(tensors[i].name, name) == 0) {
-            return tensors[i].tensor;
-        }
-    }
-    return NULL;
-}
-
 /* Returns whether a metric can have this count of numbers in a pass. */
 static bool fits(const ls_metric *metric, size_t count) {
     const size_t unit = (size_t)metric->type->unit;
@@ -68,7 +60,7 @@ static ls_status check_numbers(const ls_metric *metric, const ls_tensor *tensor)
 static ls_status check(const ls_metrics *metrics, const ls_named *tensors, int count) {
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric *metric = metrics->items[i];
-        const ls_tensor *tensor = find(tensors, count, metric->name);
+        const ls_tensor *tensor = ls_state_find(tensors, count, metric->name);
         LS_TRY(tensor != NULL
                    ? check_numbers(metric, tensor)
                    : ls_fail(LS_ERR_FORMAT, "ls_trial: there are no saved numbers of metric \"%s\"", metric->name));
@@ -121,7 +113,7 @@ static ls_status restore(ls_trial *trial, const ls_named *tensors, int count, us
     ls_metrics *metrics = trial->metrics;
     LS_TRY(check(metrics, tensors, count));
     for (int i = 0; i < metrics->count; i++) {
-        const ls_tensor *tensor = find(tensors, count, metrics->items[i]->name);
+        const ls_tensor *tensor = ls_state_find(tensors, count, metrics->items[i]->name);
         ls_host_view view;
         LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
         LS_TRY(ls_host_view_end(&view, use(&metrics->set->tallies[i], view.memory, (size_t)tensor->count)));

@@ -410,7 +410,7 @@ static void test_timer_prints_a_table(void **unused) {
     assert_non_null(strstr(text, "seconds            least       mean    largest\n"));
     assert_non_null(strstr(text, "\nforward "));
     assert_non_null(strstr(text, "\ntotal "));
-    assert_null(strstr(text, "own step"));
+    assert_null(strstr(text, "user step"));
     assert_string_equal(printed(ls_timer(&(ls_timer_options){.no_table = true})), "");
 }
 

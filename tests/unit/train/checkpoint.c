@@ -288,8 +288,8 @@ static void test_wrong_use(void **state) {
     expect_failure(ls_trial_load(t.trial, NULL), LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     expect_failure(ls_trial_save(t.trial, ".."), LS_ERR_ARGUMENT, "is no name for a checkpoint");
     assert_int_equal(atomic_load(&strays), 0); /* without a folder, there is nothing to remove */
-    expect_failure(ls_trial_load(t.trial, ""), LS_ERR_IO, "is no checkpoint, and holds none");
-    expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
+    expect_failure(ls_trial_load(t.trial, ""), LS_ERR_IO, "is not a checkpoint and contains no");
+    expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is not a checkpoint and contains no");
     assert_int_equal(mkdir(in_root("full"), 0777), 0);
     assert_int_equal(mkdir(in_root("full/of-something"), 0777), 0);
     expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "exists already and is not a checkpoint");
@@ -429,6 +429,15 @@ TEST(test_overwrite_after_all_checks) {
     assert_int_equal(count_whole(folder), 2);
     ls_trial_free(trial);
     free_setting(&s);
+}
+
+/* LS_ZERO is 0 seconds, so no interval is given. */
+TEST(test_without_an_interval) {
+    const ls_checkpoint_options options = {.folder = in_root("usual"), .every_seconds = LS_ZERO};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(count_whole(in_root("usual")), 2);
+    end(&t);
 }
 
 TEST(test_folder_of_another_trial) {
@@ -873,6 +882,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_overwrite_before_the_first_step),
         cmocka_unit_test(test_overwrite),
         cmocka_unit_test(test_overwrite_after_all_checks),
+        cmocka_unit_test(test_without_an_interval),
         cmocka_unit_test(test_folder_of_another_trial),
         cmocka_unit_test(test_the_parent_is_synced),
         cmocka_unit_test(test_only_own_entries_are_removed),
