@@ -9,10 +9,11 @@
  *                                                    .criterion = ls_criterion_cross_entropy,
  *                                                    .train = training,
  *                                                    .validate = validation,
+ *                                                    .metrics = LS_METRICS("loss", "acc"),
  *                                                    LS_CALLBACKS(stop, ls_console(NULL))});
  * ```
  *
- * docs/reference/training.md lists all callbacks and the order of hooks.
+ * docs/reference/training.md lists all callbacks; docs/explanation/trials.md has the order of hooks.
  *
  * - A constructor returns ownership of a callback to the caller, or NULL on failure. ls_trial_new, and constructors
  *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error of

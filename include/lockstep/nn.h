@@ -206,9 +206,9 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  * - A shared tensor needs one of its names. If the file has several, their values must be equal. A name that the
  *   metadata maps to another name counts as present.
  * - PyTorch's batch counters ("num_batches_tracked" next to a BatchNorm's "running_mean") are ignored.
- * - If `path` is a folder, it is a checkpoint, or a folder of checkpoints from ls_checkpoint: the newest complete one
- *   is loaded. Fails with LS_ERR_IO if there is no checkpoint, and with LS_ERR_UNSUPPORTED if its model is sharded over
- *   ranks.
+ * - If `path` is a folder, it is a checkpoint, or a folder with the checkpoints of a trial (ls_checkpoint_options): the
+ *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint, and with LS_ERR_UNSUPPORTED
+ *   if its model is sharded over ranks.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 

@@ -54,10 +54,12 @@ static ls_status check(ls_comm *world, bool fits_first) {
     LS_TRY(!fits_first ? ls_nn_standardize_fit(standardize, data) : LS_OK);
     LS_TRY(ls_nn_standardize_fit(of_one, data));
     ls_dataset_free(data);
+    ls_tensor *fitted[] = {ls_clone(ls_module_buffer(model, 0)), ls_clone(ls_module_buffer(model, 1))};
     LS_TRY(step(model, ROWS * (int64_t)rank / size, ROWS * (int64_t)(rank + 1) / size));
     LS_TRY(step(alone, 0, ROWS));
     for (int i = 0; i < 2; i++) {
         ls_tensor *buffer = ls_module_buffer(model, i);
+        LS_CHECK(ls_equal(buffer, fitted[i])); /* the step does not change it */
         LS_CHECK(ls_equal(buffer, ls_module_buffer(alone, i)));
         LS_CHECK(ls_equal(buffer, ls_broadcast(world, ls_detach(buffer), 0)));
         LS_CHECK(ls_allclose(ls_module_parameter(model, i), ls_module_parameter(alone, i), 1e-9, 1e-9));

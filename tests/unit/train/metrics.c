@@ -196,10 +196,15 @@ TEST(test_arrays) {
     options.custom_metrics = array;
     options.custom_metric_count = 3;
     assert_null(ls_trial_new(&options)); /* and the array is freed with its owner */
+    expect_message("custom metric 0 is NULL");
     options.custom_metrics = ls_metric_array((ls_metric *const[]){ls_metric_named("nonsense")}, 1);
     options.custom_metric_count = 1;
     assert_null(ls_trial_new(&options));
     expect_message("there is no metric \"nonsense\"");
+    options.custom_metrics = ls_metric_array((ls_metric *const[]){ls_metric_named("mae")}, 1);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    ls_trial_free(trial); /* and the array */
     free_setting(&s);
 }
 
