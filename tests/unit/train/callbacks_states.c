@@ -13,7 +13,7 @@
 static ls_status fail_once(ls_trial_state *state, void *user) {
     int *failures = user;
     (void)state;
-    return (*failures)++ == 0 ? ls_fail(LS_ERR_IO, "the validation fails") : LS_OK;
+    return (*failures)++ == 0 ? ls_error_set(LS_ERR_IO, "the validation fails") : LS_OK;
 }
 
 /* After a validation that failed, the model has its weights again, not their averages. */
