@@ -39,7 +39,7 @@ TEST(test_averages_after_a_failed_validation) {
 
 static double scale_after(ls_callback *finder, uint64_t *hash) {
     setting s = make_setting();
-    ls_grad_scaler *scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 1024});
+    ls_grad_scaler *scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 1024, .growth_interval = 5});
     ls_trial_options options = options_of(&s);
     options.callbacks = &finder;
     options.callback_count = 1;
@@ -56,10 +56,10 @@ static double scale_after(ls_callback *finder, uint64_t *hash) {
     return scale;
 }
 
-/* The steps of a rate test overflow in f16, but do not change the scale of the training. */
+/* The steps of a rate test let the scale grow, but the training begins with the scale from before the test. */
 TEST(test_a_rate_test_restores_the_scaler) {
     uint64_t with, without;
-    const ls_rate_finder_options sweep = {.lowest = 1, .highest = 1e30, .divergence = 1e300, .steps = 20};
+    const ls_rate_finder_options sweep = {.lowest = 1e-6, .highest = 1e-5, .steps = 12};
     ls_callback *none = ls_callback_new(&(ls_callback_hooks){.name = "none"}, NULL);
     const double scale = scale_after(none, &without);
     assert_true(scale_after(ls_rate_finder(&sweep), &with) == scale);
