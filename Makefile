@@ -8,7 +8,7 @@ help:
 	@echo "make bench   measure beside the peers that are installed"
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
-	@echo "make lint    clang-format check, clang-tidy, cppcheck"
+	@echo "make lint    check format, wording and structure; clang, clang-tidy, cppcheck"
 	@echo "make build   build what users install, and the examples"
 
 # A folder that plain cmake has configured, without Ninja perhaps, is used as it is.

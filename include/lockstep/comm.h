@@ -144,8 +144,8 @@ LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle,
  * the result of MPI_Comm_c2f.
  *
  * Uses the MPI library that the process has loaded, which MPI_Get_library_version names. A program that is linked with
- * MPI has loaded it. Fails with LS_ERR_ARGUMENT if no library is visible. In Python, mpi4py may hide MPI from other
- * libraries; call ls_comm_from_mpi_handle there.
+ * MPI has loaded it. Fails with LS_ERR_ARGUMENT if no library is visible, and with LS_ERR_UNSUPPORTED if the library is
+ * neither Open MPI nor MPICH. In Python, mpi4py may hide MPI from other libraries; call ls_comm_from_mpi_handle there.
  */
 LS_API ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options);
 
@@ -157,14 +157,15 @@ LS_API int ls_comm_rank(const ls_comm *comm);
 /** Returns the number of ranks (the world size). Returns 0 for NULL. */
 LS_API int ls_comm_size(const ls_comm *comm);
 
-/** Returns the index of this process among the ranks of its machine, from 0. */
+/** Returns the index of this process among the ranks of its machine, from 0. Returns -1 for NULL. */
 LS_API int ls_comm_local_rank(const ls_comm *comm);
 
-/** Returns the number of ranks on this machine. */
+/** Returns the number of ranks on this machine. Returns 0 for NULL. */
 LS_API int ls_comm_local_size(const ls_comm *comm);
 
 /**
- * Returns the name of the communicator's backend: "shm", "self", "mpi", ... The string is valid until the program ends.
+ * Returns the name of the communicator's backend: "shm", "self", "mpi", ... Returns an empty text for NULL. The string
+ * is valid until the program ends.
  */
 LS_API const char *ls_comm_backend(const ls_comm *comm);
 
@@ -173,9 +174,9 @@ LS_API const char *ls_comm_backend(const ls_comm *comm);
  * the rank in `comm` if keys are equal. A rank with a negative color gets NULL. All ranks of `comm` call it, in the
  * same order as their other calls.
  *
- * Returns ownership of `*result` to the caller. Free it with ls_comm_free, before or after `comm`. The world must
- * outlive it. Calls on different communicators are independent. A rank that belongs to several must make its calls in a
- * compatible order.
+ * Returns ownership of `*result` to the caller. Free it with ls_comm_free. `comm` may be freed first, unless it is the
+ * world. On failure, `*result` is NULL. Calls on different communicators are independent. A rank that belongs to
+ * several must make its calls in a compatible order.
  */
 LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) LS_WARN_UNUSED;
 
@@ -386,8 +387,9 @@ LS_API void ls_comm_release(ls_comm *comm, void *memory);
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
 /**
- * Returns whether ls_work_wait would return at once, with or without an error. Advances the work without waiting. The
- * timeout starts with the first call of ls_work_done, of ls_work_wait, or of a call that waits on another communicator.
+ * Returns whether ls_work_wait would return at once, with or without an error. Returns true for NULL. Advances the work
+ * without waiting. The timeout starts with the first call of ls_work_done, of ls_work_wait, or of a call that waits on
+ * another communicator.
  */
 LS_API bool ls_work_done(ls_work *work);
 
@@ -417,14 +419,14 @@ typedef struct ls_store_options {
 /**
  * Opens the store at `url`: "tcp://HOST:PORT" or "file://PATH". With `serve`, port 0 selects any free port (see
  * ls_store_port). Refuses processes that cannot prove that they know the key (HMAC challenge). Returns ownership to the
- * caller; free it with ls_store_close. Returns NULL on failure.
+ * caller; free it with ls_store_close. Returns NULL on failure. `options` may be NULL.
  */
 LS_API ls_store *ls_store_open(const char *url, const ls_store_options *options);
 
 /** Closes the store, and the server if this process serves the store. NULL is allowed. */
 LS_API void ls_store_close(ls_store *store);
 
-/** Returns the TCP port of the store. */
+/** Returns the TCP port of the store. Returns 0 for NULL. */
 LS_API int ls_store_port(const ls_store *store);
 
 /** Sets `key` to `size` bytes of `value`. Copies the value. */

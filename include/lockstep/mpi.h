@@ -47,16 +47,20 @@ extern "C" {
  *   Other values of LOCKSTEP_BACKEND apply to ls_init only.
  * - Uses only `backend` ("mpi", "shm" or NULL) and `timeout` of `options`, which may be NULL. All other fields must be
  *   zero.
+ * - Lowers the number of the library's threads to the process's cores divided by the number of ranks on the machine, as
+ *   ls_init does. Never raises it. OMP_NUM_THREADS replaces this share.
  * - Every 5 s, a warning names the ranks that have not made this call.
  * - On backend "mpi", calls that MPI's thread level forbids fail with LS_ERR_STATE. If threads other than the main
  *   thread use the result, start MPI with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE.
  *
  * Returns NULL on failure:
  *
- * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, the backend is another one, or Lockstep has
- *   no plug-in for this MPI library. The message says how to build it.
+ * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, or the backend is another one. Also if the
+ *   process is linked with another MPI library than the library of this <mpi.h>, or if Lockstep has no plug-in for this
+ *   library. The message says how to build the plug-in.
  * - LS_ERR_STATE: MPI is not running.
- * - LS_ERR_UNSUPPORTED: `comm` is an intercommunicator, or "shm" was selected on several machines.
+ * - LS_ERR_UNSUPPORTED: `comm` is an intercommunicator, or "shm" was selected on several machines. Also if the plug-in
+ *   cannot be opened or belongs to another version of Lockstep.
  * - LS_ERR_MISMATCH: the ranks select different backends.
  * - LS_ERR_TIMEOUT: ranks are missing; the message names them. `comm` then cannot be used for collective calls.
  */

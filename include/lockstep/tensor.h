@@ -67,14 +67,14 @@ typedef struct ls_axes {
 } ls_axes;
 
 /**
- * Returns a shape with `ndim` sizes, which it copies. If ndim is above LS_MAX_DIMS, the ndim of the result is -1, and
- * every call refuses it.
+ * Returns a shape with `ndim` sizes, which it copies. The ndim of the result is -1, and every call refuses it, if ndim
+ * is negative or above LS_MAX_DIMS, or if `size` is NULL with ndim > 0.
  */
 LS_API ls_shape ls_shape_make(int ndim, const int64_t *size);
 
 /**
- * Returns `count` axes, which it copies. If count is above LS_MAX_DIMS, the count of the result is -1, and every call
- * refuses it.
+ * Returns `count` axes, which it copies. The count of the result is -1, and every call refuses it, if count is negative
+ * or above LS_MAX_DIMS, or if `axis` is NULL with count > 0.
  */
 LS_API ls_axes ls_axes_make(int count, const int *axis);
 
@@ -223,7 +223,7 @@ LS_API bool ls_is_contiguous(const ls_tensor *tensor);
  * Returns a borrowed pointer for reading the elements of a tensor. The pointer is valid until the tensor is freed.
  *
  * Returns NULL and sets LS_ERR_STATE if the tensor is not contiguous (call ls_contiguous first) or is on a device whose
- * memory the program cannot read (call ls_to_device(tensor, "cpu") first).
+ * memory the program cannot read (call ls_to_device(tensor, "cpu") first). Sets LS_ERR_ARGUMENT for NULL.
  *
  * The program may send the elements to other ranks through this pointer. So if the elements combine samples of a
  * data-parallel module, the library stops following them: it no longer warns if the tensor is a constant in a loss.
@@ -244,9 +244,15 @@ LS_API double ls_item(const ls_tensor *tensor);
  * error if the index is out of range.
  */
 LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
-/** Returns true if both tensors have the same shape, the same dtype and the same bits in every element. */
+/**
+ * Returns true if both tensors have the same shape, the same dtype and the same bits in every element. Returns false
+ * for NULL. Returns false and sets an error if a tensor was freed or its elements cannot be copied to the host.
+ */
 LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
-/** Returns true if the shapes are equal and |a - b| <= absolute + relative * |b| for all elements. NaN equals NaN. */
+/**
+ * Returns true if the shapes are equal and |a - b| <= absolute + relative * |b| for all elements. NaN equals NaN.
+ * Returns false for NULL, and fails in the same way as ls_equal.
+ */
 LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
 
 /**

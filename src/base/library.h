@@ -20,7 +20,8 @@ typedef struct ls_library {
 } ls_library;
 
 /* Returns the addresses of the functions, in the order of `functions`. The first call opens the library. Returns NULL
- * with LS_ERR_UNSUPPORTED if the library, or one of the functions, is missing. */
+ * with LS_ERR_UNSUPPORTED if the library or one of the `required` functions is missing. The address of a missing
+ * optional function is NULL. */
 const void *ls_library_get(ls_library *library);
 
 #endif

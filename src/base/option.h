@@ -9,6 +9,11 @@ static inline double ls_option(double given, double usual) {
     return given == LS_ZERO ? 0 : given != 0 ? given : usual;
 }
 
+/* Returns the timeout in seconds that an option selects: `usual` for zero and for LS_ZERO, else `given`. */
+static inline double ls_option_timeout(double given, double usual) {
+    return given == LS_ZERO ? usual : ls_option(given, usual);
+}
+
 /* Fails with LS_ERR_ARGUMENT, and names the call and the option, if the value is outside [low, high] or NaN. */
 ls_status ls_option_within(const char *call, const char *option, double value, double low, double high);
 

@@ -40,14 +40,25 @@ ls_threads_setting ls_threads_from_environment(void) {
 
 static atomic_int limit = INT_MAX;
 
-void ls_threads_share(int ranks) {
+static int share_of(int ranks) {
     cpu_set_t cores;
-    int share = INT_MAX;
-    if (ranks > 1 && ls_threads_from_environment() != LS_THREADS_SET &&
-        sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        share = CPU_COUNT(&cores) / ranks > 1 ? CPU_COUNT(&cores) / ranks : 1;
+    if (ranks <= 1 || ls_threads_from_environment() == LS_THREADS_SET ||
+        sched_getaffinity(0, sizeof cores, &cores) != 0) {
+        return INT_MAX;
     }
-    atomic_store_explicit(&limit, share, memory_order_relaxed);
+    return CPU_COUNT(&cores) / ranks > 1 ? CPU_COUNT(&cores) / ranks : 1;
+}
+
+void ls_threads_share(int ranks) {
+    atomic_store_explicit(&limit, share_of(ranks), memory_order_relaxed);
+}
+
+void ls_threads_share_at_most(int ranks) {
+    const int share = share_of(ranks);
+    int before = atomic_load_explicit(&limit, memory_order_relaxed);
+    while (share < before &&
+           !atomic_compare_exchange_weak_explicit(&limit, &before, share, memory_order_relaxed, memory_order_relaxed)) {
+    }
 }
 
 int ls_threads_limit(void) {

@@ -19,6 +19,10 @@ ls_threads_setting ls_threads_from_environment(void);
  * before the first ls_threads_share, too.
  */
 void ls_threads_share(int ranks);
+
+/* Lowers the limit to the same share. Does not raise it: the process may belong to several groups of ranks. */
+void ls_threads_share_at_most(int ranks);
+
 int ls_threads_limit(void);
 
 #endif

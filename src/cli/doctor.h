@@ -42,6 +42,9 @@ ls_status ls_report_end(ls_doctor_report *report, bool *problems);
 /* Makes a JSON string of any bytes. Replaces bytes that are not UTF-8, and unprintable characters, by '?'. */
 json_t *ls_report_text(const char *text);
 
+/* Makes the same JSON string, or null from an empty text. */
+json_t *ls_report_text_or_null(const char *text);
+
 /* Reads the first line of a file, without its newline. Returns false if the file is not readable. */
 bool ls_report_read_line(const char *path, char *line, size_t capacity);
 

@@ -108,16 +108,12 @@ void ls_doctor_broken(ls_doctor_report *report, const char *key, json_t *value, 
     ls_report_problem(report, "the plug-in for %s is broken: %s", key, reason);
 }
 
-static json_t *text_or_null(const char *text) {
-    return text[0] != '\0' ? ls_report_text(text) : json_null();
-}
-
 void ls_doctor_backend(ls_doctor_report *report, const ls_backend_outcome *outcome) {
     const char *reason = outcome->reason;
     json_t *fact = json_pack("{s:b, s:o, s:o, s:o}", "available", outcome->available, "reason",
-                             outcome->passed ? json_null() : text_or_null(reason), "self_test",
+                             outcome->passed ? json_null() : ls_report_text_or_null(reason), "self_test",
                              !outcome->tested ? json_null() : json_string(outcome->passed ? "pass" : "fail"), "version",
-                             text_or_null(outcome->version));
+                             ls_report_text_or_null(outcome->version));
     const char *gap = outcome->version[0] != '\0' ? "; " : "";
     if (outcome->broken) {
         ls_doctor_broken(report, outcome->name, fact, reason);

@@ -124,19 +124,16 @@ static void write_version(int number, bool is_cuda, char text[VERSION]) {
     }
 }
 
-static json_t *text_or_null(const char *text) {
-    return text[0] != '\0' ? ls_report_text(text) : json_null();
-}
-
 static void report_cuda(ls_doctor_report *report, const gpu_report *found) {
     static const char *const keys[] = {"driver", "runtime", "cublas", "cudnn"};
     static const char *const names[] = {"driver for CUDA ", "CUDA ", "cuBLAS ", "cuDNN "};
     char list[4 * (VERSION + 24)] = "";
-    json_t *fact = json_pack("{s:b, s:o}", "available", found->count > 0, "reason", text_or_null(found->reason));
+    json_t *fact =
+        json_pack("{s:b, s:o}", "available", found->count > 0, "reason", ls_report_text_or_null(found->reason));
     for (int i = 0; i < 4; i++) {
         char version[VERSION], part[VERSION + 24];
         write_version(found->versions[i], i < 2, version);
-        json_object_set_new(fact, keys[i], text_or_null(version));
+        json_object_set_new(fact, keys[i], ls_report_text_or_null(version));
         snprintf(part, sizeof part, "%s%s", names[i], version);
         if (version[0] != '\0') {
             ls_report_append(list, sizeof list, ", ", part);

@@ -15,6 +15,10 @@ json_t *ls_report_text(const char *text) {
     return json_string(copy);
 }
 
+json_t *ls_report_text_or_null(const char *text) {
+    return text[0] != '\0' ? ls_report_text(text) : json_null();
+}
+
 bool ls_report_read_line(const char *path, char *line, size_t capacity) {
     FILE *file = fopen(path, "re");
     if (file == NULL) {

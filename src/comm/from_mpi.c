@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/threads.h"
 #include "comm/frame.h"
 #include "comm/joined.h"
 #include "comm/rendezvous.h"
@@ -101,6 +102,7 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
         return ls_error_status();
     }
     (*result)->adopted = true;
+    ls_threads_share_at_most(meeting.local_size);
     return LS_OK;
 }
 

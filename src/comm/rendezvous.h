@@ -21,7 +21,8 @@ typedef struct ls_job {
     const char *key;       /* lent by the options or the environment; NULL: none */
     const char *backend;   /* NULL: whatever fits */
     bool by_mpi;           /* the ranks know each other through MPI */
-    bool launched;         /* Lockstep's launcher or ls_spawn started this process and reads its output */
+    bool launched;         /* Lockstep's launcher or ls_spawn started this process: standard output is line-buffered
+                              if it is a pipe */
     ls_comm *mpi;          /* the program's own MPI communicator, on backend mpi; NULL: the world of MPI. ls_rendezvous
                               takes ownership */
     const char *interface; /* a name or an address, for data; NULL: whatever fits */

@@ -41,7 +41,7 @@ static double read_number(const char *text) {
 
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     const char *text = ls_environment_text("LOCKSTEP_TIMEOUT");
-    *timeout = ls_option(options->timeout, 0);
+    *timeout = ls_option_timeout(options->timeout, 0);
     if (!(*timeout >= 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
     }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/option.h"
 
 /* How much longer than the server, which ends waits and says why, a client waits before it gives the server up. */
 static const double grace_seconds = 1;
@@ -159,7 +160,7 @@ ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
     }
     ls_store_reply reply;
     const ls_store_request request = {.operation = LS_STORE_WAIT, .key = name};
-    return finish("ls_store_wait", key, ask(store, request, timeout > 0 ? timeout : store->timeout, &reply));
+    return finish("ls_store_wait", key, ask(store, request, ls_option_timeout(timeout, store->timeout), &reply));
 }
 
 ls_status ls_store_compare_set(ls_store *store, const char *key, const void *expected, size_t expected_size,

@@ -212,7 +212,7 @@ ls_store *ls_store_open(const char *url, const ls_store_options *options) {
     }
     const ls_store_place place = {.url = url,
                                   .serve = options->serve,
-                                  .timeout = ls_option(options->timeout, 0) > 0 ? options->timeout : LS_DEFAULT_TIMEOUT,
+                                  .timeout = ls_option_timeout(options->timeout, LS_DEFAULT_TIMEOUT),
                                   .key = options->key,
                                   .listener = -1};
     ls_store *store = ls_store_open_at(&place);

@@ -62,9 +62,9 @@ ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor 
     if (argument != 0) {
         snprintf(which, sizeof which, "argument %d", argument);
     }
-    const char *why = "is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope";
+    const char *why = "belongs to a scope that has ended; call ls_keep before ls_scope_end";
     if (tensor->scope == NULL) {
-        why = "was released (ls_release) before, or went with what had taken it over";
+        why = "was released by ls_release, or was freed with its last owner";
     } else if (tensor->scope == &ls_past_batch) {
         why = "belongs to an earlier batch of its loader; copy it with ls_clone before the next ls_loader_next";
     }

@@ -86,8 +86,6 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
         LS_TRY(receive_all(world, values, messages, count, 3));
     }
     LS_TRY(rank == 0 ? wait_all(work, messages) : LS_OK);
-    if (getenv("SHOW"))
-        fprintf(stderr, "rank %d grown %ld\n", rank, grown);
     const bool streams =
         strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* shm stores these without limit */
     if (is_measured && !streams && grown > BOUND) {

@@ -67,6 +67,15 @@ echo 'extern ls_unknown thing;' >tree/src/tensor/needy.h
 planted "a header that lacks an include" 'src/tensor/needy.h does not compile by itself: .*include what it needs'
 
 fresh
+echo '#include "tensor/renamed.h"' >tree/src/tensor/stale.h
+planted "a header with an include of a missing file" 'src/tensor/stale.h does not compile by itself: .*renamed.h'
+
+fresh
+echo '#include <absent/library.h>' >tree/src/tensor/optional.h
+examine
+check "a header of a library that is not installed passes" is "$status $(cat err)" "0 "
+
+fresh
 printf '#include "tensor/high.h"\nint ls_upwards;\n' >tree/src/base/upwards.c
 planted "an include of a higher layer" 'src/base/upwards.c:1: layer base includes tensor/high.h of layer tensor'
 

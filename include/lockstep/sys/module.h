@@ -18,8 +18,9 @@
  * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
  * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
  *
- * The library calls the entry function once, with the version of the interface and a table of the library's functions.
- * This table stays valid. The function returns the plug-in's table, or NULL if it does not know this version.
+ * The library calls `ls_backend_module` at each search for the backend, and the other two functions once. It passes the
+ * version of the interface and a table of the library's functions. This table stays valid. The function returns the
+ * plug-in's table, or NULL if it does not know this version.
  *
  * The tables are opaque here, because their layout changes from version to version. So plug-ins are built in Lockstep's
  * source tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.

@@ -5,6 +5,7 @@
  */
 #include "tests/support/unit.h"
 
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include "base/random.h"
 #include "base/share.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 TEST(test_error_message_quotes_its_cause) {
     assert_int_equal(ls_error_set(LS_ERR_IO, "cannot open %s", "a.gz"), LS_ERR_IO);
@@ -235,6 +237,33 @@ TEST(test_shares_are_even_and_leave_nothing_out) {
     }
 }
 
+TEST(test_limit_of_threads_is_lowered_only) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    char *before = text != NULL ? strdup(text) : NULL;
+    unsetenv("OMP_NUM_THREADS");
+    ls_threads_share(1);
+    ls_threads_share_at_most(1);
+    assert_int_equal(ls_threads_limit(), INT_MAX);
+    ls_threads_share_at_most(2);
+    const int half = ls_threads_limit();
+    assert_in_range(half, 1, INT_MAX / 2);
+    ls_threads_share_at_most(1);
+    assert_int_equal(ls_threads_limit(), half);
+    ls_threads_share_at_most(INT_MAX);
+    assert_int_equal(ls_threads_limit(), 1);
+    ls_threads_share_at_most(2);
+    assert_int_equal(ls_threads_limit(), 1);
+    ls_threads_share(1);
+    setenv("OMP_NUM_THREADS", "3", 1);
+    ls_threads_share_at_most(2);
+    assert_int_equal(ls_threads_limit(), INT_MAX);
+    unsetenv("OMP_NUM_THREADS");
+    if (before != NULL) {
+        setenv("OMP_NUM_THREADS", before, 1);
+    }
+    free(before);
+}
+
 TEST(test_half_precision_round_trips) {
     for (uint32_t bits = 0; bits < 65536; bits++) {
         const float from_f16 = ls_f16_to_float((uint16_t)bits);
@@ -325,6 +354,7 @@ int main(void) {
         cmocka_unit_test(test_memory_goes_through_the_hooks),
         cmocka_unit_test(test_arrays_grow_by_doubling),
         cmocka_unit_test(test_shares_are_even_and_leave_nothing_out),
+        cmocka_unit_test(test_limit_of_threads_is_lowered_only),
         cmocka_unit_test(test_half_precision_round_trips),
         cmocka_unit_test(test_philox_known_answers),
         cmocka_unit_test(test_random_moments),

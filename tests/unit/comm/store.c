@@ -184,6 +184,8 @@ TEST(test_timeouts) {
     ls_store *store = serve(NULL, 0.1, url, sizeof url);
     expect_error(ls_store_get(store, "never", value, sizeof value, &size), LS_ERR_TIMEOUT, "\"never\"");
     expect_error(ls_store_wait(store, "never", 0.05), LS_ERR_TIMEOUT, "0.05 s");
+    expect_error(ls_store_wait(store, "never", 0), LS_ERR_TIMEOUT, "0.1 s");
+    expect_error(ls_store_wait(store, "never", LS_ZERO), LS_ERR_TIMEOUT, "0.1 s");
     assert_int_equal(ls_store_set(store, "now", "", 0), LS_OK); /* the store stays usable */
     assert_int_equal(ls_store_wait(store, "now", 0), LS_OK);
     ls_store_close(store);

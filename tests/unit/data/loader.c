@@ -228,7 +228,7 @@ TEST(test_batches_that_are_none) {
     ls_scope *scope = ls_scope_begin();
     given[1] = ls_ones(LS_SHAPE(5), LS_F32);
     assert_int_equal(ls_scope_end(scope), LS_OK);
-    expect_failure(&giving, LS_ERR_STATE, "of a scope that has ended");
+    expect_failure(&giving, LS_ERR_STATE, "belongs to a scope that has ended");
     given[1] = NULL; /* a loader of inputs alone */
     ls_loader *loader = ls_loader_custom(&giving, 3);
     ls_batch batch;

@@ -198,7 +198,7 @@ TEST(test_tensors_that_a_data_set_fails_to_take) {
     assert_null(ls_tensor_dataset(number, number)); /* freed once */
     assert_null(ls_tensor_dataset(number, number));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    expect_message("or went with what had taken it over");
+    expect_message("or was freed with its last owner");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     ls_tensor *y = ls_ones(LS_SHAPE(2), LS_F32);
     ls_dataset_free(ls_tensor_dataset(x, x));

@@ -160,8 +160,7 @@ TEST(test_faults_of_forward_functions_have_sentences) {
     } wants[] = {{LS_OK, ""},
                  {LS_ERR_UNSUPPORTED, "Faulty: its forward function failed with LS_ERR_UNSUPPORTED"},
                  {LS_ERR_STATE, "Faulty: its forward function made no output 2"},
-                 {LS_ERR_STATE, "Faulty: the tensor was released (ls_release) before, or went with what had taken it "
-                                "over"},
+                 {LS_ERR_STATE, "Faulty: the tensor was released by ls_release, or was freed with its last owner"},
                  {LS_ERR_SHAPE, "ls_matmul: "}};
     ls_module *module = ls_module_new(&many);
     for (fault = 0; fault < 5; fault++) {

@@ -70,7 +70,7 @@ static void check_refused(const char *call, const char *expression, ls_scope *sc
         }                                                                                                              \
         check_refused(#call, #__VA_ARGS__, scope_, why);                                                               \
     } while (0)
-#define REFUSED(call, ...) REFUSED_AS(call, "a tensor of a scope that has ended", __VA_ARGS__)
+#define REFUSED(call, ...) REFUSED_AS(call, "belongs to a scope that has ended", __VA_ARGS__)
 
 TEST(test_looking) {
     REFUSED(ls_ndim, ls_ndim(f) != 0);
@@ -223,8 +223,8 @@ TEST(test_a_sum_over_scopes) {
     }
     assert_int_equal(step, 2);
     assert_int_equal(status, LS_ERR_STATE);
-    assert_string_equal(ls_error_message(), "ls_add: argument 1 is a tensor of a scope that has ended; ls_keep lifts a "
-                                            "tensor out of its scope");
+    assert_string_equal(ls_error_message(),
+                        "ls_add: argument 1 belongs to a scope that has ended; call ls_keep before ls_scope_end");
     ls_release(first);
 }
 
@@ -257,7 +257,7 @@ TEST(test_scopes_in_scopes) {
 }
 
 TEST(test_released) {
-    static const char why[] = "was released (ls_release) before";
+    static const char why[] = "was released by ls_release";
     ls_tensor *kept = ls_zeros(LS_SHAPE(2), LS_F32);
     ls_release(kept);
     REFUSED_AS(ls_release, why, (ls_release(kept), 0));

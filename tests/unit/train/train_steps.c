@@ -167,7 +167,7 @@ TEST(test_steps_that_fail) {
         {fail_silently, LS_ERR_IO, "ls_trial: the step failed with LS_ERR_IO"},
         {set_nothing, LS_ERR_ARGUMENT, "metric \"loss\": the step has set no loss"},
         {set_loss_only, LS_ERR_ARGUMENT, "the step has set no output"},
-        {set_what_goes, LS_ERR_STATE, "ls_trial: the step's loss: the tensor is a tensor of a scope that has ended"},
+        {set_what_goes, LS_ERR_STATE, "ls_trial: the step's loss: the tensor belongs to a scope that has ended"},
         {compute_nonsense, LS_ERR_SHAPE, "ls_matmul: "},
     };
     setting s = make_setting();

@@ -132,6 +132,42 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
 /* ---- the world -----------------------------------------------------------------------------------------------------
  */
 
+#ifdef OMPI_MAJOR_VERSION
+#define OWN_LIBRARY "Open MPI"
+#else
+#define OWN_LIBRARY "MPICH"
+#endif
+
+/*
+ * Writes the first words of the running library's version, such as "MPICH Version: 4.0.2". Returns whether the plug-in
+ * was built with this library. MPI allows this call before MPI_Init and after MPI_Finalize.
+ */
+static bool find_library(char text[64]) {
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
+    int length = 0;
+    MPI_Get_library_version(version, &length);
+    const bool is_own = (strstr(version, "Open MPI") != NULL) == (strcmp(OWN_LIBRARY, "Open MPI") == 0);
+    version[strcspn(version, ",\n")] = '\0';
+    for (char *at = strchr(version, '\t'); at != NULL; at = strchr(at, '\t')) {
+        *at = ' ';
+    }
+    snprintf(text, 64, "%.63s", version);
+    return is_own;
+}
+
+/*
+ * Fails if the process is linked with another MPI library. The plug-in's calls of MPI then resolve to that library,
+ * which cannot read handles of the plug-in's library.
+ */
+static ls_status check_library(const char *remedy) {
+    char library[64];
+    return find_library(library)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "Lockstep's plug-in for " OWN_LIBRARY " was selected, but this process is linked with %s: %s",
+                         library, remedy);
+}
+
 static ls_status check_place(const ls_join_context *join) {
     int rank = 0;
     int size = 0;
@@ -154,6 +190,7 @@ static ls_status check_place(const ls_join_context *join) {
 }
 
 static ls_status open_world(ls_join_context *join, void **state) {
+    LS_TRY(check_library("start it with the mpirun of that library"));
     LS_TRY(ls_mpi_join(join->timeout));
     LS_TRY(check_place(join));
     return open_over(ls_mpi_world(), join, true, state);
@@ -182,38 +219,12 @@ static void mpi_close(void *state) {
 /* ---- communicators of the program's own ----------------------------------------------------------------------------
  */
 
-#ifdef OMPI_MAJOR_VERSION
-#define OWN_LIBRARY "Open MPI"
-#else
-#define OWN_LIBRARY "MPICH"
-#endif
-
-/* The first words of the running library's version, such as "MPICH Version: 4.0.2". */
-static void find_library(char text[64], bool *is_own) {
-    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
-    int length = 0;
-    MPI_Get_library_version(version, &length);
-    *is_own = (strstr(version, "Open MPI") != NULL) == (strcmp(OWN_LIBRARY, "Open MPI") == 0);
-    version[strcspn(version, ",\n")] = '\0';
-    for (char *at = strchr(version, '\t'); at != NULL; at = strchr(at, '\t')) {
-        *at = ' ';
-    }
-    snprintf(text, 64, "%.63s", version);
-}
-
-/* If the program is linked with another MPI library, the plug-in's calls of MPI resolve to that library, which cannot
- * read handles of this one. MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
+/* MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
 static ls_status check_running(void) {
-    char library[64];
-    bool is_own = false;
-    find_library(library, &is_own);
-    if (!is_own) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "Lockstep's plug-in for " OWN_LIBRARY " was selected, but this process is linked with %s: pass "
-                       "LS_MPI_LIBRARY of the <mpi.h> that the program was compiled with",
-                       library);
-    }
+    LS_TRY(check_library("pass LS_MPI_LIBRARY of the <mpi.h> that the program was compiled with"));
     if (!ls_mpi_runs()) {
+        char library[64];
+        (void)find_library(library);
         return ls_fail(LS_ERR_STATE,
                        "MPI is not running in the library that Lockstep's plug-in was built with (%s): call this "
                        "between MPI_Init and MPI_Finalize of that library",

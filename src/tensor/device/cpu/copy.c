@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/clones.h"
-#include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 

@@ -11,10 +11,10 @@
 #define DECLARE(name, type)                     ls_##type##_kernel ls_cpu_##name;
 LS_MAPS(DECLARE_MAP)
 LS_OTHER_KERNELS(DECLARE)
-/* Fills y with an element of its dtype. */
-void ls_cpu_repeat(ls_tensor *y, const void *element);
-
 #undef DECLARE_MAP
 #undef DECLARE
+
+/* Fills y with an element of its dtype. */
+void ls_cpu_repeat(ls_tensor *y, const void *element);
 
 #endif

@@ -315,7 +315,7 @@ const char *why_not(const library *l, const attention_call &call, const attentio
         return "not by cuDNN: it does not start";
     }
     if (call.mask != nullptr || call.bias != nullptr) {
-        return "not by cuDNN: there is a mask";
+        return "not by cuDNN: there is a mask or a bias";
     }
     if (s.width != call.v->size[3] || s.width % 8 != 0 || s.width > widest) {
         return "not by cuDNN: the width";
