@@ -228,8 +228,8 @@ ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
                                                      : 1);
     if (scale < (double)FLT_MIN) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_grad_scaler_update: gradients are Inf or NaN even with the loss scaled by %g: it is not the "
-                       "scale that makes them so",
+                       "ls_grad_scaler_update: gradients are Inf or NaN even with the loss scaled by %g: the scale is "
+                       "not the cause",
                        scaler->scale);
     }
     scaler->good = grows ? 0 : scaler->good;

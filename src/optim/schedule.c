@@ -143,7 +143,7 @@ ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, double st
 static ls_status advance(ls_schedule *schedule, double metric) {
     const ls_schedule before = *schedule;
     if (schedule->end > 0 && own_step(schedule) == schedule->end) {
-        return ls_fail(LS_ERR_STATE, "%s: its %lld steps are over", schedule->type->name,
+        return ls_fail(LS_ERR_STATE, "%s: all %lld steps are done", schedule->type->name,
                        (long long)(schedule->warm_up + schedule->end));
     }
     schedule->step++;

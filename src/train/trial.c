@@ -30,8 +30,8 @@ static ls_status choose_device(ls_trial *trial) {
     const bool parallel = ls_data_parallel_comm(options->model) != NULL;
     if (options->optimizer != NULL || parallel) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_trial_new: batches are to go to %s, but the model is on %s, and %s has it already: "
-                       "ls_to_device(model, \"%s\") before that, or ls_use_device before the model is made",
+                       "ls_trial_new: .device is %s, but the model is on %s and already belongs to %s: call "
+                       "ls_to_device(model, \"%s\") first, or ls_use_device before the model is made",
                        trial->device->name, home->name, parallel ? "ls_data_parallel" : "an optimizer",
                        trial->device->name);
     }

@@ -259,7 +259,7 @@ static bool read_history(reading *r, const field *how, void *to) {
     (void)how;
     for (int64_t n = 0; ls_json_item(&r->json, &n);) {
         if (!read_epoch(r, to)) {
-            r->status = fail_here(r, "its history holds something else than epochs");
+            r->status = fail_here(r, "its history has an invalid epoch");
             return false;
         }
     }
@@ -479,8 +479,8 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
     *manifest = (ls_manifest){0};
     LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
     if (!ls_checkpoint_is_one(folder)) {
-        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is not there: %s is no checkpoint, or one that was never whole",
-                       path, folder);
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is missing: %s is not a checkpoint, or was never completed", path,
+                       folder);
     }
     ls_status status = read_text(path, &text, &size);
     if (status == LS_OK) {

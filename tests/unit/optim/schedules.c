@@ -117,7 +117,7 @@ TEST(test_one_cycle_ends) {
     }
     expect_near(ls_optimizer_learning_rate(optimizer, 0), 0.2 / 25 / 1e4); /* and not below */
     assert_int_equal(ls_schedule_advance(schedule), LS_ERR_STATE);
-    expect_message("ls_schedule_one_cycle: its 8 steps are over");
+    expect_message("ls_schedule_one_cycle: all 8 steps are done");
     assert_int_equal(ls_schedule_advance_by(schedule, 1), LS_ERR_STATE);
     ls_schedule_free(schedule);
     ls_optimizer_free(optimizer);

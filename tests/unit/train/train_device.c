@@ -147,7 +147,8 @@ TEST(test_what_is_refused) {
     options.device = "";
     refused(&options, LS_ERR_ARGUMENT, "ls_trial_new: there is no device \"\"");
     options.device = there;
-    refused(&options, LS_ERR_STATE, "the model is on cpu, and an optimizer has it already: ls_to_device(model,");
+    refused(&options, LS_ERR_STATE,
+            "the model is on cpu and already belongs to an optimizer: call ls_to_device(model,");
     assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), "cpu");
     options.device = "cpu"; /* the device where it already is */
     ls_trial *trial = ls_trial_new(&options);
@@ -161,7 +162,7 @@ TEST(test_what_is_refused) {
     s.optimizer = NULL;
     options = options_on(&s, there);
     s.model = options.model = ls_data_parallel(s.model, world, NULL);
-    refused(&options, LS_ERR_STATE, "and ls_data_parallel has it already");
+    refused(&options, LS_ERR_STATE, "and already belongs to ls_data_parallel");
     free_setting(&s);
     assert_int_equal(ls_finalize(), LS_OK);
 }
