@@ -53,8 +53,8 @@ static void destroy(ls_dataset *dataset) {
 static bool is_here(const ls_dataset *dataset) {
     if (dataset != NULL && ls_owners_are_gone(&dataset->owners)) {
         (void)ls_fail(LS_ERR_STATE,
-                      "a data set is given that went with the last loader or data set that had it: ls_dataset_retain "
-                      "keeps one");
+                      "the data set was freed with the last loader or data set that owned it; keep it with "
+                      "ls_dataset_retain");
         return false;
     }
     return dataset != NULL;

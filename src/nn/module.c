@@ -100,8 +100,9 @@ static void destroy(ls_module *module) {
 
 bool ls_module_is_here(const ls_module *module) {
     if (module != NULL && ls_owners_are_gone(&module->owners)) {
-        (void)ls_fail(LS_ERR_STATE, "a module is given that was freed, or went with the last that it was a part of: "
-                                    "ls_module_retain keeps one");
+        (void)ls_fail(LS_ERR_STATE,
+                      "the module was freed, by ls_module_free or with the last module that owned it; keep "
+                      "it with ls_module_retain");
         return false;
     }
     return module != NULL;
@@ -523,10 +524,10 @@ void ls_module_zero_grad(ls_module *module) {
 }
 
 ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
-    if (!ls_module_is_here(module)) {
+    if (module == NULL) {
         return ls_fail_missing("ls_module_set_requires_grad: the module");
     }
-    if (!ls_module_list(module)) {
+    if (!ls_module_is_here(module) || !ls_module_list(module)) {
         return ls_error_status();
     }
     for (int i = 0; i < module->parameters.count; i++) {
