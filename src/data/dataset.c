@@ -213,10 +213,11 @@ ls_status ls_without_recording(ls_status (*function)(void *argument), void *argu
         const ls_status closed = ls_scope_close(scope);
         return status != LS_OK ? status : closed;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     (void)ls_scope_close(scope);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

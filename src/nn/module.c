@@ -300,11 +300,10 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
 
 ls_module *ls_module_finish(ls_module *module) {
     if (module != NULL && module->failed) {
-        char reason[LS_ERROR_CAPACITY];
-        snprintf(reason, sizeof reason, "%s", ls_error_message());
-        const ls_status status = ls_error_status();
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_module_free(module);
-        ls_error_restore(status, reason);
+        (void)ls_error_put_back(&cause);
         return NULL;
     }
     return module;

@@ -164,13 +164,14 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
     if (status == LS_OK || !state->whole_batch || ls_module_of_whole_batch(state->model, false) == NULL) {
         return status;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     state->part.samples = FAILED;
     state->input_count = state->output_count = 0;
     state->located = false;
     (void)locate(&state->part);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 
@@ -183,10 +184,11 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     if (state->told || thread->no_grad || thread->scope->outer == NULL) {
         return status;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     (void)ls_watch_pass(&ls_data_parallel_watch, state);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

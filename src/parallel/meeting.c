@@ -308,13 +308,13 @@ static bool has_failed(const ls_meeting *meeting) {
 
 /* Exchanges the offers. `status` is the status of this rank's make_offer. */
 static ls_status meet_others(ls_meeting *meeting, ls_status status) {
-    char message[LS_ERROR_CAPACITY];
+    ls_saved_error cause;
     if (status != LS_OK) {
-        memcpy(message, ls_error_message(), sizeof message);
+        ls_error_save(&cause);
     }
     const ls_status met = exchange(meeting);
     if (status != LS_OK) {
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     if (met == LS_OK && meeting->size > 1 && has_failed(meeting)) {
         return ls_cause_share(meeting->comm, meeting->what->op.name, status != LS_OK);

@@ -458,8 +458,8 @@ static ls_status check_step(const step *t) {
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     /* rows of the input, rows of the target, the stage that cannot take part */
     int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
@@ -470,7 +470,7 @@ static ls_status agree_on_rows(step *t) {
     }
     const ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
     if (own != LS_OK) {
-        ls_error_restore(own, text);
+        (void)ls_error_put_back(&cause);
         return own;
     }
     LS_TRY(met);
@@ -518,8 +518,8 @@ static ls_status run(step *t, double *loss) {
     ls_status status = t->microbatches != NULL
                            ? run_schedule(t)
                            : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->microbatches);
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     if (status != LS_OK) {
         give_up(t);
     }
@@ -527,7 +527,7 @@ static ls_status run(step *t, double *loss) {
     ls_free(t->microbatches);
     const ls_status shared = share_result(t, status != LS_OK);
     if (status != LS_OK) {
-        ls_error_restore(status, text);
+        (void)ls_error_put_back(&cause);
         return status;
     }
     t->state->broken = unpacked != LS_OK || shared != LS_OK;

@@ -67,14 +67,14 @@ static message *message_of(const ls_tensor *token) {
 static ls_status settle(message *m) {
     const ls_status status = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
-    char text[LS_ERROR_CAPACITY];
+    ls_saved_error cause;
     if (status != LS_OK) {
-        memcpy(text, ls_error_message(), sizeof text);
+        ls_error_save(&cause);
     }
     const ls_status second = ls_work_wait(m->work);
     m->work = NULL;
     if (status != LS_OK) {
-        ls_error_restore(status, text);
+        (void)ls_error_put_back(&cause);
         return status;
     }
     return second;
@@ -222,14 +222,13 @@ static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest,
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_isend: the tensor is NULL");
     }
     (void)ls_scope_failed();
-    const ls_status status = ls_error_status();
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     message m = {.comm = comm, .sends = true, .peer = dest, .tag = tag, .notice = {.failed = true, .dtype = LS_U8}};
     if (post_send(&m) == LS_OK) {
         (void)settle(&m);
     }
-    ls_error_restore(status, text);
+    (void)ls_error_put_back(&cause);
     return NULL;
 }
 
