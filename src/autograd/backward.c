@@ -23,7 +23,7 @@ bool ls_tape_communicates(void) {
     for (const ls_scope *scope = thread != NULL ? thread->scope : NULL; scope != NULL; scope = scope->outer) {
         for (const ls_tape_link *link = scope->tape.last; link != NULL; link = link->previous) {
             const ls_node *node = (const ls_node *)link;
-            if (node->op->communicates && node->segment == thread->segment) {
+            if (ls_is_due(thread, node)) {
                 return true;
             }
         }
@@ -124,7 +124,9 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
                              .weight = 1,
                              .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {
-        return ls_error_status();
+        const ls_status status = ls_error_status();
+        ls_fail_before_pass(thread);
+        return status;
     }
     thread->walking = &pass;
     thread->pass++;

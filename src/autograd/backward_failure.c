@@ -1,6 +1,5 @@
 /* Failure of a backward pass on this rank: notifies the ranks that wait for this rank. */
 #include <stdio.h>
-#include <string.h>
 
 #include "autograd/backward.h"
 
@@ -9,12 +8,11 @@
  * error.
  */
 void ls_fail_at_node(ls_node *node) {
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     ls_reach reach = LS_REACH_FAILED;
     (void)node->op->agree(node, &reach);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
 }
 
 /*
@@ -53,11 +51,10 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
     if (callback == NULL) {
         return;
     }
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     (void)callback->watch->fail(callback->user, true);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
 }
 
 /*
@@ -68,21 +65,20 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
 
 void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
     ls_scope *scope = ls_thread_present->scope;
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     bool told = false;
     for (int i = 0; i < TRIES && !told; i++) {
         told = watch->fail(user, begun);
         const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
         if (!told) {
-            ls_error_restore(status, message);
+            (void)ls_error_put_back(&cause);
         }
         if (!later) {
             break;
         }
     }
-    if (told && status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
+    if (told && cause.status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
         snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
     }
 }

@@ -35,7 +35,7 @@ static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
     return ls_kernels_of(y)->sum(ls_stream_of(y), &padded, x);
 }
 
-/* Computes y = x, or y += x. x may have more and larger axes. Both are f32 or f64. */
+/* Computes y = x, or y += x. x may have more and larger axes. To add or to sum, both must be f32 or f64. */
 static ls_status combine(ls_tensor *y, const ls_tensor *x, bool add) {
     const ls_kernels *kernels = ls_kernels_of(y);
     if (ls_tensor_same_shape(y, x)) {

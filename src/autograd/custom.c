@@ -3,7 +3,6 @@
  * node for the call and, if it has several outputs, a node for each output. The nodes of the outputs store their
  * gradients in the record, for the node of the call.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -141,19 +140,20 @@ static ls_status run_forward(custom *c) {
         memset(c->call.outputs, 0, (size_t)c->output_count * sizeof *c->call.outputs);
         memset(c->call.saved, 0, (size_t)c->own.saved * sizeof *c->call.saved);
     }
-    char message[LS_ERROR_CAPACITY];
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     for (bool last = false; !last;) { /* the function may have left scopes open */
         ls_scope *innermost = ls_thread()->scope;
         last = innermost == scope;
         const ls_status ended = ls_scope_end(innermost); /* an operation in it failed */
         if (status == LS_OK && ended != LS_OK) {
             status = ended;
-            snprintf(message, sizeof message, "%s", ls_error_message());
+            ls_error_save(&cause);
         }
     }
     if (status != LS_OK) {
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     return status;
 }

@@ -3,7 +3,6 @@
  * generator is restored before every call of the function, so that random operations repeat their numbers.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/gradcheck.h"

@@ -242,9 +242,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
 
 /* ---- the tapes --------------------------------------------------------------------------------------------------- */
 
-/* Calls `function` for every node, in the order in which they were recorded. */
 typedef void (*node_visitor)(void *user, ls_node *node);
 
+/* Calls `function` for every node, in the order in which the nodes were recorded. */
 static void visit(ls_scope *scope, node_visitor function, void *user) {
     if (scope->outer != NULL) {
         visit(scope->outer, function, user);

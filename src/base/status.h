@@ -40,6 +40,24 @@ ls_status ls_fail_missing(const char *format, ...) __attribute__((format(printf,
 /* Restores a message that the caller saved before a clean-up that may fail. */
 void ls_error_restore(ls_status status, const char *message);
 
+/* The last error of a thread. */
+typedef struct ls_saved_error {
+    ls_status status;
+    char message[LS_ERROR_CAPACITY];
+} ls_saved_error;
+
+/* Saves the thread's last error before a clean-up that may fail. */
+static inline void ls_error_save(ls_saved_error *saved) {
+    saved->status = ls_error_status();
+    __builtin_memcpy(saved->message, ls_error_message(), sizeof saved->message);
+}
+
+/* Restores a saved error as the thread's last error. Returns its status. */
+static inline ls_status ls_error_put_back(const ls_saved_error *saved) {
+    ls_error_restore(saved->status, saved->message);
+    return saved->status;
+}
+
 /* Returns early with the status of a failing call. */
 #define LS_TRY(call)                                                                                                   \
     do {                                                                                                               \

@@ -292,9 +292,9 @@ ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong) {
     if (status == LS_OK) {
         return ls_finalize();
     }
-    char reason[LS_ERROR_CAPACITY];
-    snprintf(reason, sizeof reason, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
     ls_comm_free(comm);
-    ls_error_restore(status, reason);
+    (void)ls_error_put_back(&cause);
     return status;
 }

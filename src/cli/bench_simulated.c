@@ -125,9 +125,8 @@ static ls_status open_ranks(simulation *self) {
 }
 
 static void close_ranks(simulation *self) {
-    char message[LS_ERROR_CAPACITY];
-    const ls_status status = ls_error_status();
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
             self->ranks[rank].engine->ended = true; /* no engine is left to be notified */
@@ -136,7 +135,7 @@ static void close_ranks(simulation *self) {
     }
     ls_sim_free(self->network);
     ls_free(self->ranks);
-    ls_error_restore(status, message); /* a rank that leaves during a call has its own error */
+    (void)ls_error_put_back(&cause); /* a rank that leaves during a call has its own error */
 }
 
 static ls_status run_call(simulation *self) {

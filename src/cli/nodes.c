@@ -518,10 +518,10 @@ ls_status ls_nodes_open(const ls_nodes_options *options, ls_nodes **result) {
     nodes->listener = -1;
     const ls_status status = open_nodes(nodes);
     if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_nodes_close(nodes);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
         return status;
     }
     *result = nodes;

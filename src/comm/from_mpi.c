@@ -6,7 +6,6 @@
 #include <lockstep/comm.h>
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -71,16 +70,15 @@ static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
                                   .timeout = job->timeout,
                                   .machine = meeting->machine,
                                   .address = meeting->address};
-    char message[LS_ERROR_CAPACITY]; /* of a failure */
+    ls_saved_error cause; /* if ls_comm_open fails */
     ls_comm *comm = ls_comm_open(meeting->backend, &join);
-    const ls_status status = ls_error_status();
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_error_save(&cause);
     if (comm != NULL) {
         comm->store = NULL; /* all ranks have joined, so the store is not needed any more */
     }
     ls_store_close(meeting->store);
     ls_comm_free(meeting->launcher);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return comm;
 }
 
@@ -108,15 +106,14 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
 
 static ls_comm *open_over(const char *call, const program_comm *source, const ls_init_options *options) {
     const ls_init_options defaults = {0};
-    char before[LS_ERROR_CAPACITY];
-    const ls_status status = ls_error_status();
+    ls_saved_error before;
     ls_comm *comm = NULL;
     ls_joined();
-    snprintf(before, sizeof before, "%s", ls_error_message());
+    ls_error_save(&before);
     if (open_best(source, options != NULL ? options : &defaults, &comm) != LS_OK) {
         ls_fail_in(call);
     } else { /* failed connection attempts before all ranks came are not failures of this call */
-        ls_error_restore(status, before);
+        (void)ls_error_put_back(&before);
     }
     return comm;
 }

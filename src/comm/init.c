@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -115,13 +114,12 @@ static ls_comm *open_world(const ls_job *job, const ls_rendezvous_result *meetin
             .comm = ls_comm_open(meeting->backend, &join), .store = meeting->store, .launcher = meeting->launcher};
     }
     if (joined == NULL || joined->comm == NULL) {
-        char message[LS_ERROR_CAPACITY];
-        const ls_status status = ls_error_status();
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_store_close(meeting->store);
         ls_comm_free(meeting->launcher);
         ls_free(joined);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
         return NULL;
     }
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -144,12 +142,11 @@ ls_comm *ls_init_job(const ls_job *job) {
         return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
                             ls_comm_rank(mine->comm), ls_comm_size(mine->comm));
     }
-    char before[LS_ERROR_CAPACITY];
-    const ls_status status = ls_error_status();
-    memcpy(before, ls_error_message(), sizeof before);
+    ls_saved_error earlier;
+    ls_error_save(&earlier);
     ls_comm *comm = ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
     if (comm != NULL) { /* what was tried in vain until the others came is no failure of this call */
-        ls_error_restore(status, before);
+        (void)ls_error_put_back(&earlier);
     }
     return comm;
 }
@@ -186,18 +183,18 @@ ls_status ls_finalize(void) {
     if (current() == NULL) {
         return LS_OK;
     }
-    char message[LS_ERROR_CAPACITY];
+    ls_saved_error cause;
     ls_comm_leave(mine->comm, LS_LEAVE_FINALIZED);
     ls_status status = await_leaving(mine);
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
         ls_rank_report_tell(status, -1);
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_error_save(&cause);
         mine->failed = true;
     }
     ls_comm_end(mine->comm, "ls_finalize has left the job");
     if (status != LS_OK) {
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     return status;
 }

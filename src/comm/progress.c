@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -104,16 +103,15 @@ bool ls_comm_has_others_slowly(const ls_comm *comm) {
 
 void ls_comm_move_others(const ls_comm *comm) {
     const uint32_t errors = ls_error_count;
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     pthread_mutex_lock(&lock);
     for (ls_comm **link = find_other(&first, comm); link != NULL; link = find_other(&(*link)->next_open, comm)) {
         ls_work_move(*link);
     }
     pthread_mutex_unlock(&lock);
     if (ls_error_count != errors) { /* the work that failed keeps it; the call that waits here has not failed */
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
         ls_error_count = errors;
     }
 }

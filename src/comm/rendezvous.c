@@ -131,10 +131,10 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
 static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_store *store) {
     const ls_status status = check_backends(job, world);
     if (status != LS_OK && store != NULL) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_saved_error cause;
+        ls_error_save(&cause);
         (void)ls_store_leave(store);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     return status;
 }
@@ -185,11 +185,11 @@ ls_status ls_rendezvous(const ls_job *job, ls_rendezvous_result *meeting) {
         ls_roster_free(&world);
     }
     if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_store_close(meeting->store);
         ls_comm_free(meeting->launcher);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     return status;
 }

@@ -141,11 +141,11 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
 
 /* A call that fails has no result, also if it fails after the new communicator was opened. */
 static ls_status free_result(ls_status status, ls_comm **result) {
-    char message[LS_ERROR_CAPACITY];
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
     ls_comm_free(*result);
     *result = NULL;
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

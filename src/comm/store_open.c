@@ -192,10 +192,10 @@ ls_store *ls_store_open_at(const ls_store_place *place) {
     store->listener = place->listener;
     const ls_status status = open_place(store, place);
     if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_store_close(store);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
         return NULL;
     }
     return store;

@@ -53,8 +53,8 @@ static void destroy(ls_dataset *dataset) {
 static bool is_here(const ls_dataset *dataset) {
     if (dataset != NULL && ls_owners_are_gone(&dataset->owners)) {
         (void)ls_fail(LS_ERR_STATE,
-                      "a data set is given that went with the last loader or data set that had it: ls_dataset_retain "
-                      "keeps one");
+                      "the data set was freed with the last loader or data set that owned it; keep it with "
+                      "ls_dataset_retain");
         return false;
     }
     return dataset != NULL;
@@ -213,10 +213,11 @@ ls_status ls_without_recording(ls_status (*function)(void *argument), void *argu
         const ls_status closed = ls_scope_close(scope);
         return status != LS_OK ? status : closed;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     (void)ls_scope_close(scope);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include "autograd/op.h"
-#include "base/memory.h"
 #include "data/dataset.h"
 #include "tensor/device.h"
 
@@ -42,8 +41,7 @@ static void tensor_free_state(ls_dataset *self) {
 
 static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
     if (input == NULL || target == NULL) {
-        return ls_error_status() != LS_OK ? ls_error_status()
-                                          : ls_fail(LS_ERR_ARGUMENT, "ls_tensor_dataset: a tensor is NULL");
+        return ls_fail_missing("ls_tensor_dataset: the %s tensor", input == NULL ? "input" : "target");
     }
     if (input->ndim < 1 || target->ndim < 1 || input->size[0] != target->size[0]) {
         return ls_fail(LS_ERR_SHAPE, "ls_tensor_dataset: inputs %s and targets %s: their first sizes must be equal",
@@ -194,6 +192,13 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     options = options != NULL ? options : &defaults;
     if (targets == NULL || target_count < 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: no target column is named");
+    }
+    struct stat status;
+    if (path != NULL && stat(path, &status) == 0 && S_ISFIFO(status.st_mode)) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED,
+                            "ls_csv_dataset: %s is a pipe and can be read only once, but inputs and targets are read "
+                            "separately: save it to a file first",
+                            path);
     }
     ls_tensor *target = read_csv_target(path, targets, target_count, options);
     if (target == NULL) {

@@ -1,7 +1,6 @@
 /* Mean and standard deviation of the inputs of a data set, per channel. */
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "data/dataset.h"
@@ -19,7 +18,7 @@ typedef struct statistics {
     int64_t inner; /* elements of a channel in one sample */
     int64_t count; /* samples */
     double *mean;
-    double *squares; /* sums of squared distances from the mean */
+    double *squares; /* sums of squared distances from the mean; at the end, the deviations */
     double *least, *most;
 } statistics;
 

@@ -193,6 +193,12 @@ static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *op
     table->text_count++;
     text->classes = given->classes;
     if (given->classes == NULL) {
+        if (reader->source.size == SIZE_MAX) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_csv_read: %s is a pipe and can be read only once: give the classes of column \"%.60s\" "
+                           "in .text",
+                           reader->source.path, given->column);
+        }
         text->classes = text->own = ls_csv_classes_read(reader->source.path, given->column, options);
         LS_TRY(text->own != NULL ? LS_OK : ls_error_status());
     }
@@ -276,7 +282,8 @@ static void table_free(csv_table *table) {
 
 static ls_status check_options(const ls_csv_options *options) {
     if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: %d columns are wanted but not named", options->column_count);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .column_count is %d%s", options->column_count,
+                       options->column_count < 0 ? ", must be 0 or more" : " and .columns is NULL");
     }
     for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
         if (options->columns[i] == NULL) {
@@ -284,7 +291,8 @@ static ls_status check_options(const ls_csv_options *options) {
         }
     }
     if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d and .text is NULL", options->text_count);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d%s", options->text_count,
+                       options->text_count < 0 ? ", must be 0 or more" : " and .text is NULL");
     }
     for (int i = 0; i < options->text_count; i++) {
         if (options->text[i].column == NULL) {

@@ -98,8 +98,9 @@ static ls_status read_classes(ls_csv_reader *reader, const ls_csv_options *optio
         LS_TRY(ls_csv_check_text(reader, &field));
         const ls_status added = ls_csv_is_empty(&field) ? LS_OK : add(classes, field.text);
         if (added == LS_ERR_FORMAT) {
-            return ls_csv_field_error(reader, columns, wanted,
-                                      " has more than 10000 different texts; are they classes?");
+            char what[80];
+            snprintf(what, sizeof what, " has more than %d different texts; are they classes?", MOST_CLASSES);
+            return ls_csv_field_error(reader, columns, wanted, what);
         }
         LS_TRY(added);
         LS_TRY(ls_csv_next_row(reader, &fields));

@@ -1,7 +1,6 @@
 /* Histograms with TensorBoard's own limits (tensorflow/core/lib/histogram/histogram.cc). */
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "formats/events.h"
 #include "tensor/device.h"

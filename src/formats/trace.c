@@ -223,11 +223,11 @@ static ls_status merge(ls_comm *comm, const ls_trace *trace, introduction *ranks
         status = write_file(path, &(merged){.ranks = ranks, .size = ls_comm_size(comm), .spans = spans});
     }
     ls_free(spans);
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     const ls_status told = tell(comm, status);
     if (status != LS_OK) {
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     return status != LS_OK ? status : told;
 }

@@ -1,7 +1,5 @@
 /* Layers of attention: multi-head attention, learned positions, and the Transformer block. */
-#include <math.h>
 
-#include "base/option.h"
 #include "nn/module.h"
 
 /* ---- multi-head attention ---------------------------------------------------------------------------------------- */

@@ -100,8 +100,9 @@ static void destroy(ls_module *module) {
 
 bool ls_module_is_here(const ls_module *module) {
     if (module != NULL && ls_owners_are_gone(&module->owners)) {
-        (void)ls_fail(LS_ERR_STATE, "a module is given that was freed, or went with the last that it was a part of: "
-                                    "ls_module_retain keeps one");
+        (void)ls_fail(LS_ERR_STATE,
+                      "the module was freed, by ls_module_free or with the last module that owned it; keep "
+                      "it with ls_module_retain");
         return false;
     }
     return module != NULL;
@@ -299,11 +300,10 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
 
 ls_module *ls_module_finish(ls_module *module) {
     if (module != NULL && module->failed) {
-        char reason[LS_ERROR_CAPACITY];
-        snprintf(reason, sizeof reason, "%s", ls_error_message());
-        const ls_status status = ls_error_status();
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_module_free(module);
-        ls_error_restore(status, reason);
+        (void)ls_error_put_back(&cause);
         return NULL;
     }
     return module;
@@ -523,10 +523,10 @@ void ls_module_zero_grad(ls_module *module) {
 }
 
 ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
-    if (!ls_module_is_here(module)) {
+    if (module == NULL) {
         return ls_fail_missing("ls_module_set_requires_grad: the module");
     }
-    if (!ls_module_list(module)) {
+    if (!ls_module_is_here(module) || !ls_module_list(module)) {
         return ls_error_status();
     }
     for (int i = 0; i < module->parameters.count; i++) {

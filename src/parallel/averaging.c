@@ -138,8 +138,8 @@ static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool 
         }
         if (all.ranks * all.squares != all.sums * all.sums) {
             return ls_fail(LS_ERR_MISMATCH,
-                           "ls_backward: the losses that the ranks make of a data-parallel module's output are sums or "
-                           "means in different numbers (%g here, %g on average): all ranks run one program",
+                           "ls_backward: the ranks' losses have different numbers of sums or means over the module's "
+                           "output (%g here, %g on average); run the same program on all ranks",
                            own.sums, all.sums / all.ranks);
         }
         if (loss != NULL && !loss->weighed) {

@@ -2,7 +2,7 @@
  * Data-parallel training. The gradients of each dtype lie in one flat buffer in memory that all ranks of the machine
  * can access. So averaging them (averaging.c) is one all-reduce per dtype without a copy.
  */
-#include "parallel/data_parallel.h"
+#include "parallel/averaging.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
 
@@ -101,12 +101,7 @@ static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
 }
 
 static ls_status share_cause(ls_batch_part *part, bool failed) {
-    data_parallel_state *state = (data_parallel_state *)(void *)part;
-    state->told = true;
-    if (ls_module_list(state->model)) {
-        ls_data_parallel_forget_gradients(state);
-    }
-    return ls_cause_share(state->comm, "ls_backward", failed);
+    return ls_averaging_share_cause((data_parallel_state *)(void *)part, failed);
 }
 
 static void hold_part(ls_batch_part *part, bool hold) {
@@ -169,22 +164,15 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
     if (status == LS_OK || !state->whole_batch || ls_module_of_whole_batch(state->model, false) == NULL) {
         return status;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     state->part.samples = FAILED;
     state->input_count = state->output_count = 0;
     state->located = false;
     (void)locate(&state->part);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
-}
-
-static bool has_input(ls_tensor *const *inputs, int count) {
-    bool has = false;
-    for (int i = 0; i < count; i++) {
-        has = has || inputs[i] != NULL;
-    }
-    return has;
 }
 
 /*
@@ -196,10 +184,11 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     if (state->told || thread->no_grad || thread->scope->outer == NULL) {
         return status;
     }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     (void)ls_watch_pass(&ls_data_parallel_watch, state);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 
@@ -211,7 +200,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     }
     ls_status status = LS_OK;
     state->told = false;
-    if (has_input(inputs, input_count) || !ls_scope_explains_null(ls_thread())) {
+    if (first_input(inputs, input_count) != NULL || !ls_scope_explains_null(ls_thread())) {
         status = begin_forward(state, inputs, input_count, output_count);
         status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);
     } else {

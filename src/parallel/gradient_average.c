@@ -1,9 +1,6 @@
 /* Averages the flat buffers of gradients, and the tail, over the ranks. */
-#include <stdio.h>
-
 #include "autograd/tape.h"
 #include "parallel/averaging.h"
-#include "parallel/buffers.h"
 #include "parallel/cause.h"
 
 /* Views a span of a flat buffer, or of a buffer with as many elements of another dtype, as a tensor on the stack. */
@@ -39,7 +36,9 @@ void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
 /* Ends a call in which a rank has reported that the pass failed there. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     state->told = true;
-    ls_data_parallel_forget_gradients(state);
+    if (ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
@@ -142,15 +141,13 @@ static ls_status average_in_place(const ls_data_parallel_state *state, int i) {
 
 /* Explains an error of ranks that have different numbers of gradients. */
 static ls_status explain_counts(ls_status status) {
-    char reason[LS_ERROR_CAPACITY];
     if (status != LS_ERR_MISMATCH) {
         return status;
     }
-    snprintf(reason, sizeof reason, "%s", ls_error_message());
     return ls_fail(status,
                    "ls_data_parallel: %s. If the numbers of elements differ: a parameter must be frozen "
                    "(ls_set_requires_grad) on all ranks or on none",
-                   reason);
+                   ls_error_message());
 }
 
 /* Averages on the host, with the tail after the gradients. */

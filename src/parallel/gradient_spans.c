@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "parallel/data_parallel.h"
+#include "parallel/averaging.h"
 
 bool ls_gradient_travels(const ls_data_parallel_state *state, const ls_leaf *leaf) {
     /* An older gradient is equal on all ranks, unless accumulated under no_sync, and must keep its value. */
@@ -29,7 +29,7 @@ static void list_spans(ls_data_parallel_state *state, int flat) {
     *of = (ls_gradient_spans){.items = flat > 0 ? state->spans_of[flat - 1].items + state->spans_of[flat - 1].count
                                                 : state->spans};
     for (int i = 0; i < state->parameter_count; i++) {
-        const ls_leaf *leaf = state->model->parameters.items[i].tensor->leaf;
+        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
         if (leaf == NULL || leaf->gradient->storage->whole != state->shared[flat]) {
             continue;
         }

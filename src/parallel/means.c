@@ -24,8 +24,8 @@ static void warn(ls_data_parallel_state *state, const char *constant) {
     } else {
         ls_log_write(
             LS_LOG_WARNING,
-            "ls_backward: this loss takes the result of %s over the samples of this rank for a constant, where "
-            "one process would take the result over the global batch; reduce it over the ranks first (ls_allreduce)",
+            "ls_backward: this loss treats the result of %s over this rank's samples as a constant, but one process "
+            "would use the result over the global batch; reduce it over the ranks first (ls_allreduce)",
             constant);
     }
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "autograd/ops/ops.h"
-#include "base/memory.h"
 #include "comm/hold.h"
 #include "comm/reduce.h"
 #include "parallel/buffers.h"
@@ -41,7 +40,8 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
     const char *name = what->op.name;
     const ls_tensor *tensor = proposal->tensor;
     if (what->rooted && (proposal->root < 0 || proposal->root >= meeting->size)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: root %d is no rank of %d", name, proposal->root, meeting->size);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: root %d is not a rank of this communicator; its ranks are 0 to %d", name,
+                       proposal->root, meeting->size - 1);
     }
     const bool brings = what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank;
     if (brings && tensor == NULL) {
@@ -53,19 +53,20 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
     }
     if (what->reduces && tensor != NULL) {
         if (proposal->reduction >= LS_MINLOC) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: %s is no reduction of tensors", name,
+            return ls_fail(LS_ERR_ARGUMENT, "%s: %s cannot reduce tensors", name,
                            ls_reduction_name(proposal->reduction));
         }
         LS_TRY(ls_reduce_check(name, (ls_dtype)tensor->dtype, proposal->reduction));
     }
     for (int i = 0; i < what->axes && brings; i++) {
         if (ls_axis_index(proposal->axis[i], tensor->ndim) < 0) {
-            return ls_fail(LS_ERR_SHAPE, "%s: axis %d of %s, which has %d", name, proposal->axis[i],
+            return ls_fail(LS_ERR_SHAPE, "%s: axis %d does not exist in %s, which has %d axes", name, proposal->axis[i],
                            LS_SHAPE_TEXT(tensor), tensor->ndim);
         }
     }
-    return proposal->count >= 0 ? LS_OK
-                                : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld", name, (long long)proposal->count);
+    return proposal->count >= 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld, must be 0 or more", name, (long long)proposal->count);
 }
 
 const ls_device *ls_meeting_device(const ls_meeting *meeting, const ls_tensor *tensor, ls_reduction reduction) {
@@ -127,10 +128,6 @@ static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
 
 /* ---- all offers -------------------------------------------------------------------------------------------------- */
 
-static bool same_shape(const ls_offer *a, const ls_offer *b) {
-    return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
-}
-
 /* Compares shapes, which may differ along the axes of the call. */
 static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_offer *b) {
     bool fit = a->ndim == b->ndim;
@@ -172,7 +169,7 @@ static ls_status compare_arguments(const ls_meeting *meeting, int other) {
 static ls_status compare_tensors(const ls_meeting *meeting, int first, int other) {
     const ls_offer *a = &meeting->offers[first];
     const ls_offer *b = &meeting->offers[other];
-    if (a->dtype != b->dtype || (!same_shape(a, b) && !shapes_fit(meeting->what, a, b))) {
+    if (a->dtype != b->dtype || !shapes_fit(meeting->what, a, b)) {
         return refuse_shapes(meeting, first, other);
     }
     for (int i = 0; i < meeting->what->axes; i++) {
@@ -311,13 +308,13 @@ static bool has_failed(const ls_meeting *meeting) {
 
 /* Exchanges the offers. `status` is the status of this rank's make_offer. */
 static ls_status meet_others(ls_meeting *meeting, ls_status status) {
-    char message[LS_ERROR_CAPACITY];
+    ls_saved_error cause;
     if (status != LS_OK) {
-        memcpy(message, ls_error_message(), sizeof message);
+        ls_error_save(&cause);
     }
     const ls_status met = exchange(meeting);
     if (status != LS_OK) {
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     if (met == LS_OK && meeting->size > 1 && has_failed(meeting)) {
         return ls_cause_share(meeting->comm, meeting->what->op.name, status != LS_OK);

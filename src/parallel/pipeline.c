@@ -11,7 +11,6 @@
 #include "parallel/pipeline.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/samples.h"
@@ -124,9 +123,12 @@ static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
         tensor = NULL;
     }
     if (tensor == NULL) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
         note_failure(why, ls_comm_rank(comm));
         (void)refuse(comm, from, tag);
-        return NULL;
+        (void)ls_error_put_back(&cause);
+        return ls_scope_failed();
     }
     const ls_status status =
         ls_comm_recv(comm, view.memory, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag, NULL);
@@ -456,37 +458,35 @@ static ls_status check_step(const step *t) {
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
-    /* minimum, -maximum, the stage that cannot take part */
-    int64_t bounds[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    /* rows of the input, rows of the target, the stage that cannot take part */
+    int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
-        bounds[0] = t->input->size[0];
-        bounds[1] = -t->input->size[0];
+        known[0] = t->input->size[0];
     }
     if (own == LS_OK && is_last(t)) {
-        const int64_t rows = t->target->size[0];
-        bounds[0] = rows < bounds[0] ? rows : bounds[0];
-        bounds[1] = -rows < bounds[1] ? -rows : bounds[1];
+        known[1] = t->target->size[0];
     }
-    const ls_status met = ls_comm_allreduce(t->comm, bounds, bounds, 3, LS_I64, LS_MIN, NULL);
+    const ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
     if (own != LS_OK) {
-        ls_error_restore(own, text);
+        (void)ls_error_put_back(&cause);
         return own;
     }
     LS_TRY(met);
-    if (bounds[2] != INT64_MAX) {
+    if (known[2] != INT64_MAX) {
         return ls_fail(LS_ERR_MISMATCH,
                        "ls_pipeline_backward: stage %lld (rank %lld) cannot take part: its own message says why",
-                       (long long)bounds[2], (long long)bounds[2]);
+                       (long long)known[2], (long long)known[2]);
     }
-    if (bounds[0] != -bounds[1] || bounds[0] == 0) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "ls_pipeline_backward: between %lld and %lld samples in input and target: they must be as many, "
-                       "and there must be some",
-                       (long long)bounds[0], (long long)-bounds[1]);
+    if (known[0] != known[1] || known[0] == 0) {
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "ls_pipeline_backward: input and target have %lld and %lld samples; both must have the same number, "
+            "at least 1",
+            (long long)known[0], (long long)known[1]);
     }
-    t->rows = bounds[0];
+    t->rows = known[0];
     t->count = (int)(t->state->micro_batches < t->rows ? t->state->micro_batches : t->rows);
     return LS_OK;
 }
@@ -518,8 +518,8 @@ static ls_status run(step *t, double *loss) {
     ls_status status = t->microbatches != NULL
                            ? run_schedule(t)
                            : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->microbatches);
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     if (status != LS_OK) {
         give_up(t);
     }
@@ -527,7 +527,7 @@ static ls_status run(step *t, double *loss) {
     ls_free(t->microbatches);
     const ls_status shared = share_result(t, status != LS_OK);
     if (status != LS_OK) {
-        ls_error_restore(status, text);
+        (void)ls_error_put_back(&cause);
         return status;
     }
     t->state->broken = unpacked != LS_OK || shared != LS_OK;

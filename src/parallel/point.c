@@ -67,14 +67,14 @@ static message *message_of(const ls_tensor *token) {
 static ls_status settle(message *m) {
     const ls_status status = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
-    char text[LS_ERROR_CAPACITY];
+    ls_saved_error cause;
     if (status != LS_OK) {
-        memcpy(text, ls_error_message(), sizeof text);
+        ls_error_save(&cause);
     }
     const ls_status second = ls_work_wait(m->work);
     m->work = NULL;
     if (status != LS_OK) {
-        ls_error_restore(status, text);
+        (void)ls_error_put_back(&cause);
         return status;
     }
     return second;
@@ -124,7 +124,8 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
     }
     LS_TRY(ls_comm_check_open(call, comm));
     if (peer < 0 || peer >= ls_comm_size(comm)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is no rank of %d", call, what, peer, ls_comm_size(comm));
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is not a rank of this communicator; its ranks are 0 to %d", call,
+                       what, peer, ls_comm_size(comm) - 1);
     }
     if (tag < 0 || tag >= GRADIENT_TAG) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: tag %d is not from 0 to %d", call, tag, GRADIENT_TAG - 1);
@@ -221,14 +222,13 @@ static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest,
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_isend: the tensor is NULL");
     }
     (void)ls_scope_failed();
-    const ls_status status = ls_error_status();
-    char text[LS_ERROR_CAPACITY];
-    memcpy(text, ls_error_message(), sizeof text);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     message m = {.comm = comm, .sends = true, .peer = dest, .tag = tag, .notice = {.failed = true, .dtype = LS_U8}};
     if (post_send(&m) == LS_OK) {
         (void)settle(&m);
     }
-    ls_error_restore(status, text);
+    (void)ls_error_put_back(&cause);
     return NULL;
 }
 
@@ -296,13 +296,16 @@ static ls_status irecv_complete(ls_node *node) {
     if (m->waited || m->early != NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_work_wait(m->notice_work));
+    const ls_status noticed = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
+    m->waited = noticed != LS_OK;
+    LS_TRY(noticed);
     if (!m->notice.wants) {
         return LS_OK;
     }
     ls_tensor *received = end_receive(node->output);
     m->early = received != NULL ? ls_tensor_hold(received) : NULL;
+    m->waited = received == NULL; /* nothing is left for ls_handle_wait */
     return received != NULL ? LS_OK : ls_error_status();
 }
 
@@ -361,8 +364,7 @@ static ls_status examine(const message *m, ls_status status, bool noticed) {
     const ls_tensor *wanted = m->content;
     if (noticed && n->failed) {
         return ls_fail(LS_ERR_MISMATCH,
-                       "ls_irecv: rank %d has nothing to send with tag %d, for something failed "
-                       "there: its own message says what",
+                       "ls_irecv: rank %d failed before it could send with tag %d; see the error message of that rank",
                        m->peer, m->tag);
     }
     const bool fits = n->dtype == wanted->dtype && n->ndim == wanted->ndim &&

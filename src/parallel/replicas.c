@@ -2,12 +2,10 @@
  * Checks that the ranks of a data-parallel module have equal parameters: compares a hash, and, if it differs, finds the
  * first differing element.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/op.h"
 #include "base/hash.h"
-#include "base/memory.h"
 #include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
@@ -55,29 +53,26 @@ typedef struct difference {
     double here, there;
 } difference;
 
-static ls_status read_element(const ls_tensor *tensor, int64_t i, double *value) {
+static double read_element(const ls_tensor *tensor, int64_t i) {
     int64_t index[LS_MAX_DIMS] = {0};
     for (int d = tensor->ndim - 1; d >= 0; d--) {
         index[d] = i % tensor->size[d];
         i /= tensor->size[d];
     }
-    *value = ls_at(tensor, index);
-    return LS_OK;
+    return ls_at(tensor, index);
 }
 
 /* `own` and `first`, rank 0's tensor, are dense and on the host. */
-static ls_status compare_elements(const ls_tensor *own, const ls_tensor *first, difference *found) {
+static void compare_elements(const ls_tensor *own, const ls_tensor *first, difference *found) {
     const size_t width = ls_dtype_size((ls_dtype)own->dtype);
     const char *here = ls_host_data(own), *there = ls_host_data(first);
     *found = (difference){.element = -1};
     for (int64_t i = 0; i < own->count; i++) {
         if (memcmp(here + (size_t)i * width, there + (size_t)i * width, width) != 0) {
-            found->element = (double)i;
-            LS_TRY(read_element(own, i, &found->here));
-            return read_element(first, i, &found->there);
+            *found = (difference){.element = (double)i, .here = read_element(own, i), .there = read_element(first, i)};
+            return;
         }
     }
-    return LS_OK;
 }
 
 /* The lowest rank whose parameter differs from rank 0's sends the difference to all. */
@@ -88,7 +83,7 @@ static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tens
         memcpy(ls_host_data(first), ls_host_data(own), bytes);
     }
     LS_TRY(ls_comm_broadcast(comm, ls_host_data(first), bytes, LS_U8, 0, NULL));
-    LS_TRY(compare_elements(own, first, found));
+    compare_elements(own, first, found);
     ls_loc_i64 lowest = {.value = found->element >= 0, .location = ls_comm_rank(comm)};
     LS_TRY(ls_comm_allreduce(comm, &lowest, &lowest, 1, LS_I64, LS_MAXLOC, NULL));
     *rank = (int)lowest.location;

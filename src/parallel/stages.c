@@ -56,7 +56,7 @@ static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tens
 }
 
 /* Times every layer on `sample`. Returns false if a layer failed. */
-static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
+static bool time_layers(const ls_module *model, ls_tensor *sample, double *costs) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = sample;
     for (int i = 0; i < model->child_count && x != NULL; i++) {
@@ -70,6 +70,58 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
         x = y;
     }
     return ls_scope_close(scope) == LS_OK && x != NULL;
+}
+
+/* Copies the buffers of the model, for example the running statistics of a batch normalization. */
+static bool copy_buffers(const ls_module *model, ls_tensor **copies) {
+    for (int i = 0; i < ls_module_buffer_count(model); i++) {
+        copies[i] = ls_clone(ls_module_buffer(model, i));
+        if (copies[i] == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Restores the buffers. Returns false if a buffer could not be restored. */
+static bool restore_buffers(const ls_module *model, ls_tensor *const *copies) {
+    const bool before = ls_no_grad(true);
+    bool good = true;
+    for (int i = 0; i < ls_module_buffer_count(model); i++) {
+        good = ls_copy_into(ls_module_buffer(model, i), copies[i]) == LS_OK && good;
+    }
+    (void)ls_no_grad(before);
+    return good;
+}
+
+/*
+ * Measures the costs of all layers. Only rank 0 measures, so the buffers of the model and the random state must stay
+ * unchanged. Returns false if a layer failed.
+ */
+static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
+    const size_t bytes = ((size_t)ls_module_buffer_count(model) + 1) * sizeof(ls_tensor *);
+    ls_tensor **copies = ls_allocate(bytes);
+    if (copies == NULL) {
+        (void)ls_fail_memory(call, bytes);
+        return false;
+    }
+    const ls_random_state random = ls_random_get_state();
+    ls_scope *scope = ls_scope_begin();
+    bool good = copy_buffers(model, copies);
+    if (good) {
+        ls_saved_error cause;
+        good = time_layers(model, sample, costs);
+        ls_error_save(&cause);
+        const bool restored = restore_buffers(model, copies);
+        if (!good) {
+            (void)ls_error_put_back(&cause);
+        }
+        good = good && restored;
+    }
+    good = ls_scope_close(scope) == LS_OK && good;
+    ls_random_set_state(random);
+    ls_free(copies);
+    return good;
 }
 
 /*

@@ -1,9 +1,6 @@
 /* One step of training or validation, in its own scope, and the agreement of the ranks at its end. */
 #include "train/step.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "comm/meter.h"
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
@@ -204,11 +201,11 @@ static void forget_batch(ls_trial *trial) {
 
 /* Ends the scope after a failure, and keeps the message of the failure. */
 static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
-    char message[LS_ERROR_CAPACITY];
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     (void)ls_scope_end(scope);
-    ls_error_restore(status, message);
-    return status;
+    return ls_error_put_back(&cause);
 }
 
 ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step) {

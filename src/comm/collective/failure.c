@@ -124,15 +124,16 @@ static void revoke(ls_engine *engine, ls_status status, int culprit) {
 }
 
 ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
-    char message[LS_ERROR_CAPACITY];
-    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
     if (engine->ended) {
         return status;
     }
     engine->failed = true;
     revoke(engine, status, culprit);
     withdraw_all(engine);
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

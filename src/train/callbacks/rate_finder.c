@@ -169,14 +169,15 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 /* Returns the first failure, even if the restoration fails too. */
 static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     before b = {.epoch = 0};
-    char message[LS_ERROR_CAPACITY] = "";
+    ls_saved_error cause;
     ls_status status = remember(&b, trial);
     if (status == LS_OK) {
         status = sweep(self, trial);
-        memcpy(message, ls_error_message(), sizeof message);
+        ls_error_save(&cause);
+        cause.status = status;
         const ls_status put = put_back(&b, trial);
         if (status != LS_OK) {
-            ls_error_restore(status, message);
+            (void)ls_error_put_back(&cause);
         }
         status = status != LS_OK ? status : put;
     }

@@ -466,9 +466,8 @@ ls_status ls_checkpoints_finish(ls_trial *trial) {
 
 /* After a failure, waits for the thread and removes its files. A thread that is making the checkpoint completes it. */
 static void give_up(ls_checkpointer *self) {
-    char message[LS_ERROR_CAPACITY];
-    const ls_status before = ls_error_status();
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
     (void)ls_writer_join(&self->writer);
     if (self->snapshot != NULL) {
         ls_checkpoint_discard(self->snapshot);
@@ -477,7 +476,7 @@ static void give_up(ls_checkpointer *self) {
     self->snapshot = NULL;
     self->committing = false;
     self->phase = LS_IDLE;
-    ls_error_restore(before, message);
+    (void)ls_error_put_back(&cause);
 }
 
 void ls_checkpoints_end(ls_trial *trial) {
@@ -556,10 +555,10 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
     const ls_status status = write_now(trial, snapshot, folder, nonce);
     if (status != LS_OK && snapshot != NULL) {
-        char message[LS_ERROR_CAPACITY];
-        memcpy(message, ls_error_message(), sizeof message);
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_checkpoint_discard(snapshot);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
     }
     ls_checkpoint_free(snapshot);
     return status;

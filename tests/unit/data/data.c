@@ -7,6 +7,8 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
@@ -260,6 +262,11 @@ TEST(test_csv_set) {
     ls_loader_free(loader);
     const char *const missing[] = {"z"};
     assert_null(ls_csv_dataset(path, missing, 1, NULL));
+    const char *pipe = test_path("set.pipe");
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_null(ls_csv_dataset(pipe, target, 1, NULL));
+    expect_message("is a pipe and can be read only once");
+    assert_int_equal(unlink(pipe), 0);
 }
 
 /* A table with a column of text as the target, and one with numbers of classes and empty fields. */

@@ -349,7 +349,7 @@ TEST(test_concatenations_of_nothing) {
     expect_message("0 data sets");
     ls_dataset *gone = numbers(2, 0);
     ls_loader_free(ls_loader_new(gone, NULL));
-    expect_no_concat(numbers(2, 0), gone, LS_ERR_STATE, "that went with the last loader");
+    expect_no_concat(numbers(2, 0), gone, LS_ERR_STATE, "the data set was freed with the last loader");
     assert_int_equal(ended, 3);
 }
 

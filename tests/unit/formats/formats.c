@@ -9,9 +9,13 @@
 #include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
+#include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/random.h"
 #include "tests/support/commas.h"
@@ -279,6 +283,48 @@ TEST(test_csv_refuses_fields) {
     expect_message("column \"0\" is wanted twice");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = 1}));
     expect_message(".text_count is 1 and .text is NULL");
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = -1}));
+    expect_message(".text_count is -1, must be 0 or more");
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = 2}));
+    expect_message(".column_count is 2 and .columns is NULL");
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = -2}));
+    expect_message(".column_count is -2, must be 0 or more");
+}
+
+/* Writes to the pipe `path` once a reader has opened it. */
+static void *write_pipe(void *path) {
+    static const char text[] = "size,kind\n1,a\n2,b\n";
+    const int end = open(path, O_WRONLY | O_CLOEXEC);
+    return end >= 0 && write(end, text, sizeof text - 1) == sizeof text - 1 && close(end) == 0 ? path : NULL;
+}
+
+static ls_tensor *read_csv_pipe(const ls_csv_options *options) {
+    static char path[320];
+    pthread_t thread;
+    void *result;
+    snprintf(path, sizeof path, "%s", test_path("pipe.csv"));
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(pthread_create(&thread, NULL, write_pipe, path), 0);
+    ls_tensor *tensor = ls_csv_read(path, options);
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, path);
+    assert_int_equal(unlink(path), 0);
+    return tensor;
+}
+
+/* To collect the classes of a column, ls_csv_read reads the file twice. */
+TEST(test_csv_reads_a_pipe_once) {
+    ls_csv_text text = {.column = "kind"};
+    const ls_csv_options options = {.text = &text, .text_count = 1};
+    assert_null(read_csv_pipe(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    expect_message("is a pipe and can be read only once: give the classes of column \"kind\" in .text");
+    ls_csv_classes *classes = ls_csv_classes_read(csv("size,kind\n1,a\n2,b\n"), "kind", NULL);
+    text.classes = classes;
+    const ls_tensor *tensor = read_csv_pipe(&options);
+    assert_non_null(tensor);
+    assert_memory_equal(ls_data_const(tensor), ((const float[]){1, 0, 2, 1}), 4 * sizeof(float));
+    ls_csv_classes_free(classes);
 }
 
 TEST(test_csv_has_as_many_classes_as_fit) {
@@ -655,6 +701,7 @@ int main(void) {
         cmocka_unit_test(test_csv_classes_of_another_file),
         cmocka_unit_test(test_csv_refuses_fields),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
+        cmocka_unit_test(test_csv_reads_a_pipe_once),
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_converts_integers),

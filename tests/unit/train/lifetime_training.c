@@ -84,7 +84,7 @@ TEST(test_a_trial_of_what_was_freed) {
         }
         expect_error(ls_trial_run(trial, 1), LS_ERR_STATE,
                      which == OPTIMIZER ? optimizer_freed
-                     : which == MODEL   ? "a module is given that was freed"
+                     : which == MODEL   ? "the module was freed, by ls_module_free"
                                         : loader_freed);
         if (which != MODEL) {
             expect_message("ls_trial_run: ");

@@ -7,10 +7,10 @@
 
 ls_status ls_module_settle(ls_status status, void **state) {
     if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY] = "";
-        strncpy(message, ls_error_message(), sizeof message - 1);
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_engine_close(*state);
-        ls_error_restore(status, message);
+        (void)ls_error_put_back(&cause);
         *state = NULL;
     }
     return status;

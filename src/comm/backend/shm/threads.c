@@ -43,12 +43,13 @@ static ls_status run_rank(thread_rank *self) {
     ls_log_set_rank(self->join.rank);
     const ls_status status = self->function(world, self->argument);
     self->failure = status != LS_OK ? ++*self->failures : 0; /* before the others hear that it left, and fail too */
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status; /* the function may have set no error */
     if (!freed) {
         ls_comm_free(world);
     }
-    ls_error_restore(status, message);
+    (void)ls_error_put_back(&cause);
     return status;
 }
 

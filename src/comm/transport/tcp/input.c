@@ -400,11 +400,11 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
     for (int i = 0; i < READS && !empty; i++) {
         const ls_status status = read_once(tcp, rank, &empty);
         if (status != LS_OK) {
-            char message[LS_ERROR_CAPACITY];
-            memcpy(message, ls_error_message(), strlen(ls_error_message()) + 1);
+            ls_saved_error cause;
+            ls_error_save(&cause);
             tcp->endpoint.blamed = status == LS_ERR_PEER ? 1 + rank : 0;
             (void)ls_tcp_lose(tcp, rank); /* nobody can tell where the next header is */
-            ls_error_restore(status, message);
+            (void)ls_error_put_back(&cause);
             return status;
         }
     }
