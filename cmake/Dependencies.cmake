@@ -3,15 +3,16 @@ include(cmake/Packages.cmake)
 find_package(PkgConfig)
 find_package(Threads REQUIRED)
 find_package(ZLIB)                                     # IDX files come gzipped, .npz is ZIP; pictures for TensorBoard are PNG
-# Headers only: src/tensor/device/cpu/libraries.c opens it when the first large matrix product comes.
-find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
-          aarch64-linux-gnu/openblas-openmp)           # OpenBLAS: matrix products in f64
+# OpenBLAS: matrix products in f64. Headers only: src/tensor/device/cpu/libraries.c opens the library at the first large
+# product. openblas_config.h stands next to OpenBLAS's cblas.h; the reference BLAS has a cblas.h, too, with other types.
+find_path(LS_OPENBLAS_INCLUDE openblas_config.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
+          aarch64-linux-gnu/openblas-openmp)
 # Optional, opened in the same way by src/formats/png.c and jpeg.c: pictures as data.
 find_path(LS_PNG_INCLUDE png.h)
 find_path(LS_JPEG_INCLUDE jpeglib.h)
 find_path(LS_XXHASH_INCLUDE xxhash.h)                  # headers only: checksums of checkpoints
 ls_expect(zlib needed ZLIB_FOUND)
-ls_expect(OpenBLAS needed LS_CBLAS_INCLUDE)
+ls_expect(OpenBLAS needed LS_OPENBLAS_INCLUDE)
 ls_expect(xxHash needed LS_XXHASH_INCLUDE)
 ls_expect(libpng wanted LS_PNG_INCLUDE)
 ls_expect(libjpeg wanted LS_JPEG_INCLUDE)
@@ -36,7 +37,7 @@ ls_report_missing()
 add_library(lockstep_dependencies INTERFACE)
 target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM
                       PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
-target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_CBLAS_INCLUDE} ${LS_XXHASH_INCLUDE})
+target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_OPENBLAS_INCLUDE} ${LS_XXHASH_INCLUDE})
 
 foreach(name PNG JPEG)
   if(LS_${name}_INCLUDE)
