@@ -145,7 +145,7 @@ TEST(test_data_sets_that_are_gone) {
     assert_int_equal(ended, 1);
     assert_null(in_order(dataset));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    expect_message("ls_dataset_retain keeps one");
+    expect_message("keep it with ls_dataset_retain");
     assert_null(ls_dataset_subset(dataset, 0, 0));
     assert_null(ls_dataset_preload(dataset));
     assert_null(ls_dataset_flatten(dataset));

@@ -297,10 +297,10 @@ TEST(test_files_that_are_wrong) {
     expect_damage("color.png", "IHDR", 4, 7, "x", 1, "is a damaged PNG file: IHDR: CRC error");
     expect_damage("color.png", "IDAT", 4, 60, "xxxx", 4, "is a damaged PNG file");
     expect_promise(3000, 16384, 16384, 16, 2, "16384 rows of 16384 pixels, which its bytes cannot give");
-    expect_promise(3000, 16385, 16384, 1, 0, "16385 rows of 16384 pixels, which is none, or more than 2^28");
+    expect_promise(3000, 16385, 16384, 1, 0, "16385 rows of 16384 pixels, which is 0, or more than 2^28");
     expect_promise(3000, 0, 1, 8, 0, "is a damaged PNG file");
     expect_promise(3000, 1, 3000000, 8, 0, "is a damaged PNG file");
-    expect_damage("color.jpg", "\xff\xc0", 2, 5, "\xff\0\xff\0", 4, "rows of 65280 pixels, which is none, or more");
+    expect_damage("color.jpg", "\xff\xc0", 2, 5, "\xff\0\xff\0", 4, "rows of 65280 pixels, which is 0, or more");
     expect_damage("color.jpg", "\xff\xc0", 2, 5, "\x3f\xff\x3f\xff", 4, "rows of 16383 pixels, which its bytes cannot");
     expect_damage("color.jpg", "\xff\xc0", 2, 5, "\0\0", 2, "is a damaged JPEG file");
     expect_damage("color.jpg", "\xff\xc0", 2, 1, "\xc9", 1, "arithmetic coding");

@@ -219,7 +219,7 @@ TEST(test_modules_that_are_gone) {
     assert_int_equal(ended, 1);
     assert_null(ls_sequential(ls_nn_relu(), table, table));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    expect_message("ls_module_retain keeps one");
+    expect_message("keep it with ls_module_retain");
     expect_message("Sequential: what should become \"1\"");
     assert_null(ls_module_add_child(table, "a", ls_nn_relu()));
     assert_null(ls_module_add_child(table, "a", table));
