@@ -5,6 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The thread sanitizer sees the copies in OpenBLAS's kernels, but not the locks of OpenBLAS's pool of buffers. */
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void) {
+    return "race:libopenblas\n";
+}
+
 /*
  * Keeps freed memory in the process. Large buffers are allocated and freed often; fresh pages for each would take a
  * third of the time of some tests.
