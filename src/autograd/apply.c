@@ -22,7 +22,8 @@ ls_dtype ls_autocast(ls_dtype dtype) {
     }
     const ls_dtype before = thread->autocast;
     if (dtype != LS_F32 && dtype != LS_BF16 && dtype != LS_F16) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_autocast: takes LS_BF16 or LS_F16, or LS_F32 to end it, not %s",
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "ls_autocast: the dtype is %s, must be LS_BF16 or LS_F16, or LS_F32 to end autocast",
                       ls_dtype_name(dtype));
         (void)ls_scope_failed();
         return before;
@@ -31,8 +32,8 @@ ls_dtype ls_autocast(ls_dtype dtype) {
     const ls_device *device = dtype != LS_F32 && dtype != before ? ls_device_default() : NULL;
     if (device != NULL && device->gains_by != NULL && !device->gains_by(device, dtype) &&
         !atomic_exchange(&told[dtype], true)) {
-        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s computes no faster in %s than in f32", device->name,
-                     ls_dtype_name(dtype));
+        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s has no products in %s that are faster than in f32",
+                     device->name, ls_dtype_name(dtype));
     }
     return before;
 }
@@ -60,8 +61,8 @@ __attribute__((noinline, cold)) static ls_tensor *refuse_gone(const ls_op *op, i
 }
 
 static ls_tensor *refuse_devices(const ls_op *op, const ls_device *first, const ls_device *other, int i) {
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is on %s, those before it on %s", op->name, i + 1, other->name,
-                  first->name);
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is on %s, but the arguments before it are on %s", op->name, i + 1,
+                  other->name, first->name);
     return ls_scope_failed();
 }
 

@@ -51,17 +51,17 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
     }
     if (gradient == NULL && output->count != 1) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_backward: the loss must be one number, not %s; reduce it (ls_mean), or give "
-                       "ls_backward_with the gradient to begin with",
+                       "ls_backward: the loss must be one number, not %s; reduce it (ls_mean), or pass the first "
+                       "gradient to ls_backward_with",
                        LS_SHAPE_TEXT(output));
     }
     if (gradient != NULL && (gradient->dtype != output->dtype || !ls_tensor_same_shape(gradient, output))) {
-        return ls_fail(LS_ERR_SHAPE, "ls_backward_with: the gradient is %s of %s, the output %s of %s",
+        return ls_fail(LS_ERR_SHAPE, "ls_backward_with: the gradient is %s of %s, but the output is %s of %s",
                        LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype), LS_SHAPE_TEXT(output),
                        ls_dtype_name((ls_dtype)output->dtype));
     }
     if (gradient != NULL && ls_tensor_device(gradient) != ls_tensor_device(output)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on %s, the output on %s",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on %s, but the output is on %s",
                        ls_tensor_device(gradient)->name, ls_tensor_device(output)->name);
     }
     if (!output->needs_grad && !ls_tape_communicates()) {
@@ -70,8 +70,8 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
                                      "ls_detach, or recording was off (ls_no_grad)");
     }
     if (output->needs_grad && output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
-        return ls_fail(LS_ERR_STATE, "ls_backward: the tape of this loss was already walked and is used up; keep_tape "
-                                     "in ls_backward_with keeps it");
+        return ls_fail(LS_ERR_STATE, "ls_backward: an earlier backward pass has used up the tape of this loss; set "
+                                     "keep_tape in ls_backward_with to keep it");
     }
     return LS_OK;
 }
@@ -112,7 +112,7 @@ static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, 
 /* Opens the pass, runs it and closes it. */
 static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_backward_options *options) {
     if (thread->walking != NULL) {
-        return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
+        return ls_fail(LS_ERR_STATE, "ls_backward: called during a backward pass, by a hook or a backward function");
     }
     const ls_status prepared = prepare_pass(thread, output, options->gradient);
     if (prepared != LS_OK) {

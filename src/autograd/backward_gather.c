@@ -144,8 +144,8 @@ static ls_status add_in_node(ls_backward_pass *pass, ls_node *node, ls_tensor *g
 static ls_node *gathering_node(const char *call, const ls_tensor *input) {
     if (input->node == NULL || input->node->tape == NULL) {
         (void)ls_fail(LS_ERR_STATE,
-                      "ls_backward: %s goes back to a part of the tape that was already walked and is used up; "
-                      "keep_tape in ls_backward_with keeps it",
+                      "ls_backward: %s depends on a part of the tape that an earlier backward pass has used up; set "
+                      "keep_tape in ls_backward_with to keep it",
                       call);
         return NULL;
     }
@@ -155,13 +155,13 @@ static ls_node *gathering_node(const char *call, const ls_tensor *input) {
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
     ls_backward_pass *pass = ls_thread()->walking;
     if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
-        return ls_fail(LS_ERR_INTERNAL, "%s: its rule gave input %d, %s of %s, a gradient of %s of %s", call, i,
-                       LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
+        return ls_fail(LS_ERR_INTERNAL, "%s: its backward function gave input %d, %s of %s, a gradient of %s of %s",
+                       call, i, LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
                        ls_dtype_name((ls_dtype)gradient->dtype));
     }
     if (ls_tensor_device(gradient) != ls_tensor_device(input)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the gradient of argument %d is on %s, but that is on %s", call, i + 1,
-                       ls_tensor_device(gradient)->name, ls_tensor_device(input)->name);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the gradient of argument %d is on %s, but the argument is on %s", call,
+                       i + 1, ls_tensor_device(gradient)->name, ls_tensor_device(input)->name);
     }
     if (input->leaf != NULL) {
         return gather_in_leaf(pass, input->leaf, gradient);
@@ -175,8 +175,9 @@ ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tenso
 
 ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient) {
     if (gradient == NULL) {
-        return ls_error_status() != LS_OK ? ls_error_status()
-                                          : ls_fail(LS_ERR_INTERNAL, "%s: its rule gave no gradient", node->op->name);
+        return ls_error_status() != LS_OK
+                   ? ls_error_status()
+                   : ls_fail(LS_ERR_INTERNAL, "%s: its backward function gave no gradient", node->op->name);
     }
     return ls_wants(node, i) ? ls_gather_gradient(node->op->name, i, node->inputs[i], gradient) : LS_OK;
 }

@@ -20,7 +20,8 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
         pass->scope->callbacks = callback->next;
         status = callback->watch->end(callback->user, pass->findings);
         if (status != LS_OK && ls_error_status() != status) {
-            (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
+            (void)ls_fail(status, "ls_backward: a callback at the end of the backward pass failed with %s",
+                          ls_status_name(status));
         }
         if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
             leave_callback(callback);

@@ -101,7 +101,7 @@ static ls_status keep(const custom *c, const char *what, int i, ls_tensor **plac
     ls_tensor *made = *place;
     *place = NULL;
     if (made == NULL) {
-        return ls_fail(LS_ERR_STATE, "%s: its forward function made no %s %d", c->op.name, what, i);
+        return ls_fail(LS_ERR_STATE, "%s: its forward function returned no %s %d", c->op.name, what, i);
     }
     if (ls_tensor_is_gone(made)) {
         return ls_tensor_refuse_gone(c->op.name, 0, made);
@@ -221,10 +221,11 @@ static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
         return ls_tensor_refuse_gone(node->op->name, 0, gradient);
     }
     if (gradient->dtype != input->dtype || !ls_tensor_same_shape(gradient, input)) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "%s: its backward function made the gradient of argument %d %s of %s, but that is %s of %s",
-                       node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
-                       LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "%s: its backward function made the gradient of argument %d %s of %s, but the argument is %s of %s",
+            node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
+            LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
     }
     return ls_accumulate(node, i, gradient);
 }
@@ -324,7 +325,7 @@ static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int 
                        op->outputs, op->saved);
     }
     if (op->outputs > 1 && outputs == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, and no place for them was given", op->name,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, but the array of outputs is NULL", op->name,
                        op->outputs);
     }
     return LS_OK;

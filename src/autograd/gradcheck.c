@@ -76,7 +76,7 @@ static ls_status evaluate(const check *c, double *sum) {
     const ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK && !ls_tensor_same_shape(result, c->weight)) {
-        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s and is now %s", c->call,
+        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s at first, and is %s now", c->call,
                          LS_SHAPE_TEXT(c->weight), LS_SHAPE_TEXT(result));
     }
     if (status == LS_OK) {

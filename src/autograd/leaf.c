@@ -24,8 +24,8 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
         tensor->node = NULL;
     }
     if (tensor->node != NULL) {
-        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of an operation, not a leaf; ls_detach gives one",
-                      call, LS_SHAPE_TEXT(tensor));
+        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of an operation, not a leaf; use ls_detach", call,
+                      LS_SHAPE_TEXT(tensor));
         return ls_scope_failed_status();
     }
     if (requires_grad && !ls_dtype_is_floating((ls_dtype)tensor->dtype)) {

@@ -55,7 +55,7 @@ static ls_status check_rank(const char *name, const ls_comm *comm, const char *w
 
 static ls_status check_dtype(const char *name, ls_dtype dtype, size_t *width) {
     *width = ls_dtype_size(dtype);
-    return *width != 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)dtype);
+    return *width != 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: %d is not a dtype", name, (int)dtype);
 }
 
 /* A communicator, a dtype and, of a reduction, what it means there. */

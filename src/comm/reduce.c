@@ -21,7 +21,7 @@ const char *ls_reduction_name(ls_reduction reduction) {
 
 ls_status ls_reduce_check(const char *call, ls_dtype dtype, ls_reduction reduction) {
     if (ls_dtype_size(dtype) == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", call, (int)dtype);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %d is not a dtype", call, (int)dtype);
     }
     if ((unsigned)reduction >= LS_REDUCTION_COUNT) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d is no reduction", call, (int)reduction);

@@ -119,8 +119,8 @@ static ls_tensor *crop_all(ls_tensor *batch, const ls_samples *samples, void *us
     const int64_t width = own->crop.width > 0 ? own->crop.width : w;
     if (height > h + 2 * padding || width > w + 2 * padding) {
         (void)ls_fail(LS_ERR_SHAPE,
-                      "%s: %lld x %lld pixels are larger than inputs of %lld x %lld with a padding of %lld", own->call,
-                      (long long)height, (long long)width, (long long)h, (long long)w, (long long)padding);
+                      "%s: a crop of %lld x %lld pixels is larger than inputs of %lld x %lld with a padding of %lld",
+                      own->call, (long long)height, (long long)width, (long long)h, (long long)w, (long long)padding);
         return ls_scope_failed();
     }
     return change_pictures(x, samples, own, height, width, crop);

@@ -136,7 +136,7 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *s
     }
     thread->device = device;
     if (x == NULL && !ls_scope_explains_null(ls_thread())) {
-        (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform gave NULL without an error");
+        (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform returned NULL without an error");
     }
     ls_tensor *result = x != NULL && x->scope != scope ? ls_tensor_hold(x) : ls_tensor_take(x);
     if (ls_scope_close(scope) != LS_OK || result == NULL) {

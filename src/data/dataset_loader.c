@@ -42,12 +42,13 @@ typedef struct loader_state {
 static ls_status check_sizes(const ls_loader_options *options) {
     if (options->batch_size < 0 || options->global_batch_size < 0 ||
         (options->batch_size > 0 && options->global_batch_size > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: batch size %lld and global batch size %lld: give one of them, positive",
-                       (long long)options->batch_size, (long long)options->global_batch_size);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_loader_new: batch size %lld and global batch size %lld: set exactly one of them, to a positive number",
+            (long long)options->batch_size, (long long)options->global_batch_size);
     }
     if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is larger than any number",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is too large",
                        (long long)options->batch_size, ls_comm_size(options->comm));
     }
     return LS_OK;
@@ -59,15 +60,13 @@ static ls_status check_threads(const ls_loader_options *options) {
     LS_TRY(ls_option_within("ls_loader_new", "prefetch", (double)options->prefetch, 0, INT32_MAX));
     return options->prefetch == 0 || options->threads > 0
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "ls_loader_new: prefetch is %lld and threads is 0: batches are made ahead by threads only",
+               : ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: prefetch is %lld and threads is 0: prefetching needs threads",
                          (long long)options->prefetch);
 }
 
 static ls_status check_order(const ls_loader_options *options, int64_t count) {
     if ((options->weights != NULL) + (options->sampler != NULL) + options->no_shuffle > 1) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: weights, a sampler and no_shuffle exclude each other: give one of them");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: set at most one of .weights, .sampler and .no_shuffle");
     }
     if (options->weights != NULL && options->weight_count != count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: %lld weights for %lld samples",
@@ -76,8 +75,8 @@ static ls_status check_order(const ls_loader_options *options, int64_t count) {
     const bool repeats = options->weights != NULL || options->sampler != NULL;
     if (options->epoch_samples < 0 || (options->epoch_samples > count && (!repeats || count == 0))) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: %lld samples in an epoch: the data set has %lld, and only weights and a sampler "
-                       "take some of them several times",
+                       "ls_loader_new: %lld samples in an epoch: the data set has only %lld; set .weights or .sampler "
+                       "to draw samples several times",
                        (long long)options->epoch_samples, (long long)count);
     }
     return LS_OK;
@@ -132,8 +131,8 @@ static ls_status ask_sampler(const loader_state *state, int64_t epoch) {
     for (int64_t i = 0; i < state->samples; i++) {
         if (state->order[i] < 0 || state->order[i] >= state->dataset->count) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_loader_next: the sampler made %lld number %lld of epoch %lld: the data set has %lld "
-                           "samples",
+                           "ls_loader_next: the sampler returned %lld as index %lld of epoch %lld, but the data set "
+                           "has %lld samples",
                            (long long)state->order[i], (long long)i, (long long)epoch,
                            (long long)state->dataset->count);
         }
@@ -312,8 +311,7 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
     const loader_state *state = loader->state;
     if (loader->type != &dataset_type) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_loader: this one, %s, cannot give other samples of a batch: one of a data "
-                       "set can (ls_loader_new)",
+                       "ls_loader: this loader, %s, cannot replace samples of a batch; a loader of ls_loader_new can",
                        loader->type->name);
     }
     for (int64_t i = 0; i < count; i++) {

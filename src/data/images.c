@@ -126,10 +126,10 @@ static ls_status add_file(image_state *state, char *path, int64_t class) {
     static const char *const other[] = {".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp", NULL};
     ls_status status = LS_OK;
     if (is_folder(path)) {
-        status = ls_fail(LS_ERR_ARGUMENT, "%s: %s is a folder in the folder of a class: those hold pictures only", call,
-                         path);
+        status = ls_fail(LS_ERR_ARGUMENT,
+                         "%s: %s is a folder inside the folder of a class, which may contain only images", call, path);
     } else if (ends_with(path, other)) {
-        status = ls_fail(LS_ERR_UNSUPPORTED, "%s: %s: only PNG and JPEG files are read: convert it", call, path);
+        status = ls_fail(LS_ERR_UNSUPPORTED, "%s: %s: not a PNG or JPEG file: convert it", call, path);
     } else if (ends_with(path, read)) {
         sample *samples = ls_grow(state->samples, state->count, sizeof *samples);
         if (samples != NULL) {
@@ -157,7 +157,7 @@ static ls_status add_class(image_state *state, const char *folder, const char *n
     }
     free_names(&files);
     if (status == LS_OK && state->count == before) {
-        status = ls_fail(LS_ERR_ARGUMENT, "%s: there is no picture (.png, .jpg, .jpeg) in %s", call, folder);
+        status = ls_fail(LS_ERR_ARGUMENT, "%s: there is no image (.png, .jpg, .jpeg) in %s", call, folder);
     }
     return status;
 }
@@ -175,7 +175,7 @@ static ls_status find_images(const char *folder, image_state *state) {
     }
     free_names(&found);
     if (status == LS_OK && state->count == 0) {
-        status = ls_fail(LS_ERR_ARGUMENT, "%s: there is no folder in %s: each class has one of its own", call, folder);
+        status = ls_fail(LS_ERR_ARGUMENT, "%s: there is no folder in %s: each class needs a folder", call, folder);
     }
     return status;
 }
@@ -226,7 +226,7 @@ static ls_status check_options(const char *folder, const ls_image_options *optio
     }
     return options->channels == 0 || options->channels == 1 || options->channels == 3
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels: there may be 1 or 3", call, (long long)options->channels);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels: must be 1 or 3", call, (long long)options->channels);
 }
 
 /* Uses the size of the first picture as the size of all pictures. */

@@ -136,7 +136,8 @@ static ls_status move(ls_tensor **tensor, const ls_device *device) {
 /* Checks the kind's batch, and fills in the fields that the kind left empty. */
 static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     if (batch->input == NULL || ls_ndim(batch->input) < 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: the loader %s gave batch %lld of epoch %lld an input %s",
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_next: the loader %s returned batch %lld of epoch %lld with an input %s",
                        loader->type->name, (long long)loader->batch, (long long)loader->epoch,
                        batch->input == NULL ? "that is NULL" : "without axes");
     }

@@ -249,8 +249,8 @@ ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, boo
                            ls_tensor **target) {
     if (is_elsewhere(self)) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_loader_next: the loader's threads are in process %lld, of which this one is a fork: create "
-                       "the loader after the fork, or take no batch before it",
+                       "ls_loader_next: the loader's threads are in process %lld, the parent of this process: create "
+                       "the loader after fork, or read no batch before it",
                        (long long)self->process);
     }
     LS_TRY(self->started > 0 ? LS_OK : start_threads(self));

@@ -48,7 +48,7 @@ static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
                        LS_SHAPE_TEXT(input), LS_SHAPE_TEXT(target));
     }
     if (!input->contiguous || !target->contiguous) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_tensor_dataset: the tensors must be contiguous: ls_contiguous first");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_tensor_dataset: the tensors must be contiguous; use ls_contiguous");
     }
     return LS_OK;
 }
@@ -97,8 +97,8 @@ ls_dataset *ls_idx_dataset(const char *images, const char *labels) {
     if (target == NULL || ls_size(input, 0) != ls_size(target, 0)) {
         if (target != NULL) {
             (void)ls_fail(LS_ERR_FORMAT,
-                          "ls_idx_dataset: %s holds %lld samples and %s %lld: they do not belong together", images,
-                          (long long)ls_size(input, 0), labels, (long long)ls_size(target, 0));
+                          "ls_idx_dataset: %s has %lld samples, but %s has %lld: the files do not belong together",
+                          images, (long long)ls_size(input, 0), labels, (long long)ls_size(target, 0));
         }
         ls_release(input);
         ls_release(target);
@@ -168,7 +168,7 @@ static ls_tensor *read_csv_target(const char *path, const char *const *targets, 
         classes |= options->text[i].column != NULL && strcmp(options->text[i].column, targets[0]) == 0;
     }
     if (classes && count > 1) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: .class_target is set, and there are %d target columns",
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: .class_target needs one target column, but there are %d",
                             count);
     }
     ls_csv_options of_target = *options;

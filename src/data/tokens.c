@@ -63,12 +63,13 @@ static void tokens_free_state(ls_dataset *self) {
 
 static ls_status check_options(const ls_tokens_options *options) {
     if (options == NULL || options->context < 1 || options->stride < 0 || options->skip_bytes < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the context must be a token or more, stride and skip_bytes not negative",
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: the context must be at least 1 token, and stride and skip_bytes must not be negative",
                        call);
     }
     return options->width == 0 || options->width == 1 || options->width == 2 || options->width == 4
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: tokens of %d bytes: they have 1, 2 or 4", call, options->width);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: tokens have %d bytes, must have 1, 2 or 4", call, options->width);
 }
 
 /* Computes the number of samples in the file. */
@@ -83,7 +84,7 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     }
     const int64_t tokens = size / width;
     if (tokens <= state->context) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %zu bytes, %lld tokens: a sample takes %lld and one more", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %zu bytes, %lld tokens, but a sample needs %lld + 1 tokens", call,
                        source->path, source->size, tokens > 0 ? (long long)tokens : 0LL, (long long)state->context);
     }
     *count = (tokens - 1 - state->context) / state->stride + 1;

@@ -211,8 +211,8 @@ static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dty
 static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which) {
     if (!same_sample(ls_sample_shape(from), (ls_dtype)from->dtype, ls_sample_shape(to), (ls_dtype)to->dtype)) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_dataset_concat: a batch of %ss became %s of %s, where %s of %s of one sample did before: a "
-                       "transform must make the same of all",
+                       "ls_dataset_concat: a batch of %ss became %s of %s, but earlier samples became %s of %s: a "
+                       "transform must return the same shape and dtype for all",
                        which, LS_SHAPE_TEXT(from), ls_dtype_name((ls_dtype)from->dtype), LS_SHAPE_TEXT(to),
                        ls_dtype_name((ls_dtype)to->dtype));
     }
@@ -331,7 +331,7 @@ static ls_dataset *concat(ls_dataset *const *parts, int count) {
     for (int i = 0; i < count; i++) {
         if (__builtin_add_overflow(samples, parts[i]->count, &samples)) {
             return ls_fail_null(LS_ERR_ARGUMENT,
-                                "ls_dataset_concat: the %d data sets have more samples than can be counted", count);
+                                "ls_dataset_concat: the %d data sets have more samples than int64_t can count", count);
         }
     }
     if (find_layout(parts, count, &layout) != LS_OK) {

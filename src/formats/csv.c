@@ -170,7 +170,7 @@ static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options 
         int column = 0;
         LS_TRY(ls_csv_find_column(reader, &table->columns, options->columns[i], &column));
         if (!by_place && table->take[column] >= 0) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: column \"%.60s\" is wanted twice", reader->source.call,
+            return ls_fail(LS_ERR_ARGUMENT, "%s: column \"%.60s\" is selected twice", reader->source.call,
                            options->columns[i]);
         }
         table->take[column] = by_place ? -1 : i;

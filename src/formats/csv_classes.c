@@ -113,7 +113,7 @@ ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const 
     options = options != NULL ? options : &defaults;
     ls_csv_reader reader;
     if (column == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_classes_read: no column is named");
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_classes_read: the column's name is NULL or empty");
     }
     ls_csv_classes *classes = classes_new();
     if (classes == NULL || ls_csv_open("ls_csv_classes_read", path, options, &reader) != LS_OK) {

@@ -50,7 +50,7 @@ static ls_status refill(ls_csv_reader *reader) {
     size_t got;
     LS_TRY(ls_source_read(&reader->source, to, room, &got));
     if (memchr(to, '\0', got) != NULL) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s holds zero bytes: it is not UTF-8 text", reader->source.call,
+        return ls_fail(LS_ERR_FORMAT, "%s: %s contains zero bytes: it is not UTF-8 text", reader->source.call,
                        reader->source.path);
     }
     to[got] = to[got + 1] = '\0';
@@ -282,7 +282,7 @@ ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *
 ls_status ls_csv_check_width(const ls_csv_reader *reader, const ls_csv_columns *columns, int fields) {
     return fields == columns->count
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "%s: %s, line %lld: %d fields where the first line has %d", reader->source.call,
+               : ls_fail(LS_ERR_FORMAT, "%s: %s, line %lld: %d fields, but the first line has %d", reader->source.call,
                          reader->source.path, (long long)reader->line, fields, columns->count);
 }
 

@@ -85,7 +85,7 @@ static ls_status fail_event(const char *call, const ls_events *events) {
     case LS_PROTO_MEMORY:
         return ls_fail_memory(call, records->wanted);
     case LS_PROTO_SIZE:
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s: a record has less than 2 GiB", call, events->path);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s: a record must be smaller than 2 GiB", call, events->path);
     default:
         return records->text == NULL
                    ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: a text is NULL", call, events->path)

@@ -99,8 +99,8 @@ static ls_status count_all(const char *call, const char *tag, const ls_tensor *t
     for (int64_t i = 0; status == LS_OK && i < ls_numel(tensor); i++, elements += width) {
         const double value = ls_element_number(dtype, elements);
         if (!count_one(all, value)) {
-            status = ls_fail(LS_ERR_ARGUMENT, "%s: '%.100s': element %lld of %s is %g, which no bucket holds", call,
-                             tag, (long long)i, LS_SHAPE_TEXT(tensor), value);
+            status = ls_fail(LS_ERR_ARGUMENT, "%s: '%.100s': element %lld of %s is %g, which fits no bucket", call, tag,
+                             (long long)i, LS_SHAPE_TEXT(tensor), value);
         }
     }
     ls_tensor_drop(here);

@@ -122,16 +122,18 @@ static ls_status check_picture(const char *call, const char *tag, const ls_tenso
     const bool colors = channels < (int64_t)sizeof color_types && color_types[channels] >= 0;
     if ((ls_ndim(tensor) != 2 && ls_ndim(tensor) != 3) || !colors || ls_numel(tensor) == 0) {
         return ls_fail(LS_ERR_SHAPE,
-                       "%s: '%.100s': %s is no picture: that is [height, width], or with 1, 3 or 4 channels before",
+                       "%s: '%.100s': %s is not an image: must be [height, width], or [channels, height, width] with "
+                       "1, 3 or 4 channels",
                        call, tag, LS_SHAPE_TEXT(tensor));
     }
     if (dtype != LS_U8 && !ls_dtype_is_floating(dtype)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: '%.100s': pixels are u8, or floating numbers from 0 to 1, not %s", call,
-                       tag, ls_dtype_name(dtype));
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: '%.100s': pixels must be u8, or floating-point numbers from 0 to 1, not %s", call, tag,
+                       ls_dtype_name(dtype));
     }
     return ls_numel(tensor) < LS_PROTO_MOST
                ? LS_OK
-               : ls_fail(LS_ERR_SHAPE, "%s: '%.100s': %s is more than a record holds, 2 GiB", call, tag,
+               : ls_fail(LS_ERR_SHAPE, "%s: '%.100s': %s is larger than a record can be (2 GiB)", call, tag,
                          LS_SHAPE_TEXT(tensor));
 }
 

@@ -47,8 +47,9 @@ typedef struct idx_header {
 } idx_header;
 
 static ls_status fail_amount(const char *path, const idx_header *header, const char *amount) {
-    return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s: its header, %s of %zu bytes each, promises %s data than it holds",
-                   path, ls_shape_describe(header->shape.ndim, header->shape.size).text, header->type->width, amount);
+    return ls_fail(LS_ERR_FORMAT,
+                   "ls_idx_read: %s: its header, %s of %zu bytes each, announces %s data than the file contains", path,
+                   ls_shape_describe(header->shape.ndim, header->shape.size).text, header->type->width, amount);
 }
 
 static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_header *header) {
@@ -57,8 +58,8 @@ static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_h
     }
     return ls_shape_bytes(header->shape, header->type->width, &header->bytes)
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s has an impossible header: its sizes multiply to too much",
-                         path);
+               : ls_fail(LS_ERR_FORMAT,
+                         "ls_idx_read: %s has an impossible header: the product of its sizes is too large", path);
 }
 
 /* Reads the header. Checks that the file can be large enough for the promised elements. */
@@ -223,8 +224,9 @@ ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
     }
     for (int i = 0; i < ls_ndim(tensor); i++) {
         if (ls_size(tensor, i) > UINT32_MAX) {
-            return ls_fail(LS_ERR_SHAPE, "ls_idx_write: %s: %s has a size of more than 32 bits, which IDX cannot tell",
-                           path, LS_SHAPE_TEXT(tensor));
+            return ls_fail(LS_ERR_SHAPE,
+                           "ls_idx_write: %s: %s has a size of more than 32 bits, which IDX cannot represent", path,
+                           LS_SHAPE_TEXT(tensor));
         }
     }
     const size_t room = 4 + 4 * (size_t)ls_ndim(tensor) + (size_t)ls_numel(tensor) * type->width;

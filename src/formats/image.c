@@ -24,8 +24,8 @@ static ls_status decode(const ls_encoded *file, ls_raster *picture) {
 static ls_status read_bytes(ls_source *source, unsigned char **bytes) {
     size_t got = 0;
     if (source->size > FILE_LIMIT) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s has %zu bytes: of pictures 1 GiB is read at most", source->call,
-                       source->path, source->size);
+        return ls_fail(LS_ERR_FORMAT, "%s: %s has %zu bytes: images may have at most 1 GiB", source->call, source->path,
+                       source->size);
     }
     *bytes = ls_allocate(source->size);
     if (*bytes == NULL) {
@@ -57,7 +57,7 @@ ls_tensor *ls_image_read(const char *path, int64_t channels) {
     static const char call[] = "ls_image_read";
     ls_raster picture;
     if (channels != 0 && channels != 1 && channels != 3) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: there may be 1 or 3", call, (long long)channels);
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: must be 1 or 3", call, (long long)channels);
     }
     if (ls_raster_read(call, path, &picture) != LS_OK) {
         return NULL;

@@ -107,8 +107,8 @@ static void print_nothing(j_common_ptr state) {
 static void on_progress(j_common_ptr state) {
     jpeg_reader *r = reader_of(state);
     if (r->state.input_scan_number > MOST_SCANS) {
-        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file of more than %d scans, which is not read", r->file->call,
-                         r->file->path, MOST_SCANS));
+        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file with more than %d scans, which is not supported",
+                         r->file->call, r->file->path, MOST_SCANS));
     }
 }
 
@@ -124,7 +124,7 @@ static void begin(jpeg_reader *r) {
     r->jpeg->mem_src(state, r->file->bytes, (unsigned long)r->file->size);
     (void)r->jpeg->read_header(state, TRUE);
     if (state->arith_code) { /* arithmetic coding has no minimum number of bits per block */
-        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file with arithmetic coding, which is not read",
+        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file with arithmetic coding, which is not supported",
                          r->file->call, r->file->path));
     }
 }

@@ -14,7 +14,7 @@ enum {
 };
 
 static ls_status fail_amount(const ls_source *source, const ls_npy_header *header, const char *amount) {
-    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header, %s of %zu bytes each, promises %s data than it holds",
+    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header, %s of %zu bytes each, announces %s data than the file contains",
                    source->call, source->path, ls_shape_describe(header->shape.ndim, header->shape.size).text,
                    (size_t)header->element->bytes, amount);
 }
@@ -57,7 +57,7 @@ static ls_status read_header(ls_source *source, ls_npy_header *header) {
     size_t length = 0, got;
     LS_TRY(read_length(source, &length));
     if (length > HEADER_LIMIT) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s has a header of %zu bytes: more than %d are not read", source->call,
+        return ls_fail(LS_ERR_FORMAT, "%s: %s has a header of %zu bytes; at most %d are supported", source->call,
                        source->path, length, HEADER_LIMIT);
     }
     LS_TRY(ls_source_read(source, text, length, &got));
@@ -170,7 +170,7 @@ ls_status ls_npy_write(const char *path, const ls_tensor *tensor) {
         return tensor == NULL ? ls_fail_missing("ls_npy_write: the tensor") : ls_error_status();
     }
     if (!ls_is_contiguous(tensor)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_npy_write: %s: the tensor is not contiguous: ls_contiguous first",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_npy_write: %s: the tensor is not contiguous; use ls_contiguous",
                        path != NULL ? path : "NULL");
     }
     const size_t size = ls_npy_head("ls_npy_write", tensor, head);

@@ -56,8 +56,7 @@ static ls_status read_descr(header_parser *p, ls_npy_header *header) {
     char text[32];
     if (accept(p, '[')) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "%s: %s: its elements are records, which no tensor can hold: save its fields one "
-                       "by one",
+                       "%s: %s: its elements are records, which a tensor cannot hold: save each field as an array",
                        p->source->call, p->source->path);
     }
     LS_TRY(read_text(p, text, sizeof text));
@@ -69,8 +68,8 @@ static ls_status read_descr(header_parser *p, ls_npy_header *header) {
         return LS_OK;
     }
     return ls_fail(LS_ERR_UNSUPPORTED,
-                   "%s: %s: its elements are '%s', which no tensor can hold: save floating numbers, integers or bool "
-                   "(astype makes them)",
+                   "%s: %s: its elements are '%s', which a tensor cannot hold: convert them to floating-point numbers, "
+                   "integers or bool (astype)",
                    p->source->call, p->source->path, text);
 }
 
@@ -165,8 +164,8 @@ ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, l
     }
     return ls_shape_bytes(header->shape, header->element->bytes, &header->bytes)
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "%s: %s has an impossible header: its sizes multiply to too much", source->call,
-                         source->path);
+               : ls_fail(LS_ERR_FORMAT, "%s: %s has an impossible header: the product of its sizes is too large",
+                         source->call, source->path);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -177,7 +176,8 @@ size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_H
     const ls_dtype dtype = ls_dtype_of(tensor);
     const char *name = ls_element_of_dtype(dtype)->numpy;
     if (name == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: NumPy has no %s: ls_to another dtype first", call, ls_dtype_name(dtype));
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: NumPy has no %s; convert the tensor with ls_to", call,
+                      ls_dtype_name(dtype));
         return 0;
     }
     size_t size = FRONT;

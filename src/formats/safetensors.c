@@ -87,7 +87,7 @@ static ls_status check_tensors(const ls_named *tensors, int count) {
     LS_TRY(ls_named_check(save, tensors, count));
     return ls_named_find(tensors, count, LS_SAFETENSORS_METADATA) == NULL
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: no tensor can be named %s: the format keeps that name", save,
+               : ls_fail(LS_ERR_ARGUMENT, "%s: a tensor cannot be named %s: the format reserves this name", save,
                          LS_SAFETENSORS_METADATA);
 }
 
@@ -96,10 +96,10 @@ ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int c
     size_t header_size = 0;
     char *header = make_header(tensors, count, metadata, &header_size);
     if (header == NULL) {
-        return ls_fail(LS_ERR_MEMORY,
-                       "ls_safetensors_save: cannot make the header of %s: a name or text is not UTF-8, or "
-                       "there is no memory",
-                       file->path);
+        return ls_fail(
+            LS_ERR_MEMORY,
+            "ls_safetensors_save: cannot make the header of %s: a name or text is not UTF-8, or memory is exhausted",
+            file->path);
     }
     const ls_status status = write_all(file, header, header_size, tensors, count);
     ls_free(header);
@@ -169,11 +169,10 @@ static ls_status skip(ls_source *source, size_t size) {
 }
 
 static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entry *entry) {
-    return ls_fail(
-        LS_ERR_UNSUPPORTED,
-        "%s: %s: tensor %.100s has the dtype %s, which no tensor here can hold; convert it to F32, say, where "
-        "it was made",
-        source->call, source->path, entry->name, entry->dtype);
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "%s: %s: tensor %.100s has the dtype %s, which Lockstep does not have; convert it, for example to "
+                   "F32, in the program that saved it",
+                   source->call, source->path, entry->name, entry->dtype);
 }
 
 /* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. All its bytes are read in this case, too. */

@@ -221,7 +221,7 @@ static ls_status check_places(const char *path, ls_safetensors_header *header, s
         }
     }
     if (covered != data_size) {
-        return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: %zu bytes of data belong to no tensor", path,
+        return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: %zu bytes of data do not belong to a tensor", path,
                        data_size - covered);
     }
     return LS_OK;

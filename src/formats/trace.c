@@ -30,7 +30,7 @@ typedef struct introduction {
 
 ls_status ls_trace_start(void) {
     if (ls_trace_present != NULL) {
-        return ls_fail(LS_ERR_STATE, "ls_trace_start: a trace runs already");
+        return ls_fail(LS_ERR_STATE, "ls_trace_start: a trace is already running");
     }
     if (ls_thread() == NULL) { /* the end of the thread frees a trace that was not stopped */
         return ls_error_status();
@@ -243,7 +243,7 @@ ls_status ls_trace_stop(ls_comm *comm, const char *path) {
                                      : ls_fail_memory(call, (size_t)ls_comm_size(comm) * sizeof *ranks);
     ls_free(ranks);
     if (trace == NULL && status == LS_OK) { /* the other ranks have finished: none waits for this rank */
-        status = ls_fail(LS_ERR_STATE, "%s: no trace runs on this rank: ls_trace_start begins one", call);
+        status = ls_fail(LS_ERR_STATE, "%s: no trace is running on this rank; call ls_trace_start first", call);
     }
     ls_trace_free(trace);
     return status;

@@ -36,7 +36,7 @@ static uint64_t get64(const char *from) {
 }
 
 static ls_status fail(const ls_source *source, const char *reason) {
-    return ls_fail(LS_ERR_FORMAT, "%s: %s is not a good ZIP archive: %s", source->call, source->path, reason);
+    return ls_fail(LS_ERR_FORMAT, "%s: %s is not a valid ZIP archive: %s", source->call, source->path, reason);
 }
 
 static ls_status fail_entry(const ls_source *source, const char *name, const char *reason) {

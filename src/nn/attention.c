@@ -122,7 +122,7 @@ ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_att
     options = options != NULL ? options : &defaults;
     if (width <= 0 || heads <= 0 || width % heads != 0 || (options->rotary && width / heads % 2 != 0)) {
         return ls_fail_null(LS_ERR_ARGUMENT,
-                            "ls_nn_multi_head_attention: width %lld does not make %lld heads of an equal%s width",
+                            "ls_nn_multi_head_attention: width %lld cannot be divided into %lld heads of equal%s width",
                             (long long)width, (long long)heads, options->rotary ? ", even" : "");
     }
     ls_module *module = ls_module_new(&type);
@@ -252,7 +252,7 @@ ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transf
     static const ls_transformer_options defaults;
     options = options != NULL ? options : &defaults;
     if ((unsigned)options->activation > LS_MLP_GELU_TANH) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: there is no activation %d",
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: the activation %d does not exist",
                             (int)options->activation);
     }
     if (options->hidden < 0) {

@@ -40,7 +40,7 @@ static ls_status check_layer(const conv_layer *layer, ls_window *window) {
                        (long long)layer->in, (long long)layer->out);
     }
     if (layer->kernel.ndim == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", layer->call);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the kernel is empty", layer->call);
     }
     LS_TRY(ls_spatial_numbers(layer->call, "kernel", &layer->kernel, layer->axes, 1, 1, window->kernel));
     LS_TRY(ls_conv_window(layer->call, layer->axes, &layer->numbers, window));

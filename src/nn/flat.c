@@ -69,8 +69,8 @@ static bool check_ties(const ls_named_list *parameters, const ls_named_list *oth
         for (int k = same ? i + 1 : 0; k < others->count; k++) {
             if (share_memory(parameters->items[i].tensor, others->items[k].tensor)) {
                 (void)ls_fail(LS_ERR_UNSUPPORTED,
-                              "laying out the parameters: \"%s\" and \"%s\" share memory (an ls_alias or a view), and "
-                              "would be separate from here on; to tie them, add the same tensor under both names",
+                              "laying out the parameters: \"%s\" and \"%s\" share memory (an ls_alias or a view), "
+                              "which the layout would separate; to tie them, add the same tensor under both names",
                               parameters->items[i].name, others->items[k].name);
                 return false;
             }
@@ -118,8 +118,8 @@ ls_status ls_module_device(ls_module *module, const char *call, const ls_device 
         const ls_device *own = ls_tensor_device(list->items[i].tensor);
         if (i > 0 && own != *device) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "%s: the parameter %s is on %s, those before it on %s: a model must be "
-                           "on one device (ls_to_device)",
+                           "%s: the parameter %s is on %s, but the parameters before it are on %s; a model must be on "
+                           "one device (ls_module_to_device)",
                            call, list->items[i].name, own->name, (*device)->name);
         }
         *device = own;

@@ -83,8 +83,8 @@ __attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *
         return thread->scope->status;
     }
     return output != NULL ? ls_tensor_refuse_gone(module->type->name, 0, output)
-                          : ls_fail(LS_ERR_STATE, "%s: its forward function%s made no output %d", module->type->name,
-                                    module->hooks != NULL ? " or a hook" : "", i);
+                          : ls_fail(LS_ERR_STATE, "%s: its forward function%s returned no output %d",
+                                    module->type->name, module->hooks != NULL ? " or a hook" : "", i);
 }
 
 INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors) {
@@ -162,12 +162,13 @@ ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_c
 
 static ls_status check_arrays(ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int output_count) {
     if ((inputs == NULL && input_count > 0) || outputs == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: the %s are at NULL", outputs == NULL ? "outputs" : "inputs");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: the array of %s is NULL",
+                       outputs == NULL ? "outputs" : "inputs");
     }
     const uintptr_t first_input = (uintptr_t)inputs, first_output = (uintptr_t)outputs;
     if (first_output < (uintptr_t)(inputs + (input_count > 0 ? input_count : 0)) &&
         first_input < (uintptr_t)(outputs + (output_count > 0 ? output_count : 0))) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: inputs and outputs lie in one array: give each its own");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: inputs and outputs must be different arrays");
     }
     return LS_OK;
 }

@@ -48,7 +48,8 @@ ls_status ls_module_remove_hooks(ls_module *module, int number) {
             return LS_OK;
         }
     }
-    return ls_fail(LS_ERR_ARGUMENT, "ls_module_remove_hooks: %s has no hooks of number %d", module->type->name, number);
+    return ls_fail(LS_ERR_ARGUMENT, "ls_module_remove_hooks: %s has no hooks with number %d", module->type->name,
+                   number);
 }
 
 /* ---- calling them ------------------------------------------------------------------------------------------------ */

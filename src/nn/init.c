@@ -9,7 +9,7 @@ static ls_status check_target(const char *call, const ls_tensor *tensor) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the tensor is NULL", call);
     }
     if (!ls_dtype_is_floating(ls_dtype_of(tensor))) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a tensor of %s cannot be initialised: it must be floating", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a tensor of %s cannot be initialized: must be floating-point", call,
                        ls_dtype_name(ls_dtype_of(tensor)));
     }
     return LS_OK;
@@ -78,9 +78,8 @@ static double normal_within(ls_random_state state, int64_t i, int64_t count, dou
 ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
     LS_TRY(check_target("ls_nn_init_truncated_normal", tensor));
     if (!(low < high) || !(deviation > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_nn_init_truncated_normal: deviation %g within [%g, %g] leaves nothing to draw", deviation,
-                       low, high);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_nn_init_truncated_normal: deviation %g within [%g, %g] contains no values",
+                       deviation, low, high);
     }
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_nn_init_truncated_normal", tensor);
@@ -97,7 +96,7 @@ ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double dev
 static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in, double *fan_out) {
     LS_TRY(check_target(call, tensor));
     if (tensor->ndim < 2 || tensor->count == 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: %s has no fan: two axes or more are needed, none of size 0", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: %s has no fan-in: it needs at least two axes, none of size 0", call,
                        LS_SHAPE_TEXT(tensor));
     }
     *fan_in = (double)(tensor->count / tensor->size[0]);

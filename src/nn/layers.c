@@ -340,7 +340,7 @@ static ls_tensor *group_norm_forward(ls_module *self, ls_tensor *input) {
 static ls_module *group_norm(const char *call, const ls_module_type *type, int64_t groups, int64_t channels,
                              const ls_batch_norm_options *options) {
     if (groups <= 0 || channels <= 0 || channels % groups != 0) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels do not make %lld equal groups", call,
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels cannot be divided into %lld equal groups", call,
                             (long long)channels, (long long)groups);
     }
     ls_module *module = ls_module_new(type);

@@ -138,7 +138,7 @@ void ls_module_free(ls_module *module) {
 
 static bool name_is_good(const ls_module *module, const char *name) {
     if (name == NULL || strchr(name, '.') != NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s cannot be used: names are text without dots",
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: names are not empty and have no dots",
                       module->type->name, name != NULL ? "\"" : "", name != NULL ? name : "NULL",
                       name != NULL ? "\"" : "");
         return false;
@@ -180,8 +180,8 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
     if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
         return true;
     }
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become the %s \"%s\" is a %s of it already", module->type->name,
-                  buffer ? "buffer" : "parameter", name, buffer ? "parameter" : "buffer");
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become the %s \"%s\" is already a %s of this module",
+                  module->type->name, buffer ? "buffer" : "parameter", name, buffer ? "parameter" : "buffer");
     return false;
 }
 

@@ -65,7 +65,7 @@ static ls_status check_lengths(const ls_module *self, const ls_tensor *lengths, 
                        ls_dtype_name(ls_dtype_of(lengths)));
     }
     if (ls_ndim(lengths) != 1 || ls_size(lengths, 0) != n) {
-        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are %s, must be [%lld], one a sequence", self->type->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are %s, must be [%lld], one per sequence", self->type->name,
                        LS_SHAPE_TEXT(lengths), (long long)n);
     }
     return LS_OK;

@@ -127,8 +127,8 @@ static ls_status check_aliases(const loading *load) {
         const ls_named_tensor own = {.name = (char *)name, .tensor = alias->tensor};
         const ls_tensor *saved = find_saved(load->file, alias->name);
         if (saved != NULL && !ls_equal(saved, find_any(module, load->file, &own))) {
-            return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are one tensor in the model and differ there", load->call,
-                           load->path, name, alias->name);
+            return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are one tensor in the model, but differ in the file",
+                           load->call, load->path, name, alias->name);
         }
     }
     return LS_OK;
@@ -218,7 +218,8 @@ static ls_status check_names(const loading *load, const ls_module_load_options *
     }
     return extra == NULL || options->allow_extra
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "%s: %s has a tensor %s that the model has not", load->call, load->path, extra);
+               : ls_fail(LS_ERR_FORMAT, "%s: %s has a tensor %s that the model does not have", load->call, load->path,
+                         extra);
 }
 
 static ls_status check_shapes(const loading *load) {
@@ -238,8 +239,8 @@ static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
     if (saved == NULL || ls_tensor_same_shape(saved, own->tensor)) {
         return saved != NULL ? ls_copy_into(own->tensor, saved) : LS_OK;
     }
-    ls_log_write(LS_LOG_WARNING, "%s: %s: %s is %s there and %s in the model, and keeps its values", load->call,
-                 load->path, own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
+    ls_log_write(LS_LOG_WARNING, "%s: %s: %s is %s in the file and %s in the model; the model keeps its values",
+                 load->call, load->path, own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
     return LS_OK;
 }
 

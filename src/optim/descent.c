@@ -11,7 +11,7 @@
 ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     const char *call = optimizer->type->name;
     if (optimizer->group_count > 0) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: it has a group of parameters already and works on one", call);
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: it already has a group of parameters, and can have only one", call);
     }
     if (group->weight_decay != 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: weight_decay is %g; add the decay to the loss", call,
@@ -29,7 +29,7 @@ ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_paramet
     for (int i = 1; i < group->count; i++) {
         const int first = group->slots[0].parameter->dtype, dtype = group->slots[i].parameter->dtype;
         if (dtype != first) {
-            return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is of %s, parameter 0 of %s; it works on one dtype",
+            return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is %s, but parameter 0 is %s; all must have one dtype",
                            call, i, ls_dtype_name((ls_dtype)dtype), ls_dtype_name((ls_dtype)first));
         }
     }

@@ -151,8 +151,9 @@ static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_
     LS_TRY(ls_optimizer_check_here(call, optimizer));
     return optimizer->type->step != NULL
                ? LS_OK
-               : ls_fail(LS_ERR_STATE, "%s: %s evaluates the loss itself, with scales of its own: leave the scaler out",
-                         call, optimizer->type->name);
+               : ls_fail(LS_ERR_STATE,
+                         "%s: %s evaluates the loss itself and scales it itself; use it without a grad scaler", call,
+                         optimizer->type->name);
 }
 
 ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) {

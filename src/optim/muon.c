@@ -60,8 +60,8 @@ static ls_status muon_check_group(const ls_optimizer *optimizer, const ls_parame
         const ls_tensor *parameter = group->slots[i].parameter;
         if (parameter->ndim != 2) {
             return ls_fail(LS_ERR_SHAPE,
-                           "ls_muon: parameter %d is %s, beside matrices: give it to a group of its own, or the group "
-                           "to .adamw",
+                           "ls_muon: parameter %d is %s, but the group has matrices too: put it in a group of its own, "
+                           "or set .adamw of the group",
                            i, LS_SHAPE_TEXT(parameter));
         }
     }
@@ -86,7 +86,7 @@ static ls_status check_options(ls_muon_options *options) {
     LS_TRY(ls_option_within(call, "c", options->c, -DBL_MAX, DBL_MAX));
     return options->rates <= LS_MUON_AS_ADAMW
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no ls_muon_rates", call, (int)options->rates);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %d is not an ls_muon_rates", call, (int)options->rates);
 }
 
 static const ls_field fields[] = {

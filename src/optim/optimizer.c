@@ -96,12 +96,13 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_paramet
                        ls_dtype_name((ls_dtype)parameter->dtype));
     }
     if (!parameter->contiguous) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is not contiguous: ls_contiguous first", call, index);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is not contiguous; use ls_contiguous", call, index);
     }
     if (ls_tensor_device(parameter) != made->device) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "%s: parameter %d is on %s, those before it on %s: a group must be on one device", call, index,
-                       ls_tensor_device(parameter)->name, made->device->name);
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "%s: parameter %d is on %s, but the parameters before it are on %s; a group must be on one device", call,
+            index, ls_tensor_device(parameter)->name, made->device->name);
     }
     if (has_parameter(made, parameter) || ls_optimizer_has(optimizer, parameter)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
@@ -406,7 +407,7 @@ ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_paramete
         const ls_device *device = ls_tensor_device(group->slots[i].parameter);
         if (__builtin_expect(device != group->device, 0)) {
             return ls_fail(LS_ERR_STATE,
-                           "%s: parameter %d is on %s, its state on %s: make the optimizer after ls_to_device",
+                           "%s: parameter %d is on %s, its state on %s: create the optimizer after moving the model",
                            optimizer->type->name, i, device->name, group->device->name);
         }
     }
@@ -427,8 +428,8 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step", optimizer));
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_optimizer_step: %s evaluates the loss itself: ls_optimizer_step_closure, with a function "
-                       "that does so",
+                       "ls_optimizer_step: %s evaluates the loss itself: call ls_optimizer_step_closure with a "
+                       "function that evaluates it",
                        optimizer->type->name);
     }
     begin_step(optimizer);

@@ -33,8 +33,8 @@ static ls_status apply(const ls_schedule *schedule) {
     LS_TRY(ls_optimizer_check_here(call, optimizer));
     if (optimizer->group_count != schedule->group_count) {
         return ls_fail(LS_ERR_STATE,
-                       "%s: the optimizer has %d groups, had %d when the schedule was made: add them before", call,
-                       optimizer->group_count, schedule->group_count);
+                       "%s: the optimizer has %d groups, but had %d when the schedule was created; add groups first",
+                       call, optimizer->group_count, schedule->group_count);
     }
     for (int g = 0; g < schedule->group_count; g++) {
         const double rate = schedule->rates[g] = rate_of(schedule, schedule->bases[g]);
@@ -162,7 +162,7 @@ ls_status ls_schedule_advance(ls_schedule *schedule) {
         return ls_fail_missing("ls_schedule_advance: the schedule");
     }
     if (schedule->type->look != NULL) {
-        return ls_fail(LS_ERR_STATE, "ls_schedule_advance: %s looks at a metric: ls_schedule_advance_by",
+        return ls_fail(LS_ERR_STATE, "ls_schedule_advance: %s needs a metric: call ls_schedule_advance_by",
                        schedule->type->name);
     }
     return advance(schedule, NAN);

@@ -69,12 +69,13 @@ static void multi_step_forget(ls_schedule *schedule) {
 
 static ls_status check_milestones(const char *call, const int64_t *milestones, int count) {
     if (count < 0 || (milestones == NULL && count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the milestones are NULL, or fewer than none", call);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the milestones are NULL, or their number is negative", call);
     }
     for (int i = 0; i < count; i++) {
         const int64_t before = i > 0 ? milestones[i - 1] : 0;
         if (milestones[i] < before) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: milestone %d is %lld, must be at least %lld: they ascend", call, i,
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "%s: milestone %d is %lld, must be at least %lld, because milestones ascend", call, i,
                            (long long)milestones[i], (long long)before);
         }
     }

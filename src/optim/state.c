@@ -87,17 +87,17 @@ static ls_status check_fits(const char *call, const char *type, const ls_state_l
         const ls_named *own = &list->items[i];
         const ls_tensor *tensor = ls_state_find(given, count, own->name);
         if (tensor == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "%s: there is no tensor %s, which this %s remembers", call, own->name, type);
+            return ls_fail(LS_ERR_FORMAT, "%s: the file has no tensor %s, which this %s needs", call, own->name, type);
         }
         if (!ls_tensor_same_shape(tensor, own->tensor) || tensor->dtype != own->tensor->dtype) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s of %s there, and %s of %s in this %s", call, own->name,
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s of %s in the file, but %s of %s in this %s", call, own->name,
                            LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype), LS_SHAPE_TEXT(own->tensor),
                            ls_dtype_name((ls_dtype)own->tensor->dtype), type);
         }
     }
     for (int i = 0; i < count; i++) {
         if (ls_state_find(list->items, list->count, given[i].name) == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "%s: there is a tensor %s that this %s does not remember", call,
+            return ls_fail(LS_ERR_FORMAT, "%s: the file has a tensor %s that this %s does not have", call,
                            given[i].name, type);
         }
     }

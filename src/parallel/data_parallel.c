@@ -389,7 +389,7 @@ static ls_status check_dtype(const data_parallel_state *state, ls_dtype dtype) {
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
                          "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
-                         "most of its digits: leave it out, or make the model of f32",
+                         "most of its digits: omit .reduce_dtype, or use a model of f32",
                          ls_dtype_name(state->reduce_dtype));
 }
 
@@ -417,7 +417,7 @@ static ls_status agree_on_sizes(const data_parallel_state *state) {
     LS_TRY(ls_comm_allreduce(state->comm, least, least, 2 * LS_FLAT_LIMIT, LS_I64, LS_MIN, NULL));
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         if (least[i] != -least[LS_FLAT_LIMIT + i]) {
-            return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the models differ: the ranks' have %lld to %lld numbers",
+            return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the models differ: they have %lld to %lld numbers",
                            (long long)least[i], (long long)-least[LS_FLAT_LIMIT + i]);
         }
     }
@@ -441,7 +441,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(state));
     if (flat_count == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that want gradients");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
     }
     state->spans = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *state->spans);
     if (state->spans == NULL) {

@@ -19,16 +19,16 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
     } else if (loss == state->loss) {
         *divisor = state->divisor;
     } else {
-        return ls_fail(LS_ERR_STATE,
-                       "%s: the loss was made under ls_no_grad, or is not the loss of the last ls_backward: what it "
-                       "divides by is not recorded. Make it with gradients, and call %s before or directly after its "
-                       "ls_backward",
-                       call, call);
+        return ls_fail(
+            LS_ERR_STATE,
+            "%s: the loss was made under ls_no_grad, or is not the loss of the last ls_backward: its divisor is not "
+            "recorded. Compute the loss with gradients, and call %s before or directly after its ls_backward",
+            call, call);
     }
     return !isnan(*divisor) ? LS_OK
                             : ls_fail(LS_ERR_UNSUPPORTED,
-                                      "%s: the loss is not one mean over samples: add up a sum by ls_comm_allreduce, "
-                                      "and give each of several means by itself, before ls_backward",
+                                      "%s: the loss is not one mean over samples: reduce a sum with ls_comm_allreduce, "
+                                      "and pass each of several means separately, before ls_backward",
                                       call);
 }
 

@@ -86,8 +86,7 @@ static ls_status reclaim_gradients(ls_data_parallel_state *state) {
     LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
     for (int i = 0; i < state->flat_count; i++) {
         if (state->shared[i]->device != device) {
-            return ls_fail(LS_ERR_STATE,
-                           "ls_data_parallel: the model has moved to %s: ls_to_device before ls_data_parallel",
+            return ls_fail(LS_ERR_STATE, "ls_data_parallel: the model has moved to %s: move it before ls_data_parallel",
                            device->name);
         }
         LS_TRY(ls_module_move_gradients(state->model, state->flats[i].dtype, state->shared[i]));
@@ -167,8 +166,8 @@ static ls_status check_counts(const ls_data_parallel_state *state) {
     return parameters == state->parameter_count && buffers == state->buffer_count
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
-                         "ls_data_parallel: the model has %d parameters and %d buffers, and had %d and %d when it was "
-                         "made data-parallel: add them before",
+                         "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d at "
+                         "ls_data_parallel: add parameters first",
                          parameters, buffers, state->parameter_count, state->buffer_count);
 }
 

@@ -141,8 +141,8 @@ static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_of
 static ls_status refuse_shapes(const ls_meeting *meeting, int first, int other) {
     const ls_offer *a = &meeting->offers[first];
     const ls_offer *b = &meeting->offers[other];
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d brings %s of %s, rank %d %s of %s", meeting->what->op.name, first,
-                   ls_shape_describe(a->ndim, a->size).text, ls_dtype_name((ls_dtype)a->dtype), other,
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d passes %s of %s, but rank %d passes %s of %s", meeting->what->op.name,
+                   first, ls_shape_describe(a->ndim, a->size).text, ls_dtype_name((ls_dtype)a->dtype), other,
                    ls_shape_describe(b->ndim, b->size).text, ls_dtype_name((ls_dtype)b->dtype));
 }
 
@@ -152,14 +152,15 @@ static ls_status compare_arguments(const ls_meeting *meeting, int other) {
     const ls_offer *b = &meeting->offers[other];
     const char *name = meeting->what->op.name;
     if (a->kind != b->kind) {
-        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 called %s, rank %d %s", name, name_of(a), other, name_of(b));
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 called %s, but rank %d called %s", name, name_of(a), other,
+                       name_of(b));
     }
     if (meeting->what->rooted && a->root != b->root) {
-        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 gives rank %d as the root, rank %d rank %d", name, a->root, other,
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 passes root %d, but rank %d passes root %d", name, a->root, other,
                        b->root);
     }
     if (meeting->what->reduces && a->reduction != b->reduction) {
-        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 reduces with %s, rank %d with %s", name,
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 reduces with %s, but rank %d reduces with %s", name,
                        ls_reduction_name((ls_reduction)a->reduction), other,
                        ls_reduction_name((ls_reduction)b->reduction));
     }
@@ -174,8 +175,8 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
     }
     for (int i = 0; i < meeting->what->axes; i++) {
         if (ls_offer_axis(a, i) != ls_offer_axis(b, i)) {
-            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d gives axis %d, rank %d axis %d", meeting->what->op.name, first,
-                           ls_offer_axis(a, i), other, ls_offer_axis(b, i));
+            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d passes axis %d, but rank %d passes axis %d",
+                           meeting->what->op.name, first, ls_offer_axis(a, i), other, ls_offer_axis(b, i));
         }
     }
     return LS_OK;

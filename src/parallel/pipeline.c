@@ -229,9 +229,8 @@ static ls_status check_criterion(step *t, const ls_tensor *loss, int64_t rows) {
         t->per_sample = made.only == i ? each : t->per_sample;
     }
     return good ? LS_OK
-                : ls_fail(LS_ERR_UNSUPPORTED,
-                          "ls_pipeline_backward: the criterion must be a mean over the samples, all of which count "
-                          "alike: no sum, no weights of targets, none that are ignored");
+                : ls_fail(LS_ERR_UNSUPPORTED, "ls_pipeline_backward: the criterion must be a mean over the samples, "
+                                              "with equal weights: no sum, no class weights, no ignored targets");
 }
 
 static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
@@ -396,8 +395,8 @@ static ls_status unpack(step *t) {
     }
     if (status == LS_ERR_MISMATCH) {
         return ls_fail(status,
-                       "ls_pipeline_backward: a neighbour of stage %d (rank %d) failed and did not take what "
-                       "was sent: its own message says why",
+                       "ls_pipeline_backward: a neighbour of stage %d (rank %d) failed before it received the data; "
+                       "see its error message",
                        t->stage, t->stage);
     }
     return status;
@@ -415,11 +414,10 @@ static ls_status share_result(step *t, bool failed) {
     if (!is_last(t)) {
         LS_TRY(ls_comm_recv(t->comm, &own, sizeof own, LS_U8, t->stages - 1, RESULT_TAG, NULL));
         t->loss = own.loss;
-        return own.failed == 0 ? LS_OK
-                               : ls_fail(LS_ERR_MISMATCH,
-                                         "ls_pipeline_backward: stage %d (rank %d) failed: its own "
-                                         "message says why",
-                                         t->stages - 1, t->stages - 1);
+        return own.failed == 0
+                   ? LS_OK
+                   : ls_fail(LS_ERR_MISMATCH, "ls_pipeline_backward: stage %d (rank %d) failed; see its error message",
+                             t->stages - 1, t->stages - 1);
     }
     for (int stage = 0; stage < t->stages - 1; stage++) {
         LS_TRY(ls_comm_send(t->comm, &own, sizeof own, LS_U8, stage, RESULT_TAG, NULL));
@@ -476,7 +474,7 @@ static ls_status agree_on_rows(step *t) {
     LS_TRY(met);
     if (known[2] != INT64_MAX) {
         return ls_fail(LS_ERR_MISMATCH,
-                       "ls_pipeline_backward: stage %lld (rank %lld) cannot take part: its own message says why",
+                       "ls_pipeline_backward: stage %lld (rank %lld) cannot take part; see its error message",
                        (long long)known[2], (long long)known[2]);
     }
     if (known[0] != known[1] || known[0] == 0) {

@@ -90,7 +90,7 @@ static void forget(void *memory, void *user) {
     const ls_status status = settle(m);
     /* LS_ERR_STATE: this rank may have freed the communicator before */
     if (status != LS_OK && status != LS_ERR_STATE) {
-        (void)ls_fail(status, "%s rank %d with tag %d, which nobody waited for: %s",
+        (void)ls_fail(status, "%s rank %d with tag %d, which the program never waited for: %s",
                       m->sends ? "ls_isend to" : "ls_irecv from", m->peer, m->tag, ls_error_message());
         (void)ls_scope_failed();
     }
@@ -128,7 +128,7 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
                        what, peer, ls_comm_size(comm) - 1);
     }
     if (tag < 0 || tag >= GRADIENT_TAG) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: tag %d is not from 0 to %d", call, tag, GRADIENT_TAG - 1);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: tag %d must be from 0 to %d", call, tag, GRADIENT_TAG - 1);
     }
     return LS_OK;
 }
@@ -370,7 +370,7 @@ static ls_status examine(const message *m, ls_status status, bool noticed) {
     const bool fits = n->dtype == wanted->dtype && n->ndim == wanted->ndim &&
                       memcmp(n->size, wanted->size, (size_t)n->ndim * sizeof *n->size) == 0;
     if (noticed && !fits && (status == LS_OK || status == LS_ERR_MISMATCH)) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_irecv: rank %d sends %s of %s with tag %d, this rank expects %s of %s",
+        return ls_fail(LS_ERR_MISMATCH, "ls_irecv: rank %d sends %s of %s with tag %d, but this rank expects %s of %s",
                        m->peer, ls_shape_describe(n->ndim, n->size).text, ls_dtype_name((ls_dtype)n->dtype), m->tag,
                        LS_SHAPE_TEXT(wanted), ls_dtype_name((ls_dtype)wanted->dtype));
     }
@@ -408,8 +408,9 @@ ls_tensor *ls_handle_wait(ls_handle *handle) {
         return ls_fail_noted(LS_ERR_STATE, "ls_handle_wait: this handle was already waited for");
     }
     if (token->scope == &ls_nowhere) { /* the tape may keep it alive */
-        return ls_fail_noted(LS_ERR_STATE,
-                             "ls_handle_wait: the handle is of a scope that has ended; wait before ls_scope_end");
+        return ls_fail_noted(
+            LS_ERR_STATE,
+            "ls_handle_wait: the scope of this handle has ended; call ls_handle_wait before ls_scope_end");
     }
     message *m = message_of(token);
     m->waited = true;

@@ -179,7 +179,8 @@ static ls_status take_cut(const int *cut, int layers, int stages, int *ends) {
     for (int stage = 0; stage < stages - 1; stage++) {
         const int begin = stage > 0 ? cut[stage - 1] : 0;
         if (cut[stage] <= begin || cut[stage] >= layers) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: stage %d begins with layer %d of %d: every stage has a layer", call,
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "%s: stage %d begins with layer %d of %d, but each stage needs at least one layer", call,
                            stage + 1, cut[stage], layers);
         }
         ends[stage] = cut[stage];
@@ -258,8 +259,7 @@ static ls_status check_shared(const ls_module *model, const int *ends, const ls_
                 return ls_fail(
                     LS_ERR_UNSUPPORTED,
                     "%s: \"%s.%s\" in stage %d (rank %d) and \"%s.%s\" in stage %d (rank %d) are one tensor, "
-                    "which cannot lie on two ranks: choose a cut with both in one stage, or give each "
-                    "its own",
+                    "which cannot lie on two ranks: choose a cut with both in one stage, or use separate tensors",
                     call, a->name, lists[k]->items[i].name, first, first, b->name, name, second, second);
             }
         }
@@ -286,8 +286,8 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     LS_TRY(ls_comm_check_open(call, comm));
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: %s of %d layers cannot be cut into %d stages: it takes an ls_sequential "
-                       "of as many layers or more",
+                       "%s: %s of %d layers cannot be cut into %d stages: it needs an ls_sequential with at least one "
+                       "layer per stage",
                        call, model->type->name, model->child_count, ls_comm_size(comm));
     }
     return LS_OK;

@@ -113,7 +113,7 @@ static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *c
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
     }
     if (a <= 0 || b <= 0) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: sizes %lld and %lld: both must be positive", call, (long long)a,
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: sizes %lld and %lld must be positive", call, (long long)a,
                             (long long)b);
     }
     if (ls_comm_check_open(call, comm) != LS_OK) {

@@ -23,8 +23,9 @@ static ls_status check_changeable(const char *call, const ls_tensor *tensor) {
     }
     for (int i = 0; i < tensor->ndim; i++) {
         if (tensor->stride[i] == 0 && tensor->size[i] > 1) {
-            return ls_fail(LS_ERR_STATE, "%s: the tensor %s repeats its elements along axis %d; take ls_clone of it",
-                           call, LS_SHAPE_TEXT(tensor), i);
+            return ls_fail(LS_ERR_STATE,
+                           "%s: the tensor %s repeats its elements along axis %d; change a copy (ls_clone)", call,
+                           LS_SHAPE_TEXT(tensor), i);
         }
     }
     return LS_OK;

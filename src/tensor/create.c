@@ -120,7 +120,7 @@ static ls_status run_integer(const filler *how, const ls_kernels *kernels, ls_st
 
 ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype) {
     if (dtype == LS_BOOL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_arange: bool cannot count");
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_arange: the dtype is bool, must be a number");
         return ls_scope_failed();
     }
     return make_filled(&(filler){.call = "ls_arange", .run = run_count_up, .by_way_of = LS_I64}, &shape, dtype);
@@ -128,7 +128,7 @@ ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype) {
 
 static ls_tensor *make_random(const filler *how, const ls_shape *shape, ls_dtype dtype) {
     if (!ls_dtype_is_floating(dtype)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the dtype must be a floating one, not %s", how->call, ls_dtype_name(dtype));
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the dtype must be floating-point, not %s", how->call, ls_dtype_name(dtype));
         return ls_scope_failed();
     }
     return make_filled(how, shape, dtype);

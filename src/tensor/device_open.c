@@ -109,7 +109,7 @@ static const ls_device *open_device(const char *call, const char *name) {
     const int index = index_of(name);
     const ls_device *device = NULL;
     if (index < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%.64s\" is no device: GPUs are \"cuda:0\", \"cuda:1\" and so on", call,
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%.64s\" is not a device: GPUs are \"cuda:0\", \"cuda:1\" and so on", call,
                       name);
     } else {
         pthread_mutex_lock(&one_at_a_time);

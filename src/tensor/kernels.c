@@ -6,8 +6,8 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* each parameter list is the kernel's */
 
 static ls_status lacks(const char *name) {
-    return ls_fail(LS_ERR_UNSUPPORTED, "the tensors' device has no kernel \"%s\": ls_to_device(tensor, \"cpu\") first",
-                   name);
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "the tensors' device has no kernel \"%s\": copy them with ls_to_device(tensor, \"cpu\")", name);
 }
 
 #define LACKS(name, type)                                                                                              \

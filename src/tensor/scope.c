@@ -170,12 +170,14 @@ static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor *
 static ls_status refuse_end(const ls_thread_state *thread, const ls_scope *scope) {
     for (const ls_scope *open = thread->scope; open->outer != NULL; open = open->outer) {
         if (open == scope) {
-            return ls_fail(LS_ERR_STATE, "ls_scope_end: not the innermost scope of this thread; end those opened in it "
-                                         "first");
+            return ls_fail(
+                LS_ERR_STATE,
+                "ls_scope_end: not the innermost scope of this thread; end the scopes opened inside it first");
         }
     }
-    return ls_fail(LS_ERR_STATE, "ls_scope_end: not an open scope of this thread: it has ended already, or is another "
-                                 "thread's");
+    return ls_fail(
+        LS_ERR_STATE,
+        "ls_scope_end: not an open scope of this thread: it has already ended, or belongs to another thread");
 }
 
 ls_status ls_scope_end(ls_scope *scope) {

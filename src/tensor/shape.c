@@ -82,14 +82,14 @@ static void *data_of(const char *call, const ls_tensor *tensor) {
         return NULL;
     }
     if (!tensor->contiguous) {
-        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is a view with gaps; take ls_contiguous of it first", call,
+        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is not contiguous; use ls_contiguous", call,
                       LS_SHAPE_TEXT(tensor));
         return ls_scope_failed();
     }
     if (!ls_tensor_device(tensor)->is_host) {
         (void)ls_fail(LS_ERR_STATE,
-                      "%s: the tensor %s is on %s, whose memory the program cannot read: take "
-                      "ls_to_device(tensor, \"cpu\") of it first",
+                      "%s: the tensor %s is on %s, whose memory the program cannot read; copy it with "
+                      "ls_to_device(tensor, \"cpu\")",
                       call, LS_SHAPE_TEXT(tensor), ls_tensor_device(tensor)->name);
         return ls_scope_failed();
     }

@@ -46,7 +46,7 @@ __attribute__((noinline, cold)) static void *refuse_layout(const char *call, int
     }
     (void)(negative
                ? ls_fail(LS_ERR_SHAPE, "%s: shape %s has a negative size", call, ls_shape_describe(ndim, size).text)
-               : ls_fail(LS_ERR_MEMORY, "%s: a tensor of shape %s is larger than any memory", call,
+               : ls_fail(LS_ERR_MEMORY, "%s: a tensor of shape %s is too large", call,
                          ls_shape_describe(ndim, size).text));
     return ls_scope_failed();
 }
@@ -60,7 +60,7 @@ __attribute__((noinline, cold)) static void *refuse_kind(const char *call, int n
     (void)(ndim < 0 || ndim > LS_MAX_DIMS
                ? ls_fail(LS_ERR_SHAPE, "%s: the shape has more than %d dimensions, fewer than 0, or no sizes", call,
                          LS_MAX_DIMS)
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", call, (int)dtype));
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %d is not a dtype", call, (int)dtype));
     return ls_scope_failed();
 }
 

@@ -78,16 +78,16 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
     }
     if (trial->options.criterion == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial was made without a criterion");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial has no criterion");
     }
     if (!ls_text_is_utf8(label)) { /* as in files */
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the label \"%s\" is not UTF-8", label);
     }
     if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_evaluate: the label \"%s\" is too long: with a metric's name it may have %d "
-                       "bytes",
-                       label, LS_METRIC_NAME_LIMIT - 1);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_trial_evaluate: the label \"%s\" is too long: a label and a metric's name together may have %d bytes",
+            label, LS_METRIC_NAME_LIMIT - 1);
     }
     return LS_OK;
 }

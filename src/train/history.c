@@ -20,7 +20,7 @@ ls_status ls_history_put(ls_history_entry *entry, const char *name, double value
     if (at < 0) {
         if (entry->count == LS_RESULT_LIMIT) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_trial: no room for the result \"%s\": a trial keeps %d of different names", name,
+                           "ls_trial: no room for the result \"%s\": a trial keeps at most %d different names", name,
                            LS_RESULT_LIMIT);
         }
         at = entry->count++;

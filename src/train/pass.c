@@ -42,7 +42,7 @@ static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_
 }
 
 static ls_status no_batches(const ls_trial_pass *pass) {
-    return ls_fail(LS_ERR_ARGUMENT, "ls_trial: %lld batches an epoch are asked for, but the loader has none",
+    return ls_fail(LS_ERR_ARGUMENT, "ls_trial: .steps_per_epoch is %lld, but the loader has no batches",
                    (long long)pass->steps);
 }
 

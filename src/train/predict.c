@@ -73,7 +73,8 @@ static bool alike(outline a, outline b) {
 
 static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_t count) {
     if (ls_ndim(output) < 1 || ls_size(output, 0) != count) {
-        return ls_fail(LS_ERR_SHAPE, "ls_trial_predict: the model made %s of %lld samples: it must have a row for each",
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_trial_predict: the model returned %s for %lld samples: it must have one row per sample",
                        LS_SHAPE_TEXT(output), (long long)count);
     }
     if (self->own.count == 0) {
@@ -127,8 +128,8 @@ static ls_status join_outlines(const outline *outlines, int ranks, outline *whol
         const outline *next = &outlines[i];
         if (next->count > 0 && whole->count > 0 && !alike(*next, *whole)) {
             return ls_fail(LS_ERR_SHAPE,
-                           "ls_trial_predict: outputs of rank %d differ from the outputs of lower ranks in more "
-                           "than the first size, or in dtype",
+                           "ls_trial_predict: outputs of rank %d differ from the outputs of lower ranks in dtype, or "
+                           "in more than the first size",
                            i);
         }
         const int64_t count = whole->count;

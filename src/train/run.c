@@ -46,7 +46,7 @@ static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     ls_trial_watch_begin(trial);
     LS_TRY(ls_trial_train_pass(trial, &pass));
     if (trial->state.step == before && trial->state.batch == 0 && !ls_trial_has_ended(trial)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader gave no batch");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader returned no batch");
     }
     entry->train_steps = trial->state.batch;
     return LS_CALL(trial, on_end_training);

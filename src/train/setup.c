@@ -31,11 +31,10 @@ static ls_status check_complete(const ls_optimizer *optimizer) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
         if (parameter->needs_grad && !ls_optimizer_has(optimizer, parameter)) {
-            return ls_fail(
-                LS_ERR_STATE,
-                "ls_trial_run: parameter \"%s\" was added to the model after %s was called, and would not be "
-                "trained: make the optimizer after all layers",
-                ls_module_parameter_name(model, i), optimizer->type->name);
+            return ls_fail(LS_ERR_STATE,
+                           "ls_trial_run: parameter \"%s\" was added to the model after %s was called, and would not "
+                           "be trained: create the optimizer after all layers",
+                           ls_module_parameter_name(model, i), optimizer->type->name);
         }
     }
     return LS_OK;

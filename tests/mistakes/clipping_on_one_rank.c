@@ -3,7 +3,7 @@
  *
  * ranks: 2 3
  * on: shm tcp
- * says: ls_trial: the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping \(limit 1\), rank 1 has none
+ * says: ls_trial: the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping \(limit 1\), but rank 1 has none
  */
 #include "tests/mistakes/mistake.h"
 

@@ -3,7 +3,8 @@
  *
  * ranks: 2 3
  * on: shm tcp
- * says: ls_trial: the ranks' optimizers differ: rank 0 has .*learning_rate 0\.1\), rank 1 has .*learning_rate 0\.01\)
+ * says: ls_trial: the ranks' optimizers differ: rank 0 has .*learning_rate 0\.1\), but rank 1 has .*learning_rate
+ * 0\.01\)
  */
 #include "tests/mistakes/mistake.h"
 

@@ -3,7 +3,7 @@
  *
  * ranks: 2 3
  * on: shm tcp
- * says: ls_trial: the ranks' optimizers differ: rank 0 has ls_sgd.*, rank [12] has ls_adam
+ * says: ls_trial: the ranks' optimizers differ: rank 0 has ls_sgd.*, but rank [12] has ls_adam
  */
 #include "tests/mistakes/mistake.h"
 

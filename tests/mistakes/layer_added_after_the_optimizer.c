@@ -2,8 +2,8 @@
  * A layer was added to the model after its optimizer was made.
  *
  * ranks: 1
- * says: ls_trial_run: parameter "1.weight" was added to the model after ls_sgd was called, .*: make the optimizer after
- * all layers
+ * says: ls_trial_run: parameter "1.weight" was added to the model after ls_sgd was called, .*: create the optimizer
+ * after all layers
  */
 #include "tests/mistakes/mistake.h"
 

@@ -3,7 +3,7 @@
  *
  * ranks: 2 3
  * on: shm tcp
- * says: ls_trial: the ranks' metrics differ: rank 0 has acc, rank 1 has none
+ * says: ls_trial: the ranks' metrics differ: rank 0 has acc, but rank 1 has none
  */
 #include "tests/mistakes/mistake.h"
 

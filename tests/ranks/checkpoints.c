@@ -77,7 +77,7 @@ static ls_status divided_models(ls_comm *world) {
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) == 0 ? 0 : 1, 0, &part)); /* its division cannot be changed */
     LS_TRY(begin(&t, part, &(plan){.cut = DIVIDED}));
     LS_CHECK(ls_trial_load(t.trial, checkpoint_at("step-3-7", 1, 7)) == LS_ERR_UNSUPPORTED);
-    LS_EXPECT_MESSAGE("resume it with that number of ranks");
+    LS_EXPECT_MESSAGE("has a model that is sharded over");
     LS_CHECK(ls_module_load(t.model, checkpoint_at("step-3-7", 1, 7)) == LS_ERR_UNSUPPORTED);
     LS_EXPECT_MESSAGE("is sharded over ranks: each rank loads its own file");
     end(&t);

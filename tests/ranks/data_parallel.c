@@ -470,7 +470,7 @@ static ls_status moved_afterwards(ls_comm *world) {
     const ls_status status = ls_backward(ls_mean(ls_forward(model, x)));
     LS_CHECK(ls_comm_size(world) > 1 || status == LS_OK); /* a single rank has nothing to average */
     LS_CHECK(ls_comm_size(world) == 1 ||
-             (status == LS_ERR_STATE && strstr(ls_error_message(), "ls_to_device before ls_data_parallel") != NULL));
+             (status == LS_ERR_STATE && strstr(ls_error_message(), "move it before ls_data_parallel") != NULL));
     (void)ls_scope_end(scope);
     ls_module_free(model);
     return LS_OK;

@@ -117,7 +117,7 @@ static ls_status handles(ls_comm *world) {
         ls_handle *got = ls_irecv(world, LS_SHAPE(3), LS_F32, (rank + size - 1) % size, 3);
         LS_CHECK(ls_at(ls_handle_wait(got), (const int64_t[]){1}) == (rank + size - 1) % size);
         LS_TRY(ls_scope_end(scope));
-        LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the handle is of a scope that has ended"));
+        LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the scope of this handle has ended"));
         LS_CHECK(refused(made(ls_handle_wait(got)), "ls_handle_wait: ", "handle"));
     }
     /* in a scope around it, where the tape retains it */
@@ -126,7 +126,7 @@ static ls_status handles(ls_comm *world) {
     ls_handle *sent = ls_isend(world, leaf(rank), (rank + 1) % size, 3);
     ls_tensor *got = ls_keep(ls_recv(world, LS_SHAPE(3), LS_F32, (rank + size - 1) % size, 3));
     LS_TRY(ls_scope_end(inner));
-    LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the handle is of a scope that has ended"));
+    LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the scope of this handle has ended"));
     LS_CHECK(ls_at(got, (const int64_t[]){0}) == (rank + size - 1) % size);
     LS_CHECK(ls_scope_end(outer) == LS_ERR_STATE);
     return ls_comm_barrier(world, NULL);

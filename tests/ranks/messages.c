@@ -231,9 +231,9 @@ static ls_status messages_that_do_not_fit(ls_comm *world) {
         ls_send(world, ls_ones(LS_SHAPE(5), LS_F32), 1, 0);
     } else if (rank == 1) {
         LS_CHECK(ls_recv(world, LS_SHAPE(3, 2), LS_F32, 0, 0) == NULL);
-        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, this rank expects [3, 2] of f32"));
+        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, but this rank expects [3, 2] of f32"));
         LS_CHECK(ls_recv(world, LS_SHAPE(400), LS_F64, 0, 0) == NULL);
-        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, this rank expects [400] of f64"));
+        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, but this rank expects [400] of f64"));
         LS_CHECK(ls_recv(world, LS_SHAPE(2), LS_F32, 0, 0) == NULL);
         LS_CHECK(said("rank 0 failed before it could send with tag 0"));
         LS_CHECK(ls_recv(world, LS_SHAPE(5), LS_F32, 0, 0) != NULL);

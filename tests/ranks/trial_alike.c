@@ -172,23 +172,25 @@ static ls_status expect(ls_comm *world, setting s, int64_t epochs, const char *s
 }
 
 static ls_status settings_differ(ls_comm *world) {
-    LS_TRY(expect(world, (setting){.learning_rate = 0.25}, 1,
-                  "the ranks' optimizers differ: rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_sgd, "
-                  "group 0 (learning_rate 0.25)"));
+    LS_TRY(
+        expect(world, (setting){.learning_rate = 0.25}, 1,
+               "the ranks' optimizers differ: rank 0 has ls_sgd, group 0 (learning_rate 0.1), but rank %d has ls_sgd, "
+               "group 0 (learning_rate 0.25)"));
     LS_TRY(expect(world, (setting){.momentum = 0.9}, 1,
-                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_sgd (momentum 0.9), group 0"));
+                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), but rank %d has ls_sgd (momentum 0.9), group 0"));
     LS_TRY(expect(world, (setting){.adam = true}, 1,
-                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_adam"));
-    LS_TRY(expect(world, (setting){.clipping = 0.5}, 1,
-                  "the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping (limit 0.5), rank %d has none"));
+                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), but rank %d has ls_adam"));
+    LS_TRY(
+        expect(world, (setting){.clipping = 0.5}, 1,
+               "the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping (limit 0.5), but rank %d has none"));
     LS_TRY(expect(world, (setting){.schedule_steps = 3}, 1,
-                  "rank 0 has ls_scheduler: ls_schedule_step (steps 3, gamma 0.5), rank %d has ls_scheduler: "
+                  "rank 0 has ls_scheduler: ls_schedule_step (steps 3, gamma 0.5), but rank %d has ls_scheduler: "
                   "ls_schedule_step (steps 2, gamma 0.5)"));
     LS_TRY(expect(world, (setting){.milestone = 30}, 1,
                   "the ranks' callbacks differ: rank 0 has ls_scheduler: ls_schedule_multi_step (count 2, "
                   "milestones_hash "));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
-                  "the ranks' metrics differ: rank 0 has none, rank %d has mae");
+                  "the ranks' metrics differ: rank 0 has none, but rank %d has mae");
 }
 
 /* An epoch has 4 steps. */

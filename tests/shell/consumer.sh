@@ -86,7 +86,7 @@ int main() {
 CPP
 check "lists of metrics in C++" c++ -std=c++20 "${strict[@]}" "$work/metrics.cpp" "${flags[@]}" -o "$work/metrics"
 says_why() {
-    "$work/metrics" >"$work/run" && grep -q 'ls_metric_lr: there is no group -1' "$work/run"
+    "$work/metrics" >"$work/run" && grep -q 'ls_metric_lr: the optimizer has no group -1' "$work/run"
 }
 check "metrics of a C++ program" says_why
 

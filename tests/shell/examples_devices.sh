@@ -52,7 +52,7 @@ refuses() {
     check "$name: in one line, with no results" is "$(wc -l <err) $(wc -l <out)" "1 0"
 }
 refuses "a device that is none" 'there is no device "nowhere"; there are: cpu' --device nowhere
-refuses "a GPU that is none" '"cuda:x" is no device: GPUs are "cuda:0"' --device cuda:x
+refuses "a GPU that is none" '"cuda:x" is not a device: GPUs are "cuda:0"' --device cuda:x
 refuses "--device without its name" "--device (nothing): it takes a text" --device
 refuses "--device of nothing" "--device '': it takes a text" --device ""
 export LOCKSTEP_MODULE_PATH=$LS_BUILD/tests/fake_cuda

@@ -55,7 +55,7 @@ damaged && : >bad/train-labels-idx1-ubyte
 refuses "an empty file" "bad/train-labels-idx1-ubyte" --data bad
 damaged && labels 39 7 >bad/train-labels-idx1-ubyte
 refuses "fewer labels than images" \
-    "bad/train-images-idx3-ubyte holds 40 samples and bad/train-labels-idx1-ubyte 39: they do not belong together" --data bad
+    "bad/train-images-idx3-ubyte has 40 samples, but bad/train-labels-idx1-ubyte has 39: the files do not belong together" --data bad
 damaged && mv bad/train-labels-idx1-ubyte bad/train-images-idx3-ubyte && labels 40 7 >bad/train-labels-idx1-ubyte
 refuses "labels where images should be" "bad/train-images-idx3-ubyte has 1 axes, must have 3: .* not hold images" --data bad
 damaged && mv bad/train-images-idx3-ubyte bad/train-labels-idx1-ubyte && images 40 28 28 >bad/train-images-idx3-ubyte

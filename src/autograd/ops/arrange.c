@@ -29,7 +29,7 @@ ls_tensor *ls_flip(ls_tensor *x, ls_axes axes) {
             return NULL;
         }
         if (flipped[axis]) {
-            return ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d is named twice", call, axis);
+            return ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d is given twice", call, axis);
         }
         flipped[axis] = true;
     }
@@ -93,7 +93,7 @@ static ls_status check_repeat(const char *call, const ls_tensor *x, const ls_sha
         }
         if (__builtin_mul_overflow(bytes, size > 0 ? size : 1, &bytes) ||
             __builtin_mul_overflow(bytes, times->size[i] > 0 ? times->size[i] : 1, &bytes)) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s, axis %d of it %lld times, has more elements than can be counted",
+            return ls_fail(LS_ERR_SHAPE, "%s: %s, axis %d of it %lld times, has more elements than int64_t can count",
                            call, LS_SHAPE_TEXT(x), i, (long long)times->size[i]);
         }
         shape->size[i] = size;

@@ -21,11 +21,11 @@ static ls_status conv_shape(ls_op_call *call) {
     for (int i = 0; i < LS_SPATIAL; i++) {
         const int64_t padded = x.size[2 + i] + window->before[i] + window->after[i];
         if (padded < reach(window, i)) {
-            return ls_fail(LS_ERR_SHAPE,
-                           "%s: x %s, weight %s: the window reaches over %lld positions, and there are %lld, "
-                           "padding included",
-                           call->op->name, LS_SHAPE_TEXT(call->inputs[X]), LS_SHAPE_TEXT(weight),
-                           (long long)reach(window, i), (long long)padded);
+            return ls_fail(
+                LS_ERR_SHAPE,
+                "%s: x %s, weight %s: the window covers %lld positions, but there are %lld, padding included",
+                call->op->name, LS_SHAPE_TEXT(call->inputs[X]), LS_SHAPE_TEXT(weight), (long long)reach(window, i),
+                (long long)padded);
         }
         out[i] = (padded - reach(window, i)) / window->stride[i] + 1;
     }
@@ -41,7 +41,7 @@ static ls_status transpose_shape(ls_op_call *call) {
     for (int i = 0; i < LS_SPATIAL; i++) {
         out[i] = (x.size[2 + i] - 1) * window->stride[i] + reach(window, i) - window->before[i] - window->after[i];
         if (x.size[2 + i] < 1 || out[i] < 1) {
-            return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s: the output would have no positions", call->op->name,
+            return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s: the output would be empty", call->op->name,
                            LS_SHAPE_TEXT(call->inputs[X]), LS_SHAPE_TEXT(weight));
         }
     }
@@ -155,7 +155,7 @@ static ls_status check_channels(const convolution *c, int64_t groups) {
 static ls_status check_tensors(const convolution *c) {
     LS_TRY(ls_check_image(c->op->name, c->x));
     if (c->weight->ndim != c->x->ndim) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s: both must have as many axes", c->op->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s: both must have the same number of axes", c->op->name,
                        LS_SHAPE_TEXT(c->x), LS_SHAPE_TEXT(c->weight));
     }
     for (int i = 2; i < c->weight->ndim; i++) {
@@ -175,7 +175,7 @@ static ls_status check_axis(const char *call, const ls_conv_numbers *options, co
                        (long long)reach(window, axis));
     }
     if (options->same && window->stride[axis] != 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding takes strides of 1, not %d", call, window->stride[axis]);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding needs strides of 1, not %d", call, window->stride[axis]);
     }
     if (more > 0 && more >= window->stride[axis] && more >= window->dilation[axis]) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding must be less than stride or dilation", call);
@@ -194,7 +194,7 @@ ls_status ls_conv_window(const char *call, int axes, const ls_conv_numbers *opti
     LS_TRY(ls_spatial_numbers(call, "padding", &options->padding, axes, 0, 0, window->before));
     LS_TRY(ls_spatial_numbers(call, "output_padding", &options->output_padding, axes, 0, 0, more));
     if (options->same && options->padding.ndim != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding and a padding are given", call);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: give either \"same\" padding or a padding, not both", call);
     }
     for (int i = 0; i < LS_SPATIAL; i++) {
         LS_TRY(check_axis(call, options, window, i, more[i]));

@@ -54,7 +54,7 @@ ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype) {
         return ls_apply(&to_op, &x, 1, NULL);
     }
     if (ls_dtype_size(dtype) == 0) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_to: %d is no dtype", (int)dtype);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_to: %d is not a dtype", (int)dtype);
     }
     if (x->dtype == dtype) {
         return ls_view_as_is(x);

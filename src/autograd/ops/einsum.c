@@ -99,7 +99,7 @@ static ls_status read_equation(const char *text, int count, equation *e) {
         return refuse(text, "there is no ellipsis here: give every axis a letter");
     }
     if (e->operands != count) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" is of %d operands, and there are %d", call, text, e->operands,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" names %d operands, but there are %d", call, text, e->operands,
                        count);
     }
     if (*at == '\0') {

@@ -199,7 +199,7 @@ static ls_tensor *any_function(const ls_op *op, ls_tensor *x, const ls_op_parame
     }
     const ls_dtype dtype = x->dtype;
     if (dtype == LS_BOOL) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: not of a bool tensor: ls_to makes numbers of it", op->name);
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the tensor is bool; convert it with ls_to", op->name);
     }
     return ls_apply_as(op, &x, 1, 1, parameters, ls_compute_dtype(dtype), dtype);
 }
@@ -356,7 +356,7 @@ ls_tensor *ls_add_tensor(ls_tensor *a, ls_tensor *b) {
 
 ls_tensor *ls_sub_tensor(ls_tensor *a, ls_tensor *b) {
     if (a != NULL && b != NULL && a->dtype == LS_BOOL && b->dtype == LS_BOOL) {
-        return ls_fail_noted(LS_ERR_SHAPE, "ls_sub: not of two bool tensors: ls_ne tells where they differ");
+        return ls_fail_noted(LS_ERR_SHAPE, "ls_sub: both tensors are bool; ls_ne returns where they differ");
     }
     return arithmetic(&sub_op, a, b);
 }
@@ -425,10 +425,10 @@ ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
         return ls_pow_number(a, (double)b);
     }
     if (b < 0) {
-        return ls_fail_noted(
-            LS_ERR_ARGUMENT,
-            "ls_pow: exponent %lld of a tensor of %s would give fractions: ls_to a floating dtype first", (long long)b,
-            ls_dtype_name(a->dtype));
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             "ls_pow: exponent %lld of a tensor of %s gives fractions; convert the tensor to a "
+                             "floating-point dtype with ls_to",
+                             (long long)b, ls_dtype_name(a->dtype));
     }
     const ls_dtype result = ls_promote_integer(a->dtype);
     const ls_op_parameters parameters = {.number = {(double)b}};

@@ -71,7 +71,8 @@ ls_tensor *ls_spread_to_extreme(const char *call, const ls_tensor *x, const ls_t
 
 static ls_status check_elements(const ls_op_call *call) {
     if (call->parameters->integer[LS_REDUCE_GROUP] == 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: of no elements: %s", call->op->name, LS_SHAPE_TEXT(call->inputs[0]));
+        return ls_fail(LS_ERR_SHAPE, "%s: the tensor has no elements: %s", call->op->name,
+                       LS_SHAPE_TEXT(call->inputs[0]));
     }
     return LS_OK;
 }

@@ -183,7 +183,7 @@ static ls_status take_along_shape(ls_op_call *call) {
     }
     if (!fits) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_take_along_axis: an index of %s does not fit %s: only along axis %d may it be larger",
+                       "ls_take_along_axis: an index of %s does not fit %s: the index may be larger along axis %d only",
                        LS_SHAPE_TEXT(index), LS_SHAPE_TEXT(x), axis_of(call->parameters));
     }
     call->output = ls_tensor_like(call->op->name, index, x->dtype);

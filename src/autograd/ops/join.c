@@ -30,8 +30,8 @@ static ls_status concat_shape(ls_op_call *call) {
                            LS_SHAPE_TEXT(next), LS_SHAPE_TEXT(first), axis);
         }
         if (__builtin_add_overflow(size[axis], next->size[axis], &size[axis])) {
-            return ls_fail(LS_ERR_SHAPE, "ls_concat: the tensors have more positions along axis %d than can be counted",
-                           axis);
+            return ls_fail(LS_ERR_SHAPE,
+                           "ls_concat: the tensors have more positions along axis %d than int64_t can count", axis);
         }
     }
     call->output = ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), first->ndim, size, first->dtype);

@@ -298,9 +298,10 @@ static ls_status check_probabilities(ls_tensor *probability) {
     (void)ls_no_grad(before);
     ls_status status = least == NULL || largest == NULL ? ls_error_status() : LS_OK;
     if (status == LS_OK && (ls_item(least) < 0 || ls_item(largest) > 1)) {
-        status = ls_fail(LS_ERR_ARGUMENT,
-                         "ls_bce_loss: a probability is %g, must be from 0 to 1; ls_bce_with_logits_loss takes others",
-                         ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
+        status =
+            ls_fail(LS_ERR_ARGUMENT,
+                    "ls_bce_loss: a probability is %g, must be from 0 to 1; for logits, use ls_bce_with_logits_loss",
+                    ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
     }
     ls_release(least);
     ls_release(largest);

@@ -456,10 +456,10 @@ static ls_status check_batch_norm(const batch_norm *norm) {
     }
     LS_TRY(check_channels(norm));
     if ((norm->running_mean == NULL) != (norm->running_var == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: running_mean and running_var come together or not at all");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: give both running_mean and running_var, or neither");
     }
     if (!norm->training && norm->running_mean == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: needs running_mean and running_var when not training");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: running_mean and running_var are needed if training is false");
     }
     if (norm->training && norm->part == NULL && x->size[1] > 0 && x->count / x->size[1] == 1) {
         return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; x is %s",

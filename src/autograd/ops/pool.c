@@ -128,11 +128,11 @@ static ls_status check_windows(const char *call, const ls_tensor *x, bool ceil_m
         const int64_t size = image.size[2 + i];
         const int64_t count = windows_along(window, i, size, ceil_mode);
         if (count < 1) {
-            return ls_fail(LS_ERR_SHAPE, "%s: x is %s: no window of %d positions has room in %lld, padding included",
+            return ls_fail(LS_ERR_SHAPE, "%s: x is %s: a window of %d positions does not fit in %lld, padding included",
                            call, LS_SHAPE_TEXT(x), window->kernel[i], (long long)(size + 2 * window->before[i]));
         }
         if (!all_see(window, i, size, count)) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: x is %s: a window would see padding alone", call, LS_SHAPE_TEXT(x));
+            return ls_fail(LS_ERR_ARGUMENT, "%s: x is %s: a window would cover only padding", call, LS_SHAPE_TEXT(x));
         }
         parameters->number[i] = (double)count;
     }
@@ -159,7 +159,7 @@ ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options) 
 
 ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *options, ls_window *window) {
     if (options->kernel.ndim == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", call);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the kernel is empty", call);
     }
     const ls_shape *stride = options->stride.ndim != 0 ? &options->stride : &options->kernel;
     LS_TRY(ls_spatial_numbers(call, "kernel", &options->kernel, axes, 1, 1, window->kernel));
@@ -192,7 +192,7 @@ static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_sh
     LS_TRY(ls_spatial_numbers(call, "size", size, x->ndim - 2, 1, 1, out));
     for (int i = 0; i < LS_SPATIAL; i++) {
         if (image.size[2 + i] < 1) {
-            return ls_fail(LS_ERR_SHAPE, "%s: x is %s: there is nothing to pool", call, LS_SHAPE_TEXT(x));
+            return ls_fail(LS_ERR_SHAPE, "%s: x is %s: there are no positions to pool", call, LS_SHAPE_TEXT(x));
         }
         parameters->number[i] = out[i];
     }

@@ -61,8 +61,8 @@ ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool satura
     const ls_dtype result = ls_promote_integer(a->dtype);
     if (!holds(result, number)) {
         return ls_fail_noted(LS_ERR_ARGUMENT,
-                             "%s: %lld does not fit into %s, the tensor's dtype: ls_to a wider one first", op->name,
-                             (long long)number, ls_dtype_name(result));
+                             "%s: %lld does not fit into %s, the tensor's dtype; convert the tensor with ls_to",
+                             op->name, (long long)number, ls_dtype_name(result));
     }
     if (!is_double(number)) {
         ls_tensor *exact = exact_number(op->name, a, number);
@@ -104,7 +104,7 @@ ls_tensor *ls_integer_beside(const char *call, ls_tensor *b, int64_t number) {
     const ls_dtype result = ls_promote_integer(b->dtype);
     if (!holds(result, number)) {
         return ls_fail_noted(LS_ERR_ARGUMENT,
-                             "%s: %lld does not fit into %s, the tensor's dtype: ls_to a wider one first", call,
+                             "%s: %lld does not fit into %s, the tensor's dtype; convert the tensor with ls_to", call,
                              (long long)number, ls_dtype_name(result));
     }
     ls_tensor *exact = exact_number(call, b, number);

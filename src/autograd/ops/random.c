@@ -66,10 +66,10 @@ static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before
         return LS_OK;
     }
     if (x->ndim == 0 || x->size[0] % part->samples != 0) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_dropout: %s inside of a data-parallel module, for %lld samples: the first axis must count "
-                       "them, so that each has numbers of its own",
-                       LS_SHAPE_TEXT(x), (long long)part->samples);
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_dropout: %s inside a data-parallel module, for %lld samples: the first axis must count the samples",
+            LS_SHAPE_TEXT(x), (long long)part->samples);
     }
     *before = part->first * (count / part->samples);
     return LS_OK;

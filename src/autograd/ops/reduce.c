@@ -19,7 +19,7 @@ static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *
                            x->ndim);
         }
         if (*mask >> axis & 1) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d is named twice", call, axis);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d is given twice", call, axis);
         }
         *mask |= INT64_C(1) << axis;
     }
@@ -265,8 +265,8 @@ ls_tensor *ls_reduce_real(const ls_op *op, ls_tensor *x, ls_axes axes, bool keep
     }
     const ls_dtype dtype = x->dtype;
     if (!ls_dtype_is_floating(dtype)) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: of a tensor of %s: ls_to makes it floating", op->name,
-                             ls_dtype_name(dtype));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the tensor is %s; convert it to a floating-point dtype with ls_to",
+                             op->name, ls_dtype_name(dtype));
     }
     return ls_reduce_apply(op, x, axes, keepdim, number, ls_compute_dtype(dtype), dtype);
 }

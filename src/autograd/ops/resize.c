@@ -119,8 +119,8 @@ ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor) {
         return NULL;
     }
     if (x->size[1] % (factor * factor) != 0) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: its channels are no multiple of %lld", call, LS_SHAPE_TEXT(x),
-                             (long long)(factor * factor));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: its channels are not a multiple of %lld", call,
+                             LS_SHAPE_TEXT(x), (long long)(factor * factor));
     }
     const int64_t n = x->size[0], channels = x->size[1] / (factor * factor), height = x->size[2], width = x->size[3];
     return reorder(x, LS_SHAPE(n, channels, factor, factor, height, width), LS_AXES(0, 1, 4, 2, 5, 3),

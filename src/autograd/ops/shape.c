@@ -34,7 +34,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
     for (int i = 0; i < asked.ndim; i++) {
         const bool is_unknown = asked.size[i] == -1;
         if (asked.size[i] < -1 || (is_unknown && unknown >= 0)) {
-            return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s: sizes are not negative but for a single -1",
+            return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s: only one size may be negative: -1",
                            ls_shape_describe(asked.ndim, asked.size).text);
         }
         unknown = is_unknown ? i : unknown;
@@ -44,7 +44,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         fits = !__builtin_mul_overflow(bytes, asked.size[i] > 0 ? asked.size[i] : 1, &bytes) && fits;
     }
     if (x->count == 0 && !fits) { /* its strides would overflow */
-        return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s cannot become %s: it has more elements than can be counted",
+        return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s cannot become %s: it has more elements than int64_t can count",
                        LS_SHAPE_TEXT(x), ls_shape_describe(asked.ndim, asked.size).text);
     }
     if (unknown >= 0 && known > 0 && x->count % known == 0) {
@@ -74,7 +74,7 @@ ls_tensor *ls_flatten(ls_tensor *x, int first, int last) {
         return NULL;
     }
     if (from > to) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_flatten: axis %d comes after axis %d", first, last);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_flatten: the first axis %d is after the last axis %d", first, last);
     }
     int64_t size[LS_MAX_DIMS];
     int ndim = 0;
@@ -111,8 +111,8 @@ ls_tensor *ls_squeeze(ls_tensor *x, int axis) {
 
 int ls_op_new_axis(const char *call, const ls_tensor *x, int axis) {
     if (x->ndim == LS_MAX_DIMS) {
-        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no room for one more dimension: %d are the most", call,
-                            LS_SHAPE_TEXT(x), LS_MAX_DIMS);
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: %s has the maximum of %d dimensions", call, LS_SHAPE_TEXT(x),
+                            LS_MAX_DIMS);
         return -1;
     }
     const int index = ls_axis_index(axis, x->ndim + 1);
@@ -186,7 +186,7 @@ ls_tensor *ls_permute(ls_tensor *x, ls_axes axes) {
             return NULL;
         }
         if (used[axis]) {
-            return ls_fail_noted(LS_ERR_ARGUMENT, "ls_permute: axis %d is named twice", axis);
+            return ls_fail_noted(LS_ERR_ARGUMENT, "ls_permute: axis %d is given twice", axis);
         }
         used[axis] = true;
         parameters.integer[i] = axis;
@@ -256,7 +256,8 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
         fits = !__builtin_mul_overflow(bytes, size != 0 ? size : 1, &bytes) && fits;
     }
     if (!fits) { /* the view needs no memory, but element counts have 64 bits */
-        return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more elements than can be counted",
+        return ls_fail_noted(LS_ERR_SHAPE,
+                             "ls_expand: %s cannot become %s: it has more elements than int64_t can count",
                              LS_SHAPE_TEXT(x), asked.text);
     }
     const ls_op_parameters parameters = ls_shape_parameters(shape.ndim, shape.size);
@@ -388,7 +389,8 @@ int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capaci
     }
     const int64_t total = x->size[index], count = total == 0 ? 1 : (total - 1) / size + 1;
     if (count > capacity) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "ls_split: %s in parts of %lld along axis %d makes %lld, room is for %d",
+        (void)ls_fail_noted(LS_ERR_ARGUMENT,
+                            "ls_split: %s in parts of %lld along axis %d makes %lld tensors, but there is room for %d",
                             LS_SHAPE_TEXT(x), (long long)size, axis, (long long)count, capacity);
         return -1;
     }

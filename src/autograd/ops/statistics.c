@@ -109,7 +109,7 @@ static ls_status norm_p_forward(ls_op_call *call) {
 
 static ls_status norm_inf_shape(ls_op_call *call) {
     if (call->parameters->integer[LS_REDUCE_GROUP] == 0) {
-        return ls_fail(LS_ERR_SHAPE, "ls_norm: the largest of no elements: %s", LS_SHAPE_TEXT(call->inputs[0]));
+        return ls_fail(LS_ERR_SHAPE, "ls_norm: the maximum of no elements: %s", LS_SHAPE_TEXT(call->inputs[0]));
     }
     return ls_reduce_shape(call);
 }

@@ -24,7 +24,7 @@ static ls_tensor *step_function(const ls_op *op, ls_tensor *x, bool whole_is_sam
         return NULL;
     }
     if (x->dtype == LS_BOOL) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: not of a bool tensor: ls_to makes numbers of it", op->name);
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the tensor is bool; convert it with ls_to", op->name);
     }
     if (whole_is_same && !ls_dtype_is_floating((ls_dtype)x->dtype)) {
         return ls_clone(x);

@@ -35,9 +35,9 @@ static void print_row(const confusion *self, const double *row, int classes, int
 static ls_status print_table(const confusion *self, const char *name, const double *counts, int64_t count) {
     const int classes = (int)(sqrt((double)count) + 0.5);
     if (classes > WIDEST) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a table of %d classes is wider than %d", maker, classes, WIDEST);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a table of %d classes exceeds the limit of %d", maker, classes, WIDEST);
     }
-    printf("%s: a row for each target, a column for each answer\n        ", name);
+    printf("%s: one row per target class, one column per predicted class\n        ", name);
     for (int i = 0; i < classes; i++) {
         printf(" %7d", i);
     }

@@ -222,7 +222,7 @@ static ls_status check(const char *path, char separator) {
     }
     return separator == 0 || strchr("\n\r.-+0123456789e", separator) == NULL
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' may be a part of a number", maker, separator);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' can occur in a number", maker, separator);
 }
 
 ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options) {

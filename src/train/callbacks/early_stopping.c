@@ -107,7 +107,7 @@ static void release(void *user) {
 
 static ls_status check(const ls_early_stopping_options *options) {
     if (options->mode < LS_MONITOR_AUTO || options->mode > LS_MONITOR_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: there is no mode %d", maker, (int)options->mode);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the mode %d does not exist", maker, (int)options->mode);
     }
     if (!(options->min_delta >= 0) || options->patience < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: min_delta %g and patience %lld must not be negative", maker,

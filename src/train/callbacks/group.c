@@ -124,7 +124,7 @@ static ls_status set_states(group *self, const ls_named *tensors, int count, ls_
         taken += picked;
         if (picked > 0 && callback->hooks.set_state == NULL) {
             return ls_fail(LS_ERR_FORMAT,
-                           "ls_callback: set_state: callback %d has no state, but the checkpoint has %s of it", i,
+                           "ls_callback: set_state: callback %d has no state, but the checkpoint has its state: %s", i,
                            own[0].name);
         }
         LS_TRY(set_one(callback, i, own, picked));
@@ -136,11 +136,11 @@ static ls_status set_states(group *self, const ls_named *tensors, int count, ls_
         }
     }
     LS_TRY(ls_callback_set_state("ls_callback: set_state", self, list_seen, own, seen));
-    return taken + seen == count ? LS_OK
-                                 : ls_fail(LS_ERR_FORMAT,
-                                           "ls_callback: set_state: %d of %d tensors belong to none of "
-                                           "the %d callbacks",
-                                           count - taken - seen, count, self->count);
+    return taken + seen == count
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT,
+                         "ls_callback: set_state: %d of %d tensors do not belong to any of the %d callbacks",
+                         count - taken - seen, count, self->count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -301,7 +301,7 @@ ls_callback *ls_on_rank(ls_callback *callback, int rank) {
     group *self = take("ls_on_rank", &callback, 1);
     if (self != NULL && rank < 0) {
         release(self);
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: there is no rank %d", rank);
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: rank %d does not exist", rank);
         return NULL;
     }
     if (self != NULL) {

@@ -97,10 +97,10 @@ static ls_status check_elements(const char *call, ls_callback *const *callbacks,
     for (int i = 0; i < count; i++) {
         if (callbacks[i]->owned) {
             return ls_fail(LS_ERR_STATE,
-                           "%s: callback %d belongs to another trial or callback already: make one for each", call, i);
+                           "%s: callback %d already belongs to a trial or a callback: create one for each", call, i);
         }
         if (is_earlier(callbacks, i)) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: callback %d is in the list twice: make one for each place", call, i);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: callback %d is in the list twice: create two", call, i);
         }
     }
     return LS_OK;

@@ -106,7 +106,7 @@ static ls_status on_forward(ls_trial_state *state, void *user) {
     manifold *self = user;
     if (!ls_callback_in_replay(state) && self->chosen != NULL) {
         self->chosen = NULL;
-        return ls_fail(LS_ERR_STATE, "%s: the model has not called the layer that was to be mixed", maker);
+        return ls_fail(LS_ERR_STATE, "%s: the model did not call the selected layer", maker);
     }
     return LS_OK;
 }

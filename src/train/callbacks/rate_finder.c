@@ -234,8 +234,8 @@ static void release(void *user) {
 
 static ls_status check(const ls_rate_finder_options *o) {
     if (!(o->lowest > 0) || !(o->highest > o->lowest) || !isfinite(o->highest)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: rates from %g to %g: they must be positive and grow", maker, o->lowest,
-                       o->highest);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: rates from %g to %g: the first must be positive, and the last larger",
+                       maker, o->lowest, o->highest);
     }
     if (o->steps < 2 || !(o->divergence > 1)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %lld steps must be 2 or more, and divergence %g above 1", maker,

@@ -27,8 +27,8 @@ ls_status ls_first_place(const ls_trial_state *state, const char *call, int64_t 
     return state->count == even.count
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
-                         "%s: this rank has %lld of %lld samples, and the loader does not say which: set .first of "
-                         "ls_batch to the index of this rank's first sample in the global batch",
+                         "%s: this rank has %lld of %lld samples, and the loader does not say which samples: set "
+                         ".first of ls_batch to the index of this rank's first sample in the global batch",
                          call, (long long)state->count, (long long)state->global_count);
 }
 
@@ -67,7 +67,7 @@ void ls_partners_free(ls_partners *self) {
 ls_status ls_check_inputs(const ls_trial_state *state, const char *call) {
     return ls_dtype_is_floating(ls_dtype_of(state->input))
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: inputs are %s; they must be floating (ls_dataset_normalize)", call,
+               : ls_fail(LS_ERR_ARGUMENT, "%s: inputs are %s, must be floating-point (ls_dataset_normalize)", call,
                          ls_dtype_name(ls_dtype_of(state->input)));
 }
 

@@ -70,7 +70,7 @@ static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *
         return ls_fail_missing("%s: the schedule", maker);
     }
     if (options->per_step && options->monitor != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is known after an epoch, not after each step", maker,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is measured per epoch, not per step", maker,
                        options->monitor);
     }
     return ls_callback_check_name(maker, options->monitor);

@@ -221,7 +221,7 @@ static ls_status set_callbacks(ls_resumption *from) {
     }
     ls_free(own);
     if (status == LS_OK && taken < from->count) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has state of callbacks that the trial does not have: ignored",
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has the state of callbacks that this trial does not have; ignored",
                      from->folder);
     }
     return status;
@@ -237,7 +237,7 @@ static ls_status set_best(ls_resumption *from) {
     ls_checkpointer *checkpointer = from->trial->checkpointer;
     if (checkpointer != NULL && !read_numbers(from->tensors, from->count, LS_F64, 2, checkpointer->best) &&
         checkpointer->options.best != NULL) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value: the first epoch's becomes the best",
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value; the value of the first epoch becomes the best",
                      from->folder);
     }
     return LS_OK;

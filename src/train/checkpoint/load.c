@@ -21,8 +21,8 @@ static ls_status place_data(ls_resumption *load) {
     load->batch = manifest->batch;
     load->loader_batch = manifest->loader_batch;
     if ((options->train != NULL) != (manifest->loader_epoch >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: %s is of a trial %s a loader of training data", load->folder,
-                       options->train == NULL ? "with" : "without");
+        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: %s was saved by a trial %s a loader of training data",
+                       load->folder, options->train == NULL ? "with" : "without");
     }
     const int64_t now = options->train != NULL ? ls_loader_global_batch(options->train) : 0;
     if (now == 0 || now == manifest->global_batch || manifest->global_batch == 0) {
@@ -49,14 +49,12 @@ static ls_status place_data(ls_resumption *load) {
 static ls_status check_fits(ls_resumption *load) {
     const ls_manifest *manifest = &load->manifest;
     if (manifest->divided && manifest->world_size != load->size) {
-        return ls_fail(
-            LS_ERR_UNSUPPORTED,
-            "checkpoint: %s is of a model that is sharded over %d ranks: resume it with that number of ranks, not "
-            "with %d",
-            load->folder, manifest->world_size, load->size);
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "checkpoint: %s has a model that is sharded over %d ranks: resume it on %d ranks, not on %d",
+                       load->folder, manifest->world_size, manifest->world_size, load->size);
     }
     if (manifest->optimizer != (load->trial->options.optimizer != NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: %s is of a trial %s an optimizer", load->folder,
+        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: %s was saved by a trial %s an optimizer", load->folder,
                        manifest->optimizer ? "with" : "without");
     }
     return place_data(load);

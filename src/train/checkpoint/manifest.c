@@ -164,10 +164,10 @@ static bool read_format(reading *r, const field *how, void *to) {
         return false;
     }
     if (r->format > LS_CHECKPOINT_FORMAT) {
-        r->status = ls_fail(LS_ERR_UNSUPPORTED,
-                            "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads "
-                            "formats up to %d",
-                            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
+        r->status = ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "checkpoint: %s has format %lld of a newer Lockstep; this is Lockstep %s, which reads formats up to %d",
+            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
         return false;
     }
     if (!r->sum_is_good) {

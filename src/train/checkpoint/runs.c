@@ -203,10 +203,10 @@ static ls_status lock_folder(ls_checkpointer *self) {
     }
     for (int i = 0; flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
         if (i == TRIES) {
-            return ls_fail(LS_ERR_STATE,
-                           "checkpoint: another trial, which still runs, writes its checkpoints to %s: "
-                           "give each trial a folder of its own, or end the other one first",
-                           folder);
+            return ls_fail(
+                LS_ERR_STATE,
+                "checkpoint: a running trial writes its checkpoints to %s: use another folder, or end that trial first",
+                folder);
         }
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
@@ -342,8 +342,8 @@ static ls_status check_best(const ls_checkpoint_options *options) {
     return options->best == NULL || lstat(best, &about) != 0 || S_ISLNK(about.st_mode)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
-                         "checkpoint: %s, where the link to the best checkpoint is to be, is not a link: "
-                         "rename it, or choose another folder",
+                         "checkpoint: %s, the name of the link to the best checkpoint, is not a link: rename it, or "
+                         "choose another folder",
                          best);
 }
 
@@ -509,14 +509,14 @@ static ls_status split_path(const char *path, char parent[PATH_MAX], char name[P
         begin--;
     }
     if (length >= PATH_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the folder's name has %zu bytes, may have %d", length,
-                       PATH_MAX - 1);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the folder's name has %zu bytes; at most %d are possible",
+                       length, PATH_MAX - 1);
     }
     snprintf(name, PATH_MAX, "%.*s", (int)(length - begin), path + begin);
     snprintf(parent, PATH_MAX, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin == 0 ? "." : path);
     return strcmp(name, "") != 0 && strcmp(name, ".") != 0 && strcmp(name, "..") != 0
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: \"%s\" is no name for a checkpoint", path);
+               : ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: \"%s\" is not a name for a checkpoint", path);
 }
 
 static ls_status write_now(ls_trial *trial, ls_checkpoint *snapshot, const char *folder, uint64_t nonce) {

@@ -16,7 +16,7 @@ static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
     }
     LS_TRY(ls_checksum_file("checkpoint", path, &bytes, checksum));
     if (bytes != file->bytes) {
-        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes and was written with %lld", path,
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes, but %lld were written", path,
                        (long long)bytes, (long long)file->bytes);
     }
     return strcmp(checksum, file->checksum) == 0

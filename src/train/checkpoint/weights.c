@@ -10,7 +10,7 @@ static ls_status find_weights(const char *call, const char *folder, char path[PA
     ls_manifest manifest;
     LS_TRY(ls_checkpoint_find(folder, found));
     if (found[0] == '\0') {
-        return ls_fail(LS_ERR_IO, "%s: the folder %s is not a checkpoint and has no whole checkpoint in it", call,
+        return ls_fail(LS_ERR_IO, "%s: the folder %s is not a checkpoint and contains no complete checkpoint", call,
                        folder);
     }
     LS_TRY(ls_manifest_read(found, &manifest));

@@ -130,7 +130,7 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
                            path, strerror(errno));
         }
         if (about.st_size != file->bytes) {
-            return ls_fail(LS_ERR_IO, "checkpoint: %s has %lld bytes, and was written with %lld", path,
+            return ls_fail(LS_ERR_IO, "checkpoint: %s has %lld bytes, but %lld were written", path,
                            (long long)about.st_size, (long long)file->bytes);
         }
     }

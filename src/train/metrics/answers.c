@@ -34,7 +34,7 @@ bool ls_answers_are_numbers(const ls_metric *metric, const ls_trial_state *state
     }
     const bool columns = is_column(output) && is_column(target) && ls_numel(output) == ls_numel(target);
     if (!columns && !have_one_shape(output, target)) {
-        (void)ls_fail(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have one shape",
+        (void)ls_fail(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have the same shape",
                       metric->name, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
         return false;
     }
@@ -65,8 +65,8 @@ static bool fits_without(const ls_tensor *output, int axis, const ls_tensor *tar
 static bool refuse_numbers(const ls_metric *metric, const ls_tensor *output) {
     const bool is_share = metric->of != NULL;
     (void)ls_fail(LS_ERR_SHAPE,
-                  "ls_trial: metric \"%s\": output %s has one number for each target, and the criterion does not tell "
-                  "whether that is a probability or a logit: use ls_criterion_bce or ls_criterion_bce_with_logits, or "
+                  "ls_trial: metric \"%s\": output %s has one number for each target, and the criterion does not say "
+                  "whether it is a probability or a logit: use ls_criterion_bce or ls_criterion_bce_with_logits, or "
                   "%s",
                   metric->name, LS_SHAPE_TEXT(output),
                   is_share ? "metric \"binary_acc\" (positive above 0.5) or \"binary_acc_logits\" (above 0)"

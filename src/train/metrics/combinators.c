@@ -98,7 +98,7 @@ ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options) {
     metric->window = options != NULL && options->window != 0 ? options->window : 50;
     metric->every = options != NULL && options->every != 0 ? options->every : 10;
     if (metric->window < 1 || metric->every < 1 || metric->window > WINDOW_LIMIT || metric->every > WINDOW_LIMIT) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_running: the mean of %d batches, every %d: both must be from 1 to %d",
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_running: %d batches, every %d: both must be from 1 to %d",
                       metric->window, metric->every, WINDOW_LIMIT);
         ls_metric_free(metric);
         return NULL;

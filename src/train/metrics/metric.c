@@ -35,7 +35,7 @@ ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *s
     if (tally->count != 0 && tally->count != count) {
         return ls_fail(
             LS_ERR_SHAPE,
-            "ls_trial: metric \"%s\": output %s has another number of classes, or of columns, than those before",
+            "ls_trial: metric \"%s\": output %s has another number of classes or columns than earlier outputs",
             tally->metric->name, LS_SHAPE_TEXT(state->output));
     }
     return ls_tally_resize(tally, count);
@@ -76,7 +76,8 @@ static ls_status rename_mean(const char *call, ls_metric *metric, const char *pr
     char full[2 * LS_METRIC_NAME_LIMIT];
     const int length = snprintf(full, sizeof full, "%s%s%s", prefix, metric->name, suffix);
     if (metric->taken) {
-        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" belongs to a trial: make another one", call, metric->name);
+        return ls_fail(LS_ERR_STATE, "%s: the metric \"%s\" already belongs to a trial: create another metric", call,
+                       metric->name);
     }
     if (!metric->type->is_mean) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is not a mean", call, metric->name);

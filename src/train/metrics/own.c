@@ -52,9 +52,10 @@ static ls_status check_functions(const ls_metric_functions *own) {
     const bool mean = own->mean != NULL && !others && own->width == 0;
     const bool numbers = own->mean == NULL && own->update != NULL && own->result != NULL && own->width > 0;
     if (!mean && !numbers) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: the metric \"%s\" (width %d) needs mean alone, or update, result and a width of 1 or more",
-                       maker, own->name, own->width);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "%s: the metric \"%s\" (width %d) needs either mean alone, or update, result and a width of at least 1",
+            maker, own->name, own->width);
     }
     return own->init == NULL || own->merge != NULL
                ? LS_OK

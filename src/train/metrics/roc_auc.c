@@ -26,7 +26,7 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     if (!two_classes && output != NULL && target != NULL && ls_ndim(output) > 1 && ls_size(output, -1) != 1) {
         return ls_fail_null(LS_ERR_SHAPE,
                             "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers "
-                            "[n]: this metric is for two classes only",
+                            "[n]: this metric supports two classes only",
                             metric->name, LS_SHAPE_TEXT(output));
     }
     if (!two_classes && !ls_answers_are_numbers(metric, state)) {

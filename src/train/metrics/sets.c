@@ -34,10 +34,11 @@ static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) 
     if (metric == NULL) {
         return ls_fail_missing("ls_trial_new: custom metric %d", number);
     }
-    return metric->taken ? ls_fail(LS_ERR_STATE,
-                                   "ls_trial_new: the metric \"%s\" belongs to another trial: make one for each trial",
-                                   metric->name)
-                         : add(metrics, metric);
+    return metric->taken
+               ? ls_fail(LS_ERR_STATE,
+                         "ls_trial_new: the metric \"%s\" already belongs to a trial: create one metric per trial",
+                         metric->name)
+               : add(metrics, metric);
 }
 
 static ls_metric_set *make_set(const ls_metrics *metrics) {

@@ -36,7 +36,7 @@ const ls_metric_type ls_type_epoch = {ONE_NUMBER, .update = set_epoch};
 ls_metric *ls_metric_lr(int group) {
     char name[LS_METRIC_NAME_LIMIT] = "lr";
     if (group < 0) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_lr: there is no group %d", group);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_lr: the optimizer has no group %d", group);
     }
     if (group > 0) {
         snprintf(name, sizeof name, "lr_%d", group);

@@ -434,11 +434,11 @@ TEST(test_refusals) {
             "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], may have 7 dimensions at most")
     REFUSED(ls_rotary(x, &(ls_rotary_options){.base = -1}), LS_ERR_ARGUMENT, "ls_rotary: base is -1")
     assert_null(ls_nn_multi_head_attention(6, 4, NULL));
-    expect_message("width 6 does not make 4 heads");
+    expect_message("width 6 cannot be divided into 4 heads");
     assert_null(ls_nn_multi_head_attention(6, 2, &(ls_attention_layer_options){.rotary = true}));
     expect_message("even width");
     assert_null(ls_nn_transformer_block(6, 4, NULL));
-    expect_message("width 6 does not make 4 heads");
+    expect_message("width 6 cannot be divided into 4 heads");
     assert_null(ls_nn_positions(0, 4, LS_F32));
     ls_module *module = ls_nn_multi_head_attention(8, 4, NULL);
     REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], must be [n, length, 8]")

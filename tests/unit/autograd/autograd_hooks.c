@@ -130,7 +130,8 @@ TEST(test_hooks_that_misbehave) {
     ls_tensor *other = toy_sum(toy_square(toy_leaf(LS_SHAPE(2), LS_F64, 1)));
     assert_int_equal(ls_add_grad_hook(w, nested_hook, other), LS_OK);
     assert_int_equal(ls_backward(toy_sum(w)), LS_ERR_STATE);
-    assert_string_equal(ls_error_message(), "ls_backward: called inside a backward pass, from a hook or a rule");
+    assert_string_equal(ls_error_message(),
+                        "ls_backward: called during a backward pass, by a hook or a backward function");
     assert_int_equal(ls_backward(other), LS_OK);
     for (int keep = 0; keep < 2; keep++) {
         ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);

@@ -241,13 +241,13 @@ TEST(test_mistakes) {
         ls_status status;
         const char *says;
     } cases[] = {
-        {NO_OUTPUT, LS_ERR_STATE, "erring: its forward function made no output 0"},
-        {NO_SAVED, LS_ERR_STATE, "erring: its forward function made no saved tensor 0"},
+        {NO_OUTPUT, LS_ERR_STATE, "erring: its forward function returned no output 0"},
+        {NO_SAVED, LS_ERR_STATE, "erring: its forward function returned no saved tensor 0"},
         {FAILS, LS_ERR_ARGUMENT, "the matrix is singular in row 3"},
         {FAILS_IN_SILENCE, LS_ERR_ARGUMENT, "erring: its forward function failed with LS_ERR_ARGUMENT"},
         {OPERATION_FAILS, LS_ERR_SHAPE, "ls_matmul: [3] x [7, 7]"},
         {WRONG_SHAPE, LS_ERR_SHAPE,
-         "erring: its backward function made the gradient of argument 1 [3, 1] of f64, but that is "
+         "erring: its backward function made the gradient of argument 1 [3, 1] of f64, but the argument is "
          "[3] of f64"},
         {WRONG_DTYPE, LS_ERR_SHAPE, "argument 1 [3] of f32"},
         {BACKWARD_FAILS, LS_ERR_ARGUMENT, "no adjoint"},
@@ -272,7 +272,7 @@ TEST(test_wrong_calls) {
     assert_null(ls_custom(&(ls_custom_op){.name = "unmade", .release = count_release}, &x, 1, &once, NULL));
     assert_int_equal(released, 1);
     assert_null(ls_custom(&several, (ls_tensor *[]){x, x}, 2, &once, NULL));
-    expect_message("several: it has 3 outputs, and no place");
+    expect_message("several: it has 3 outputs, but the array of outputs is NULL");
     assert_null(ls_custom(&product, (ls_tensor *[]){x, NULL}, 2, &once, NULL));
     assert_int_equal(released, 3);
     ls_scope *inner = ls_scope_begin();

@@ -338,7 +338,7 @@ TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(wave(LS_SHAPE(4, 5), 1), w, NULL, NULL), LS_ERR_SHAPE,
             "ls_conv: x is [4, 5], must be [n, channels, ...] with 1 to 3 axes after the channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(6, 4, 3), 1), NULL, NULL), LS_ERR_SHAPE,
-            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3]: both must have as many axes");
+            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3]: both must have the same number of axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.groups = 2)), LS_ERR_SHAPE,
             "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3] in groups of 2 takes 8 channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(3, 2, 1, 1), 1), NULL, OPTIONS(.groups = 2)), LS_ERR_SHAPE,
@@ -354,16 +354,16 @@ TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(1, 1, 1))), LS_ERR_ARGUMENT,
             "ls_conv: dilation has 3 numbers, must have one, or one for each of 2 spatial axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(3))), LS_ERR_SHAPE,
-            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3]: the window reaches over 7 positions, and there are 5, "
-            "padding included");
+            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3]: the window covers 7 positions, but there are 5, padding "
+            "included");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.same = true, .stride = LS_SHAPE(2))), LS_ERR_ARGUMENT,
-            "\"same\" padding takes strides of 1, not 2");
+            "\"same\" padding needs strides of 1, not 2");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.same = true, .padding = LS_SHAPE(1))), LS_ERR_ARGUMENT,
-            "\"same\" padding and a padding are given");
+            "give either \"same\" padding or a padding, not both");
     REFUSED(ls_conv_transpose(x, wave(LS_SHAPE(4, 2, 3, 3), 1), NULL, BACK(.output_padding = LS_SHAPE(1))),
             LS_ERR_ARGUMENT, "output_padding must be less than stride or dilation");
     REFUSED(ls_conv_transpose(x, wave(LS_SHAPE(4, 2, 3, 3), 1), NULL, BACK(.padding = LS_SHAPE(4))), LS_ERR_SHAPE,
-            "ls_conv_transpose: x [2, 4, 5, 6], weight [4, 2, 3, 3]: the output would have no positions");
+            "ls_conv_transpose: x [2, 4, 5, 6], weight [4, 2, 3, 3]: the output would be empty");
     REFUSED(ls_conv_transpose(x, w, NULL, NULL), LS_ERR_SHAPE, "takes 6 channels");
     REFUSED(ls_conv(x, ls_to(w, LS_F32), NULL, NULL), LS_ERR_SHAPE, "element types f64 and f32 differ");
     REFUSED(ls_conv(x, NULL, NULL, NULL), LS_ERR_ARGUMENT, "ls_conv");
@@ -371,19 +371,19 @@ TEST(test_convolutions_refuse) {
 }
 
 TEST(test_pooling_refuses) {
-    REFUSED(ls_max_pool(x, NULL), LS_ERR_ARGUMENT, "ls_max_pool: no kernel is given");
-    REFUSED(ls_max_pool(x, POOLING(.stride = LS_SHAPE(2))), LS_ERR_ARGUMENT, "no kernel is given");
+    REFUSED(ls_max_pool(x, NULL), LS_ERR_ARGUMENT, "ls_max_pool: the kernel is empty");
+    REFUSED(ls_max_pool(x, POOLING(.stride = LS_SHAPE(2))), LS_ERR_ARGUMENT, "the kernel is empty");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(3), .padding = LS_SHAPE(2))), LS_ERR_ARGUMENT,
             "ls_max_pool: padding of 2 is more than half of the kernel's 3");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(6))), LS_ERR_SHAPE,
-            "ls_max_pool: x is [2, 4, 5, 6]: no window of 6 positions has room in 5, padding included");
+            "ls_max_pool: x is [2, 4, 5, 6]: a window of 6 positions does not fit in 5, padding included");
     REFUSED(ls_max_pool(wave(LS_SHAPE(1, 1, 3), 1),
                         POOLING(.kernel = LS_SHAPE(2), .padding = LS_SHAPE(1), .dilation = LS_SHAPE(4))),
-            LS_ERR_ARGUMENT, "a window would see padding alone");
+            LS_ERR_ARGUMENT, "a window would cover only padding");
     REFUSED(ls_adaptive_average_pool(x, LS_SCALAR), LS_ERR_ARGUMENT, "no size is given");
     REFUSED(ls_adaptive_average_pool(x, LS_SHAPE(0)), LS_ERR_ARGUMENT, "size is [0]");
     REFUSED(ls_adaptive_max_pool(ls_zeros(LS_SHAPE(2, 3, 0), LS_F64), LS_SHAPE(1)), LS_ERR_SHAPE,
-            "there is nothing to pool");
+            "there are no positions to pool");
     REFUSED(ls_max_pool(ls_zeros(LS_SHAPE(2, 3, 4), LS_I64), POOLING(.kernel = LS_SHAPE(2))), LS_ERR_SHAPE,
             "takes floating tensors");
     REFUSED(ls_adaptive_max_pool(NULL, LS_SHAPE(1)), LS_ERR_ARGUMENT, "ls_adaptive_max_pool");

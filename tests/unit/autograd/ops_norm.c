@@ -157,11 +157,11 @@ SCOPED_TEST(test_batch_norm_refuses) {
     check_refused(ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "more than one value per channel; x is [1, 3]");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5), LS_ERR_ARGUMENT,
-                  "when not training");
+                  "if training is false");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "x is [2], must be [n, channels, ...]");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), zeros(LS_SHAPE(3)), NULL, NULL, NULL, true, 0.1, 1e-5),
-                  LS_ERR_ARGUMENT, "come together");
+                  LS_ERR_ARGUMENT, "give both running_mean and running_var");
     ls_tensor *wide = ls_zeros(LS_SHAPE(3), LS_F64);
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), wide, wide, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
                   "running_mean is f64, must be f32 for x of f32");

@@ -179,7 +179,7 @@ TEST(test_refusals) {
     ls_tensor *a, *image;
     REFUSED(PAIR("ij,jk->ik", a, a), LS_ERR_SHAPE, "ls_einsum: \"ij,jk->ik\": letter j has sizes 3 and 2")
     REFUSED(PAIR("ij,ijk", a, a), LS_ERR_SHAPE, "operand 2 is [2, 3], but has 3 letters")
-    REFUSED(PAIR("ij->ij", a, a), LS_ERR_ARGUMENT, "is of 1 operands, and there are 2")
+    REFUSED(PAIR("ij->ij", a, a), LS_ERR_ARGUMENT, "names 1 operands, but there are 2")
     REFUSED(PAIR("ij,ij->k", a, a), LS_ERR_ARGUMENT, "letter k of the result is in no operand")
     REFUSED(PAIR("ij,ij->ii", a, a), LS_ERR_ARGUMENT, "letter i of the result is there twice")
     REFUSED(PAIR("...j,ij", a, a), LS_ERR_ARGUMENT, "there is no ellipsis here")
@@ -197,7 +197,7 @@ TEST(test_refusals) {
     REFUSED(ls_resize(image, LS_SHAPE(2), &(ls_resize_options){.align_corners = true}), LS_ERR_ARGUMENT,
             "has no align_corners: use LS_RESIZE_LINEAR")
     REFUSED(ls_resize(ls_narrow(image, 3, 0, 0), LS_SHAPE(2), NULL), LS_ERR_SHAPE, "it has no positions")
-    REFUSED(ls_pixel_shuffle(image, 2), LS_ERR_SHAPE, "its channels are no multiple of 4")
+    REFUSED(ls_pixel_shuffle(image, 2), LS_ERR_SHAPE, "its channels are not a multiple of 4")
     REFUSED(ls_pixel_unshuffle(image, 2), LS_ERR_SHAPE, "height and width must be multiples of 2")
     REFUSED(ls_pixel_shuffle(image, 0), LS_ERR_ARGUMENT, "a factor of 0: must be positive")
     REFUSED(ls_weight_norm(a, a), LS_ERR_SHAPE, "the length is [2, 3], must be [2, 1] for [2, 3]")

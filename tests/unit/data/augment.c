@@ -440,7 +440,7 @@ static void refused(ls_dataset *made, const char *words) {
 
 TEST(test_what_cannot_be) {
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.height = 8, .padding = 1}),
-            "ls_dataset_random_crop: 8 x 5 pixels are larger than inputs of 5 x 5 with a padding of 1");
+            "ls_dataset_random_crop: a crop of 8 x 5 pixels is larger than inputs of 5 x 5 with a padding of 1");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.padding = -1}), "must be 0 or more");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.fill = 256}),
             "fill is 256, must lie between 0 and 255");

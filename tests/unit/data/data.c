@@ -206,7 +206,7 @@ TEST(test_transforms_that_fail) {
     assert_non_null(set);
     ls_dataset_free(set);
     assert_null(ls_dataset_transform_input(counting_set(5), give_nothing, NULL));
-    expect_message("a transform gave NULL");
+    expect_message("a transform returned NULL");
     assert_null(ls_dataset_transform_input(counting_set(5), fail_in_words, NULL));
     assert_string_equal(ls_error_message(), "the user's own words");
 }
@@ -322,7 +322,7 @@ TEST(test_errors) {
     assert_int_equal(ls_idx_write(image_path, images), LS_OK);
     assert_int_equal(ls_idx_write(label_path, labels), LS_OK);
     assert_null(ls_idx_dataset(image_path, label_path));
-    expect_message("holds 3 samples");
+    expect_message("has 3 samples");
     ls_release(images);
     ls_release(labels);
 }

@@ -173,15 +173,15 @@ TEST(test_tokens_that_are_not_there) {
         ls_status status;
         const char *part;
     } cases[] = {
-        {{.context = 0, .width = 2}, LS_ERR_ARGUMENT, "the context must be a token or more"},
-        {{.context = 4, .stride = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes not negative"},
-        {{.context = 4, .skip_bytes = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes not negative"},
-        {{.context = 4, .width = 3}, LS_ERR_ARGUMENT, "tokens of 3 bytes: they have 1, 2 or 4"},
+        {{.context = 0, .width = 2}, LS_ERR_ARGUMENT, "the context must be at least 1 token"},
+        {{.context = 4, .stride = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes must not be negative"},
+        {{.context = 4, .skip_bytes = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes must not be negative"},
+        {{.context = 4, .width = 3}, LS_ERR_ARGUMENT, "tokens have 3 bytes, must have 1, 2 or 4"},
         {{.context = 16, .width = 2},
          LS_ERR_ARGUMENT,
-         "tokens has 32 bytes, 16 tokens: a sample takes 16 and one more"},
+         "tokens has 32 bytes, 16 tokens, but a sample needs 16 + 1 tokens"},
         {{.context = 1, .width = 2, .skip_bytes = 40}, LS_ERR_ARGUMENT, "tokens has 32 bytes, 0 tokens"},
-        {{.context = INT64_MAX, .width = 2}, LS_ERR_ARGUMENT, "a sample takes 9223372036854775807 and one more"},
+        {{.context = INT64_MAX, .width = 2}, LS_ERR_ARGUMENT, "a sample needs 9223372036854775807 + 1 tokens"},
         {{.context = 1, .skip_bytes = INT64_MAX}, LS_ERR_ARGUMENT, "0 tokens"},
         {{.context = 4, .width = 4, .skip_bytes = 2}, LS_ERR_FORMAT, "not a multiple of 4, the bytes of a token"},
     };
@@ -245,7 +245,7 @@ TEST(test_tokens_that_go) {
     assert_int_equal(truncate(path, 65), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
     expect_message(path);
-    expect_message("became shorter while it was read");
+    expect_message("was truncated while it was read");
     assert_int_equal(truncate(path, 66), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     assert_int_equal(batch.number, 1);

@@ -310,7 +310,7 @@ TEST(test_more_samples_than_can_be_counted) {
     ls_dataset *some = numbers(10, 0);
     const ls_sample_layout layout = ls_dataset_layout(some);
     expect_no_concat(some, ls_dataset_new(&type, INT64_MAX, &layout), LS_ERR_ARGUMENT,
-                     "ls_dataset_concat: the 2 data sets have more samples than can be counted");
+                     "ls_dataset_concat: the 2 data sets have more samples than int64_t can count");
 }
 
 TEST(test_layouts_that_differ) {

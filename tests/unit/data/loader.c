@@ -212,7 +212,8 @@ static void expect_failure(const ls_loader_type *type, ls_status status, const c
 TEST(test_batches_that_are_none) {
     static const ls_loader_type giving = {.name = "giving", .next = give};
     static const ls_loader_type nonsense = {.name = "nonsense", .next = compute_nonsense};
-    expect_failure(&giving, LS_ERR_ARGUMENT, "the loader giving gave batch 0 of epoch 0 an input that is NULL");
+    expect_failure(&giving, LS_ERR_ARGUMENT,
+                   "the loader giving returned batch 0 of epoch 0 with an input that is NULL");
     given[0] = ls_scalar(1, LS_F32);
     expect_failure(&giving, LS_ERR_ARGUMENT, "an input without axes");
     counts[0] = 5;

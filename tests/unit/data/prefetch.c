@@ -483,7 +483,7 @@ static int in_fork(ls_loader *loader, bool used) {
     ls_batch batch;
     bool more;
     const ls_status status = ls_loader_next(loader, &batch, &more);
-    const bool good = used ? status == LS_ERR_STATE && strstr(ls_error_message(), "of which this one is a fork") != NULL
+    const bool good = used ? status == LS_ERR_STATE && strstr(ls_error_message(), "the parent of this process") != NULL
                            : status == LS_OK && ((const double *)ls_data_const(batch.input))[0] == 0;
     ls_loader_free(loader);
     return good ? 0 : 1;
@@ -516,7 +516,7 @@ TEST(test_options) {
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = -1}));
     expect_message("threads is -1, must lie between 0 and 1024");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.prefetch = 3}));
-    expect_message("batches are made ahead by threads only");
+    expect_message("prefetching needs threads");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = 1, .prefetch = -1}));
     expect_message("prefetch is -1, must lie between 0 and");
     assert_null(ls_dataset_concurrent(NULL));

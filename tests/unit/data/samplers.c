@@ -172,7 +172,7 @@ TEST(test_own_order_that_is_wrong) {
     for (int i = 0; i < 2; i++) { /* called again */
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
         assert_non_null(
-            strstr(ls_error_message(), "the sampler made 4 number 2 of epoch 0: the data set has 4 samples"));
+            strstr(ls_error_message(), "the sampler returned 4 as index 2 of epoch 0, but the data set has 4 samples"));
     }
     assert_int_equal(ls_loader_seek(loader, 1, 0), LS_OK);
     (void)ls_error_set(LS_ERR_PEER, "an older error");
@@ -222,11 +222,12 @@ TEST(test_wrong_options) {
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 4}, "4 weights for 3 samples");
     expect_no_loader(&(ls_loader_options){.weights = good}, "0 weights for 3 samples");
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 3, .no_shuffle = true},
-                     "exclude each other");
+                     "set at most one of .weights, .sampler and .no_shuffle");
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 3, .sampler = backwards},
-                     "exclude each other");
-    expect_no_loader(&(ls_loader_options){.sampler = backwards, .no_shuffle = true}, "exclude each other");
-    expect_no_loader(&(ls_loader_options){.epoch_samples = 4}, "4 samples in an epoch: the data set has 3");
+                     "set at most one of .weights, .sampler and .no_shuffle");
+    expect_no_loader(&(ls_loader_options){.sampler = backwards, .no_shuffle = true},
+                     "set at most one of .weights, .sampler and .no_shuffle");
+    expect_no_loader(&(ls_loader_options){.epoch_samples = 4}, "4 samples in an epoch: the data set has only 3");
     expect_no_loader(&(ls_loader_options){.epoch_samples = -1, .sampler = backwards}, "-1 samples in an epoch");
     assert_null(ls_loader_new(numbers(0), &(ls_loader_options){.epoch_samples = 1, .sampler = backwards}));
     ls_loader *nothing = ls_loader_new(numbers(0), &(ls_loader_options){.weights = good});

@@ -521,7 +521,7 @@ TEST(test_records_have_a_limit) {
     }
     memset(text, 'a', PART);
     ls_events *events = begin("large", NULL);
-    expect_error(ls_events_text(events, "a", 0, text), LS_ERR_ARGUMENT, ": a record has less than 2 GiB");
+    expect_error(ls_events_text(events, "a", 0, text), LS_ERR_ARGUMENT, ": a record must be smaller than 2 GiB");
     (void)end(events);
     munmap(text, size + PART);
     close(fd);

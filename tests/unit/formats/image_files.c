@@ -126,7 +126,7 @@ TEST(test_folder_of_classes) {
     make_folder("classes/.hidden");
     write_picture("color.png", "classes/readme.png", 0); /* not a class */
     write_picture("color.png", "classes/zebra/b.PNG", 0);
-    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT, "there is no picture (.png, .jpg, .jpeg) in");
+    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT, "there is no image (.png, .jpg, .jpeg) in");
     write_picture("full.jpg", "classes/Ape/10.jpeg", 0);
     write_picture("gray.png", "classes/Ape/2.png", 0);
     write_picture("palette.png", "classes/zebra/.a.png", 0);
@@ -197,10 +197,11 @@ TEST(test_folders_that_are_wrong) {
                 "up to 16384");
     ls_tensor *other = ls_npz_find(pictures, "color.png");
     const char *path = test_file("wrong/a/2.webp", ls_data_const(other), 10);
-    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_UNSUPPORTED, "2.webp: only PNG and JPEG files are read");
+    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_UNSUPPORTED, "2.webp: not a PNG or JPEG file");
     assert_int_equal(unlink(path), 0);
     make_folder("wrong/a/b");
-    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT, "wrong/a/b is a folder in the folder of a class");
+    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT,
+                "wrong/a/b is a folder inside the folder of a class");
     assert_int_equal(rmdir(test_path("wrong/a/b")), 0);
     write_picture("color.png", "wrong/a/2.png", 40);
     ls_dataset *dataset = ls_image_folder_dataset(root, NULL);

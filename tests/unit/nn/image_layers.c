@@ -59,10 +59,10 @@ TEST(test_layers_refuse) {
     assert_refused(ls_nn_conv_2d(4, 6, LS_SHAPE(3, 3, 3), NULL),
                    "ls_nn_conv_2d: kernel has 3 numbers, must have one, or one for each of 2 spatial axes");
     assert_refused(ls_nn_conv_1d(4, 6, LS_SHAPE(0), NULL), "ls_nn_conv_1d: kernel is [0]");
-    assert_refused(ls_nn_conv_1d(4, 6, LS_SCALAR, NULL), "ls_nn_conv_1d: no kernel is given");
+    assert_refused(ls_nn_conv_1d(4, 6, LS_SCALAR, NULL), "ls_nn_conv_1d: the kernel is empty");
     assert_refused(ls_nn_conv_3d(4, 6, LS_SHAPE(3), &(ls_conv_layer_options){.groups = 4}),
                    "ls_nn_conv_3d: 4 channels in and 6 out cannot be divided into 4 groups");
-    assert_refused(ls_nn_max_pool(NULL), "ls_nn_max_pool: no kernel is given");
+    assert_refused(ls_nn_max_pool(NULL), "ls_nn_max_pool: the kernel is empty");
     assert_refused(
         ls_nn_average_pool(&(ls_average_pool_options){.kernel = LS_SHAPE(2, 2), .stride = LS_SHAPE(1, 2, 3)}),
         "ls_nn_average_pool: kernel has 2 numbers");

@@ -89,12 +89,12 @@ TEST(test_wrong_numbers_are_refused) {
     assert_int_equal(ls_forward_many(linear, &x, -1, outputs, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_forward_many(linear, NULL, 1, outputs, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_forward_many(linear, &x, 1, NULL, 1), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "ls_forward_many: the outputs are at NULL");
+    assert_string_equal(ls_error_message(), "ls_forward_many: the array of outputs is NULL");
     assert_null(ls_forward(chain, x));
     assert_int_equal(strncmp(ls_error_message(), "Cell: it takes 2 inputs", 23), 0);
     ls_tensor *both[3] = {x, x, x};
     assert_int_equal(ls_forward_many(cell, both, 2, both + 1, 2), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "ls_forward_many: inputs and outputs lie in one array: give each its own");
+    assert_string_equal(ls_error_message(), "ls_forward_many: inputs and outputs must be different arrays");
     assert_ptr_equal(both[1], x);
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
     assert_null(ls_forward(NULL, NULL));
@@ -159,7 +159,7 @@ TEST(test_faults_of_forward_functions_have_sentences) {
         const char *text;
     } wants[] = {{LS_OK, ""},
                  {LS_ERR_UNSUPPORTED, "Faulty: its forward function failed with LS_ERR_UNSUPPORTED"},
-                 {LS_ERR_STATE, "Faulty: its forward function made no output 2"},
+                 {LS_ERR_STATE, "Faulty: its forward function returned no output 2"},
                  {LS_ERR_STATE, "Faulty: the tensor was released by ls_release, or was freed with its last owner"},
                  {LS_ERR_SHAPE, "ls_matmul: "}};
     ls_module *module = ls_module_new(&many);
@@ -176,7 +176,7 @@ TEST(test_faults_of_forward_functions_have_sentences) {
     module = ls_module_new(&one);
     ls_scope *scope = ls_scope_begin();
     assert_null(ls_forward(module, row(1, 2)));
-    assert_string_equal(ls_error_message(), "Faulty: its forward function made no output 0");
+    assert_string_equal(ls_error_message(), "Faulty: its forward function returned no output 0");
     assert_int_equal(ls_scope_end(scope), LS_ERR_STATE);
     ls_module_free(module);
 }

@@ -80,7 +80,7 @@ TEST(test_hooks_are_called_in_order) {
     step(model);
     assert_string_equal(events, "naAbBNb'a'n'");
     assert_int_equal(ls_module_remove_hooks(model, first), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "ls_module_remove_hooks: Sequential has no hooks of number 1");
+    assert_string_equal(ls_error_message(), "ls_module_remove_hooks: Sequential has no hooks with number 1");
     assert_int_equal(ls_module_remove_hooks(model, second), LS_OK);
     assert_int_equal(ls_module_remove_hooks(NULL, 1), LS_ERR_ARGUMENT);
     const bool before = ls_no_grad(true);

@@ -60,11 +60,11 @@ TEST(test_names_of_ones_own) {
     ls_module_free(numbered);
     ls_module_free(model);
     assert_null(ls_sequential_named({"a.b", ls_nn_relu()}));
-    expect_message("Sequential: the name \"a.b\" cannot be used");
+    expect_message("Sequential: the name \"a.b\" is not valid");
     assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"b", ls_nn_linear(0, 1)}));
     expect_message("; Sequential: what should become \"b\" is NULL");
     assert_null(ls_sequential_named({NULL, ls_nn_relu()}));
-    expect_message("the name NULL cannot be used");
+    expect_message("the name NULL is not valid");
     assert_null(ls_sequential_named_of(NULL, 1));
     expect_message("ls_sequential_named: 1 modules at NULL");
 }

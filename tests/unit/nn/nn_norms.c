@@ -111,7 +111,7 @@ SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_rms_norm(LS_SCALAR, NULL));
     expect_message("ls_nn_rms_norm: the shape must have one axis or more");
     assert_null(ls_nn_group_norm(4, 6, NULL));
-    expect_message("ls_nn_group_norm: 6 channels do not make 4 equal groups");
+    expect_message("ls_nn_group_norm: 6 channels cannot be divided into 4 equal groups");
     assert_null(ls_nn_instance_norm(0, NULL));
     expect_message("ls_nn_instance_norm: 0 channels");
     check_refused(ls_group_norm(ls_ones(LS_SHAPE(2, 5), LS_F32), 2, NULL, NULL, 1e-5), LS_ERR_SHAPE,

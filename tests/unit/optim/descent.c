@@ -331,16 +331,16 @@ TEST(test_what_they_cannot_work_on_is_refused) {
     assert_int_equal(ls_set_requires_grad(twice, true), LS_OK);
     ls_optimizer *optimizer = ls_conjugate_gradient(NULL, NULL);
     check_refused_group(optimizer, (ls_tensor *[]){single, twice}, 2, NULL,
-                        "ls_conjugate_gradient: parameter 1 is of f64, parameter 0 of f32; it works on one dtype");
+                        "ls_conjugate_gradient: parameter 1 is f64, but parameter 0 is f32; all must have one dtype");
     check_refused_group(optimizer, &single, 1, &(ls_group_options){.weight_decay = 0.5},
                         "ls_conjugate_gradient: weight_decay is 0.5; add the decay to the loss");
     assert_int_equal(ls_optimizer_add_group(optimizer, &single, 1, NULL), LS_OK);
     check_refused_group(optimizer, &twice, 1, NULL,
-                        "ls_conjugate_gradient: it has a group of parameters already and works on one");
+                        "ls_conjugate_gradient: it already has a group of parameters, and can have only one");
     assert_int_equal(ls_optimizer_group_count(optimizer), 1);
     assert_int_equal(ls_optimizer_step(optimizer), LS_ERR_STATE);
     assert_string_equal(ls_error_message(), "ls_optimizer_step: ls_conjugate_gradient evaluates the loss itself: "
-                                            "ls_optimizer_step_closure, with a function that does so");
+                                            "call ls_optimizer_step_closure with a function that evaluates it");
     ls_optimizer_free(optimizer);
     ls_release(single);
     ls_release(twice);

@@ -166,7 +166,8 @@ TEST(test_state) {
     assert_string_equal(tensors[2].name, "2.weight");
     assert_string_equal(tensors[3].name, "n_averaged");
     assert_true(ls_item(tensors[3].tensor) == 3);
-    expect_error(ls_ema_set_state(wide, tensors, count), LS_ERR_FORMAT, "there is no tensor weight, which this ls_ema");
+    expect_error(ls_ema_set_state(wide, tensors, count), LS_ERR_FORMAT,
+                 "the file has no tensor weight, which this ls_ema");
     assert_int_equal(ls_safetensors_save(test_path("averages"), tensors, count, NULL), LS_OK);
     assert_int_equal(ls_ema_set_state(next, tensors, count), LS_OK);
     run(model, averages, 3, STEPS);

@@ -72,7 +72,7 @@ TEST(test_groups_of_muon) {
 
     optimizer = ls_muon(NULL, &options);
     assert_int_equal(ls_optimizer_add_group(optimizer, p, 2, NULL), LS_ERR_SHAPE);
-    expect_message("ls_muon: parameter 1 is [4], beside matrices: give it to a group of");
+    expect_message("ls_muon: parameter 1 is [4], but the group has matrices too: put it in a group of");
     assert_int_equal(ls_optimizer_group_count(optimizer), 0);
     assert_int_equal(ls_optimizer_add_group(optimizer, &p[0], 1, NULL), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, &p[1], 1, NULL), LS_OK);
@@ -233,7 +233,7 @@ TEST(test_wrong_options) {
     expect_refused(ls_muon(model, &(ls_muon_options){.epsilon = -1}), "ls_muon: epsilon is -1");
     expect_refused(ls_muon(model, &(ls_muon_options){.iterations = 100}), "ls_muon: iterations is 100");
     expect_refused(ls_muon(model, &(ls_muon_options){.b = INFINITY}), "ls_muon: b is inf");
-    expect_refused(ls_muon(model, &(ls_muon_options){.rates = (ls_muon_rates)5}), "5 is no ls_muon_rates");
+    expect_refused(ls_muon(model, &(ls_muon_options){.rates = (ls_muon_rates)5}), "5 is not an ls_muon_rates");
     expect_refused(ls_muon(model, &(ls_muon_options){.learning_rate = -1}), "ls_muon: learning_rate is -1");
     expect_refused(ls_muon(model, &(ls_muon_options){.adamw.beta1 = 2}), "ls_adamw: beta1 is 2");
     expect_refused(ls_muon(model, &(ls_muon_options){.adamw.learning_rate = -1}), "ls_adamw: learning_rate is -1");

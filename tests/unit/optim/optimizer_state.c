@@ -251,20 +251,20 @@ static void expect_refusal(int from, int into, const char *part) {
 }
 
 TEST(test_what_does_not_fit) {
-    expect_refusal(0, 1, "there is no tensor 0.weight.momentum_buffer, which this ls_sgd remembers");
-    expect_refusal(1, 0, "there is a tensor 0.weight.momentum_buffer that this ls_sgd does not remember");
+    expect_refusal(0, 1, "the file has no tensor 0.weight.momentum_buffer, which this ls_sgd needs");
+    expect_refusal(1, 0, "the file has a tensor 0.weight.momentum_buffer that this ls_sgd does not have");
     expect_refusal(2, 5, "square_avg");
-    expect_refusal(14, 13, "there is no tensor 0.weight.mu_product, which this ls_nadam remembers");
-    expect_refusal(2, 17, "momentum_buffer, which this ls_muon remembers");
+    expect_refusal(14, 13, "the file has no tensor 0.weight.mu_product, which this ls_nadam needs");
+    expect_refusal(2, 17, "momentum_buffer, which this ls_muon needs");
     expect_refusal(10, 9, "more steps in it than the history_size 5");
-    expect_refusal(2, 10, "does not remember");
-    expect_refusal(11, 10, "there is no tensor H_diag");
+    expect_refusal(2, 10, "does not have");
+    expect_refusal(11, 10, "the file has no tensor H_diag");
     ls_module *model = make_model();
     ls_module *wider = ls_sequential(ls_nn_linear(5, 8), ls_nn_tanh(), ls_nn_linear(8, 3));
     ls_optimizer *optimizer = make(2, model), *other = make(2, wider);
     assert_int_equal(ls_optimizer_save(other, test_path("wider"), NULL), LS_OK);
     assert_int_equal(ls_optimizer_load(optimizer, test_path("wider")), LS_ERR_SHAPE);
-    expect_message("wider: 0.weight.exp_avg is [8, 5] of f32 there, and [7, 5]");
+    expect_message("wider: 0.weight.exp_avg is [8, 5] of f32 in the file, but [7, 5]");
     assert_int_equal(ls_optimizer_load(optimizer, test_path("missing")), LS_ERR_IO);
     assert_int_equal(ls_optimizer_load(NULL, test_path("wider")), LS_ERR_ARGUMENT);
     assert_int_equal(ls_optimizer_save(NULL, test_path("none"), NULL), LS_ERR_ARGUMENT);

@@ -86,7 +86,7 @@ TEST(test_groups) {
 
     assert_int_equal(ls_optimizer_add_group(optimizer, NULL, 0, NULL), LS_OK);
     assert_int_equal(ls_schedule_advance(schedule), LS_ERR_STATE);
-    expect_message("ls_schedule_cyclic: the optimizer has 4 groups, had 3 when the schedule was made");
+    expect_message("ls_schedule_cyclic: the optimizer has 4 groups, but had 3 when the schedule was created");
     expect_near(ls_optimizer_learning_rate(optimizer, 0), 0.2);
     ls_schedule_free(schedule);
     ls_optimizer_free(optimizer);
@@ -148,7 +148,7 @@ TEST(test_plateau_after_warm_up) {
         assert_int_equal(ls_schedule_set_state(schedule, tensors, count), LS_OK); /* all values are always finite */
     }
     assert_int_equal(ls_schedule_advance(schedule), LS_ERR_STATE);
-    expect_message("ls_schedule_plateau looks at a metric: ls_schedule_advance_by");
+    expect_message("ls_schedule_plateau needs a metric: call ls_schedule_advance_by");
     ls_schedule_free(schedule);
     ls_optimizer_free(optimizer);
 }
@@ -229,9 +229,10 @@ TEST(test_states_that_do_not_fit) {
         assert_int_equal(ls_schedule_advance(far), LS_OK);
     }
     expect_refused_state(far, cycle, one, "last_epoch holds 5, this ls_schedule_one_cycle has 4 steps");
-    expect_refused_state(far, plateau, one, "there is no tensor best, which this ls_schedule_plateau remembers");
-    expect_refused_state(plateau, far, one, "there is a tensor best that this ls_schedule_exponential does not");
-    expect_refused_state(groups, far, one, "base_lrs is [3] of f64 there, and [1] of f64 in this ls_schedule_expo");
+    expect_refused_state(far, plateau, one, "the file has no tensor best, which this ls_schedule_plateau needs");
+    expect_refused_state(plateau, far, one, "the file has a tensor best that this ls_schedule_exponential does not");
+    expect_refused_state(groups, far, one,
+                         "base_lrs is [3] of f64 in the file, but [1] of f64 in this ls_schedule_expo");
     ((double *)elements(find(far, "base_lrs")))[0] = -1;
     expect_refused_state(far, cycle, one, "base_lrs holds -1");
     assert_int_equal(ls_schedule_set_state(far, NULL, 1), LS_ERR_ARGUMENT);
@@ -320,7 +321,7 @@ TEST(test_wrong_options) {
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .min_learning_rate = -1}),
                 "min_learning_rate is -1");
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .heights = (ls_cycle_heights)7}),
-                "7 is no ls_cycle_heights");
+                "7 is not an ls_cycle_heights");
     typedef ls_plateau_options plateau;
     expect_none(ls_schedule_plateau(sgd, &(plateau){.factor = 1}), "ls_schedule_plateau: factor is 1");
     expect_none(ls_schedule_plateau(sgd, &(plateau){.patience = -1}), "patience is -1");

@@ -102,7 +102,7 @@ static const char *wrong_names(int number, const void *what) {
     (void)number;
     enter(what);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        LS_MUST(refused(names[i], LS_ERR_ARGUMENT, "is no device: GPUs are \"cuda:0\", \"cuda:1\" and so on"));
+        LS_MUST(refused(names[i], LS_ERR_ARGUMENT, "is not a device: GPUs are \"cuda:0\", \"cuda:1\" and so on"));
     }
     LS_MUST(*ls_cuda_failure() == '\0');
     static const char *const others[] = {"", "Cuda:0", "cudas", "cuda0", "gpu"};

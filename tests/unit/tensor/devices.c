@@ -50,7 +50,8 @@ TEST(test_from_one_to_another) {
     assert_int_equal(ls_copy_into(x, ls_select(y, 1, 0)), LS_OK); /* three numbers, twice */
     assert_true(ls_at(x, (const int64_t[]){1, 2}) == 2);
     assert_null(ls_add(x, ls_transpose(y, 0, 1)));
-    expect_error(ls_scope_end(scope), LS_ERR_ARGUMENT, "ls_add: argument 2 is on shadow:0, those before it on cpu");
+    expect_error(ls_scope_end(scope), LS_ERR_ARGUMENT,
+                 "ls_add: argument 2 is on shadow:0, but the arguments before it are on cpu");
     scope = ls_scope_begin();
     assert_null(ls_to_device(ls_zeros(LS_SHAPE(1), LS_F32), "nowhere"));
     expect_error(ls_scope_end(scope), LS_ERR_ARGUMENT, "ls_to_device: there is no device \"nowhere\"");
@@ -86,7 +87,7 @@ TEST(test_a_model_that_moves) {
     assert_string_equal(ls_device_of(ls_module_parameter(model, 0)), there);
     assert_string_equal(ls_device_of(ls_module_buffer(model, 0)), there);
     assert_true(ls_equal(ls_grad(ls_module_parameter(model, 0)), gradient)); /* which has moved, too */
-    expect_error(ls_optimizer_step(early), LS_ERR_STATE, "make the optimizer after ls_to_device");
+    expect_error(ls_optimizer_step(early), LS_ERR_STATE, "create the optimizer after moving the model");
     ls_optimizer_free(early);
     ls_tensor *before = loss_of(model, ls_to_device(x, there));
     assert_ptr_equal(ls_to_device(model, "cpu"), model);
@@ -97,7 +98,7 @@ TEST(test_a_model_that_moves) {
     assert_ptr_equal(ls_to_device(model, there), model);
     moved.x = ls_to_device(x, there);
     expect_error(ls_optimizer_step_closure(descent, evaluate, NULL, NULL), LS_ERR_STATE,
-                 "make the optimizer after ls_to_device");
+                 "create the optimizer after moving the model");
     ls_optimizer_free(descent);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
     ls_module_zero_grad(model);
@@ -132,10 +133,10 @@ TEST(test_gradients_elsewhere) {
     ls_tensor *x = made_there(3);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
     expect_error(ls_backward(ls_sum(ls_custom(&op, &x, 1, NULL, NULL))), LS_ERR_ARGUMENT,
-                 "wrong_place: the gradient of argument 1 is on cpu, but that is on shadow:0");
+                 "wrong_place: the gradient of argument 1 is on cpu, but the argument is on shadow:0");
     assert_null(ls_grad(x));
     expect_error(ls_backward_with(ls_square(x), &(ls_backward_options){.gradient = ls_ones(LS_SHAPE(3), LS_F32)}),
-                 LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on cpu, the output on shadow:0");
+                 LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on cpu, but the output is on shadow:0");
     (void)ls_scope_end(scope);
 }
 
@@ -165,7 +166,7 @@ TEST(test_parts_on_two_devices) {
     assert_non_null(model);
     assert_null(ls_sgd(model, NULL));
     expect_error(ls_error_status(), LS_ERR_UNSUPPORTED,
-                 "the parameter 1.weight is on shadow:0, those before it on cpu");
+                 "the parameter 1.weight is on shadow:0, but the parameters before it are on cpu");
     ls_module_free(model);
 }
 

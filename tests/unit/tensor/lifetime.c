@@ -287,16 +287,16 @@ TEST(test_released) {
 
 static void *end_on_this_thread(void *scope) {
     const ls_status status = ls_scope_end(scope);
-    return status == LS_ERR_STATE && strstr(ls_error_message(), "is another thread's") != NULL ? scope : NULL;
+    return status == LS_ERR_STATE && strstr(ls_error_message(), "belongs to another thread") != NULL ? scope : NULL;
 }
 
 TEST(test_scopes_that_cannot_end) {
     ls_scope *ended = ls_scope_begin();
     assert_int_equal(ls_scope_end(ended), LS_OK);
     assert_int_equal(ls_scope_end(ended), LS_ERR_STATE);
-    assert_string_equal(ls_error_message(),
-                        "ls_scope_end: not an open scope of this thread: it has ended already, or is "
-                        "another thread's");
+    assert_string_equal(
+        ls_error_message(),
+        "ls_scope_end: not an open scope of this thread: it has already ended, or belongs to another thread");
     ls_scope *outer = ls_scope_begin();
     assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* and not the scope that was opened since */
     ls_scope *inner = ls_scope_begin();

@@ -129,7 +129,7 @@ static void test_refused_compositions(void **unused) {
     assert_null(ls_only_if(counting(&c), NULL, NULL));
     expect_message("ls_only_if: the predicate is NULL");
     assert_null(ls_on_rank(counting(&c), -1));
-    expect_message("ls_on_rank: there is no rank -1");
+    expect_message("ls_on_rank: rank -1 does not exist");
     assert_null(ls_callbacks_of(NULL, 2));
     expect_message("ls_callbacks_of: the array of 2 callbacks is NULL");
     ls_callback *const some[] = {counting(&c), ls_gradient_norm_clipping(-1)};
@@ -161,7 +161,8 @@ static void test_refused_options(void **unused) {
     setting s = make_setting();
     expect_refused(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
     expect_refused(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
-    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
+    expect_refused(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}),
+                   "the mode 7 does not exist");
     expect_refused(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "xxx\" is longer than");
     expect_refused(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
     expect_refused(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
@@ -173,7 +174,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_mixup(&(ls_mixup_options){.alpha = LS_ZERO}), "alpha");
     expect_refused(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
-                   "the metric \"loss\" is known after an epoch");
+                   "the metric \"loss\" is measured per epoch");
     expect_refused(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
     expect_refused(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
     expect_refused(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
@@ -189,7 +190,8 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
     expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
     expect_refused(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
-    expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
+    expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}),
+                   "the separator '.' can occur in a number");
     expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
@@ -559,7 +561,7 @@ static void round_trip(ls_callback *(*make)(ls_optimizer *optimizer)) {
     assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
     assert_true(same_state(second.callback, &c));
     assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count - 1), LS_OK);
-    expect_message("there is no tensor");
+    expect_message("the file has no tensor");
     c.items[c.count] = (ls_named){"9.other", c.items[0].tensor};
     assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count + 1), LS_OK);
     assert_true(same_state(second.callback, &c));

@@ -368,8 +368,8 @@ static void test_confusion(void **unused) {
     (void)unused;
     const char *text = printed(ls_confusion_printer(NULL, false));
     assert_int_equal(lines_of(text), 3 * 5);
-    assert_int_equal(count_of(text, "val_confusion: a row for each target"), 2);
-    assert_int_equal(count_of(text, "test_confusion: a row for each target"), 1);
+    assert_int_equal(count_of(text, "val_confusion: one row per target class"), 2);
+    assert_int_equal(count_of(text, "test_confusion: one row per target class"), 1);
     double sum = 0, counts[3];
     const char *at = strstr(text, "test_confusion");
     for (int i = 0; i < 3; i++) {

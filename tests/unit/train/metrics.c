@@ -83,18 +83,20 @@ static void expect_refused(const ls_metric_functions *functions, const char *rea
 }
 
 TEST(test_functions_that_are_none) {
-    const char *why = "(width 0) needs mean alone, or update, result and a width of 1 or more";
+    const char *why = "(width 0) needs either mean alone, or update, result and a width of at least 1";
     expect_refused(&(ls_metric_functions){.name = "x", .update = add_products}, why);
     expect_refused(&(ls_metric_functions){.name = "x", .update = add_products, .result = correlation}, why);
     expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .result = correlation}, why);
-    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .width = 2}, "(width 2) needs mean");
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .width = 2},
+                   "(width 2) needs either mean");
     expect_refused(&(ls_metric_functions){.update = add_products, .result = correlation, .width = 1}, "needs a name");
     expect_refused(&(ls_metric_functions){.name = "x"}, "a metric needs a name, and mean or update");
     expect_refused(NULL, "a metric needs a name");
     expect_refused(
         &(ls_metric_functions){.name = "x", .width = 1, .init = begin, .update = add_products, .result = correlation},
         "\"x\" has init, but not merge");
-    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .init = begin}, "needs mean alone");
+    expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .init = begin},
+                   "needs either mean alone");
     expect_refused(&(ls_metric_functions){.name = "a_name_of_thirty-three_characters", .mean = measure_nothing},
                    "is longer than 32 bytes");
     expect_refused(&(ls_metric_functions){.name = "two\nlines", .mean = measure_nothing}, "a control character");
@@ -165,9 +167,9 @@ TEST(test_owners) {
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     assert_null(ls_trial_new(&options));
-    expect_message("the metric \"a\" belongs to another trial");
+    expect_message("the metric \"a\" already belongs to a trial");
     assert_null(ls_metric_running(metrics[1], NULL));
-    expect_message("the metric \"b\" belongs to a trial");
+    expect_message("the metric \"b\" already belongs to a trial");
     ls_metric_free(metrics[0]);
     assert_int_equal(released, 0);
     ls_trial_free(trial);

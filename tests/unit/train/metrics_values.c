@@ -367,9 +367,9 @@ TEST(test_wrong_options) {
         .name = "a_name_of_thirty-two_characters_", .mean = measure_batch_number, .release = count_release};
     expect_null(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, must be 1 or more");
     expect_null(ls_metric_named("top_0_acc"), "k is 0");
-    expect_null(ls_metric_lr(-1), "there is no group -1");
+    expect_null(ls_metric_lr(-1), "the optimizer has no group -1");
     expect_null(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = -1}),
-                "ls_metric_running: the mean of -1 batches, every 10: both must be from 1 to 10000");
+                "ls_metric_running: -1 batches, every 10: both must be from 1 to 10000");
     expect_null(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.every = 10001}), "every 10001");
     expect_null(ls_metric_running(ls_metric_named("r2"), NULL), "ls_metric_running: the metric \"r2\" is not a mean");
     expect_null(ls_metric_std(ls_metric_named("loss_std"), false), "the metric \"loss_std\" is not a mean");
@@ -449,9 +449,9 @@ SCOPED_TEST(test_wrong_samples) {
     expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,
                    "metric \"recall\": output [4, 3] with target [4, 2]: must be [n, classes, ...]");
     expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
-                   "metric \"mse\": output [4, 3] and target [4] must have one shape");
+                   "metric \"mse\": output [4, 3] and target [4] must have the same shape");
     expect_refused(three, labels, ls_metric_named("r2"), LS_ERR_SHAPE, "metric \"r2\": output [4, 3] and target [4]");
-    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "is for two classes only");
+    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "supports two classes only");
     expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE,
                    "must be [n] or [n, 1], or [n, 2] with class");
     expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");
@@ -474,7 +474,7 @@ TEST(test_classes_that_become_more) {
     ls_trial *trial = ls_trial_new(
         &(ls_trial_options){.model = model, .criterion = mean_of_outputs, .metrics = LS_METRICS("f1"), .quiet = true});
     assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_ERR_SHAPE);
-    expect_message("metric \"f1\": output [2, 4] has another number of classes, or of columns, than those before");
+    expect_message("metric \"f1\": output [2, 4] has another number of classes or columns than earlier outputs");
     ls_trial_free(trial);
     ls_module_free(model);
     ls_loader_free(loader);

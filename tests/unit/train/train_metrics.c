@@ -120,7 +120,7 @@ TEST(test_what_fits_nothing) {
     expect_message("output [2, 3, 5] with target [2, 4]");
     assert_true(
         isnan(measured("binary_acc", any_loss, ls_zeros(LS_SHAPE(4, 3), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32))));
-    expect_message("metric \"binary_acc\": output [2, 3] and target [2] must have one shape");
+    expect_message("metric \"binary_acc\": output [2, 3] and target [2] must have the same shape");
 }
 
 int main(void) {

@@ -124,7 +124,7 @@ static void expect_no_prediction(ls_tensor *(*function)(ls_tensor *, void *), co
 }
 
 TEST(test_what_cannot_be_predicted) {
-    expect_no_prediction(sum_of_all, "the model made [] of 4 samples: it must have a row for each");
+    expect_no_prediction(sum_of_all, "the model returned [] for 4 samples: it must have one row per sample");
     expect_no_prediction(halves, "outputs [3, 2] (f32) differ from the outputs of earlier batches");
 }
 
@@ -294,7 +294,7 @@ TEST(test_steps_of_a_loader_without_batches) {
     options.train_steps = 2;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message("2 batches an epoch are asked for, but the loader has none");
+    expect_message(".steps_per_epoch is 2, but the loader has no batches");
     ls_trial_free(trial);
     options.train_steps = -1;
     assert_null(ls_trial_new(&options));
@@ -385,7 +385,7 @@ TEST(test_callbacks_of_two_owners) {
     options.callback_count = 2;
     assert_null(ls_trial_new(&options));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    expect_message("ls_trial_new: callback 1 belongs to another trial");
+    expect_message("ls_trial_new: callback 1 already belongs to a trial");
     assert_null(ls_once(own));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     ls_callback_free(own);

@@ -197,7 +197,7 @@ TEST(test_what_a_step_replaces) {
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_true(ls_trial_metric(trial, "loss") == 1);
     assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_ARGUMENT);
-    expect_message("without a criterion");
+    expect_message("has no criterion");
     ls_trial_free(trial);
     options.step = NULL;
     options.criterion = ls_criterion_cross_entropy;

@@ -65,7 +65,7 @@ static ls_gpu *make_gpu(int index) {
     const cudaError_t error = ls_cuda_use_index(index);
     if (error != cudaSuccess || ls_cuda_own_stream(gpu) == NULL) {
         (void)(error != cudaSuccess ? ls_cuda_status(gpu, "cannot be used", error)
-                                    : ls_fail(LS_ERR_DEVICE, "%s: no stream could be made there", gpu->name));
+                                    : ls_fail(LS_ERR_DEVICE, "%s: cannot create a stream", gpu->name));
         (void)pthread_mutex_destroy(&gpu->lock);
         free(gpu);
         return NULL;

@@ -23,7 +23,8 @@ ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error
 static ls_status late_status(const ls_stream *stream, cudaError_t error) {
     return error == cudaSuccess
                ? LS_OK
-               : ls_fail(LS_ERR_DEVICE, "%s: %s (%s) in a kernel at or before \"%s\"; LOCKSTEP_CUDA_WAIT=1 tells which",
+               : ls_fail(LS_ERR_DEVICE,
+                         "%s: %s (%s) in a kernel at or before \"%s\"; set LOCKSTEP_CUDA_WAIT=1 to find the kernel",
                          stream->gpu->name, cudaGetErrorString(error), cudaGetErrorName(error),
                          stream->last != NULL ? stream->last : "(none)");
 }
