@@ -22,8 +22,9 @@ function(ls_add_module NAME)
 endfunction()
 
 # The same for a backend, as src/comm/module.h has it.
-set(LS_BACKEND_MODULE_SOURCES backend/module/core.c backend/module/opening.c operation.c pieces.c)
-list(TRANSFORM LS_BACKEND_MODULE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/comm/)
+set(LS_BACKEND_MODULE_SOURCES comm/backend/module/core.c comm/backend/module/opening.c comm/operation.c comm/pieces.c
+    base/wait.c)
+list(TRANSFORM LS_BACKEND_MODULE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/)
 function(ls_add_backend_module NAME)
   cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})
   ls_add_module(${NAME} SOURCES ${MODULE_SOURCES} ${LS_BACKEND_MODULE_SOURCES} LIBRARIES ${MODULE_LIBRARIES})

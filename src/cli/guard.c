@@ -14,6 +14,7 @@
 #include <uv.h>
 
 #include "base/status.h"
+#include "base/wait.h"
 
 enum { WINDOW = 64 * 1024, MOST_ROUNDS = 5000 };
 
@@ -74,7 +75,7 @@ static _Noreturn void watch(int pipe, const char *mark) {
     while (read(STDERR_FILENO + 1, &byte, 1) < 0 && errno == EINTR) {
     }
     for (int round = 0; round < MOST_ROUNDS && kill_holders(mark); round++) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* killed processes take a moment to disappear */
+        ls_sleep_ns(1000000); /* killed processes take a moment to disappear */
     }
     _exit(0);
 }

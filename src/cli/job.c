@@ -17,7 +17,8 @@
 #include "cli/rank.h"
 #include "cli/tree.h"
 
-enum { KILL_AGAIN_MS = 10, READER_MS = 1000 };
+enum { KILL_AGAIN_MS = 10 };
+#define READER_SECONDS 1.0
 
 typedef enum phase {
     RUNNING,
@@ -246,19 +247,15 @@ static bool wait_for_reader(int fd, void *user) {
     job *self = user;
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = self->signal_fd, .events = POLLIN}};
-        int timeout = -1;
-        if (self->phase != RUNNING) {
-            const double left = (self->deadline - ls_clock_seconds()) * 1000.0 + READER_MS;
-            timeout = left > 0.0 ? (int)left : 0;
-        }
-        const int ready = poll(fds, 2, timeout);
-        if (ready == 0) {
+        const double left = self->deadline - ls_clock_seconds() + READER_SECONDS;
+        const ls_deadline deadline = self->phase == RUNNING ? LS_DEADLINE_NEVER : ls_deadline_after(left);
+        if (ls_wait_events(fds, 2, deadline) == 0 && ls_deadline_passed(deadline)) {
             return false;
         }
-        if (ready > 0 && fds[1].revents != 0) {
+        if (fds[1].revents != 0) {
             take_signals(self);
         }
-        if (ready > 0 && fds[0].revents != 0) {
+        if (fds[0].revents != 0) {
             return true;
         }
     }

@@ -36,7 +36,7 @@ void ls_node_tell(ls_remote_node *node, const ls_node_message *message) {
     const ls_deadline deadline = ls_deadline_after(flush_seconds);
     ls_status status = ls_connection_send(node->link, frame, ls_node_message_write(message, frame));
     while (status == LS_OK && node->link->output_size > 0 && !ls_deadline_passed(deadline)) {
-        poll(&(struct pollfd){.fd = node->link->fd, .events = POLLOUT}, 1, ls_deadline_milliseconds(deadline));
+        (void)ls_wait_event(node->link->fd, POLLOUT, deadline);
         status = ls_connection_flush(node->link);
     }
 }
@@ -246,9 +246,10 @@ static void lose(ls_remote_node *node) {
 }
 
 /*
- * Fills the poll list: the listener, the nodes that have joined, and the pending connections. Returns the time to wait.
+ * Fills the poll list: the listener, the nodes that have joined, and the pending connections. Returns the end of the
+ * wait.
  */
-static int prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
+static ls_deadline prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
     const ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
     polls[0] = (struct pollfd){.fd = self->count < MOST_PENDING ? nodes->listener : -1, .events = POLLIN};
@@ -263,7 +264,7 @@ static int prepare(const gathering *self, struct pollfd *polls, ls_deadline unti
     if (self->admission.told.hidden > 0 && self->admission.told.until < until) {
         until = self->admission.told.until;
     }
-    return ls_deadline_milliseconds(until);
+    return until;
 }
 
 /* Waits for events and handles them. */
@@ -271,10 +272,8 @@ static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until
     ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
     const size_t count = self->count;
-    const int timeout = prepare(self, polls, until);
-    if (poll(polls, (nfds_t)total + count, timeout) < 0) {
-        return; /* a signal, or out of memory for the moment */
-    }
+    const ls_deadline first = prepare(self, polls, until);
+    (void)ls_wait_events(polls, (size_t)total + count, first);
     for (int i = 1; i < total; i++) {
         if (polls[i].revents != 0) {
             lose(&nodes->others[i]);
@@ -377,7 +376,7 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
                            nodes->options.rendezvous, timeout);
         }
         if (!whole) {
-            poll(&(struct pollfd){.fd = zero->link->fd, .events = POLLIN}, 1, ls_deadline_milliseconds(deadline));
+            (void)ls_wait_event(zero->link->fd, POLLIN, deadline);
         } else if (message->word == LS_NODE_START) {
             return LS_OK;
         } else if (message->word == LS_NODE_REFUSED) {

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/status.h"
+#include "base/wait.h"
 #include "comm/comm.h"
 #include "comm/give_up.h"
 #include "comm/interface.h"
@@ -211,8 +212,10 @@ static inline bool ls_comm_has_others(const ls_comm *comm) {
     return __builtin_expect(open != comm->listed, 0) && ls_comm_has_others_slowly(comm);
 }
 
-/* Moves it, and lets others run; `*looks` counts, so that looking in vain costs less and less. */
+/* Moves it. */
 void ls_comm_move_others(const ls_comm *comm);
-void ls_comm_rest(unsigned *looks);
+
+/* Starts a wait for several communicators: no backend can sleep until one of them has an event. */
+#define LS_WAIT_FOR_WORK ((ls_wait){.yields = 1000, .longest_ns = 50000})
 
 #endif

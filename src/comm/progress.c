@@ -1,14 +1,9 @@
 /* The communicators with unfinished work, each of the thread that uses it: see frame.h. */
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "comm/frame.h"
-
-#define EAGER_LOOKS 1000
-#define PAUSE_NS    50000
 
 #define TELL_AGAIN_NS UINT64_C(60000000000)
 
@@ -163,24 +158,16 @@ void ls_comm_tell_waiting(const ls_waiting *waiting) {
                  waiting->awaited->text, latest, waiting->more);
 }
 
-void ls_comm_rest(unsigned *looks) {
-    if (++*looks > EAGER_LOOKS) {
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    } else {
-        sched_yield();
-    }
-}
-
 ls_status ls_comm_finish(ls_comm *comm) {
     bool finished = false;
-    unsigned looks = 0;
+    ls_wait wait = LS_WAIT_FOR_WORK;
     while (ls_comm_has_others(comm)) {
         LS_TRY(ls_comm_progress(comm, false, &finished));
         if (finished) {
             return LS_OK;
         }
         ls_comm_move_others(comm);
-        ls_comm_rest(&looks);
+        (void)ls_wait_pause(&wait);
     }
     return ls_comm_progress(comm, true, &finished);
 }

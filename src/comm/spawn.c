@@ -10,12 +10,13 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/wait.h"
 #include "comm/rendezvous.h"
 
 static const double blame_seconds = 1; /* how long a rank that blames another one is not taken for the first to fail */
 static const double mercy_seconds = 2; /* between asking ranks to end and ending them */
 
-enum { LOOK_MILLISECONDS = 50 };
+#define POLL_SECONDS 0.05
 
 /* What a rank tells its parent when its function has returned. Small enough for a pipe to take at once. */
 typedef struct child_report {
@@ -164,15 +165,15 @@ static void listen_to(child *speaker) {
 }
 
 static void listen_to_all(spawn *self) {
-    int timeout = LOOK_MILLISECONDS;
+    double wait = POLL_SECONDS;
     for (int rank = 0; rank < self->ranks; rank++) {
         const child *one = &self->children[rank];
         self->polls[rank] = (struct pollfd){.fd = one->pipe, .events = POLLIN};
         if (one->process > 0 && one->pipe < 0) {
-            timeout = 1; /* it is just ending */
+            wait = 1e-3; /* it is just ending */
         }
     }
-    if (poll(self->polls, (nfds_t)self->ranks, timeout) > 0) {
+    if (ls_wait_events(self->polls, (size_t)self->ranks, ls_deadline_after(wait)) > 0) {
         for (int rank = 0; rank < self->ranks; rank++) {
             if (self->polls[rank].revents != 0) {
                 listen_to(&self->children[rank]);
@@ -187,8 +188,7 @@ static void bury_all(spawn *self) {
         int how = 0;
         const pid_t over = one->process > 0 ? waitpid(one->process, &how, WNOHANG) : 0;
         if (over > 0 || (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, nothing more is told */
-            struct pollfd last_word = {.fd = one->pipe, .events = POLLIN};
-            if (one->pipe >= 0 && !one->reported && poll(&last_word, 1, 0) > 0) {
+            if (one->pipe >= 0 && !one->reported && ls_wait_event(one->pipe, POLLIN, LS_DEADLINE_NOW)) {
                 listen_to(one);
             }
             bury(self, rank, how);

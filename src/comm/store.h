@@ -10,8 +10,8 @@
 
 #include <lockstep/comm.h>
 
+#include "base/wait.h"
 #include "comm/store_announcement.h"
-#include "comm/store_deadline.h"
 #include "comm/store_roster.h"
 #include "comm/store_server.h"
 
@@ -71,8 +71,5 @@ ls_status ls_address_parse(const char *url, ls_address *address);
 
 /* The socket that leads to rank 0, on rank 0 the one that listens, lent, to ask about; -1 where there is none. */
 int ls_store_connection(const ls_store *store); /* until ls_store_leave */
-
-/* A pause between two looks at something that nobody announces: short at first, longer once `since` is long ago. */
-void ls_store_pause(ls_deadline since, ls_deadline deadline);
 
 #endif

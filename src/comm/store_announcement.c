@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "comm/store.h"
 #include "comm/store_folder.h"
+#include "comm/store_roster.h"
 
 #define CURRENT     "current"
 #define PARENT_LOCK ".lockstep-lock" /* held while a job is announced */
@@ -161,7 +162,7 @@ bool ls_gathering_is_announced(const char *path, const ls_announcement *announce
 }
 
 ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement) {
-    const ls_deadline begin = ls_clock_ns();
+    ls_wait wait = {.limit_ns = 0};
     ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         const ls_status status = look(path, announcement);
@@ -176,6 +177,6 @@ ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit
             ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to make the store in %s (%s)", path, ls_error_message());
             report = LS_DEADLINE_NEVER;
         }
-        ls_store_pause(begin, deadline);
+        (void)ls_wait_pause(&wait);
     }
 }

@@ -5,7 +5,7 @@
 #ifndef LS_COMM_STORE_CONNECTION_H
 #define LS_COMM_STORE_CONNECTION_H
 
-#include "comm/store_deadline.h"
+#include "base/wait.h"
 #include "comm/store_message.h"
 
 typedef struct ls_connection {

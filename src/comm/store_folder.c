@@ -78,7 +78,7 @@ static bool is_still_there(int folder, const char *name, int file) {
 }
 
 ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int *locked) {
-    const ls_deadline begin = ls_clock_ns();
+    ls_wait wait = {.limit_ns = 0};
     for (;;) {
         int file = -1;
         const ls_status opened = open_file(folder, name, O_RDWR | O_CREAT, &file);
@@ -98,7 +98,7 @@ ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int
         if (ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT, "another process holds the lock of the store's folder");
         }
-        ls_store_pause(begin, deadline);
+        (void)ls_wait_pause(&wait);
     }
 }
 

@@ -6,7 +6,7 @@
 #ifndef LS_COMM_STORE_FOLDER_H
 #define LS_COMM_STORE_FOLDER_H
 
-#include "comm/store_deadline.h"
+#include "base/wait.h"
 #include "comm/store_message.h"
 
 /*

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "comm/store.h"
+#include "comm/store_roster.h"
 
 const char *ls_greeting_compare_keys(bool given, bool keyed) {
     return keyed && !given   ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
@@ -86,8 +87,7 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
                               ls_deadline *told, int *connection, bool *retry) {
     const ls_deadline attempt = ls_deadline_after(LS_REPORT_SECONDS);
     LS_TRY(ls_socket_connect(&target->address, key->given, attempt < deadline ? attempt : deadline, connection, retry));
-    while (!ls_deadline_passed(*told) && *told < deadline &&
-           poll(&(struct pollfd){.fd = *connection, .events = POLLIN}, 1, ls_deadline_milliseconds(*told)) == 0) {
+    while (!ls_deadline_passed(*told) && *told < deadline && !ls_wait_event(*connection, POLLIN, *told)) {
     }
     report(target, told, "it is connected, but has said nothing");
     const ls_status status = greet(*connection, key, deadline, retry);
@@ -101,7 +101,7 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
 }
 
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection) {
-    const ls_deadline begin = ls_clock_ns();
+    ls_wait wait = {.limit_ns = 0};
     const ls_deadline deadline = ls_deadline_after(timeout);
     ls_deadline told = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
@@ -120,6 +120,6 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
                            target->address.port);
         }
         report(target, &told, ls_error_message());
-        ls_store_pause(begin, deadline);
+        (void)ls_wait_pause(&wait);
     }
 }

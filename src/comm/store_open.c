@@ -49,16 +49,6 @@ ls_status ls_address_parse(const char *url, ls_address *address) {
     return LS_OK;
 }
 
-void ls_store_pause(ls_deadline since, ls_deadline deadline) {
-    const uint64_t now = ls_clock_ns();
-    uint64_t length = (now - since) / 32;
-    length = length < 200000U ? 200000U : length > 20000000U ? 20000000U : length;
-    if (deadline > now && length > deadline - now) {
-        length = deadline - now;
-    }
-    nanosleep(&(struct timespec){.tv_nsec = (long)length}, NULL);
-}
-
 ls_status ls_store_check_url(const char *url) {
     ls_address address;
     if (begins(url, tcp_scheme)) {

@@ -5,9 +5,11 @@
 #ifndef LS_COMM_STORE_ROSTER_H
 #define LS_COMM_STORE_ROSTER_H
 
+#include "base/wait.h"
 #include "comm/build.h"
-#include "comm/store_deadline.h"
 #include "comm/store_message.h"
+
+#define LS_REPORT_SECONDS 5.0 /* between two reports about the ranks that are missing */
 
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
 typedef struct ls_peer_info {

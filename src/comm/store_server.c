@@ -408,7 +408,7 @@ static void sweep(ls_store_server *server) {
 }
 
 /* Fills the poll list; returns how long to wait. */
-static int prepare(ls_store_server *server) {
+static ls_deadline prepare(ls_store_server *server) {
     ls_deadline first = server->report;
     const bool pausing = !ls_deadline_passed(server->accept_again);
     if (pausing && server->accept_again < first) {
@@ -425,7 +425,7 @@ static int prepare(ls_store_server *server) {
             (struct pollfd){.fd = connection->fd, .events = ls_connection_events(connection)};
         first = connection->deadline < first ? connection->deadline : first;
     }
-    return ls_deadline_milliseconds(first);
+    return first;
 }
 
 static void serve_one(ls_store_server *server, ls_connection *connection, short events) {
@@ -446,11 +446,9 @@ static void serve_one(ls_store_server *server, ls_connection *connection, short 
 static void *serve(void *argument) {
     ls_store_server *server = argument;
     for (;;) {
-        const int timeout = prepare(server);
+        const ls_deadline first = prepare(server);
         const size_t count = server->count;
-        if (poll(server->polls, (nfds_t)(FIXED_POLLS + count), timeout) < 0) {
-            continue; /* a signal, or no memory for the moment */
-        }
+        (void)ls_wait_events(server->polls, FIXED_POLLS + count, first);
         if (server->polls[0].revents != 0) {
             return NULL;
         }
@@ -546,7 +544,7 @@ void ls_store_server_stop(ls_store_server *server) {
         ls_connection *connection = server->connections[i];
         while (connection->output_size > 0 && ls_connection_flush(connection) == LS_OK &&
                !ls_deadline_passed(deadline)) {
-            poll(&(struct pollfd){.fd = connection->fd, .events = POLLOUT}, 1, ls_deadline_milliseconds(deadline));
+            (void)ls_wait_event(connection->fd, POLLOUT, deadline);
         }
     }
     free_server(server);

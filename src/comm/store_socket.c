@@ -123,21 +123,14 @@ int ls_socket_port(int socket) {
     return address.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)&address)->sin_port) : 0;
 }
 
-/* Waits until the socket can be read or written; errno-like: 0, or ETIMEDOUT, or what poll says. */
+/* Waits until the socket can be read or written. Returns 0, or ETIMEDOUT. */
 static int wait_for(int fd, short events, ls_deadline deadline) {
-    for (;;) {
-        struct pollfd item = {.fd = fd, .events = events};
-        const int ready = poll(&item, 1, ls_deadline_milliseconds(deadline));
-        if (ready > 0) {
-            return 0;
-        }
-        if (ready < 0 && errno != EINTR) {
-            return errno;
-        }
+    while (!ls_wait_event(fd, events, deadline)) {
         if (ls_deadline_passed(deadline)) {
             return ETIMEDOUT;
         }
     }
+    return 0;
 }
 
 /* Whoever connects to a port of this machine on which nobody listens may be given that very port to connect from, and

@@ -3,7 +3,7 @@
 #define LS_COMM_STORE_SOCKET_H
 
 #include "base/status.h"
-#include "comm/store_deadline.h"
+#include "base/wait.h"
 
 #define LS_HOST_CAPACITY 256
 

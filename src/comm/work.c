@@ -107,7 +107,7 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
  * One look at a request that was posted; with `wait` to its end. Calls in the queue move on meanwhile: the partner may
  * send only after one of them.
  */
-static ls_status look(ls_comm *comm, void *request, bool wait, unsigned *looks, bool *finished) {
+static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, bool *finished) {
     LS_TRY(ls_comm_check(comm));
     const bool others = wait && ls_comm_has_others(comm);
     if (comm->first_queued == NULL && !others) {
@@ -124,18 +124,18 @@ static ls_status look(ls_comm *comm, void *request, bool wait, unsigned *looks, 
         ls_comm_move_others(comm);
     }
     if (wait) {
-        ls_comm_rest(looks);
+        (void)ls_wait_pause(pauses);
     }
     return LS_OK;
 }
 
 /* Whether the posted work has finished; with `wait` it has. */
 static bool advance_posted(ls_work *work, bool wait) {
-    unsigned looks = 0;
+    ls_wait pauses = LS_WAIT_FOR_WORK;
     bool finished = false;
     ls_status status = LS_OK;
     do {
-        status = look(work->comm, work->request, wait, &looks, &finished);
+        status = look(work->comm, work->request, wait, &pauses, &finished);
     } while (status == LS_OK && !finished && wait);
     if (status == LS_OK && !finished) {
         return false;
@@ -158,12 +158,12 @@ static void trace_wait(const ls_call *call, uint64_t began) {
 
 static ls_status post_and_wait(ls_comm *comm, const ls_call *call) {
     void *request = NULL;
-    unsigned looks = 0;
+    ls_wait pauses = LS_WAIT_FOR_WORK;
     const uint64_t began = ls_trace_now();
     LS_TRY(ls_comm_post(comm, call, &request));
     bool finished = request == NULL;
     while (!finished) {
-        LS_TRY(look(comm, request, true, &looks, &finished));
+        LS_TRY(look(comm, request, true, &pauses, &finished));
     }
     if (began != 0) {
         trace_wait(call, began);

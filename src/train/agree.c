@@ -12,13 +12,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/wait.h"
 #include "comm/give_up.h"
 
-#define TIMEOUT_SECONDS 10   /* limit for an agreement that other ranks do not join */
-#define TRIES           1000 /* attempts that may meet other calls of the other ranks */
-#define NAP_NS          100000
+#define TIMEOUT_NS UINT64_C(10000000000) /* limit for an agreement that other ranks do not join */
+#define TRIES      1000                  /* attempts that may meet other calls of the other ranks */
+#define LONGEST_NS 100000                /* between two polls */
 
 /* The outcome of a step on a rank. The largest outcome of all ranks counts. */
 enum { GOES_ON = 0, STOPS, FAILS_WITH_OTHERS, FAILS };
@@ -57,11 +57,11 @@ static ls_status meet(ls_comm *comm, const vote *mine, vote *worst, ls_work **wo
 
 /*
  * The all-reduce of a rank that failed. If the other ranks wait in other calls, the communicator is revoked after
- * TIMEOUT_SECONDS.
+ * TIMEOUT_NS.
  */
 static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own) {
     ls_status status = LS_ERR_MISMATCH;
-    const uint64_t start = ls_clock_ns();
+    ls_wait wait = {.longest_ns = LONGEST_NS};
     for (int i = 0; i < TRIES && status == LS_ERR_MISMATCH; i++) {
         vote worst = *outcome;
         ls_work *work = NULL;
@@ -70,10 +70,10 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
             status = meet(comm, outcome, &worst, NULL);
         }
         while (status == LS_OK && !ls_work_done(work)) {
-            if (ls_clock_ns() - start > (uint64_t)TIMEOUT_SECONDS * 1000000000) {
+            if (wait.awake.ns > TIMEOUT_NS) {
                 (void)ls_comm_give_up(comm, ls_error_set((ls_status)own->status, "%s", own->message));
             }
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+            (void)ls_wait_pause(&wait);
         }
         status = status == LS_OK ? ls_work_wait(work) : status;
         *outcome = status == LS_OK ? worst : *outcome;

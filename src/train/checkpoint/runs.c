@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/wait.h"
 #include "formats/file.h"
 #include "parallel/parallel.h"
 #include "train/agree.h"
@@ -28,7 +29,7 @@
 
 static const char *const maker = "checkpoint";
 
-enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second in total, to wait for another process or machine */
+#define WAIT_NS UINT64_C(500000000) /* for another process or machine */
 
 /* ---- where writing is -------------------------------------------------------------------------------------------- */
 
@@ -201,14 +202,14 @@ static ls_status lock_folder(ls_checkpointer *self) {
     if (self->lock < 0) {
         return ls_fail(LS_ERR_IO, "checkpoint: cannot open the folder %s: %s", folder, strerror(errno));
     }
-    for (int i = 0; flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
-        if (i == TRIES) {
+    ls_wait wait = {.limit_ns = WAIT_NS};
+    while (flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (!ls_wait_pause(&wait)) {
             return ls_fail(
                 LS_ERR_STATE,
                 "checkpoint: a running trial writes its checkpoints to %s: use another folder, or end that trial first",
                 folder);
         }
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     return LS_OK;
 }
@@ -392,8 +393,9 @@ static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
 /* Checks that this rank sees the entry of rank 0. A network file system may show it after a delay. */
 static ls_status look_for(const char *probe, const char *folder) {
     struct stat about;
-    for (int i = 0; lstat(probe, &about) != 0; i++) {
-        if (i == TRIES) {
+    ls_wait wait = {.limit_ns = WAIT_NS};
+    while (lstat(probe, &about) != 0) {
+        if (!ls_wait_pause(&wait)) {
             char machine[HOST_NAME_MAX + 1] = "";
             (void)gethostname(machine, sizeof machine - 1);
             return ls_fail(LS_ERR_IO,
@@ -401,7 +403,6 @@ static ls_status look_for(const char *probe, const char *folder) {
                            "the same folder, on a file system that their machines share",
                            folder, machine);
         }
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     return access(folder, W_OK | X_OK) == 0
                ? LS_OK

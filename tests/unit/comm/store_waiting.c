@@ -17,7 +17,7 @@
 #include <lockstep/comm.h>
 
 #include "base/log.h"
-#include "comm/store_deadline.h"
+#include "comm/store_roster.h"
 #include "tests/support/files.h"
 
 #define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report appears well before the timeout, also on a busy machine */

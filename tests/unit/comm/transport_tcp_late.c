@@ -62,7 +62,7 @@ TEST(a_hello_is_heard_before_its_time_is_over) {
     tcp_net net;
     const int socket = begin_late(&net, NULL, 0);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
-    tcp->awake_ns += UINT64_C(6000000000);
+    tcp->awake.ns += UINT64_C(6000000000);
     assert_int_equal(ls_tcp_tend(tcp), LS_OK); /* as after more events than one poll returns */
     assert_int_equal(tcp->peers[1].was_connected, 1);
     end_late(&net, socket);

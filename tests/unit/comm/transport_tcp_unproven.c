@@ -94,7 +94,7 @@ TEST(silence_ends) {
     tcp_net_tell(half, &hello, sizeof hello - 1);
     TCP_NET_UNTIL(&net, tcp->unproven_count == 2 && tcp->unproven[0].got == sizeof hello - 1) {
     }
-    tcp->awake_ns += UINT64_C(6000000000);
+    tcp->awake.ns += UINT64_C(6000000000);
     assert_true(is_refused(&net, silent) && is_refused(&net, half));
     assert_int_equal(tcp->unproven_count, 0);
     close(silent);
@@ -301,7 +301,7 @@ TEST(who_is_gone_stays_gone) {
 static void look_once(ls_endpoint *end, bool slow) {
     bool moved;
     if (slow) {
-        ((ls_tcp *)end)->looked_ns -= UINT64_C(1000000000);
+        ((ls_tcp *)end)->awake.polled_ns -= UINT64_C(1000000000);
     }
     assert_int_equal(end->transport->progress(end, slow ? 0 : 1000000, &moved), LS_OK);
 }

@@ -411,7 +411,7 @@ TEST(test_failures_have_sentences) {
         {{.backward = fail_with_words}, true, LS_ERR_IO, "the disk is full"},
         {{.forward_pre = put_null}, false, LS_ERR_ARGUMENT, "Linear: input 0 is NULL"},
         {{.forward = put_what_failed}, false, LS_ERR_SHAPE, "ls_matmul: "},
-        {{.forward = put_null}, false, LS_ERR_STATE, "Linear: its forward function or a hook made no output 0"},
+        {{.forward = put_null}, false, LS_ERR_STATE, "Linear: its forward function or a hook returned no output 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ls_module *model = ls_sequential(ls_nn_linear(3, 3), ls_nn_relu());

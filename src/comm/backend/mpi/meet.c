@@ -4,41 +4,22 @@
  * nonblocking all-to-all exchange. In the supported MPI libraries, each rank sends directly to each other rank in this
  * exchange: a rank whose greeting has arrived has come.
  */
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/wait.h"
 #include "comm/backend/mpi/mpi.h"
 #include "comm/store_roster.h"
 
-#define WARN_SECONDS 5
-#define LOOKS        2000 /* polls before this rank sleeps between polls */
-#define SLEEP_NS     50000
+#define WARN_NS  UINT64_C(5000000000)
+#define YIELDS   2000
+#define SLEEP_NS 50000
 
-typedef struct waiting {
-    ls_mpi_clock clock;
-    unsigned looks;
-    uint64_t warned_ns;
-} waiting;
-
-/* Pauses after a poll that found nothing. Returns whether a warning is due. */
-static bool pause_awhile(waiting *own) {
-    ls_mpi_clock_look(&own->clock);
-    if (++own->looks > LOOKS) {
-        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-    } else {
-        sched_yield();
-    }
-    const bool warns = own->clock.awake_ns - own->warned_ns >= (uint64_t)WARN_SECONDS * 1000000000;
-    own->warned_ns = warns ? own->clock.awake_ns : own->warned_ns;
-    return warns;
-}
-
-static bool is_over(const waiting *own, double timeout) {
-    return (double)own->clock.awake_ns > timeout * 1e9;
+/* Starts a wait. MPI reports no event that a rank could sleep for. */
+static ls_wait wait_for(double timeout) {
+    return (ls_wait){.limit_ns = (uint64_t)(timeout * 1e9), .longest_ns = SLEEP_NS, .yields = YIELDS};
 }
 
 static ls_status look(MPI_Request *request, const char *function, bool *ended) {
@@ -105,18 +86,20 @@ static const ls_roster *list_arrived(meeting *here, int rank) {
 }
 
 static ls_status await(meeting *here, MPI_Request *request, int rank, double timeout) {
-    waiting own = {0};
+    ls_wait wait = wait_for(timeout);
+    uint64_t warned_ns = 0;
     for (;;) {
         bool ended = false;
         LS_TRY(look(request, "MPI_Ialltoallv", &ended));
         if (ended) {
             return LS_OK;
         }
-        if (pause_awhile(&own)) {
-            ls_roster_report_missing(list_arrived(here, rank));
-        }
-        if (is_over(&own, timeout)) {
+        if (!ls_wait_pause(&wait)) {
             return ls_roster_fail_missing(list_arrived(here, rank), timeout);
+        }
+        if (wait.awake.ns - warned_ns >= WARN_NS) {
+            warned_ns = wait.awake.ns;
+            ls_roster_report_missing(list_arrived(here, rank));
         }
     }
 }
@@ -154,7 +137,7 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
 
 static ls_status duplicate_by(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
     MPI_Request request = MPI_REQUEST_NULL;
-    waiting own = {0};
+    ls_wait wait = wait_for(timeout);
     bool ended = false;
     const int code = MPI_Comm_idup(comm, duplicate, &request);
     if (code != MPI_SUCCESS) {
@@ -162,8 +145,7 @@ static ls_status duplicate_by(MPI_Comm comm, double timeout, MPI_Comm *duplicate
     }
     LS_TRY(look(&request, "MPI_Comm_idup", &ended));
     while (!ended) {
-        (void)pause_awhile(&own);
-        if (is_over(&own, timeout)) {
+        if (!ls_wait_pause(&wait)) {
             return ls_fail(LS_ERR_TIMEOUT,
                            "all ranks came, but MPI_Comm_idup did not end within %g s: one of them was stopped or lost "
                            "since, which MPI does not name",

@@ -1,6 +1,5 @@
 /* Starts MPI in this process and finalizes it. */
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/wait.h"
 #include "comm/backend/mpi/mpi.h"
 
 static struct {
@@ -29,6 +29,8 @@ static struct {
 } process;
 
 #define LAST_MESSAGES_NS UINT64_C(2000000000)
+#define POLL_NS          50000
+#define YIELDS           2000
 #define FLUSH_SECONDS    5
 #define READ_NS          1000000000U          /* for each of two files: together less than FLUSH_SECONDS */
 #define REPORTS_NS       UINT64_C(2000000000) /* in which other ranks report the failure */
@@ -37,9 +39,8 @@ static struct {
 
 /* Receives the last messages: at finalization, some MPI libraries complain about messages that no rank received. */
 static void await_last_messages(void) {
-    const uint64_t start = ls_clock_ns();
-    while (!process.failed && !ls_mpi_progress_closing() && ls_clock_ns() - start < LAST_MESSAGES_NS) {
-        sched_yield();
+    ls_wait wait = {.limit_ns = LAST_MESSAGES_NS, .longest_ns = POLL_NS, .yields = YIELDS};
+    while (!process.failed && !ls_mpi_progress_closing() && ls_wait_pause(&wait)) {
     }
 }
 
@@ -168,11 +169,9 @@ static ls_status finalize(void) {
  * has exited, and may then lose unread output.
  */
 static void await_reader(int file) {
-    const uint64_t start = ls_clock_ns();
+    ls_wait wait = {.limit_ns = READ_NS};
     int left = 0;
-    while (ioctl(file, isatty(file) != 0 ? TIOCOUTQ : FIONREAD, &left) == 0 && left > 0 &&
-           ls_clock_ns() - start < READ_NS) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    while (ioctl(file, isatty(file) != 0 ? TIOCOUTQ : FIONREAD, &left) == 0 && left > 0 && ls_wait_pause(&wait)) {
     }
 }
 
@@ -204,11 +203,10 @@ static _Noreturn void leave_anyway(int status) {
 }
 
 void ls_mpi_await_reports(void) {
-    const uint64_t start = ls_clock_ns();
-    while (ls_mpi_runs() && ls_clock_ns() - start < REPORTS_NS) {
+    ls_wait wait = {.limit_ns = REPORTS_NS, .longest_ns = 1000000};
+    while (ls_mpi_runs() && ls_wait_pause(&wait)) {
         int there = 0; /* polls, so that MPI sends queued messages */
         (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
 

@@ -8,8 +8,10 @@
 #include <nccl.h>
 
 #include "base/memory.h"
+#include "base/wait.h"
 #include "comm/pieces.h"
 
+#define POLL_NS    UINT64_C(100000)     /* between two polls of NCCL */
 #define ABORTED_NS UINT64_C(2000000000) /* what a stream is given to come to its mark */
 
 _Static_assert(sizeof(ncclUniqueId) == LS_NCCL_ID, "an id travels as it is");
@@ -102,17 +104,12 @@ ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int si
     return NULL;
 }
 
-static void rest(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
-
 /* Until NCCL is at nothing, at most so long. Whether it is. */
 static bool wait_for_quiet(ls_nccl_group *group, uint64_t most_ns) {
-    const uint64_t began = ls_clock_ns();
+    ls_wait wait = {.limit_ns = most_ns, .longest_ns = POLL_NS};
     char why[LS_LIBRARY_WHY];
     ls_library_state state = ls_nccl_look(group, why);
-    while (state == LS_LIBRARY_BUSY && ls_clock_ns() - began < most_ns) {
-        rest();
+    while (state == LS_LIBRARY_BUSY && ls_wait_pause(&wait)) {
         state = ls_nccl_look(group, why);
     }
     return state == LS_LIBRARY_DONE;
@@ -120,14 +117,13 @@ static bool wait_for_quiet(ls_nccl_group *group, uint64_t most_ns) {
 
 void ls_nccl_free(ls_nccl_group *group, bool abort, uint64_t linger_ns) {
     char why[LS_LIBRARY_WHY];
-    const uint64_t began = ls_clock_ns();
+    ls_wait wait = {.limit_ns = ABORTED_NS, .longest_ns = POLL_NS};
     if (!abort && nccl_did(group, ncclCommFinalize(group->comm), "leaving", why) && wait_for_quiet(group, linger_ns)) {
         (void)ncclCommDestroy(group->comm);
     } else {
         (void)ncclCommAbort(group->comm);
     }
-    while (group->marked && ls_nccl_ran(group, why) == LS_LIBRARY_BUSY && ls_clock_ns() - began < ABORTED_NS) {
-        rest();
+    while (group->marked && ls_nccl_ran(group, why) == LS_LIBRARY_BUSY && ls_wait_pause(&wait)) {
     }
     (void)cudaEventDestroy(group->mark);
     (void)cudaFree(group->scratch);

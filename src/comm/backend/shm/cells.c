@@ -123,7 +123,7 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     put(shm, call, cell);
     ls_shm_post(shm);
     if (ways[call->operation] == WAY_MOVE) {
-        ls_shm_back_off(1); /* with nothing to add up, ranks are back sooner than the others' cells can be here */
+        ls_spin_back_off(1); /* with nothing to add up, ranks are back sooner than the others' cells can be here */
     }
     if (!ls_shm_meet(shm)) {
         *status = wait_long(shm, call);

@@ -6,7 +6,7 @@
 #include "comm/backend/shm/shm.h"
 #include "comm/peer_memory.h"
 
-#define DYING_MS 200 /* that the end of a process may take */
+#define DYING_NS UINT64_C(200000000) /* that the end of a process may take */
 #define MAGIC    UINT64_C(0x6c6f636b73746570)
 
 static bool read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
@@ -78,7 +78,7 @@ static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t add
 void ls_shm_peer_read_settle(const ls_shm *shm) {
     for (int rank = 0; shm->file < 0 && rank < shm->size; rank++) {
         while (rank != shm->rank && atomic_load(&shm->ranks[rank].reading) != 0) {
-            ls_shm_pause();
+            ls_spin_pause();
         }
     }
 }
@@ -86,12 +86,10 @@ void ls_shm_peer_read_settle(const ls_shm *shm) {
 /* A process that ends gives up its memory before its lock. */
 static bool is_dying(const ls_shm *shm, int rank) {
     const int failure = errno;
-    bool dying = false;
-    for (int i = 0; i < DYING_MS && !dying; i++) {
+    ls_wait wait = {.limit_ns = DYING_NS};
+    bool dying = !ls_shm_alive(shm, rank);
+    while (!dying && ls_wait_pause(&wait)) {
         dying = !ls_shm_alive(shm, rank);
-        if (!dying) {
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        }
     }
     errno = failure;
     return dying;

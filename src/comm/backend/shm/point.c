@@ -287,7 +287,7 @@ static ls_status check(ls_shm *shm, const ls_call *call) {
         return LS_OK;
     }
     shm->point.check_ns = now + LOOK_NS;
-    return ls_shm_point_look(shm, call, NULL, now, now);
+    return ls_shm_point_look(shm, call, NULL);
 }
 
 static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **result) {
@@ -419,19 +419,10 @@ static bool request_has_finished(ls_shm *shm, const void *context) {
     return ls_shm_point_has_finished(shm, context);
 }
 
-/* This rank looks now at what it asked for. */
-static void count_time(ls_shm_request *asked, uint64_t now) {
-    if (asked->since_ns == 0) {
-        asked->since_ns = now;
-        asked->looked_ns = now;
-    }
-    ls_shm_skip_stop(&asked->looked_ns, now, &asked->since_ns);
-}
-
 /* Ranks that share cores; see LS_SHM_YIELDS. Whether something `*moved`, or the request has finished. */
 static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved) {
     const int other = call_of(asked)->root;
-    if (asked->since_ns == 0 && other != shm->rank) {
+    if (asked->waited.polled_ns == 0 && other != shm->rank) {
         asked->yields = ls_shm_yields(shm);
     }
     for (unsigned turn = 0; turn < asked->yields; turn++) {
@@ -443,7 +434,7 @@ static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved)
             if (*moved || ls_shm_core_of(shm, other) == shm->core) {
                 break;
             }
-            ls_shm_pause();
+            ls_spin_pause();
         }
         if (*moved) {
             shm->long_yields /= 2;
@@ -477,14 +468,13 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
             if (moved || ls_shm_point_has_finished(shm, asked)) {
                 return LS_OK;
             }
-            ls_shm_pause();
+            ls_spin_pause();
         }
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
-    const uint64_t end = ls_clock_ns();
-    count_time(asked, end);
+    (void)ls_awake_poll(&asked->waited, ls_clock_ns());
     ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
-    LS_TRY(ls_shm_point_look(shm, call, asked, asked->since_ns, end));
+    LS_TRY(ls_shm_point_look(shm, call, asked));
     return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_sleep(shm, request_has_finished, asked);
 }
 
@@ -498,10 +488,10 @@ static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finis
     *finished = ls_shm_point_has_finished(shm, asked);
     if (!*finished) {
         const uint64_t now = ls_clock_ns();
-        count_time(asked, now);
+        (void)ls_awake_poll(&asked->waited, now);
         if (now >= shm->point.check_ns) {
             shm->point.check_ns = now + LOOK_NS;
-            return ls_shm_point_look(shm, call_of(asked), asked, asked->since_ns, now);
+            return ls_shm_point_look(shm, call_of(asked), asked);
         }
         return LS_OK;
     }
@@ -513,7 +503,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     *finished = false;
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
-        if (((ls_shm_request *)asked)->since_ns != 0) { /* it waited, and may have noted for what */
+        if (((ls_shm_request *)asked)->waited.polled_ns != 0) { /* it waited, and may have noted for what */
             ls_shm_point_note_awaited(shm, NULL);
         }
         end_request(shm, asked);

@@ -14,6 +14,7 @@
 
 #include <stdatomic.h>
 
+#include "base/wait.h"
 #include "comm/backend/shm/sizes.h"
 #include "comm/match.h"
 
@@ -60,11 +61,10 @@ typedef struct ls_shm_sending {
 typedef struct ls_shm_request {
     struct ls_shm_request *next;
     bool sends;
-    uint64_t since_ns;  /* when this rank began to wait; 0: not yet */
-    uint64_t looked_ns; /* and when it looked last */
-    uint64_t told_ns;   /* how long it had waited when it told the log of it */
-    unsigned yields;    /* in each look, see ls_shm_yields: chosen in the first */
-    bool yielded_long;  /* counted */
+    ls_awake waited;   /* for its end */
+    uint64_t told_ns;  /* nanoseconds waited at the latest notice in the log */
+    unsigned yields;   /* in each look, see ls_shm_yields: chosen in the first */
+    bool yielded_long; /* counted */
     ls_shm_sending *sending;
     ls_match_receipt *receipt;
 } ls_shm_request;
@@ -110,9 +110,9 @@ ls_status ls_shm_test_message(void *state, void *request, bool wait, bool *finis
 /* ---- point_look.c --------------------------------------------------------------------------------------------------
  */
 
-/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout, which began at
- * `since`. `asked` is the request made for it, if there is one yet. */
-ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now);
+/* Fails if there is a reason to end `call`: the communicator was revoked, a rank died, the partner has left, or `asked`
+ * (NULL: there is no request yet) has waited longer than the timeout. */
+ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked);
 
 /* Tells others which message this rank waits for in vain; no call: none. */
 void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call);

@@ -40,7 +40,7 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
     return ls_shm_give_up(shm, LS_ERR_TIMEOUT, call->root);
 }
 
-ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now) {
+ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
     char waiting[MORE_CAPACITY];
     LS_TRY(ls_shm_sound(shm));
     for (int rank = 0; rank < shm->size; rank++) {
@@ -59,7 +59,8 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
     if (asked != NULL) {
         ls_rank_list partner = {.count = 0};
         ls_rank_list_add(&partner, call->root);
-        ls_shm_tell_waiting(shm, call, &partner, now - since, &asked->told_ns, describe_waiting(shm, call, waiting));
+        ls_shm_tell_waiting(shm, call, &partner, asked->waited.ns, &asked->told_ns,
+                            describe_waiting(shm, call, waiting));
     }
-    return now - since > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
+    return asked != NULL && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }

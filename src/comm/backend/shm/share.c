@@ -21,9 +21,9 @@
 #include "comm/store.h"
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
-#define LOOK_MS       50  /* how often rank 0 looks whether those it waits for live */
-#define MORE_PENDING  16  /* connections besides those of the ranks that may be waited for at once */
-#define VERDICT_GRACE 2.0 /* seconds that the others wait longer than rank 0, which knows better who is missing */
+#define POLL_SECONDS  0.05 /* how often rank 0 checks whether the ranks that it waits for are alive */
+#define MORE_PENDING  16   /* connections besides those of the ranks that may be waited for at once */
+#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
 
 typedef struct hello {
     unsigned char secret[16];
@@ -245,8 +245,8 @@ static ls_status serve_once(server *self, double end) {
     for (int i = 0; i < self->pending_count; i++) {
         self->polls[size + i] = (struct pollfd){.fd = self->pending[i], .events = POLLIN};
     }
-    const int wait_ms = left * 1000.0 < LOOK_MS ? (int)(left * 1000.0) + 1 : LOOK_MS;
-    const bool quiet = poll(self->polls, (nfds_t)(size + self->pending_count), wait_ms) <= 0;
+    const ls_deadline first = ls_deadline_after(left < POLL_SECONDS ? left : POLL_SECONDS);
+    const bool quiet = ls_wait_events(self->polls, (size_t)(size + self->pending_count), first) == 0;
     for (int rank = 1; rank < size && !quiet; rank++) {
         if (self->polls[rank].revents != 0) {
             LS_TRY(hear(self, rank));
@@ -264,7 +264,7 @@ static ls_status serve_once(server *self, double end) {
         return LS_OK;
     }
     const ls_status status = look_for_dead(self);
-    self->look_at = ls_clock_seconds() + LOOK_MS / 1e3;
+    self->look_at = ls_clock_seconds() + POLL_SECONDS;
     return status;
 }
 
@@ -304,7 +304,7 @@ ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *t
                    .missing = join->size - 1,
                    .parent = parent,
                    .ranks = ranks,
-                   .look_at = ls_clock_seconds() + LOOK_MS / 1e3};
+                   .look_at = ls_clock_seconds() + POLL_SECONDS};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
     self.pending = ls_allocate_zeroed(size + MORE_PENDING, sizeof *self.pending);
@@ -331,18 +331,13 @@ ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *t
 
 /* Waits until something can be read, at most `seconds`. */
 static bool readable(int connection, double seconds) {
-    const double end = ls_clock_seconds() + seconds;
-    for (;;) {
-        const double left = end - ls_clock_seconds();
-        struct pollfd arrival = {.fd = connection, .events = POLLIN};
-        const int wait_ms = left < 1.0 ? (int)(left * 1000.0) + 1 : 1000;
-        if (left <= 0) {
-            return false;
-        }
-        if (poll(&arrival, 1, wait_ms) == 1) {
+    const ls_deadline deadline = ls_deadline_after(seconds);
+    while (!ls_deadline_passed(deadline)) {
+        if (ls_wait_event(connection, POLLIN, deadline)) {
             return true;
         }
     }
+    return false;
 }
 
 static ls_status receive_file(const ls_join_context *join, int connection, int *file, size_t *bytes) {

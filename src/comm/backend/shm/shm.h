@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/wait.h"
 #include "comm/backend.h"
 #include "comm/backend/shm/algorithm.h"
 #include "comm/backend/shm/distance.h"
@@ -31,8 +32,6 @@
 /* Cells of a rank. Two would do; with four, the one for the next step has long been read by all when a step is posted,
  * so that its line can be claimed at once without a tug-of-war. */
 #define LS_SHM_CELLS 4
-
-#define LS_SHM_STOPPED_NS ((uint64_t)1000000000)
 
 /* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
 typedef struct ls_shm_cell {
@@ -122,11 +121,10 @@ struct ls_shm {
     unsigned long_yields;  /* waits in a row with a yield that took a whole slice */
     unsigned waits_asleep; /* so many next waits do not yield, see ls_shm_yields */
 
-    uint64_t step;      /* the latest this rank has published */
-    int seen;           /* ranks before this one are known to have published it too */
-    uint64_t since_ns;  /* when this rank began to wait for it; 0: not yet */
-    uint64_t told_ns;   /* how long it had waited when it told the log of it */
-    uint64_t looked_ns; /* for callers that poll: when this rank looked last whether the others live */
+    uint64_t step;    /* the latest this rank has published */
+    int seen;         /* ranks before this one are known to have published it too */
+    ls_awake waited;  /* for the other ranks to publish it */
+    uint64_t told_ns; /* nanoseconds waited at the latest notice in the log */
 
     ls_call call;
     bool past_caches; /* its slots are written past the caches */
@@ -283,13 +281,6 @@ static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
 /* Sleeps until it is woken, for a short while at most; not at all when a message can move or `met` says so. */
 ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
 
-/* For who waits and looks again and again, `*last` at last: a look that comes so late was one of a process that was
- * stopped, and that time counts against nobody. `*since` is when the wait began. */
-static inline void ls_shm_skip_stop(uint64_t *last, uint64_t now, uint64_t *since) {
-    *since += now - *last > LS_SHM_STOPPED_NS ? now - *last : 0;
-    *last = now;
-}
-
 /* Makes this thread's error, which the end of rank `culprit` or its failure has caused, that of all ranks, unless
  * another rank was first. Returns what now holds. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit);
@@ -320,30 +311,6 @@ static inline void ls_shm_note_call(ls_shm *shm, const ls_call *call) {
 /* Tells the log whom this rank waits for, when that has lasted long enough: `waited_ns` already. */
 void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,
                          uint64_t *told_ns, const char *more);
-
-static inline void ls_shm_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory");
-#endif
-}
-
-/*
- * Between two looks at a cache line that another core is about to write: a look takes the line from the writer, and
- * looks that pile up in flight are thrown away together when it changes. A backoff is some five nanoseconds on every
- * processor, which the pause instruction is not.
- */
-static inline void ls_shm_back_off(int times) {
-    for (int i = 0; i < times; i++) {
-#if defined(__x86_64__)
-        __builtin_ia32_lfence();
-        __builtin_ia32_lfence();
-#else
-        ls_shm_pause();
-#endif
-    }
-}
 
 /* Brings a cache line here to be written, without waiting for it. The compiler's own prefetch for writing is one for
  * reading wherever it must not assume the instruction; but every 64-bit processor takes it, if only as nothing. */

@@ -1,12 +1,8 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/backend/shm/shm.h"
@@ -15,8 +11,7 @@
 #define LOOK_NS         ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
-/* A yield took the scheduler's whole slice. After so many waits in a row with such a yield, how many go without. */
-#define LONG_YIELD_NS    ((uint64_t)1000000)
+/* After so many waits in a row with a long yield, how many waits do not yield. */
 #define MOST_LONG_YIELDS 4
 #define FEWEST_ASLEEP    64U
 #define DOUBLINGS        5
@@ -35,16 +30,19 @@ static uint32_t bit_of(int rank) {
     return UINT32_C(1) << (rank % 32);
 }
 
-/* Wakes those of `bits` who sleep. */
-static void futex_wake(ls_shm *shm, uint32_t bits) {
-    atomic_fetch_add(&shm->control->wake, 1);
-    const int operation = shm->file < 0 ? FUTEX_WAKE_BITSET_PRIVATE : FUTEX_WAKE_BITSET;
-    syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, bits);
+static ls_futex futex_of(const ls_shm *shm) {
+    return (ls_futex){.word = &shm->control->wake, .shared = shm->file >= 0};
+}
+
+/* Wakes the sleepers of `bits`. */
+static void wake(const ls_shm *shm, uint32_t bits) {
+    const ls_futex futex = futex_of(shm);
+    ls_futex_wake(&futex, bits);
 }
 
 void ls_shm_wake(ls_shm *shm, int rank) {
     if (atomic_load(&shm->control->sleepers) != 0 && atomic_load(&shm->ranks[rank].asleep) != 0) {
-        futex_wake(shm, bit_of(rank));
+        wake(shm, bit_of(rank));
     }
 }
 
@@ -59,9 +57,9 @@ void ls_shm_post(ls_shm *shm) {
     ls_shm_claim(ls_shm_cell_at(shm, shm->rank, step + 1));
     shm->step = step;
     shm->seen = 0;
-    shm->since_ns = 0;
+    shm->waited = (ls_awake){0};
     if (atomic_load(&shm->control->sleepers) != 0 && ls_shm_ready(shm)) {
-        futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
+        wake(shm, LS_FUTEX_ALL);
     }
 }
 
@@ -106,7 +104,7 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit) {
         control->culprit = culprit;
         memcpy(control->message, ls_error_message(), sizeof control->message);
         atomic_store(&control->revoked, LS_SHM_REVOKED);
-        futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
+        wake(shm, LS_FUTEX_ALL);
         ls_shm_peer_read_settle(shm);
         return status;
     }
@@ -116,7 +114,7 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit) {
         if (ls_clock_ns() > deadline) {
             return status;
         }
-        ls_shm_pause();
+        ls_spin_pause();
     }
     return repeat_failure(shm);
 }
@@ -223,7 +221,7 @@ void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *a
 }
 
 /* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
-static ls_status look(ls_shm *shm, uint64_t now) {
+static ls_status look(ls_shm *shm) {
     LS_TRY(ls_shm_sound(shm));
     for (int rank = shm->seen; rank < shm->size; rank++) {
         if (came(shm, rank)) {
@@ -238,26 +236,22 @@ static ls_status look(ls_shm *shm, uint64_t now) {
     if (late.count == 0) {
         return LS_OK;
     }
-    ls_shm_tell_waiting(shm, &shm->call, &late, now - shm->since_ns, &shm->told_ns, "");
-    return now - shm->since_ns > shm->timeout_ns ? fail_late(shm, &late) : LS_OK;
+    ls_shm_tell_waiting(shm, &shm->call, &late, shm->waited.ns, &shm->told_ns, "");
+    return shm->waited.ns > shm->timeout_ns ? fail_late(shm, &late) : LS_OK;
 }
 
 ls_status ls_shm_check(ls_shm *shm) {
     const uint64_t now = ls_clock_ns();
-    if (shm->since_ns == 0) {
-        shm->since_ns = now;
-        shm->looked_ns = now - LOOK_NS;
-    }
-    if (now - shm->looked_ns < LOOK_NS) {
+    if (shm->waited.polled_ns != 0 && now - shm->waited.polled_ns < LOOK_NS) {
         return LS_OK;
     }
-    ls_shm_skip_stop(&shm->looked_ns, now, &shm->since_ns);
-    return look(shm, now);
+    (void)ls_awake_poll(&shm->waited, now);
+    return look(shm);
 }
 
 void ls_shm_leave(ls_shm *shm, ls_leave_reason reason) {
     atomic_store(&shm->ranks[shm->rank].left, (uint32_t)reason);
-    futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
+    wake(shm, LS_FUTEX_ALL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------------------
@@ -290,9 +284,7 @@ unsigned ls_shm_yields(ls_shm *shm) {
 }
 
 bool ls_shm_yield(ls_shm *shm, bool *counted) {
-    const uint64_t start = ls_clock_ns();
-    sched_yield();
-    if (ls_clock_ns() - start < LONG_YIELD_NS) {
+    if (ls_yield()) {
         return true;
     }
     shm->long_yields += *counted ? 0 : 1;
@@ -318,7 +310,7 @@ static bool yield_and_look(ls_shm *shm) {
             if (holds_up(shm)) {
                 break;
             }
-            ls_shm_pause();
+            ls_spin_pause();
         }
         if (!ls_shm_yield(shm, &counted)) {
             break;
@@ -343,7 +335,7 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
             if (ls_shm_ready(shm)) {
                 return LS_OK;
             }
-            ls_shm_pause();
+            ls_spin_pause();
         }
         LS_TRY(ls_shm_point_poll(shm, &moved));
         *end = ls_clock_ns();
@@ -359,19 +351,14 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
 
 ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context) {
     ls_shm_control *control = shm->control;
-    const uint32_t wake = atomic_load(&control->wake);
+    const ls_futex futex = futex_of(shm);
+    const uint32_t word = atomic_load(futex.word);
     atomic_store(&shm->ranks[shm->rank].asleep, 1);
     atomic_fetch_add(&control->sleepers, 1);
     bool moved = false;
     const ls_status status = ls_shm_point_poll(shm, &moved);
     if (status == LS_OK && !moved && !met(shm, context) && !ls_shm_is_revoked(shm)) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        const long nanoseconds = until.tv_nsec + (long)LOOK_NS;
-        until.tv_sec += nanoseconds / 1000000000;
-        until.tv_nsec = nanoseconds % 1000000000;
-        const int operation = shm->file < 0 ? FUTEX_WAIT_BITSET_PRIVATE : FUTEX_WAIT_BITSET;
-        syscall(SYS_futex, &control->wake, operation, wake, &until, NULL, bit_of(shm->rank));
+        ls_futex_sleep(&futex, word, bit_of(shm->rank), LOOK_NS);
     }
     atomic_fetch_sub(&control->sleepers, 1);
     atomic_store(&shm->ranks[shm->rank].asleep, 0);
@@ -395,12 +382,12 @@ bool ls_shm_meet(ls_shm *shm) {
     if (shm->spin_ns == 0 || shm->oversubscribed != 0) {
         return ls_shm_ready(shm);
     }
-    ls_shm_back_off(FIRST_BACKOFFS);
+    ls_spin_back_off(FIRST_BACKOFFS);
     for (int i = 0; i < EAGER_LOOKS; i++) {
         if (ls_shm_ready(shm)) {
             return true;
         }
-        ls_shm_back_off(LOOK_BACKOFFS);
+        ls_spin_back_off(LOOK_BACKOFFS);
     }
     return false;
 }
@@ -422,14 +409,10 @@ ls_status ls_shm_wait(ls_shm *shm) {
         shm->oversubscribed = 0;
         return LS_OK;
     }
-    if (shm->since_ns == 0) {
-        shm->since_ns = asleep;
-    }
-    uint64_t last = asleep;
+    (void)ls_awake_poll(&shm->waited, asleep);
     while (!ls_shm_ready(shm)) {
-        const uint64_t now = ls_clock_ns();
-        ls_shm_skip_stop(&last, now, &shm->since_ns);
-        LS_TRY(look(shm, now));
+        (void)ls_awake_poll(&shm->waited, ls_clock_ns());
+        LS_TRY(look(shm));
         LS_TRY(ls_shm_sleep(shm, step_is_ready, NULL));
     }
     if (budget != 0 && shm->oversubscribed == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {

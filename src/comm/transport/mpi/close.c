@@ -97,14 +97,14 @@ static bool look(ls_mpi *mpi) {
 
 /* Waits until MPI is done with all of that kind, or others have had a while to take it; for so long at most. */
 static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
-    const uint64_t begun_ns = mpi->clock.awake_ns;
+    const uint64_t begun_ns = mpi->clock.ns;
     uint64_t left_ns = 0; /* since when all others have left; 0: they have not */
-    while (has(mpi, kind) && mpi->clock.awake_ns - begun_ns < longest_ns && look(mpi)) {
+    while (has(mpi, kind) && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
         if (mpi->ends != mpi->endpoint.size - 1) {
             continue;
         }
-        left_ns = left_ns != 0 ? left_ns : mpi->clock.awake_ns + 1;
-        if (mpi->clock.awake_ns + 1 - left_ns > TAKING_NS) {
+        left_ns = left_ns != 0 ? left_ns : mpi->clock.ns + 1;
+        if (mpi->clock.ns + 1 - left_ns > TAKING_NS) {
             return;
         }
     }
@@ -124,9 +124,9 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
         }
     }
     if (found && mpi->withdrawn_ns < MOST_WITHDRAWN_NS) {
-        const uint64_t begun_ns = mpi->clock.awake_ns;
+        const uint64_t begun_ns = mpi->clock.ns;
         await_requests(mpi, &ls_mpi_large, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
-        mpi->withdrawn_ns += mpi->clock.awake_ns - begun_ns;
+        mpi->withdrawn_ns += mpi->clock.ns - begun_ns;
     }
 }
 
@@ -211,9 +211,9 @@ static void say_end(ls_mpi *mpi) {
 
 /* Others may have had to do with what this rank leaves: their MPI waits for this one to take what they sent. */
 static void await_ends(ls_mpi *mpi, uint64_t linger_ns) {
-    const uint64_t begun_ns = mpi->clock.awake_ns;
+    const uint64_t begun_ns = mpi->clock.ns;
     const uint64_t longest_ns = linger_ns > LINGER_NS ? linger_ns : LINGER_NS;
-    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.awake_ns - begun_ns < longest_ns && look(mpi)) {
+    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
     }
 }
 

@@ -2,6 +2,7 @@
 #ifndef LS_COMM_TRANSPORT_MPI_INSIDE_H
 #define LS_COMM_TRANSPORT_MPI_INSIDE_H
 
+#include "base/wait.h"
 #include "comm/transport/mpi/mpi.h"
 
 /* The tag of a rank's last message. */
@@ -34,7 +35,7 @@ typedef struct ls_mpi {
     unsigned looks_before_sleep;
     unsigned long_yields; /* that took a slice of the scheduler, less half of those that did not */
     unsigned asleep;      /* pauses that sleep instead of yielding */
-    ls_mpi_clock clock;
+    ls_awake clock;
     int *numbers; /* collective.c: counts and places for MPI, made when first needed */
 
     /* close.c */

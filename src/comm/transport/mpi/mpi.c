@@ -1,10 +1,8 @@
 /* The transport over MPI: sending, receiving, waiting. See mpi.h. */
 #include "comm/transport/mpi/mpi.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -20,11 +18,8 @@
 
 /* Who yields beside another program's busy loop has the core back when that has used up its slice, who sleeps as soon
  * as it wakes. After so many yields of that length this rank sleeps in so many pauses. */
-#define LONG_YIELD_NS    UINT64_C(1000000)
 #define MOST_LONG_YIELDS 4
 #define PAUSES_ASLEEP    2000
-
-#define STOPPED_NS UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 #define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
 #define LOOKS_PER_CLOCK   16
@@ -255,24 +250,19 @@ static ls_status receive(ls_endpoint *endpoint, ls_transfer *transfer) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-void ls_mpi_clock_look(ls_mpi_clock *clock) {
-    const uint64_t now = ls_clock_ns();
-    const uint64_t since = clock->looked_ns != 0 ? now - clock->looked_ns : 0;
-    clock->awake_ns += since < STOPPED_NS ? since : STOPPED_NS;
-    clock->looked_ns = now;
+static void read_clock(ls_mpi *mpi) {
+    (void)ls_awake_poll(&mpi->clock, ls_clock_ns());
 }
 
 void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
     mpi->idle = moved ? 0 : mpi->idle + 1;
     if (++mpi->looks % LOOKS_PER_CLOCK == 0) {
-        ls_mpi_clock_look(&mpi->clock);
+        read_clock(mpi);
     }
 }
 
 static void yield(ls_mpi *mpi) {
-    const uint64_t start = mpi->clock.looked_ns; /* just now */
-    sched_yield();
-    if (ls_clock_ns() - start < LONG_YIELD_NS) {
+    if (ls_yield()) {
         mpi->long_yields /= 2;
     } else if (++mpi->long_yields >= MOST_LONG_YIELDS) {
         mpi->asleep = PAUSES_ASLEEP;
@@ -283,13 +273,13 @@ void ls_mpi_pause(ls_mpi *mpi) {
     if (mpi->idle <= mpi->looks_before_yield) {
         return;
     }
-    ls_mpi_clock_look(&mpi->clock);
+    read_clock(mpi);
     if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
         (void)ls_mpi_progress_closing(); /* others may wait for what was sent there to be taken */
     }
     if (mpi->idle > mpi->looks_before_sleep || mpi->asleep > 0) {
         mpi->asleep -= mpi->asleep > 0;
-        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+        ls_sleep_ns(SLEEP_NS);
     } else {
         yield(mpi);
     }
@@ -306,12 +296,12 @@ static ls_status look(ls_mpi *mpi, bool *moved) {
 }
 
 static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
-    const uint64_t begun_ns = mpi->clock.awake_ns;
+    const uint64_t begun_ns = mpi->clock.ns;
     LS_TRY(look(mpi, moved));
     if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* who asks now and then may do so seldom */
-        ls_mpi_clock_look(&mpi->clock);
+        read_clock(mpi);
     }
-    while (!*moved && mpi->clock.awake_ns - begun_ns < wait_ns) {
+    while (!*moved && mpi->clock.ns - begun_ns < wait_ns) {
         ls_mpi_pause(mpi);
         LS_TRY(look(mpi, moved));
     }
@@ -354,7 +344,7 @@ ls_status ls_mpi_check_allowed(void) {
 }
 
 static uint64_t now_ns(const ls_endpoint *endpoint) {
-    return ((const ls_mpi *)endpoint)->clock.awake_ns;
+    return ((const ls_mpi *)endpoint)->clock.ns;
 }
 
 static ls_peer_state peer_of(const ls_endpoint *endpoint, int peer) {

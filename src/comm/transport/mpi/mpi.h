@@ -64,12 +64,4 @@ bool ls_mpi_progress_closing(void);
 /* The error of an MPI call that failed, for `function`: LS_ERR_PEER where a message was too long, else LS_ERR_IO. */
 ls_status ls_mpi_fail(const char *function, int code);
 
-/* Time that goes on only while this process can run: between two looks at the clock at most 0.1 s. Zeroed at first. */
-typedef struct ls_mpi_clock {
-    uint64_t looked_ns; /* when that was; 0: never */
-    uint64_t awake_ns;
-} ls_mpi_clock;
-
-void ls_mpi_clock_look(ls_mpi_clock *clock);
-
 #endif

@@ -99,13 +99,13 @@ static void close_output(ls_tcp_peer *peer) {
 static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->failing_ns == 0) {
-        peer->failing_ns = tcp->awake_ns + 1;
+        peer->failing_ns = tcp->awake.ns + 1;
     }
     close_output(peer);
-    if (error == ECONNREFUSED || tcp->awake_ns > peer->failing_ns + FAILING_NS) {
+    if (error == ECONNREFUSED || tcp->awake.ns > peer->failing_ns + FAILING_NS) {
         return ls_tcp_end_output(tcp, rank);
     }
-    peer->again_ns = tcp->awake_ns + PAUSE_NS;
+    peer->again_ns = tcp->awake.ns + PAUSE_NS;
     set_stage(tcp, peer, LS_TCP_PAUSED);
     return LS_OK;
 }
@@ -121,8 +121,7 @@ static bool set_up(int socket, bool near) {
 
 /* Whether the other side has closed it. Nothing comes on a connection that this rank made. */
 static bool is_closed(int socket) {
-    struct pollfd end = {.fd = socket, .events = POLLRDHUP};
-    return poll(&end, 1, 0) == 1;
+    return ls_wait_event(socket, POLLRDHUP, LS_DEADLINE_NOW);
 }
 
 /* It is connected, or that failed. */
@@ -167,8 +166,8 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     set_stage(tcp, peer, LS_TCP_CONNECTING);
     peer->asks_room = true;
     LS_TRY(ls_tcp_watch(tcp, fd, EPOLLIN | EPOLLOUT, (uint64_t)rank, false));
-    struct pollfd there = {.fd = fd, .events = POLLOUT};
-    return now || poll(&there, 1, 0) == 1 ? ls_tcp_connected(tcp, rank) : LS_OK; /* on one machine it takes no time */
+    return now || ls_wait_event(fd, POLLOUT, LS_DEADLINE_NOW) ? ls_tcp_connected(tcp, rank)
+                                                              : LS_OK; /* on one machine it takes no time */
 }
 
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank) {
@@ -266,7 +265,7 @@ static ls_status take_in(ls_tcp *tcp, int socket) {
         close(socket);
         return status;
     }
-    *connection = (ls_tcp_unproven){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
+    *connection = (ls_tcp_unproven){.socket = socket, .until_ns = tcp->awake.ns + UNPROVEN_NS};
     tcp->unproven_count++;
     const uint64_t name = (uint64_t)(tcp->endpoint.size + (connection - tcp->unproven));
     LS_TRY(ls_tcp_watch(tcp, socket, EPOLLIN, name, false));
@@ -297,9 +296,9 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
 static ls_status tend_ending(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->ending_ns == 0) {
-        peer->ending_ns = tcp->awake_ns + ENDING_NS;
+        peer->ending_ns = tcp->awake.ns + ENDING_NS;
     }
-    if (tcp->awake_ns < peer->ending_ns) {
+    if (tcp->awake.ns < peer->ending_ns) {
         return LS_OK;
     }
     if (!peer->was_connected) {
@@ -315,13 +314,13 @@ static ls_status tend_ending(ls_tcp *tcp, int rank) {
 ls_status ls_tcp_tend(ls_tcp *tcp) {
     for (int i = 0; i < LS_TCP_UNPROVEN && tcp->unproven_count > 0; i++) {
         ls_tcp_unproven *connection = &tcp->unproven[i];
-        if (connection->socket >= 0 && tcp->awake_ns > connection->until_ns) {
+        if (connection->socket >= 0 && tcp->awake.ns > connection->until_ns) {
             LS_TRY(dismiss(tcp, connection));
         }
     }
     for (int rank = 0; rank < tcp->endpoint.size && tcp->paused + tcp->ending > 0; rank++) {
         ls_tcp_peer *peer = &tcp->peers[rank];
-        if (peer->stage == LS_TCP_PAUSED && tcp->awake_ns >= peer->again_ns) {
+        if (peer->stage == LS_TCP_PAUSED && tcp->awake.ns >= peer->again_ns) {
             LS_TRY(begin_attempt(tcp, rank));
         }
         if (peer->stage == LS_TCP_ENDING) {

@@ -80,7 +80,7 @@ static void begin_reading(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     receive->bytes = early->bytes;
     receive->moved = 0;
     early->receive = receive;
-    early->told_ns = tcp->awake_ns;
+    early->told_ns = tcp->awake.ns;
     tcp->reads = true;
 }
 
@@ -119,12 +119,12 @@ static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     const ls_early read = *early;
     const bool all = read.receive->moved == read.bytes;
     const ls_tcp_header taken = {.kind = LS_TCP_TAKEN, .bytes = read.receive->moved, .number = read.number};
-    const bool tells = all || tcp->awake_ns - read.told_ns >= TELL_NS;
+    const bool tells = all || tcp->awake.ns - read.told_ns >= TELL_NS;
     if (all) {
         finish(tcp, read.receive, read.from, read.bytes);
         ls_arrivals_drop(&tcp->arrivals, early);
     } else {
-        early->told_ns = tells ? tcp->awake_ns : read.told_ns;
+        early->told_ns = tells ? tcp->awake.ns : read.told_ns;
         ls_arrivals_put_last(&tcp->arrivals, early);
     }
     return tells ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;

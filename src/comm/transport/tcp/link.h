@@ -16,6 +16,7 @@
 #ifndef LS_COMM_TRANSPORT_TCP_LINK_H
 #define LS_COMM_TRANSPORT_TCP_LINK_H
 
+#include "base/wait.h"
 #include "comm/peer_memory.h"
 #include "comm/transport/arrivals.h"
 #include "comm/transport/tcp/tcp.h"
@@ -178,8 +179,7 @@ typedef struct ls_tcp {
     bool accepted_all; /* nobody more waited at the listener */
     bool moved;        /* since progress last said so */
     uint64_t spin_ns;
-    uint64_t awake_ns;  /* what went by, without the time in which this process was stopped */
-    uint64_t looked_ns; /* the machine's clock when that was written */
+    ls_awake awake; /* the time of the endpoint */
 } ls_tcp;
 
 #define LS_TCP_LISTENER                 UINT64_MAX

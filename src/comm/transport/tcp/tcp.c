@@ -15,11 +15,10 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-#define SPIN_NS    UINT64_C(100000)    /* with a core for every rank: longer than a sleep and a wake-up cost */
-#define SLEEP_NS   UINT64_C(50000000)  /* at most at once, so that */
-#define STOPPED_NS UINT64_C(100000000) /* between two looks of a process that runs is less */
-#define SOON_NS    UINT64_C(5000000)   /* the same, while an attempt to connect is to be repeated */
-#define FLUSH_NS   UINT64_C(1000000)   /* between two looks at whether the system has sent what it was given */
+#define SPIN_NS  UINT64_C(100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
+#define SLEEP_NS UINT64_C(50000000) /* at most at once, so that */
+#define SOON_NS  UINT64_C(5000000)  /* the same, while an attempt to connect is to be repeated */
+#define FLUSH_NS UINT64_C(1000000)  /* between two looks at whether the system has sent what it was given */
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
@@ -120,17 +119,6 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
 /* ---- waiting -------------------------------------------------------------------------------------------------------
  */
 
-static uint64_t awake_at(const ls_tcp *tcp, uint64_t now) {
-    const uint64_t since = now - tcp->looked_ns;
-    return tcp->awake_ns + (since < STOPPED_NS ? since : STOPPED_NS);
-}
-
-static void tell_time(ls_tcp *tcp) {
-    const uint64_t now = ls_clock_ns();
-    tcp->awake_ns = awake_at(tcp, now);
-    tcp->looked_ns = now;
-}
-
 /* Nothing is ever read on the connection that this rank made, but its end. */
 static ls_status handle_output(ls_tcp *tcp, int rank, uint32_t events) {
     const ls_tcp_peer *peer = &tcp->peers[rank];
@@ -175,7 +163,7 @@ static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
 static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
     struct epoll_event events[EVENTS];
     const int count = epoll_wait(tcp->epoll, events, EVENTS, milliseconds);
-    tell_time(tcp);
+    (void)ls_awake_poll(&tcp->awake, ls_clock_ns());
     *busy = count > 0;
     for (int i = 0; i < count; i++) {
         LS_TRY(handle(tcp, &events[i]));
@@ -185,10 +173,10 @@ static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
 }
 
 static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
-    const uint64_t begun = tcp->looked_ns;
+    const uint64_t begun = tcp->awake.polled_ns;
     const uint64_t spin_ns = tcp->endpoint.yields ? 0 : tcp->spin_ns < wait_ns ? tcp->spin_ns : wait_ns;
     bool busy = false;
-    while (tcp->looked_ns - begun < spin_ns) {
+    while (tcp->awake.polled_ns - begun < spin_ns) {
         LS_TRY(look(tcp, 0, &busy));
         if (busy) {
             return LS_OK;
@@ -216,7 +204,7 @@ static ls_status tcp_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *mov
 }
 
 static uint64_t tcp_now_ns(const ls_endpoint *endpoint) {
-    return awake_at((const ls_tcp *)endpoint, ls_clock_ns());
+    return ls_awake_at(&((const ls_tcp *)endpoint)->awake, ls_clock_ns());
 }
 
 static ls_peer_state tcp_peer(const ls_endpoint *endpoint, int peer) {
@@ -404,7 +392,7 @@ static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     int machine_ranks = 0;
     tcp->spin_ns = has_core_for_each(options, &machine_ranks) ? SPIN_NS : 0;
     tcp->endpoint.oversubscribed = tcp->spin_ns == 0 && machine_ranks == options->size;
-    tcp->looked_ns = ls_clock_ns();
+    tcp->awake.polled_ns = ls_clock_ns();
     LS_TRY(check_peer_infos(options));
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (tcp->epoll < 0) {
