@@ -78,8 +78,7 @@ void ls_yield_briefly(void) {
     sched_yield();
 }
 
-bool ls_yield(void) {
-    const uint64_t start = ls_clock_ns();
+bool ls_yield(uint64_t now) {
     sched_yield();
-    return ls_clock_ns() - start < LS_LONG_YIELD_NS;
+    return ls_clock_ns() - now < LS_LONG_YIELD_NS;
 }

@@ -117,10 +117,10 @@ void ls_futex_wake(const ls_futex *futex, uint32_t bits);
 #define LS_LONG_YIELD_NS UINT64_C(1000000)
 
 /*
- * Yields the core to other threads. Returns true if this thread had the core back soon. If it is false several times in
- * a row, sleeping is better: a thread that is woken gets the core before a busy program does.
+ * Yields the core to other threads; the clock shows `now`. Returns true if this thread had the core back soon. If it is
+ * false several times in a row, sleeping is better: a thread that is woken gets the core before a busy program does.
  */
-bool ls_yield(void);
+bool ls_yield(uint64_t now);
 
 /* Yields the core, without looking at the clock. */
 void ls_yield_briefly(void);

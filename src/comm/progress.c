@@ -158,16 +158,23 @@ void ls_comm_tell_waiting(const ls_waiting *waiting) {
                  waiting->awaited->text, latest, waiting->more);
 }
 
+/* Moves this communicator and the others until its call has finished or the others have no more work. */
+static ls_status finish_among_others(ls_comm *comm, bool *finished) {
+    ls_wait wait = LS_WAIT_FOR_WORK;
+    do {
+        LS_TRY(ls_comm_progress(comm, false, finished));
+        if (!*finished) {
+            ls_comm_move_others(comm);
+            (void)ls_wait_pause(&wait);
+        }
+    } while (!*finished && ls_comm_has_others(comm));
+    return LS_OK;
+}
+
 ls_status ls_comm_finish(ls_comm *comm) {
     bool finished = false;
-    ls_wait wait = LS_WAIT_FOR_WORK;
-    while (ls_comm_has_others(comm)) {
-        LS_TRY(ls_comm_progress(comm, false, &finished));
-        if (finished) {
-            return LS_OK;
-        }
-        ls_comm_move_others(comm);
-        (void)ls_wait_pause(&wait);
+    if (ls_comm_has_others(comm)) {
+        LS_TRY(finish_among_others(comm, &finished));
     }
-    return ls_comm_progress(comm, true, &finished);
+    return finished ? LS_OK : ls_comm_progress(comm, true, &finished);
 }

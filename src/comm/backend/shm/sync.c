@@ -284,7 +284,7 @@ unsigned ls_shm_yields(ls_shm *shm) {
 }
 
 bool ls_shm_yield(ls_shm *shm, bool *counted) {
-    if (ls_yield()) {
+    if (ls_yield(ls_clock_ns())) {
         return true;
     }
     shm->long_yields += *counted ? 0 : 1;

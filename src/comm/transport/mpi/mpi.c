@@ -262,7 +262,7 @@ void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
 }
 
 static void yield(ls_mpi *mpi) {
-    if (ls_yield()) {
+    if (ls_yield(mpi->clock.polled_ns)) { /* it was polled just now */
         mpi->long_yields /= 2;
     } else if (++mpi->long_yields >= MOST_LONG_YIELDS) {
         mpi->asleep = PAUSES_ASLEEP;
