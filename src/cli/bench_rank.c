@@ -181,7 +181,7 @@ static ls_status measure(bench *self) {
     for (size_t i = 0; i < count; i++) {
         LS_TRY(time_calls(self, self->group, &self->times[i]));
     }
-    self->way = ls_comm_way(self->call.comm);
+    self->way = ls_comm_algorithm(self->call.comm);
     LS_TRY(ls_comm_allreduce(self->call.comm, self->sent, self->sent, 2, LS_I64, LS_MAX, NULL));
     LS_TRY(ls_comm_allreduce(self->call.comm, self->times, self->times, count, LS_F64, LS_MAX, NULL));
     qsort(self->times, count, sizeof *self->times, compare);

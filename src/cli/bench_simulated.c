@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "cli/bench.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 #include "comm/frame.h"
 #include "comm/transport/simulated/driver.h"
 

@@ -320,7 +320,7 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     }
     take_signals(self); /* a Ctrl-C may have reached the rank before the launcher */
     const bool failed = wait_status != 0 && self->phase == RUNNING;
-    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->culprit));
+    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->failed_rank));
     if (failed) {
         count_others(self);
     }

@@ -1,8 +1,10 @@
 #include "comm/agreement.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
+#include "comm/algorithm.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
@@ -13,6 +15,7 @@ ls_call_header ls_call_header_of(const ls_call *call) {
                             .root = call->root,
                             .layout = call->layout,
                             .on_device = call->stream != NULL,
+                            .algorithm = call->algorithm,
                             .agreed = ls_call_agreed(call),
                             .sequence = call->sequence};
 }
@@ -50,6 +53,10 @@ bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) 
         snprintf(why, LS_HEADER_WHY, "there is no kind of memory %u", header->on_device);
         return false;
     }
+    if (!ls_algorithm_is_number(header->algorithm)) {
+        snprintf(why, LS_HEADER_WHY, "there is no setting of algorithms %u", header->algorithm);
+        return false;
+    }
     if (header->operation == LS_OP_SEND && header->tag < 0) {
         snprintf(why, LS_HEADER_WHY, "there is no tag %d", header->tag);
         return false;
@@ -64,8 +71,8 @@ bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) 
 
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b) {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-           a->layout == b->layout && a->on_device == b->on_device && a->agreed == b->agreed &&
-           a->sequence == b->sequence;
+           a->layout == b->layout && a->on_device == b->on_device && a->algorithm == b->algorithm &&
+           a->agreed == b->agreed && a->sequence == b->sequence;
 }
 
 const char *ls_call_header_detail(const ls_call_header *header, char *text, size_t capacity) {
@@ -77,7 +84,10 @@ const char *ls_call_header_detail(const ls_call_header *header, char *text, size
                     .total = (size_t)header->agreed,
                     .layout = header->layout};
     call.stream = header->on_device != 0 ? &call : NULL; /* any */
-    return ls_call_detail(&call, text, capacity);
+    (void)ls_call_detail(&call, text, capacity);
+    const size_t length = strlen(text);
+    (void)ls_algorithm_describe(header->algorithm, text + length, capacity - length);
+    return text;
 }
 
 /* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same; what has no room is dots. */

@@ -16,7 +16,7 @@ typedef struct ls_call_header {
     int32_t tag;
     uint32_t layout;
     uint32_t on_device; /* 1: the buffers are in memory of a device */
-    uint32_t unused;
+    uint32_t algorithm; /* ls_algorithm_number: LOCKSTEP_ALGORITHM of this call */
     uint64_t agreed;
     uint64_t sequence;
     uint64_t count; /* elements for the receiver of this header */

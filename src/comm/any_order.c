@@ -23,7 +23,7 @@ ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) {
     const uint8_t own = any_order;
     uint8_t *said = ls_allocate_zeroed((size_t)comm->size, 1);
     if (said == NULL) {
-        return ls_comm_give_up(comm, ls_fail_memory("ls_comm_set_any_order", (size_t)comm->size));
+        return ls_comm_abort(comm, ls_fail_memory("ls_comm_set_any_order", (size_t)comm->size));
     }
     ls_status status = ls_comm_allgather(comm, &own, said, 1, LS_U8, NULL);
     status = status == LS_OK ? check_same(comm, said) : status;

@@ -86,7 +86,8 @@ typedef struct ls_call {
     void *stream;   /* the buffers are in memory of a device, and this is its stream, as the device's libraries know it,
                        by which they are written and read; NULL: in memory of the host */
     size_t total;   /* all ranks must agree on it. allgatherv, reduce_scatterv: the sum of counts; alloc: the bytes */
-    uint32_t layout; /* allgatherv, reduce_scatterv: a hash of counts */
+    uint32_t layout;    /* allgatherv, reduce_scatterv: a hash of counts */
+    uint32_t algorithm; /* set by the backend: ls_algorithm_number of the rank's setting for this operation */
 } ls_call;
 
 /* Why a rank makes no more calls on a communicator. */
@@ -124,19 +125,19 @@ typedef struct ls_backend {
      * After leave: waits, at most the timeout, until all others have called ls_finalize too. LS_ERR_PEER where one left
      * for another reason. For ranks that met without a store; NULL: such ranks do not have this backend.
      */
-    ls_status (*meet_leaving)(void *state);
+    ls_status (*finalize_barrier)(void *state);
 
     /*
      * Tells the others that this rank can go on no more, for a reason that the frame has met between calls: this
      * thread's error, of `status`. They fail with LS_ERR_PEER, at once. NULL: there are no others.
      */
-    void (*give_up)(void *state, ls_status status);
+    void (*abort)(void *state, ls_status status);
 
     /*
      * The rank whose end was the reason of the failure that ended the communicator; -1: unknown. This rank, where it
      * was the end of none: it failed itself, or another called ls_finalize. NULL: there are no others.
      */
-    int (*culprit)(const void *state);
+    int (*failed_rank)(const void *state);
 
     /*
      * Queried before every call: LS_ERR_STATE if the backend's library does not allow this thread to make a call now.
@@ -150,16 +151,16 @@ typedef struct ls_backend {
      * Whether collectives take buffers in memory of a device, with its stream in ls_call: those that reduce so, or
      * those that only move data. The same on all ranks; barriers and messages never do. NULL: none does.
      */
-    bool (*takes)(const void *state, bool reduces, ls_dtype dtype, ls_reduction reduction);
+    bool (*accepts_device_memory)(const void *state, bool reduces, ls_dtype dtype, ls_reduction reduction);
 
     /*
      * Carries out a call from beginning to end, waiting, with less ado than `begin` and `progress`; false: this is
      * none for it, and nothing was done. `*status` becomes what those two would return. NULL: there is no shorter way.
      */
-    bool (*quick)(void *state, const ls_call *call, ls_status *status);
+    bool (*try_fast_path)(void *state, const ls_call *call, ls_status *status);
 
     /* How the latest call, or send, travelled, in a word that the backend's page explains. NULL: there is one way. */
-    const char *(*way)(const void *state);
+    const char *(*algorithm_name)(const void *state);
 
     /* Messages that this rank has sent so far, and their bytes. NULL: they are not counted. */
     void (*traffic)(const void *state, uint64_t *messages, uint64_t *bytes);

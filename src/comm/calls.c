@@ -20,7 +20,8 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     }
     comm->sequence = call->sequence;
     ls_status status = LS_OK;
-    if (comm->backend->quick != NULL && !ls_comm_has_others(comm) && comm->backend->quick(comm->state, call, &status)) {
+    if (comm->backend->try_fast_path != NULL && !ls_comm_has_others(comm) &&
+        comm->backend->try_fast_path(comm->state, call, &status)) {
         return status == LS_OK ? LS_OK : ls_comm_note(comm, status);
     }
     LS_TRY(ls_comm_begin(comm, call));

@@ -174,16 +174,18 @@ const char *ls_comm_backend(const ls_comm *comm) {
 }
 
 bool ls_comm_takes(const ls_comm *comm, bool reduces, ls_dtype dtype, ls_reduction reduction) {
-    return comm->size > 1 && comm->state != NULL && comm->backend->takes != NULL &&
-           comm->backend->takes(comm->state, reduces, dtype, reduction);
+    return comm->size > 1 && comm->state != NULL && comm->backend->accepts_device_memory != NULL &&
+           comm->backend->accepts_device_memory(comm->state, reduces, dtype, reduction);
 }
 
 void ls_comm_use_stream(ls_comm *comm, void *stream) {
     comm->stream = stream;
 }
 
-const char *ls_comm_way(const ls_comm *comm) {
-    const char *way = comm->backend->way != NULL && comm->state != NULL ? comm->backend->way(comm->state) : NULL;
+const char *ls_comm_algorithm(const ls_comm *comm) {
+    const char *way = comm->backend->algorithm_name != NULL && comm->state != NULL
+                          ? comm->backend->algorithm_name(comm->state)
+                          : NULL;
     return way != NULL ? way : "-";
 }
 
@@ -213,19 +215,19 @@ ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
                                : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
-/* `culprit`: of this communicator's ranks, see ls_backend. */
-static ls_status keep_failure(ls_comm *comm, ls_status status, int culprit) {
-    const bool in_world = culprit >= 0 && culprit < comm->size && !comm->adopted;
+/* `failed_rank`: of this communicator's ranks, see ls_backend. */
+static ls_status keep_failure(ls_comm *comm, ls_status status, int failed_rank) {
+    const bool in_world = failed_rank >= 0 && failed_rank < comm->size && !comm->adopted;
     comm->failed = status;
     memcpy(comm->message, ls_error_message(), sizeof comm->message);
-    ls_rank_report_tell(status, !in_world ? -1 : comm->origins != NULL ? comm->origins[culprit] : culprit);
+    ls_rank_report_tell(status, !in_world ? -1 : comm->origins != NULL ? comm->origins[failed_rank] : failed_rank);
     return status;
 }
 
-ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
+ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
     (void)keep_failure(comm, status, comm->rank);
-    if (comm->backend->give_up != NULL && comm->state != NULL) {
-        comm->backend->give_up(comm->state, status);
+    if (comm->backend->abort != NULL && comm->state != NULL) {
+        comm->backend->abort(comm->state, status);
     }
     return ls_comm_check(comm);
 }
@@ -255,8 +257,8 @@ ls_status ls_comm_note(ls_comm *comm, ls_status status) {
         tell_origins(comm, status);
     }
     const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
-    const bool knows = revokes && comm->backend->culprit != NULL && comm->state != NULL;
-    return revokes ? keep_failure(comm, status, knows ? comm->backend->culprit(comm->state) : -1) : status;
+    const bool knows = revokes && comm->backend->failed_rank != NULL && comm->state != NULL;
+    return revokes ? keep_failure(comm, status, knows ? comm->backend->failed_rank(comm->state) : -1) : status;
 }
 
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {

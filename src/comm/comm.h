@@ -35,7 +35,7 @@ ls_status ls_comm_check_allowed(const ls_comm *comm);
 bool ls_comm_is_inherited(const ls_comm *comm);
 
 /* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
-const char *ls_comm_way(const ls_comm *comm);
+const char *ls_comm_algorithm(const ls_comm *comm);
 
 /* Messages that this rank has sent on the communicator so far, and their bytes. False: the backend counts none. */
 bool ls_comm_traffic(const ls_comm *comm, uint64_t *messages, uint64_t *bytes);

@@ -12,7 +12,7 @@ static ls_status scratch(ls_comm *comm, const ls_call *call, size_t bytes, unsig
         if (grown == NULL) {
             char name[64];
             ls_call_describe(call->operation, call->sequence, name, sizeof name);
-            return ls_comm_give_up(comm, ls_fail_memory(name, bytes));
+            return ls_comm_abort(comm, ls_fail_memory(name, bytes));
         }
         ls_free(comm->scratch);
         comm->scratch = grown;

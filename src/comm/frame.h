@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 #include "base/wait.h"
+#include "comm/abort.h"
 #include "comm/comm.h"
-#include "comm/give_up.h"
 #include "comm/interface.h"
 
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished

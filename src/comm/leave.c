@@ -59,5 +59,5 @@ void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
 
 ls_status ls_comm_meet_leaving(ls_comm *comm) {
     LS_TRY(ls_comm_check(comm));
-    return comm->backend->meet_leaving != NULL ? comm->backend->meet_leaving(comm->state) : LS_OK;
+    return comm->backend->finalize_barrier != NULL ? comm->backend->finalize_barrier(comm->state) : LS_OK;
 }

@@ -6,7 +6,7 @@
  *
  * A plug-in uses no symbol of the core: ls_core has everything that it may call, and backend/module/core.c wraps this
  * in ordinary functions. So its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
- * comm/collective/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores, names, sizes,
+ * comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores, names, sizes,
  * errors; no calls on communicators) as the core's sources do.
  *
  * base/module_file.h describes where ls_backend_find looks for the file.
@@ -18,7 +18,7 @@
 
 #include "comm/auth.h"
 #include "comm/backend.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/reduce.h"
 
 /* The core's functions for plug-ins: see the declarations of the functions named ls_ and the member. */
@@ -53,12 +53,12 @@ struct ls_core {
     ls_status (*engine_post)(void *state, const ls_call *call, void **request);
     ls_status (*engine_test)(void *state, void *request, bool wait, bool *finished);
     void (*engine_leave)(void *state, ls_leave_reason reason);
-    ls_status (*engine_meet_leaving)(void *state);
-    void (*engine_give_up)(void *state, ls_status status);
-    int (*engine_culprit)(const void *state);
+    ls_status (*engine_finalize_barrier)(void *state);
+    void (*engine_abort)(void *state, ls_status status);
+    int (*engine_failed_rank)(const void *state);
     void (*engine_close)(void *state);
     void (*engine_traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
-    const char *(*engine_way)(const void *state);
+    const char *(*engine_algorithm)(const void *state);
     ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
     ls_status (*engine_exchange)(ls_engine *engine, const void *own, void *all, size_t bytes);
     ls_engine_end (*engine_ended)(const ls_engine *engine);
@@ -75,14 +75,5 @@ void ls_module_leave_tcp(void *state, ls_leave_reason reason);
 
 /* In a plug-in: closes the engine of a communicator that was just opened if `status` is a failure. Returns `status`. */
 ls_status ls_module_settle(ls_status status, void **state);
-
-/*
- * In a plug-in: reads which collectives an environment variable selects: "engine", "auto" (the default), or `library`,
- * the library's own. Returns an ls_own_collectives, or -1 for any other value. ls_module_check_use checks that the
- * value is valid and the same on all ranks: rank 0's value is at `first`, and the values of successive ranks are
- * `stride` bytes apart.
- */
-int32_t ls_module_read_use(const char *variable, const char *library, ls_own_collectives automatic);
-ls_status ls_module_check_use(const char *variable, const char *library, const int32_t *first, size_t stride, int size);
 
 #endif

@@ -38,12 +38,12 @@ void ls_rank_report_open(int rank) {
     }
 }
 
-void ls_rank_report_tell(ls_status status, int culprit) {
+void ls_rank_report_tell(ls_status status, int failed_rank) {
     pthread_mutex_lock(&told.lock);
     if (told.socket >= 0 && told.process == getpid() && is_socket(told.socket, told.inode)) {
         char text[LS_REPORT_TEXT];
-        snprintf(text, sizeof text, "lockstep-failure 1 %d %d %d %d %s", (int)status, told.rank, culprit, (int)getpid(),
-                 ls_error_message());
+        snprintf(text, sizeof text, "lockstep-failure 1 %d %d %d %d %s", (int)status, told.rank, failed_rank,
+                 (int)getpid(), ls_error_message());
         (void)send(told.socket, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL);
     }
     told.socket = -1;
@@ -52,7 +52,7 @@ void ls_rank_report_tell(ls_status status, int culprit) {
 
 bool ls_rank_report_read(const char *text, ls_rank_report *report) {
     int status, at = 0;
-    if (sscanf(text, "lockstep-failure 1 %9d %9d %9d %9d %n", &status, &report->rank, &report->culprit,
+    if (sscanf(text, "lockstep-failure 1 %9d %9d %9d %9d %n", &status, &report->rank, &report->failed_rank,
                &report->process, &at) != 4 ||
         at == 0 || text[at] == '\0' || status <= LS_OK || status > LS_ERR_DEVICE) {
         return false;

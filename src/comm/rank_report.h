@@ -14,8 +14,8 @@ enum { LS_REPORT_TEXT = LS_ERROR_CAPACITY + 96 };
 typedef struct ls_rank_report {
     ls_status status; /* LS_OK: nothing was told */
     int rank;
-    int culprit; /* the rank of the world whose end was the reason; itself: none's; -1: unknown */
-    int process; /* that told it */
+    int failed_rank; /* the rank of the world whose end was the reason; itself: none's; -1: unknown */
+    int process;     /* that told it */
     char sentence[LS_ERROR_CAPACITY];
 } ls_rank_report;
 
@@ -25,7 +25,7 @@ void ls_rank_report_open(int rank);
 
 /* Tells this thread's error, of `status`, without waiting; nothing where this process has told one since it was opened,
  * or is a fork of the rank. */
-void ls_rank_report_tell(ls_status status, int culprit);
+void ls_rank_report_tell(ls_status status, int failed_rank);
 
 /* Reads a record. False: it is none. The sentence is as it came. */
 bool ls_rank_report_read(const char *text, ls_rank_report *report);

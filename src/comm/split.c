@@ -157,7 +157,7 @@ ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
     const size_t size = (size_t)comm->size;
     wish *all = ls_allocate_zeroed(size, sizeof *all + sizeof(int));
     if (all == NULL) {
-        return ls_comm_give_up(comm, ls_fail_memory("ls_comm_split", size * sizeof *all));
+        return ls_comm_abort(comm, ls_fail_memory("ls_comm_split", size * sizeof *all));
     }
     const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
     ls_status status = exchange_wishes(comm, &own, all);

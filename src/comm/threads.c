@@ -27,5 +27,5 @@ ls_status ls_comm_name_refusal(ls_operation operation) {
 
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation) {
     atomic_store_explicit(&comm->contested, false, memory_order_relaxed);
-    return ls_comm_give_up(comm, fail(operation));
+    return ls_comm_abort(comm, fail(operation));
 }

@@ -1,5 +1,5 @@
 /*
- * The boundary between the engine (collective/) and a network. A transport carries messages between the ranks of one
+ * The boundary between the engine (engine/) and a network. A transport carries messages between the ranks of one
  * communicator; everything else, from agreement to the sums, is the engine's. transport/tcp is sockets, transport/mpi
  * messages of an MPI library, and the network of transport/simulated is a model.
  *
@@ -51,12 +51,11 @@ typedef struct ls_endpoint ls_endpoint;
 /* Frees what the owner of an endpoint gave to transfers. */
 typedef void ls_endpoint_release(void *owner);
 
-/* Which calls are made by collectives that the network has itself, where it has any: choice.c. */
+/* When a call uses a collective of the network by default. LOCKSTEP_ALGORITHM overrides it. */
 typedef enum ls_own_collectives {
     LS_OWN_NEVER = 0,
-    LS_OWN_BEYOND, /* where MPI's are faster: by operation, ranks and bytes */
-    LS_OWN_ALWAYS,
-    LS_OWN_LARGE /* where the data does not travel in the rounds */
+    LS_OWN_BEYOND, /* if MPI's are faster: depends on the call, the ranks and the bytes (algorithms/cost.c) */
+    LS_OWN_LARGE   /* if the data is not inline */
 } ls_own_collectives;
 
 typedef struct ls_transport {
@@ -138,7 +137,7 @@ struct ls_endpoint {
     uint64_t messages; /* sent by this rank so far, and their bytes: what users count. A collective of the network's own
                           is one message of the bytes that this rank gives */
     uint64_t bytes;
-    ls_own_collectives own; /* LS_OWN_NEVER where the network has none */
+    ls_own_collectives own;
     /* All ranks are on one machine, with fewer cores: fewer messages are worth more than fewer steps. All know the
      * same. */
     bool oversubscribed;

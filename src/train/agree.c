@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/wait.h"
-#include "comm/give_up.h"
+#include "comm/abort.h"
 
 #define TIMEOUT_NS UINT64_C(10000000000) /* limit for an agreement that other ranks do not join */
 #define TRIES      1000                  /* attempts that may meet other calls of the other ranks */
@@ -71,7 +71,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
         }
         while (status == LS_OK && !ls_work_done(work)) {
             if (wait.awake.ns > TIMEOUT_NS) {
-                (void)ls_comm_give_up(comm, ls_error_set((ls_status)own->status, "%s", own->message));
+                (void)ls_comm_abort(comm, ls_error_set((ls_status)own->status, "%s", own->message));
             }
             (void)ls_wait_pause(&wait);
         }
@@ -96,10 +96,10 @@ static report report_of(const ls_trial *trial, ls_status status, const char *rea
  * Gives every rank the failure of the rank that counts. If all ranks have failed with the same status, each rank keeps
  * its own message.
  */
-static ls_status take_over(ls_comm *comm, int culprit, ls_status status, const char *reason, const report *own) {
+static ls_status take_over(ls_comm *comm, int failed_rank, ls_status status, const char *reason, const report *own) {
     report theirs = *own;
     int64_t ends[2] = {status, -(int64_t)status};
-    LS_TRY(ls_comm_broadcast(comm, &theirs, sizeof theirs, LS_U8, culprit, NULL));
+    LS_TRY(ls_comm_broadcast(comm, &theirs, sizeof theirs, LS_U8, failed_rank, NULL));
     LS_TRY(ls_comm_allreduce(comm, ends, ends, 2, LS_I64, LS_MAX, NULL));
     if (ends[0] == -ends[1]) {
         ls_error_restore(status, reason);

@@ -1,7 +1,7 @@
 /*
  * Reductions in any order. The setting changes only if all ranks agree. Every rank gets the same bits, close to the
- * canonical order's, which can be restored. Split communicators inherit the setting. With LOCKSTEP_MPI_COLLECTIVES=mpi
- * under mpirun, or with LOCKSTEP_GLOO_COLLECTIVES=gloo, calls of every kind use the library's own collectives if it has
+ * canonical order's, which can be restored. Split communicators inherit the setting. With LOCKSTEP_ALGORITHM=all:native
+ * under mpirun, or on backend gloo, calls of every kind use the library's own collectives if it has
  * them: one message besides the agreement exchange. If the library cannot express one rank's part of a call, the engine
  * executes the call.
  *
@@ -154,9 +154,9 @@ static ls_status call(ls_comm *comm, int which, const size_t *counts) {
 }
 
 /* Returns whether the library's own collectives must be used whenever they exist. */
-static bool wants_own(const ls_comm *comm, const char *backend, const char *variable) {
-    const char *wanted = getenv(variable);
-    return strcmp(ls_comm_backend(comm), backend) == 0 && wanted != NULL && strcmp(wanted, backend) == 0;
+static bool wants_own(const ls_comm *comm, const char *backend) {
+    const char *wanted = getenv("LOCKSTEP_ALGORITHM");
+    return strcmp(ls_comm_backend(comm), backend) == 0 && wanted != NULL && strcmp(wanted, "all:native") == 0;
 }
 
 /* Gloo has no reduce-scatter for arbitrary numbers of ranks, and no gather or scatter with different counts. */
@@ -165,9 +165,9 @@ static bool is_for_gloo(const ls_comm *comm, int which, bool any_order) {
 }
 
 static ls_status by_library(ls_comm *comm, bool any_order) {
-    const bool gloo = wants_own(comm, "gloo", "LOCKSTEP_GLOO_COLLECTIVES");
+    const bool gloo = wants_own(comm, "gloo");
     size_t counts[RANKS_MOST];
-    if (!gloo && !wants_own(comm, "mpi", "LOCKSTEP_MPI_COLLECTIVES")) {
+    if (!gloo && !wants_own(comm, "mpi")) {
         return LS_OK;
     }
     LS_TRY(call(comm, 0, NULL)); /* Gloo's ranks connect */
@@ -181,7 +181,7 @@ static ls_status by_library(ls_comm *comm, bool any_order) {
         const uint64_t agreed = messages_of(comm);
         LS_TRY(call(comm, which, counts));
         const bool own = gloo ? is_for_gloo(comm, which, any_order) : any_order || which < 9;
-        LS_CHECK((strcmp(ls_comm_way(comm), "network") == 0) == own);
+        LS_CHECK((strcmp(ls_comm_algorithm(comm), "native") == 0) == own);
         LS_CHECK(!own || messages_of(comm) - agreed == agreed - before + 1);
     }
     return LS_OK;
@@ -215,7 +215,7 @@ static ls_status beyond_int(ls_comm *comm) {
     munmap(sparse, bytes);
     LS_TRY(status);
     LS_CHECK(right);
-    LS_CHECK(size == 1 || strcmp(ls_comm_way(comm), "network") != 0);
+    LS_CHECK(size == 1 || strcmp(ls_comm_algorithm(comm), "native") != 0);
     return LS_OK;
 }
 

@@ -156,13 +156,13 @@ static ls_status between(ls_comm *world, unsigned char *from, unsigned char *int
 /* Returns whether ranks read each other's shared memory directly, with the default sizes. */
 static bool is_direct(ls_comm *world) {
     return strcmp(ls_comm_backend(world), "shm") != 0 || ls_comm_size(world) == 1 ||
-           getenv("LOCKSTEP_SHM_ALGORITHM") != NULL || strcmp(ls_comm_way(world), "direct") == 0;
+           getenv("LOCKSTEP_ALGORITHM") != NULL || strcmp(ls_comm_algorithm(world), "direct") == 0;
 }
 
 /* Returns whether a large all-reduce of two ranks over TCP used Rabenseifner's algorithm. */
 static bool is_by_halves(ls_comm *world, size_t count) {
     const bool expected = strcmp(ls_comm_backend(world), "tcp") == 0 && ls_comm_size(world) == 2 && count > 65536;
-    return !expected || strcmp(ls_comm_way(world), "halves") == 0;
+    return !expected || strcmp(ls_comm_algorithm(world), "rabenseifner") == 0;
 }
 
 /* Reductions from one allocation into another and back, also if the ranks use different allocations. */

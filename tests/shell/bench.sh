@@ -221,33 +221,43 @@ ways() { # COLLECTIVE SIZES WORDS [OPTION]...: the algorithm column
     local what=$1 sizes=$2 words=$3
     shift 3
     launch bench "$what" --sizes "$sizes" --iterations 2 "$@" </dev/null
-    check "$what of $sizes ${LOCKSTEP_SHM_ALGORITHM-} $*: goes as it should" is \
+    check "$what of $sizes ${LOCKSTEP_ALGORITHM-} $*: goes as it should" is \
         "$(awk '!/^#/ { printf "%s%s", n++ ? " " : "", $(NF - 1) }' out)" "$words"
 }
-LOCKSTEP_SHM_ALGORITHM=past=never ways allreduce 4,1K,1M "cells whole chunks"
-LOCKSTEP_SHM_ALGORITHM=past=64K ways allreduce 4,1K,1M "cells whole whole" # as between cores that are far from each other
-LOCKSTEP_SHM_ALGORITHM=past=0 ways allreduce 1K,1M "whole chunks" -n 3
+LOCKSTEP_ALGORITHM=shm:past=never ways allreduce 4,1K,1M "cells whole chunks"
+LOCKSTEP_ALGORITHM=shm:past=64K ways allreduce 4,1K,1M "cells whole whole" # as between cores that are far from each other
+LOCKSTEP_ALGORITHM=shm:past=0 ways allreduce 1K,1M "whole chunks" -n 3
 ways allreduce 4,64K "cells direct" --registered --in-place
 ways alltoall 4,16K,1M "cells slots slots"
 ways allgather 4,1M "cells direct" --registered
 ways pingpong 4,64K "packet stream"
-export LOCKSTEP_SHM_ALGORITHM=cells=0,whole=0,chunk=4K,direct=never,read=16K
+export LOCKSTEP_ALGORITHM=shm:cells=0,shm:whole=0,shm:chunk=4K,shm:direct=never,shm:read=16K
 ways allreduce 4,1K,1M "chunks chunks chunks"
 ways allreduce 64K chunks --registered --in-place
 ways allgather 8,32K,64K "slots slots read"
 ways pingpong 4,16K,64K "packet stream read"
 ways alltoall 4M read
-LOCKSTEP_SHM_ALGORITHM=read=never
+LOCKSTEP_ALGORITHM=shm:read=never
 ways alltoall 4M slots
 ways broadcast 4M direct --registered
-LOCKSTEP_SHM_ALGORITHM=reed=never
+LOCKSTEP_ALGORITHM=shm:reed=never
 launch bench barrier </dev/null
-check "no setting of LOCKSTEP_SHM_ALGORITHM: exit status 2" is "$status" 2
-check "no setting of LOCKSTEP_SHM_ALGORITHM: says so" says err "LOCKSTEP_SHM_ALGORITHM: 'reed=never' is no setting; there are cells="
-unset LOCKSTEP_SHM_ALGORITHM
-launch run -n 2 sh -c 'LOCKSTEP_SHM_ALGORITHM=cells=$RANK exec "$0" bench barrier' "$lockstep" </dev/null
+check "no setting of LOCKSTEP_ALGORITHM: exit status 2" is "$status" 2
+check "no setting of LOCKSTEP_ALGORITHM: says so" says err "LOCKSTEP_ALGORITHM: 'shm:reed=never' is not a size of backend shm; there are cells="
+LOCKSTEP_ALGORITHM=allreduce:chunks,alltoall:read
+ways allreduce 1K chunks
+ways alltoall 1K read
+ways allgather 8 cells
+LOCKSTEP_ALGORITHM=allreduce:rabenseifner
+ways allreduce 4,1K "rabenseifner rabenseifner" --backend tcp -n 3
+ways broadcast 4 tree --backend tcp -n 3
+LOCKSTEP_ALGORITHM=all:direct
+ways allreduce 4 direct --backend tcp
+ways broadcast 1K direct --backend tcp -n 3
+unset LOCKSTEP_ALGORITHM
+launch run -n 2 sh -c 'LOCKSTEP_ALGORITHM=shm:cells=$RANK exec "$0" bench barrier' "$lockstep" </dev/null
 check "ranks that chose differently: exit status" test "$status" -ne 0
-check "ranks that chose differently: says so" says err "ranks 0 and 1 have different LOCKSTEP_SHM_ALGORITHM"
+check "ranks that chose differently: says so" says err "ranks 0 and 1 have different LOCKSTEP_ALGORITHM"
 
 launch bench allreduce --sizes 1000G </dev/null
 check "more memory than there is: exit status 1" is "$status" 1

@@ -1,7 +1,7 @@
 # Backend gloo with libgloo's own collectives for all calls that they support: the rank programs, and jobs in which a
 # rank is killed or stopped during a collective.
 . "$LS_SOURCE/tests/support/library.sh"
-export LOCKSTEP_BACKEND=gloo LOCKSTEP_GLOO_COLLECTIVES=gloo
+export LOCKSTEP_BACKEND=gloo LOCKSTEP_ALGORITHM=all:native
 if [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
     echo "SKIPPED this build has no lockstep-gloo.so (scripts/install-deps --gloo, then build again)"
     exit 77
@@ -16,14 +16,13 @@ check_program() {
 }
 
 check_differing() {
-    launch run -n 2 sh -c 'LOCKSTEP_GLOO_COLLECTIVES=$(case $RANK in 0) echo gloo;; *) echo engine;; esac) exec "$1"' \
+    launch run -n 2 sh -c 'LOCKSTEP_ALGORITHM=$(case $RANK in 0) echo all:native;; *) echo all:^native;; esac) exec "$1"' \
         sh "$programs/ranks_any_order" </dev/null
-    check "ranks that differ in LOCKSTEP_GLOO_COLLECTIVES: refused" test "$status" != 0
-    check "ranks that differ in LOCKSTEP_GLOO_COLLECTIVES: said" says err \
-        "LOCKSTEP_GLOO_COLLECTIVES is gloo on rank 0 and engine on rank 1: it must be the same on all"
-    LOCKSTEP_GLOO_COLLECTIVES=all launch run -n 2 "$programs/ranks_any_order" </dev/null
-    check "no value of LOCKSTEP_GLOO_COLLECTIVES: said" says err \
-        "LOCKSTEP_GLOO_COLLECTIVES of rank 0 must be engine, auto or gloo"
+    check "ranks that differ in LOCKSTEP_ALGORITHM: refused" test "$status" != 0
+    check "ranks that differ in LOCKSTEP_ALGORITHM: said" says err \
+        "ranks called different things: rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
+    LOCKSTEP_ALGORITHM=all:gloo launch run -n 2 "$programs/ranks_any_order" </dev/null
+    check "no algorithm: said" says err "LOCKSTEP_ALGORITHM: backend .* has no algorithm 'gloo' for all; available: "
 }
 
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="4 2"; else counts=3; fi

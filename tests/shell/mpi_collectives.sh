@@ -1,7 +1,7 @@
 # Backend mpi with MPI's own collectives for all calls that they support: the rank programs, and jobs in which a rank
 # ends, is stopped or fails during a collective.
 . "$LS_SOURCE/tests/support/mpi.sh"
-export LOCKSTEP_MPI_COLLECTIVES=mpi
+export LOCKSTEP_ALGORITHM=all:native
 
 # check_program FLAVOUR RANKS NAME ORDER: a rank program; ORDER is "any" if reductions may have any order, else "one". A
 # communicator that is freed early may leave MPI with the buffers of a call that another rank had not begun.
@@ -51,20 +51,19 @@ check_survivors() {
 
 check_differing() {
     local flavour=$1
-    mpi "$flavour" 2 sh -c 'LOCKSTEP_MPI_COLLECTIVES=$(case ${PMI_RANK-$OMPI_COMM_WORLD_RANK} in 0) echo mpi;; *) echo engine;; esac) exec "$1"' \
+    mpi "$flavour" 2 sh -c 'LOCKSTEP_ALGORITHM=$(case ${PMI_RANK-$OMPI_COMM_WORLD_RANK} in 0) echo all:native;; *) echo all:^native;; esac) exec "$1"' \
         sh "$programs/ranks_any_order"
-    check "$flavour: ranks that differ in LOCKSTEP_MPI_COLLECTIVES: refused" test "$status" != 0 -a "$status" != 124
-    check "$flavour: ranks that differ in LOCKSTEP_MPI_COLLECTIVES: said" says err \
-        "LOCKSTEP_MPI_COLLECTIVES is mpi on rank 0 and engine on rank 1: it must be the same on all"
-    mpi "$flavour" 2 env LOCKSTEP_MPI_COLLECTIVES=all "$programs/ranks_any_order"
-    check "$flavour: no value of LOCKSTEP_MPI_COLLECTIVES: said" says err \
-        "LOCKSTEP_MPI_COLLECTIVES of rank 0 must be engine, auto or mpi"
+    check "$flavour: ranks that differ in LOCKSTEP_ALGORITHM: refused" test "$status" != 0 -a "$status" != 124
+    check "$flavour: ranks that differ in LOCKSTEP_ALGORITHM: said" says err \
+        "ranks called different things: rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
+    mpi "$flavour" 2 env LOCKSTEP_ALGORITHM=all:mpi "$programs/ranks_any_order"
+    check "$flavour: no algorithm: said" says err "LOCKSTEP_ALGORITHM: backend .* has no algorithm 'mpi' for all; available: "
 }
 
 # MPI libraries compute some reductions wrongly. These reductions never use MPI, neither on request nor by default.
 check_values() {
     local flavour=$1 ranks=$2 choice=$3
-    export LOCKSTEP_MPI_COLLECTIVES=$choice
+    export LOCKSTEP_ALGORITHM=$choice
     mpi "$flavour" $ranks "$programs/ranks_any_order_values"
     check "$flavour, $ranks ranks, $choice: every reduction in any order has the promised values" \
         is "$status $(complaints out err)" "0 "
@@ -101,7 +100,7 @@ check_flavour() {
     done
     beside check_differing "$flavour"
     for ranks in 2 3 4; do
-        for choice in auto mpi; do
+        for choice in "" all:native; do
             beside check_values "$flavour" $ranks $choice
         done
     done

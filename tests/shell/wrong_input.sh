@@ -78,8 +78,8 @@ misread() {
 misread LOCKSTEP_TIMEOUT=soon "LOCKSTEP_TIMEOUT=soon is not a positive number of seconds"
 misread LOCKSTEP_BACKEND=../shm '"../shm" is no name of a backend'
 misread LOCKSTEP_BACKEND=self 'backend "self" carries a world of one, this one has 2 ranks'
-misread LOCKSTEP_SHM_ALGORITHM=whole=1T \
-    "LOCKSTEP_SHM_ALGORITHM: whole: '1T' is no size; sizes are bytes like 0, 4096 or 64K"
+misread LOCKSTEP_ALGORITHM=shm:whole=1T \
+    "LOCKSTEP_ALGORITHM: whole: '1T' is no size; sizes are bytes like 0, 4096 or 64K"
 nothing_left "the environment"
 
 # ---- the launcher ----

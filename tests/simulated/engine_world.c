@@ -108,7 +108,7 @@ static void count_messages(const rank_state *r) {
     const uint64_t messages = ls_engine_endpoint(r->engine)->messages - r->messages;
     const uint64_t sent = ls_engine_endpoint(r->engine)->bytes - r->bytes;
     const uint64_t rounds = (uint64_t)(2 * r->world->levels);
-    if (r->world->faulty || r->world->wanted != LS_WAY_WHOLE) {
+    if (r->world->faulty || r->world->halving) {
         return;
     }
     if (!direct && bytes <= 1024 && messages > rounds) {
@@ -184,7 +184,11 @@ void world_open(world *w, const ls_sim_options *options) {
         endpoint->polls = w->seed % 5 == 3;
         w->ranks[rank].engine = ls_engine_new(endpoint, TIMEOUT_S);
         assert_non_null(w->ranks[rank].engine);
-        w->ranks[rank].engine->wanted = w->wanted;
+        static const ls_algorithm_id halving[] = {LS_ALGORITHM_RABENSEIFNER, LS_ALGORITHM_VAN_DE_GEIJN,
+                                                  LS_ALGORITHM_BRUCK};
+        for (int i = 0; w->halving && i < 3; i++) {
+            ls_algorithm_force(w->ranks[rank].engine, halving[i]);
+        }
         w->ranks[rank].engine->part_wanted = w->part;
     }
 }

@@ -6,7 +6,7 @@
 #define LS_TESTS_SIMULATED_ENGINE_WORLD_H
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 #include "comm/transport/simulated/driver.h"
 #include "tests/simulated/calls.h"
 
@@ -20,9 +20,9 @@ typedef struct world {
     int calls;              /* per rank */
     int odd_rank;           /* makes another call at odd_call; -1: none */
     int odd_call;
-    bool faulty;   /* calls may fail */
-    ls_way wanted; /* for reductions, broadcasts and all-gathers; LS_WAY_WHOLE: the default algorithms */
-    size_t part;   /* bytes of a part; 0: the default */
+    bool faulty;  /* calls may fail */
+    bool halving; /* forces Rabenseifner, van de Geijn and Bruck; false: the default algorithms */
+    size_t part;  /* bytes of a part; 0: the default */
     int levels;
     struct rank_state *ranks;
     struct {

@@ -107,7 +107,7 @@ TEST(test_records_of_ranks) {
     assert_true(ls_rank_report_read(record, &report));
     assert_int_equal(report.status, LS_ERR_PEER);
     assert_int_equal(report.rank, 3);
-    assert_int_equal(report.culprit, 1);
+    assert_int_equal(report.failed_rank, 1);
     assert_int_equal(report.process, 4711);
     assert_string_equal(report.sentence, "ls_comm_barrier #3: rank 1 died");
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

@@ -118,7 +118,7 @@ static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
     giving_up *all = user;
     void *memory = counted_allocate(size, alignment, &all->count);
     if (all->first != NULL && size > 1 << 20) {
-        (void)ls_comm_give_up(all->first, ls_fail(LS_ERR_INTERNAL, "ls_comm_alloc: a test"));
+        (void)ls_comm_abort(all->first, ls_fail(LS_ERR_INTERNAL, "ls_comm_alloc: a test"));
         usleep(100000); /* the other rank, which waits, gets the error */
     }
     return memory;

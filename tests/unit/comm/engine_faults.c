@@ -23,12 +23,7 @@ static void check_fault(uint64_t seed) {
     ls_sim_options options = world_options(ranks, seed);
     options.machine_ranks = world_shares_cores(seed) ? 0 : (int)(seed % 7);
     options.eager = seed % 2 == 0 ? LS_TRANSPORT_LEAST_EAGER : 8192;
-    world w = {.seed = seed,
-               .calls = 12,
-               .odd_rank = -1,
-               .faulty = true,
-               .part = 300,
-               .wanted = seed % 3 == 0 ? LS_WAY_HALVES : LS_WAY_WHOLE};
+    world w = {.seed = seed, .calls = 12, .odd_rank = -1, .faulty = true, .part = 300, .halving = seed % 3 == 0};
     world_open(&w, &options);
     const uint64_t at = call_draw(&random, 300);
     if (dies) {

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/engine.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/inside.h"
 #include "comm/reduce_kernels.h"
 #include "comm/transport/simulated/driver.h"
 #include "tests/support/fuzz.h"
@@ -130,10 +130,10 @@ static void say_envelope(int to, int first, int last) {
     ls_engine *model = w.ranks[w.liar].engine; /* never runs: it is used only for its formats */
     unsigned char *memory = model->own.memory;
     model->call = w.ranks[w.liar].call;
-    ls_carried_begin(model);
+    ls_payload_begin(model);
     ls_envelope *envelope = ls_packet_envelope(&model->own);
     ls_call_group *group = ls_packet_groups(&model->own);
-    size_t bytes = ls_carried_bytes(model, first, last);
+    size_t bytes = ls_payload_bytes(model, first, last);
     const bool all = last - first == w.size;
     if (all && ls_flows[model->call.operation].to_root && model->call.root != to) {
         bytes = 0;
@@ -141,8 +141,8 @@ static void say_envelope(int to, int first, int last) {
     if (bytes == SIZE_MAX) { /* a table of counts, and the data that is divided */
         bytes = (size_t)w.size * (sizeof(uint64_t) + model->call.count * sizeof(float));
     }
-    bytes = model->carriage == LS_CARRY_NONE ? 0 : bytes;
-    envelope->carried = model->carriage != LS_CARRY_NONE && (all || envelope->carried);
+    bytes = model->payload == LS_PAYLOAD_NONE ? 0 : bytes;
+    envelope->has_payload = model->payload != LS_PAYLOAD_NONE && (all || envelope->has_payload);
     envelope->bytes = bytes;
     envelope->balance = all ? 0 : envelope->balance;
     group->callers = last - first;
@@ -150,7 +150,7 @@ static void say_envelope(int to, int first, int last) {
         group->ranks[i] = first + i;
     }
     const size_t header = sizeof *envelope + sizeof *group;
-    unsigned char *data = say(to, LS_CHANNEL_ROUNDS, header + bytes);
+    unsigned char *data = say(to, LS_CHANNEL_HEADERS, header + bytes);
     memcpy(data, memory, header);
     if (model->call.operation == LS_OP_SCATTERV && bytes != 0) {
         for (int rank = 0; rank < w.size; rank++) {
@@ -191,10 +191,10 @@ static void say_all(const kind *k) {
             say_envelope(to, w.liar, w.liar + 1);
         }
         const size_t bytes = k->count * sizeof(float);
-        if (k->operation == LS_OP_ALLREDUCE && bytes > LS_ENGINE_CARRIED) { /* even shares, twice */
+        if (k->operation == LS_OP_ALLREDUCE && bytes > LS_INLINE_MOST) { /* even shares, twice */
             say(to, LS_CHANNEL_DATA, bytes / (size_t)w.size);
             say(to, LS_CHANNEL_DATA, bytes / (size_t)w.size);
-        } else if (k->operation == LS_OP_ALLTOALL && bytes * (size_t)(w.size * w.size) > LS_ENGINE_CARRIED) {
+        } else if (k->operation == LS_OP_ALLTOALL && bytes * (size_t)(w.size * w.size) > LS_INLINE_MOST) {
             say(to, LS_CHANNEL_DATA, bytes);
         } else if (k->operation == LS_OP_GATHERV && to == k->root) {
             say(to, LS_CHANNEL_DATA, bytes);
@@ -276,9 +276,9 @@ static void open_world(int size, int liar, const kind *k) {
     }
     static ls_engine model;
     static ls_endpoint endpoint; /* of a network without calls of its own */
-    static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_ENGINE_CARRIED];
+    static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_INLINE_MOST];
     model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size, .own = {.memory = memory}};
-    ls_rounds_find_shape(&model);
+    ls_headers_find_shape(&model);
     w.ranks[liar].engine = &model;
     say_all(k);
 }
@@ -350,7 +350,7 @@ static const change round_changes[] = {
     {ENVELOPE(others), UINT32_MAX},
     {ENVELOPE(bytes), 1},
     {ENVELOPE(bytes), UINT64_MAX},
-    {ENVELOPE(carried), 2},
+    {ENVELOPE(has_payload), 2},
     {GROUP(callers), 0},
     {GROUP(callers), 2000},
     {GROUP(callers), UINT32_MAX},
@@ -489,14 +489,14 @@ TEST(other_ways) {
         }
         open_world(worlds[i][0], worlds[i][1], &kinds[2]);
         for (int m = 0; m < w.said_count; m++) {
-            if (w.said[m].channel == LS_CHANNEL_ROUNDS) {
-                ((ls_envelope *)(void *)w.said[m].data)->carried = 1;
+            if (w.said[m].channel == LS_CHANNEL_HEADERS) {
+                ((ls_envelope *)(void *)w.said[m].data)->has_payload = 1;
             }
         }
         expect_failure("a large call is said to be carried");
         open_world(worlds[i][0], worlds[i][1], &kinds[1]);
         for (int m = 0; m < w.said_count; m++) {
-            if (w.said[m].channel == LS_CHANNEL_ROUNDS) {
+            if (w.said[m].channel == LS_CHANNEL_HEADERS) {
                 ((ls_envelope *)(void *)w.said[m].data)->balance = 5;
             }
         }
@@ -516,7 +516,7 @@ TEST(notices) {
             open_world(2 + (int)(i % 2), 1, &kinds[1]);
             ls_notice notice = {.kind = kind_of == 6 ? UINT32_MAX : kind_of, .sequence = i % 3};
             const uint32_t word = (uint32_t)culprits[i];
-            memcpy(&notice.culprit, &word, sizeof word);
+            memcpy(&notice.failed_rank, &word, sizeof word);
             memcpy(&notice.status, &word, sizeof word);
             memset(notice.text, 'x', sizeof notice.text);
             w.said_count = i % 2 == 0 ? w.said_count : 0;
@@ -547,7 +547,7 @@ static void fuzz_one(uint64_t seed, void *argument) {
     const int *of = worlds[fuzz_below(WORLDS)];
     open_world(of[0], of[1], &kinds[seed % KINDS]);
     for (size_t i = fuzz_below(3); i > 0; i--) {
-        ls_notice notice = {.kind = (uint32_t)fuzz_below(5), .culprit = (int32_t)fuzz_below(3)};
+        ls_notice notice = {.kind = (uint32_t)fuzz_below(5), .failed_rank = (int32_t)fuzz_below(3)};
         say_notice(notice);
     }
     for (size_t times = 1 + fuzz_below(3); times > 0 && w.said_count > 0; times--) {
@@ -571,9 +571,9 @@ static void data_of_a_pair(void **state) {
         said *one = &w.said[0];
         ls_envelope envelope;
         memcpy(&envelope, one->data, sizeof envelope);
-        one->bytes += LS_ENGINE_CARRIED - envelope.bytes;
-        envelope.bytes = LS_ENGINE_CARRIED;
-        envelope.carried = 1;
+        one->bytes += LS_INLINE_MOST - envelope.bytes;
+        envelope.bytes = LS_INLINE_MOST;
+        envelope.has_payload = 1;
         memcpy(one->data, &envelope, sizeof envelope);
         expect_failure_of("more data than a rank has", -1);
     }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 #include "comm/transport/simulated/driver.h"
 #include "comm/transport/simulated/state.h"
 #include "tests/simulated/calls.h"
@@ -46,7 +46,7 @@ typedef struct rank_state {
     bool begun;
     bool over;
     ls_status status;
-    int culprit;
+    int failed_rank;
     char message[LS_ERROR_CAPACITY];
     call_side side;
     own_part parts[CALLS];
@@ -211,7 +211,7 @@ static bool step(void *state, int rank) {
         if (status != LS_OK) {
             r->over = true;
             r->status = status;
-            r->culprit = ls_engine_culprit(r->engine);
+            r->failed_rank = ls_engine_failed_rank(r->engine);
             snprintf(r->message, sizeof r->message, "%s", ls_error_message());
             if (!r->world->faulty) {
                 fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)r->world->seed, rank, r->world->size,
@@ -251,9 +251,9 @@ static void open_world(world *w) {
     for (int rank = 0; rank < w->size; rank++) {
         ls_endpoint *endpoint = ls_sim_endpoint(w->network, rank);
         endpoint->transport = own_transport();
-        endpoint->own = LS_OWN_ALWAYS;
         w->ranks[rank] = (rank_state){.world = w, .rank = rank, .engine = ls_engine_new(endpoint, TIMEOUT_S)};
         assert_non_null(w->ranks[rank].engine);
+        ls_algorithm_force(w->ranks[rank].engine, LS_ALGORITHM_NATIVE);
     }
     current = w;
 }
@@ -384,9 +384,9 @@ static void check_faults(uint64_t seed, tally *all) {
             continue;
         }
         const bool known = r->status == LS_ERR_PEER ? to.gone : r->status == LS_ERR_TIMEOUT && to.silent;
-        if (r->culprit < 0 || !((known && to.ranks[r->culprit]) || to.lost)) {
+        if (r->failed_rank < 0 || !((known && to.ranks[r->failed_rank]) || to.lost)) {
             fail_msg("seed %llu, %d ranks:%s but rank %d blames %d: %s", (unsigned long long)seed, w.size, to.text,
-                     rank, r->culprit, r->message);
+                     rank, r->failed_rank, r->message);
         }
         all->failed++;
         all->asked_all += strstr(r->message, " did not go on with this call within ") != NULL;

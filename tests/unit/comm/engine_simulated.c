@@ -35,7 +35,7 @@ static void check_world(int ranks, uint64_t seed, int calls, int odd_call) {
                .calls = calls,
                .odd_rank = odd_call >= 0 ? (int)(seed % (uint64_t)ranks) : -1,
                .odd_call = odd_call,
-               .wanted = odd_call >= 0 && seed % 2 == 0 ? LS_WAY_HALVES : LS_WAY_WHOLE};
+               .halving = odd_call >= 0 && seed % 2 == 0};
     while (odd_call >= 0 && world_plan(&w, w.odd_call).operation == CALL_RING) {
         w.odd_call = ++w.calls - 1; /* sends and receives are not compared */
     }
@@ -58,30 +58,31 @@ TEST(right_bits) {
 /* ---- switches between the algorithms of a reduction -------------------------------------------------------------- */
 
 /* On a network without calls of its own. */
-static ls_way way_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan, size_t count) {
+static ls_algorithm_id algorithm_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan,
+                                      size_t count) {
     static ls_engine model; /* never opened: it only selects the algorithm */
     model = (ls_engine){.endpoint = endpoint, .size = ranks, .place = place};
-    ls_rounds_find_shape(&model);
+    ls_headers_find_shape(&model);
     model.call = (ls_call){.operation = (ls_operation)plan->operation,
                            .dtype = plan->dtype,
                            .reduction = plan->reduction,
                            .width = ls_dtype_size(plan->dtype),
                            .count = count,
                            .total = count * (size_t)ranks};
-    return ls_choose_way(&model);
+    return ls_algorithm_select(&model)->id;
 }
 
-static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t count) {
-    return way_over(&(ls_endpoint){.eager = 0}, ranks, place, plan, count);
+static ls_algorithm_id algorithm_at(int ranks, ls_place place, const call_plan *plan, size_t count) {
+    return algorithm_over(&(ls_endpoint){.eager = 0}, ranks, place, plan, count);
 }
 
 /* For ranks that share the cores of one machine. */
-static ls_way way_sharing(int ranks, const call_plan *plan, size_t count) {
-    return way_over(&(ls_endpoint){.oversubscribed = true}, ranks, (ls_place){0}, plan, count);
+static ls_algorithm_id algorithm_sharing(int ranks, const call_plan *plan, size_t count) {
+    return algorithm_over(&(ls_endpoint){.oversubscribed = true}, ranks, (ls_place){0}, plan, count);
 }
 
-static ls_way way_of(int ranks, const call_plan *plan, size_t count) {
-    return way_at(ranks, (ls_place){0}, plan, count);
+static ls_algorithm_id algorithm_of(int ranks, const call_plan *plan, size_t count) {
+    return algorithm_at(ranks, (ls_place){0}, plan, count);
 }
 
 /* Adds the plan with counts on both sides of each switch between algorithms, and with `most` elements. */
@@ -90,11 +91,11 @@ static int add_plans(call_plan *plans, int ranks, call_plan plan, size_t most) {
     for (size_t low = 1; low < most;) {
         size_t high = 2 * low < most ? 2 * low : most;
         const size_t next = high;
-        const ls_way way = way_of(ranks, &plan, low);
-        if (way_of(ranks, &plan, high) != way) {
+        const ls_algorithm_id id = algorithm_of(ranks, &plan, low);
+        if (algorithm_of(ranks, &plan, high) != id) {
             while (high - low > 1) {
                 const size_t middle = (low + high) / 2;
-                *(way_of(ranks, &plan, middle) == way ? &low : &high) = middle;
+                *(algorithm_of(ranks, &plan, middle) == id ? &low : &high) = middle;
             }
             plan.count = low;
             plans[count++] = plan;
@@ -108,7 +109,7 @@ static int add_plans(call_plan *plans, int ranks, call_plan plan, size_t most) {
     return count;
 }
 
-static void check_ways(int ranks) {
+static void check_algorithms(int ranks) {
     call_plan plans[MOST_PLANS];
     const size_t most = ranks <= 64 ? 150000 : ranks < 1000 ? 70000 : 40000; /* bytes of a rank's buffer */
     const size_t size = (size_t)ranks;
@@ -146,36 +147,37 @@ static void check_halves(int ranks, int calls) {
             plans[count++] = plan;
         }
     }
-    check_calls(
-        &(world){.seed = (uint64_t)ranks * 7, .plans = plans, .calls = count, .odd_rank = -1, .wanted = LS_WAY_HALVES},
-        ranks);
+    check_calls(&(world){.seed = (uint64_t)ranks * 7, .plans = plans, .calls = count, .odd_rank = -1, .halving = true},
+                ranks);
 }
 
-TEST(ways) {
+TEST(algorithms) {
     for (int ranks = 1; ranks <= 64; ranks++) {
-        check_ways(ranks);
+        check_algorithms(ranks);
         check_halves(ranks + 1, ranks <= 16 || world_is_long() ? 12 : 4); /* a single rank has nothing to halve */
     }
     static const int many[] = {97, 100, 256, 1000, 1024};
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
-        check_ways(many[i]);
+        check_algorithms(many[i]);
         check_halves(many[i], 2);
     }
     const call_plan sum = {.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM};
-    assert_int_equal(way_of(64, &sum, 100), LS_WAY_WHOLE); /* otherwise the list above tests another algorithm */
-    assert_int_equal(way_of(64, &sum, 30000), LS_WAY_HALVES);
-    assert_int_equal(way_of(48, &sum, 30000), LS_WAY_HALVES);
-    assert_int_equal(way_of(4, &sum, 30000), LS_WAY_SHARES);
-    assert_int_equal(way_sharing(16, &sum, 65536), LS_WAY_WHOLE);
-    assert_int_equal(way_sharing(16, &sum, 65537), LS_WAY_HALVES);
-    assert_int_equal(way_sharing(4, &sum, 65536), way_of(4, &sum, 65536)); /* too few for a tree */
+    assert_int_equal(algorithm_of(64, &sum, 100),
+                     LS_ALGORITHM_RECURSIVE_DOUBLING); /* otherwise the list above tests another algorithm */
+    assert_int_equal(algorithm_of(64, &sum, 30000), LS_ALGORITHM_RABENSEIFNER);
+    assert_int_equal(algorithm_of(48, &sum, 30000), LS_ALGORITHM_RABENSEIFNER);
+    assert_int_equal(algorithm_of(4, &sum, 30000), LS_ALGORITHM_DIRECT);
+    assert_int_equal(algorithm_sharing(16, &sum, 65536), LS_ALGORITHM_TREE);
+    assert_int_equal(algorithm_sharing(16, &sum, 65537), LS_ALGORITHM_RABENSEIFNER);
+    assert_int_equal(algorithm_sharing(4, &sum, 65536), algorithm_of(4, &sum, 65536)); /* too few for a tree */
     static const call_plan varying = {.operation = LS_OP_ALLGATHERV, .dtype = LS_F32};
     static const ls_place eights = {8, 8}, pairs = {2, 2};
-    assert_int_equal(way_at(16, eights, &varying, 100), LS_WAY_WHOLE);
-    assert_int_equal(way_at(16, eights, &varying, 100000), LS_WAY_MACHINES);
-    assert_int_equal(way_at(1024, pairs, &varying, 100), LS_WAY_SHARES); /* 512 machines one after the other */
-    assert_int_equal(way_at(1024, pairs, &varying, 100000), LS_WAY_MACHINES);
-    assert_int_equal(way_of(1024, &varying, 100000), LS_WAY_SHARES);
+    assert_int_equal(algorithm_at(16, eights, &varying, 100), LS_ALGORITHM_TREE);
+    assert_int_equal(algorithm_at(16, eights, &varying, 100000), LS_ALGORITHM_HIERARCHICAL);
+    assert_int_equal(algorithm_at(1024, pairs, &varying, 100),
+                     LS_ALGORITHM_DIRECT); /* 512 machines one after the other */
+    assert_int_equal(algorithm_at(1024, pairs, &varying, 100000), LS_ALGORITHM_HIERARCHICAL);
+    assert_int_equal(algorithm_of(1024, &varying, 100000), LS_ALGORITHM_DIRECT);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
@@ -340,7 +342,7 @@ TEST(disagreement) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits), cmocka_unit_test(ways),         cmocka_unit_test(machines),
+        cmocka_unit_test(right_bits), cmocka_unit_test(algorithms),   cmocka_unit_test(machines),
         cmocka_unit_test(places),     cmocka_unit_test(disagreement),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

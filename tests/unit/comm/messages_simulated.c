@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 #include "comm/transport/simulated/driver.h"
 #include "tests/simulated/calls.h"
 #include "tests/simulated/faults.h"

@@ -143,15 +143,15 @@ static const char *rank_that_looks(ls_comm *world, int rank, const void *argumen
 }
 
 TEST(a_number_that_is_given_again) {
-    setenv(LS_SHM_ALGORITHM_VARIABLE, "read=0", 1);
+    setenv(LS_ALGORITHM_VARIABLE, "shm:read=0", 1);
     if (!ls_forks_run(2, LONG_TIMEOUT, rank_that_looks, NULL)) {
-        unsetenv(LS_SHM_ALGORITHM_VARIABLE);
+        unsetenv(LS_ALGORITHM_VARIABLE);
         printf("SKIPPED a number that is given again: the kernel does not let ranks read each other's memory here\n");
         skip();
     }
     ls_forks forks;
     ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_of_reused_number, NULL);
-    unsetenv(LS_SHM_ALGORITHM_VARIABLE);
+    unsetenv(LS_ALGORITHM_VARIABLE);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), -SIGKILL);
     ls_forks_end(&forks);
@@ -167,7 +167,7 @@ static void *allocate_late(size_t size, size_t alignment, void *user) {
     if (until_late != 0 && --until_late == 0) {
         usleep(3 * (useconds_t)(SILENT * 1e6));
         if (to_give_up != NULL) {
-            (void)ls_shm_give_up(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"), 0);
+            (void)ls_shm_abort(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"), 0);
             usleep((useconds_t)(SILENT * 1e6));
         }
     }

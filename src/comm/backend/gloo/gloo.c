@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "comm/backend/gloo/library.h"
 #include "comm/backend/module/collectives.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/module.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
@@ -284,9 +284,9 @@ static const ls_collective_library library = {
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
 
-static ls_status attach(const ls_join_context *join, ls_engine *engine, ls_own_collectives used) {
+static ls_status attach(const ls_join_context *join, ls_engine *engine) {
     const bool named = join->address != NULL && join->address[0] != '\0';
-    ls_gloo *gloo = (ls_gloo *)ls_collectives_add(ls_engine_endpoint(engine), &library, used);
+    ls_gloo *gloo = (ls_gloo *)ls_collectives_add(ls_engine_endpoint(engine), &library, LS_OWN_LARGE);
     if (gloo == NULL) {
         return ls_error_status();
     }
@@ -297,33 +297,15 @@ static ls_status attach(const ls_join_context *join, ls_engine *engine, ls_own_c
     return LS_OK;
 }
 
-/* What all ranks have LOCKSTEP_GLOO_COLLECTIVES say. */
-static ls_status agree_on_use(ls_engine *engine, int size, ls_own_collectives *agreed) {
-    static const char variable[] = "LOCKSTEP_GLOO_COLLECTIVES";
-    const int32_t own = ls_module_read_use(variable, "gloo", LS_OWN_LARGE);
-    int32_t *all = ls_allocate((size_t)size * sizeof *all);
-    if (all == NULL) {
-        return ls_fail_memory("ls_comm_open", (size_t)size * sizeof *all);
-    }
-    ls_status status = ls_engine_exchange(engine, &own, all, sizeof own);
-    status = status == LS_OK ? ls_module_check_use(variable, "gloo", all, sizeof *all, size) : status;
-    ls_free(all);
-    *agreed = (ls_own_collectives)own;
-    return status;
-}
-
 static ls_status gloo_open(const ls_join_context *join, void **state) {
-    ls_own_collectives used = LS_OWN_NEVER;
     LS_TRY(ls_module_tcp()->open(join, state));
-    ls_status status = agree_on_use(*state, join->size, &used);
-    status = status == LS_OK ? attach(join, *state, used) : status;
-    return ls_module_settle(status, state);
+    return ls_module_settle(attach(join, *state), state);
 }
 
 /* A part is as its parent: it makes no call of its own, in which ranks could miss one that leaves it at once. */
 static ls_status gloo_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
-    return *result != NULL ? ls_module_settle(attach(join, *result, ls_engine_endpoint(state)->own), result) : LS_OK;
+    return *result != NULL ? ls_module_settle(attach(join, *result), result) : LS_OK;
 }
 
 const ls_backend ls_module_backend = {

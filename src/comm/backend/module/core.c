@@ -166,16 +166,16 @@ void ls_engine_leave(void *state, ls_leave_reason reason) {
     core->engine_leave(state, reason);
 }
 
-ls_status ls_engine_meet_leaving(void *state) {
-    return core->engine_meet_leaving(state);
+ls_status ls_engine_finalize_barrier(void *state) {
+    return core->engine_finalize_barrier(state);
 }
 
-void ls_engine_give_up(void *state, ls_status status) {
-    core->engine_give_up(state, status);
+void ls_engine_abort(void *state, ls_status status) {
+    core->engine_abort(state, status);
 }
 
-int ls_engine_culprit(const void *state) {
-    return core->engine_culprit(state);
+int ls_engine_failed_rank(const void *state) {
+    return core->engine_failed_rank(state);
 }
 
 void ls_engine_close(void *state) {
@@ -186,8 +186,8 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
     core->engine_traffic(state, messages, bytes);
 }
 
-const char *ls_engine_way(const void *state) {
-    return core->engine_way(state);
+const char *ls_engine_algorithm(const void *state) {
+    return core->engine_algorithm(state);
 }
 
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {

@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/module.h"
 
 /* ---- states, which are engines -------------------------------------------------------------------------------------
@@ -75,36 +75,27 @@ static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
     return common;
 }
 
-/* The meaning of "auto". In all measurements, MPICH's collectives were slower than the engine over MPICH's messages. */
+/* In all measurements, MPICH's collectives were slower than the engine over MPICH's messages. */
 #ifdef OMPI_MAJOR_VERSION
-#define OWN_AUTO LS_OWN_BEYOND
+#define OWN_DEFAULT LS_OWN_BEYOND
 #else
-#define OWN_AUTO LS_OWN_NEVER
+#define OWN_DEFAULT LS_OWN_NEVER
 #endif
-
-static const char own_variable[] = "LOCKSTEP_MPI_COLLECTIVES";
 
 /*
  * Opens an engine over a duplicate of `comm`. All ranks of `comm` call it. Finds the ranks of this machine if `join`
  * does not know them.
  */
 static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, void **state) {
-    ls_mpi_greeting own = {.machine = join->machine,
-                           .unasked = (int64_t)ls_mpi_unasked(),
-                           .reductions = ls_mpi_check_reductions(),
-                           .own = ls_module_read_use(own_variable, "mpi", LS_OWN_BEYOND)};
+    ls_mpi_greeting own = {
+        .machine = join->machine, .unasked = (int64_t)ls_mpi_unasked(), .reductions = ls_mpi_check_reductions()};
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
     if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
         memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t holds: enough for all */
     }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
-    const ls_status same = ls_module_check_use(own_variable, "mpi", &all[0].own, sizeof *all, join->size);
-    if (same != LS_OK) {
-        ls_free(all);
-        return same;
-    }
-    options.own = own.own == LS_OWN_BEYOND ? OWN_AUTO : (ls_own_collectives)own.own;
+    options.own = OWN_DEFAULT;
     options.unasked = find_unasked(all, join->size);
     options.reductions = find_reductions(all, join->size);
     options.oversubscribed = is_oversubscribed(all, join);
@@ -385,7 +376,7 @@ static ls_status mpi_split(void *state, const ls_join_context *join, const int *
     split_request *own = NULL;
     *result = NULL;
     if (said == NULL) {
-        ls_engine_give_up(state, ls_fail_memory("ls_comm_split", size * sizeof *said));
+        ls_engine_abort(state, ls_fail_memory("ls_comm_split", size * sizeof *said));
         return ls_error_status();
     }
     const int32_t ready = join != NULL ? (int32_t)prepare_part(parent, join, ranks, &own) : (int32_t)LS_OK;
@@ -416,7 +407,7 @@ static void mpi_leave(void *state, ls_leave_reason reason) {
 }
 
 static ls_status mpi_meet_leaving(void *state) {
-    const ls_status status = ls_engine_meet_leaving(state);
+    const ls_status status = ls_engine_finalize_barrier(state);
     if (status != LS_OK) { /* this process exits next; the launcher then ends the rank that failed first */
         ls_mpi_await_reports();
     }
@@ -434,7 +425,7 @@ const ls_backend ls_module_backend = {
     .open = mpi_open,
     .close = mpi_close,
     .leave = mpi_leave,
-    .meet_leaving = mpi_meet_leaving,
+    .finalize_barrier = mpi_meet_leaving,
     .split = mpi_split,
     .adopt = mpi_adopt,
     LS_ENGINE_CALLS,

@@ -57,7 +57,6 @@ typedef struct ls_mpi_greeting {
     uint64_t machine;
     int64_t unasked;
     int64_t launcher;             /* the rank's connection, see process.c */
-    int32_t own;                  /* an ls_own_collectives, or -1 if LOCKSTEP_MPI_COLLECTIVES is invalid */
     ls_mpi_reductions reductions; /* the reductions that the rank's MPI computes correctly */
     cpu_set_t cores;              /* the cores that the rank may run on */
     char host[64];

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "comm/backend/module/collectives.h"
 #include "comm/backend/nccl/library.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/module.h"
 
 /* What a rank tells another before they join. */
@@ -167,6 +167,6 @@ const ls_backend ls_module_backend = {
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,
     .split = nccl_split,
-    .takes = nccl_takes,
+    .accepts_device_memory = nccl_takes,
     LS_ENGINE_CALLS,
 };

@@ -1,35 +1,31 @@
 /*
- * Where backend shm changes its algorithm: by default what sizes.h says for the number of ranks, where wanted
- * what LOCKSTEP_SHM_ALGORITHM says, a list like "cells=0,whole=4K,read=never".
+ * The algorithms of backend shm, and the sizes at which it changes between them: by default the sizes of sizes.h for
+ * the number of ranks. LOCKSTEP_ALGORITHM forces an algorithm for a call ("allreduce:chunks"), or changes a size
+ * ("shm:whole=4K,shm:read=never").
  */
 #ifndef LS_COMM_BACKEND_SHM_ALGORITHM_H
 #define LS_COMM_BACKEND_SHM_ALGORITHM_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
-#include "base/status.h"
-
-#define LS_SHM_ALGORITHM_VARIABLE "LOCKSTEP_SHM_ALGORITHM"
+#include "comm/algorithm.h"
 
 #define LS_SHM_NEVER ((size_t)-1)
-#define LS_SHM_READ_BY_SHAPE                                                                                           \
-    ((size_t)-2) /* what is read depends on how much of it fits where it would go otherwise                            \
-                  */
-#define LS_SHM_PAST_BY_DISTANCE ((size_t)-2) /* where the cores are far from each other */
+/* The size depends on how much of a buffer fits where it would otherwise go. */
+#define LS_SHM_READ_BY_SHAPE ((size_t)-2)
+/* The size depends on the distance of the cores from each other. */
+#define LS_SHM_PAST_BY_DISTANCE ((size_t)-2)
 
-/* In bytes. All ranks have the same. */
-typedef struct ls_shm_algorithm {
-    size_t cells;        /* calls that bring up to this go in cells */
-    size_t whole;        /* reductions up to this go whole through the slots, in one step */
-    size_t chunk;        /* so much of a buffer, or of each piece of one, goes through a slot in one step, at most */
-    size_t direct;       /* reductions in memory of ls_comm_alloc from this on go straight between the buffers */
-    size_t direct_moves; /* other calls there beyond this do */
-    size_t read;         /* pieces and messages beyond this are read from the sender's memory */
-    size_t past;         /* pieces beyond this are written into slots past the caches */
-} ls_shm_algorithm;
+/* Sizes of a call, in bytes. All ranks have the same. */
+typedef struct ls_shm_sizes {
+    size_t cells;        /* calls up to this size use cells */
+    size_t whole;        /* reductions up to this size go through the slots in one step */
+    size_t chunk;        /* largest part of a buffer, or of each piece of one, that goes through a slot in one step */
+    size_t direct;       /* reductions in memory of ls_comm_alloc from this size on go straight between the buffers */
+    size_t direct_moves; /* other calls in this memory above this size do so */
+    size_t read;         /* pieces and messages above this size are read from the sender's memory */
+    size_t past;         /* pieces above this size are written into slots past the caches */
+} ls_shm_sizes;
 
-/* Fills it for so many ranks. LS_ERR_ARGUMENT when the variable cannot be understood. */
-ls_status ls_shm_algorithm_choose(int ranks, ls_shm_algorithm *algorithm);
+/* Sets the sizes of every call for this number of ranks. Fails with LS_ERR_ARGUMENT if the variable is wrong. */
+ls_status ls_shm_sizes_choose(int ranks, ls_shm_sizes sizes[LS_OP_COUNT]);
 
 #endif

@@ -32,7 +32,7 @@ static bool cuts(const ls_call *call) {
 
 bool ls_shm_fits_cells(const ls_shm *shm, const ls_call *call) {
     const size_t parts = cuts(call) ? (size_t)shm->size : 1;
-    return ways[call->operation] != WAY_LARGE && call->count * call->width * parts <= shm->algorithm.cells;
+    return ways[call->operation] != WAY_LARGE && call->count * call->width * parts <= shm->sizes[call->operation].cells;
 }
 
 static void put(const ls_shm *shm, const ls_call *call, ls_shm_cell *cell) {
@@ -94,7 +94,7 @@ ls_status ls_shm_begin_cells(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
     LS_TRY(ls_shm_declare(shm, call, &cell));
-    shm->way = "cells";
+    shm->algorithm_name = "cells";
     put(shm, call, cell);
     shm->stage = end;
     ls_shm_post(shm);
@@ -117,7 +117,7 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
         return true;
     }
     ls_shm_cell *cell = ls_shm_next_cell(shm);
-    shm->way = "cells";
+    shm->algorithm_name = "cells";
     ls_shm_note_call(shm, call);
     ls_shm_sign(cell, call);
     put(shm, call, cell);

@@ -20,7 +20,7 @@ static size_t call_bytes(const ls_shm *shm) {
 }
 
 static bool goes_whole(const ls_shm *shm) {
-    return call_bytes(shm) <= shm->algorithm.whole || (shm->past_caches && shm->size == 2);
+    return call_bytes(shm) <= shm->sizes[shm->call.operation].whole || (shm->past_caches && shm->size == 2);
 }
 
 /* ---- where the buffers are
@@ -284,11 +284,11 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     const ls_shm_region *from = NULL;
     const ls_shm_region *into = NULL;
     if (find_regions(shm, &from, &into)) {
-        shm->way = "direct";
+        shm->algorithm_name = "direct";
         LS_TRY(allreduce_direct(shm, from, into));
         shm->stage = ls_shm_end;
     } else {
-        shm->way = goes_whole(shm) ? "whole" : "chunks";
+        shm->algorithm_name = goes_whole(shm) ? "whole" : "chunks";
         shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
         if (!ls_shm_region_any(shm)) {
             watch(shm);
@@ -312,7 +312,7 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
     }
     shm->stage = allreduce_choose;
     choose_chunk(shm);
-    if (call_bytes(shm) >= shm->algorithm.direct) {
+    if (call_bytes(shm) >= shm->sizes[call->operation].direct) {
         declare_region(shm, cell);
     }
     if (cell->region == 0) {
@@ -354,7 +354,7 @@ static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
 static ls_status broadcast_large(ls_shm *shm, bool *finished) {
     LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *region = ls_shm_region_common(shm);
-    shm->way = region == NULL ? "slots" : "direct";
+    shm->algorithm_name = region == NULL ? "slots" : "direct";
     if (region == NULL) {
         ls_shm_look(shm, shm->call.root, 0, chunk_at(shm, 0) * shm->call.width);
         ls_shm_learn_distance(shm, call_bytes(shm));
@@ -383,7 +383,7 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
     LS_TRY(ls_shm_declare(shm, call, &cell));
     choose_chunk(shm);
     ls_shm_tell_distance(shm, cell, call_bytes(shm));
-    if (call_bytes(shm) > shm->algorithm.direct_moves) {
+    if (call_bytes(shm) > shm->sizes[call->operation].direct_moves) {
         declare_region(shm, cell);
     }
     broadcast_put(shm, 0);

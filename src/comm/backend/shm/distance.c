@@ -50,7 +50,7 @@ size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting) {
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes) {
     const uint32_t far = ls_shm_distance_is_far(&shm->distance);
     memcpy(cell->payload + offsetof(ls_shm_note, far), &far, sizeof far);
-    shm->past_caches = bytes > ls_shm_distance_past(&shm->distance, shm->algorithm.past);
+    shm->past_caches = bytes > ls_shm_distance_past(&shm->distance, shm->sizes[shm->call.operation].past);
 }
 
 /* The first line is not counted: with it comes what the processor must know of the page. */

@@ -81,8 +81,8 @@ static size_t most_unread(const ls_shm *shm) {
     if (!shm->peer_reads) {
         return LS_SHM_NEVER;
     }
-    if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
-        return shm->algorithm.read;
+    if (shm->sizes[shm->call.operation].read != LS_SHM_READ_BY_SHAPE) {
+        return shm->sizes[shm->call.operation].read;
     }
     const bool in_slots = shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST;
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
@@ -181,7 +181,7 @@ static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest)
     uint64_t offset = 0;
     cell->send = (uint64_t)(uintptr_t)call->send;
     cell->region = 0;
-    for (int to = 0; to < shm->size && largest > shm->algorithm.direct_moves; to++) {
+    for (int to = 0; to < shm->size && largest > shm->sizes[call->operation].direct_moves; to++) {
         const ls_piece piece = ls_piece_sent(call, shm->rank, to);
         end = piece.at + piece.count > end ? piece.at + piece.count : end;
     }
@@ -272,7 +272,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
         shm->most = cell->receive > shm->most ? cell->receive : shm->most;
         left = left || leaves(shm, cell, cell->receive);
     }
-    shm->way = "slots";
+    shm->algorithm_name = "slots";
     if (!left) {
         look(shm);
         ls_shm_learn_distance(shm, shm->most);
@@ -282,7 +282,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
     }
     const bool direct = all_in_regions(shm);
     if (direct || shm->most > most_unread(shm)) {
-        shm->way = direct ? "direct" : "read";
+        shm->algorithm_name = direct ? "direct" : "read";
         copy_own(shm, 0, SIZE_MAX);
         LS_TRY(read_pieces(shm));
         shm->stage = ls_shm_end;

@@ -19,7 +19,11 @@ static bool read_memory(const ls_shm *shm, int rank, void *into, uint64_t addres
 }
 
 bool ls_shm_peer_read_probe(ls_shm *shm) {
-    if (shm->algorithm.read == LS_SHM_NEVER) {
+    int operation = 0;
+    while (operation < LS_OP_COUNT && shm->sizes[operation].read == LS_SHM_NEVER) {
+        operation++;
+    }
+    if (operation == LS_OP_COUNT) {
         return false;
     }
     if (shm->file < 0) {
@@ -42,12 +46,12 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
     const int process = (int)shm->ranks[rank].process;
     if (what == NULL) {
-        return ls_shm_give_up(shm,
-                              ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name,
-                                      rank, process, strerror(errno)),
-                              rank);
+        return ls_shm_abort(shm,
+                            ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name, rank,
+                                    process, strerror(errno)),
+                            rank);
     }
-    return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what), rank);
+    return ls_shm_abort(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what), rank);
 }
 
 /* What was read may be something else by now where the rank gave up, or left, before it was answered; and of another

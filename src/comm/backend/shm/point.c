@@ -254,7 +254,7 @@ ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved) {
         atomic_store(&packet->turn, 2 * (number + shm->point.depth) - 1);
         ls_shm_wake(shm, from);
         if (status != LS_OK) {
-            return ls_shm_give_up(shm, status, shm->rank); /* the message is lost */
+            return ls_shm_abort(shm, status, shm->rank); /* the message is lost */
         }
     }
 }
@@ -298,7 +298,7 @@ static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **re
     } else {
         kept = ls_allocate(sizeof *kept);
         if (kept == NULL) {
-            return ls_shm_give_up(shm, ls_fail_memory("ls_comm_send", sizeof *kept), shm->rank);
+            return ls_shm_abort(shm, ls_fail_memory("ls_comm_send", sizeof *kept), shm->rank);
         }
     }
     *kept = *made;
@@ -339,8 +339,8 @@ static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!shm->peer_reads || bytes <= packet_room(&shm->point)) {
         return true; /* what fits a packet is taken in whether it is waited for or not, also behind a full pipe */
     }
-    if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
-        return bytes <= shm->algorithm.read;
+    if (shm->sizes[LS_OP_SEND].read != LS_SHM_READ_BY_SHAPE) {
+        return bytes <= shm->sizes[LS_OP_SEND].read;
     }
     if (!call->waits) {
         return has_room(shm, call->root, bytes);
@@ -365,7 +365,7 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     const bool fits = bytes <= packet_room(&shm->point);
     ls_shm_packet *packet = fits && shm->point.lanes[to].first == NULL ? next_free(shm, to) : NULL;
     if (packet != NULL) {
-        shm->way = "packet";
+        shm->algorithm_name = "packet";
         write_part(shm, to, packet, LS_SHM_FIRST, call, 0);
         return LS_OK;
     }
@@ -376,7 +376,7 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     if (!streams(shm, call, bytes) && take_ticket(shm, &sending->ticket)) {
         sending->kind = LS_SHM_REMOTE;
     }
-    shm->way = sending->kind == LS_SHM_REMOTE ? "read" : "stream";
+    shm->algorithm_name = sending->kind == LS_SHM_REMOTE ? "read" : "stream";
     enqueue(shm, to, sending);
     return make_request(shm, &(ls_shm_request){.sends = true, .sending = sending}, result);
 }

@@ -37,7 +37,7 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
         (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name,
                       call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
     }
-    return ls_shm_give_up(shm, LS_ERR_TIMEOUT, call->root);
+    return ls_shm_abort(shm, LS_ERR_TIMEOUT, call->root);
 }
 
 ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {

@@ -109,11 +109,11 @@ static ls_status scatter_choose(ls_shm *shm, bool *finished) {
     LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
-        shm->way = "direct";
+        shm->algorithm_name = "direct";
         LS_TRY(scatter_direct(shm, region));
         shm->stage = ls_shm_end;
     } else {
-        shm->way = "slots";
+        shm->algorithm_name = "slots";
         shm->stage = scatter_rounds;
         if (!ls_shm_region_any(shm)) {
             ls_shm_look(shm, (shm->rank + 1) % shm->size, (size_t)shm->rank * place_count(shm) * shm->call.width,
@@ -149,7 +149,7 @@ ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
     shm->most = largest(shm);
     ls_shm_tell_distance(shm, cell, shm->most * call->width);
     shm->stage = scatter_choose;
-    if (shm->most * call->width >= shm->algorithm.direct) {
+    if (shm->most * call->width >= shm->sizes[call->operation].direct) {
         declare_send(shm, cell, last.at + last.count);
     }
     if (cell->region == 0) {

@@ -53,7 +53,7 @@ static size_t point_layout(ls_shm_point *point, int size) {
     MIX(MIX(MIX(sizeof(ls_shm_packet), LS_SHM_PACKET_PAYLOAD), MIX(LS_SHM_PACKET_MORE_4, LS_SHM_PACKET_MORE_16)),      \
         MIX(LS_SHM_PACKET_MORE_64, LS_SHM_ANNOUNCED))
 #define PLACES                                                                                                         \
-    MIX(MIX(offsetof(ls_shm_rank, algorithm), offsetof(ls_shm_rank, answers)),                                         \
+    MIX(MIX(offsetof(ls_shm_rank, sizes), offsetof(ls_shm_rank, answers)),                                             \
         MIX(offsetof(ls_shm_cell, payload), offsetof(ls_shm_control, message)))
 
 const uint64_t ls_shm_layout_number =

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "comm/reduce.h"
 
@@ -87,11 +88,11 @@ void ls_shm_forget(ls_shm *shm) {
     ls_free(shm);
 }
 
-static ls_status check_algorithm(const ls_shm *shm) {
+static ls_status check_sizes(const ls_shm *shm) {
     for (int rank = 1; rank < shm->size; rank++) {
-        if (memcmp(&shm->ranks[rank].algorithm, &shm->ranks[0].algorithm, sizeof shm->algorithm) != 0) {
+        if (shm->ranks[rank].sizes != shm->ranks[0].sizes) {
             return ls_fail(LS_ERR_MISMATCH,
-                           "ls_comm_open: ranks 0 and %d have different " LS_SHM_ALGORITHM_VARIABLE
+                           "ls_comm_open: ranks 0 and %d have different " LS_ALGORITHM_VARIABLE
                            " in their environment: set it alike for all ranks, or for none",
                            rank);
         }
@@ -101,11 +102,11 @@ static ls_status check_algorithm(const ls_shm *shm) {
 
 ls_status ls_shm_settle_in(ls_shm *shm) {
     shm->ranks[shm->rank].peer_reads = ls_shm_peer_read_probe(shm);
-    shm->ranks[shm->rank].algorithm = shm->algorithm;
+    shm->ranks[shm->rank].sizes = ls_hash(LS_HASH_START, shm->sizes, sizeof shm->sizes);
     shm->call.operation = LS_OP_BARRIER;
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
-    LS_TRY(check_algorithm(shm));
+    LS_TRY(check_sizes(shm));
     ls_shm_choose_spin(shm);
     shm->file_end = shm->mapped;
     return LS_OK;
@@ -149,7 +150,7 @@ ls_status ls_shm_make(const ls_join_context *join, ls_shm **result) {
     shm->timeout_ns = (uint64_t)((join->timeout < TIMEOUT_MOST ? join->timeout : TIMEOUT_MOST) * 1e9);
     shm->sources = ls_allocate_zeroed((size_t)join->size, sizeof *shm->sources);
     shm->destinations = ls_allocate_zeroed((size_t)join->size + 1, sizeof *shm->destinations);
-    ls_status status = ls_shm_algorithm_choose(shm->size, &shm->algorithm);
+    ls_status status = ls_shm_sizes_choose(shm->size, shm->sizes);
     if (status == LS_OK && (shm->sources == NULL || shm->destinations == NULL)) {
         status = ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *shm->sources);
     } else if (status == LS_OK) {
@@ -187,13 +188,13 @@ static void shm_close_state(void *state) {
     ls_shm_forget(state);
 }
 
-static const char *shm_way(const void *state) {
-    return ((const ls_shm *)state)->way;
+static const char *shm_algorithm_name(const void *state) {
+    return ((const ls_shm *)state)->algorithm_name;
 }
 
-static int shm_culprit(const void *state) {
+static int shm_failed_rank(const void *state) {
     const ls_shm *shm = state;
-    return ls_shm_is_revoked(shm) ? shm->control->culprit : -1;
+    return ls_shm_is_revoked(shm) ? shm->control->failed_rank : -1;
 }
 
 const ls_backend ls_backend_shm = {
@@ -201,8 +202,8 @@ const ls_backend ls_backend_shm = {
     .open = shm_open_state,
     .close = shm_close_state,
     .leave = shm_leave,
-    .give_up = ls_shm_resign,
-    .culprit = shm_culprit,
+    .abort = ls_shm_resign,
+    .failed_rank = shm_failed_rank,
     .begin = {[LS_OP_BARRIER] = ls_shm_begin_cells,
               [LS_OP_BROADCAST] = ls_shm_broadcast,
               [LS_OP_ALLREDUCE] = ls_shm_reduce,
@@ -218,8 +219,8 @@ const ls_backend ls_backend_shm = {
               [LS_OP_ALLTOALL] = ls_shm_exchange,
               [LS_OP_ALLTOALLV] = ls_shm_exchange,
               [LS_OP_SPLIT] = ls_shm_exchange},
-    .quick = ls_shm_quick,
-    .way = shm_way,
+    .try_fast_path = ls_shm_quick,
+    .algorithm_name = shm_algorithm_name,
     .progress = ls_shm_progress,
     .post = ls_shm_post_message,
     .test = ls_shm_test_message,

@@ -59,7 +59,7 @@ typedef struct ls_shm_rank {
     _Atomic uint32_t reading;        /* between threads: it reads the memory of others */
     uint32_t peer_reads;             /* it can read from the memory of others */
     _Atomic int32_t file;            /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
-    ls_shm_algorithm algorithm;
+    uint64_t sizes;                  /* a hash of its sizes below */
     cpu_set_t cores;
     _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
 } ls_shm_rank;
@@ -72,7 +72,7 @@ typedef struct ls_shm_control {
     _Atomic uint32_t revoked;
     _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
     _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
-    int32_t culprit;                     /* the rank whose end, or whose failure, it is */
+    int32_t failed_rank;                 /* the rank whose end, or whose failure, it is */
     struct ls_shm_lent *lent;            /* of a world of threads: memory of some ranks, see ls_shm_lend */
     atomic_int holders;                  /* of a world of threads: states in it, and ls_run_threads */
     char message[LS_ERROR_CAPACITY];
@@ -112,9 +112,9 @@ struct ls_shm {
     int file; /* the memfd; -1 between threads */
     uint64_t timeout_ns;
     uint64_t spin_ns;
-    ls_shm_algorithm algorithm;
-    const char *way; /* how the latest call travelled, see ls_backend */
-    int core;        /* that this rank has told the others it runs on */
+    ls_shm_sizes sizes[LS_OP_COUNT];
+    const char *algorithm_name; /* how the latest call travelled, see ls_backend */
+    int core;                   /* that this rank has told the others it runs on */
     unsigned
         oversubscribed; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
@@ -226,7 +226,7 @@ static inline const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
  * `taken` bytes of the slot are used otherwise. */
 static inline size_t ls_shm_place(const ls_shm *shm, int places, size_t taken) {
     const size_t room = (shm->slot - taken) / (size_t)places;
-    const size_t place = room < shm->algorithm.chunk ? room : shm->algorithm.chunk;
+    const size_t place = room < shm->sizes[shm->call.operation].chunk ? room : shm->sizes[shm->call.operation].chunk;
     return place < 64 ? place : place & ~(size_t)63;
 }
 
@@ -281,9 +281,9 @@ static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
 /* Sleeps until it is woken, for a short while at most; not at all when a message can move or `met` says so. */
 ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
 
-/* Makes this thread's error, which the end of rank `culprit` or its failure has caused, that of all ranks, unless
+/* Makes this thread's error, which the end of rank `failed_rank` or its failure has caused, that of all ranks, unless
  * another rank was first. Returns what now holds. */
-ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit);
+ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank);
 
 /* Fails `call` because the rank has left or died; `more` ends the sentence. */
 ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const char *more);
@@ -342,7 +342,7 @@ void ls_shm_learn_distance(ls_shm *shm, size_t bytes);
 
 /* Whether any of this can matter to a call whose largest piece, on any rank, has so many bytes. */
 static inline bool ls_shm_minds_distance(const ls_shm *shm, size_t bytes) {
-    return bytes > LS_SHM_FAR_LEAST || shm->algorithm.past != LS_SHM_PAST_BY_DISTANCE;
+    return bytes > LS_SHM_FAR_LEAST || shm->sizes[shm->call.operation].past != LS_SHM_PAST_BY_DISTANCE;
 }
 
 /* Copies into a slot of this rank. */
@@ -377,7 +377,7 @@ static inline bool ls_shm_is_revoked(const ls_shm *shm) {
     return atomic_load(&shm->control->revoked) == LS_SHM_REVOKED;
 }
 
-/* Fails with the reason of the rank that revoked the communicator, if one has. Then, as after ls_shm_give_up, nobody
+/* Fails with the reason of the rank that revoked the communicator, if one has. Then, as after ls_shm_abort, nobody
  * reads from this rank's buffers any more. */
 ls_status ls_shm_sound(const ls_shm *shm);
 

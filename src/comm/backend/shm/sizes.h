@@ -43,7 +43,7 @@
 #define LS_SHM_COPY_BEHIND         ((size_t)64)
 
 /* Slots shrink from the first towards the second when all together would need more than the third. What of a buffer, or
- * of one rank's piece of it, goes through a slot in one step is limited besides; LOCKSTEP_SHM_ALGORITHM may say more or
+ * of one rank's piece of it, goes through a slot in one step is limited besides; LOCKSTEP_ALGORITHM may say more or
  * less. A communicator split from another has smaller ones: to reserve and to map them is most of what it costs. */
 #define LS_SHM_SLOT_MOST      ((size_t)1 << 20)
 #define LS_SHM_SLOT_PART      ((size_t)256 << 10)

@@ -96,12 +96,12 @@ ls_status ls_shm_sound(const ls_shm *shm) {
     return !ls_shm_is_revoked(shm) ? LS_OK : repeat_failure(shm);
 }
 
-ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit) {
+ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank) {
     ls_shm_control *control = shm->control;
     uint32_t sound = LS_SHM_SOUND;
     if (atomic_compare_exchange_strong(&control->revoked, &sound, LS_SHM_BEING_REVOKED)) {
         control->failure = (uint32_t)status;
-        control->culprit = culprit;
+        control->failed_rank = failed_rank;
         memcpy(control->message, ls_error_message(), sizeof control->message);
         atomic_store(&control->revoked, LS_SHM_REVOKED);
         wake(shm, LS_FUTEX_ALL);
@@ -127,7 +127,7 @@ void ls_shm_resign(void *state, ls_status status) {
     const int call = reason != NULL ? (int)(reason - message) : 0;
     (void)ls_fail(LS_ERR_PEER, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "",
                   shm->rank, (int)shm->ranks[shm->rank].process, call != 0 ? reason + 2 : message);
-    (void)ls_shm_give_up(shm, LS_ERR_PEER, shm->rank);
+    (void)ls_shm_abort(shm, LS_ERR_PEER, shm->rank);
     ls_error_restore(status, message);
 }
 
@@ -186,7 +186,7 @@ ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const cha
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s%s", name, rank, (int)shm->ranks[rank].process,
                       reason == LS_LEAVE_NONE ? "died" : ls_leave_describe(reason), more);
     }
-    return ls_shm_give_up(shm, LS_ERR_PEER, reason == LS_LEAVE_FINALIZED ? shm->rank : rank);
+    return ls_shm_abort(shm, LS_ERR_PEER, reason == LS_LEAVE_FINALIZED ? shm->rank : rank);
 }
 
 static ls_rank_list list_late(const ls_shm *shm) {
@@ -204,7 +204,7 @@ static ls_status fail_late(ls_shm *shm, const ls_rank_list *late) {
     ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
     (void)ls_fail(LS_ERR_TIMEOUT, "%s: %s did not make this call within %g s", call, late->text,
                   (double)shm->timeout_ns * 1e-9);
-    return ls_shm_give_up(shm, LS_ERR_TIMEOUT, late->first);
+    return ls_shm_abort(shm, LS_ERR_TIMEOUT, late->first);
 }
 
 void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,

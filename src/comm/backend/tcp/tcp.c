@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/store.h"
 #include "comm/transport/tcp/tcp.h"
 
@@ -129,7 +129,7 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
     int listener = -1;
     *result = NULL;
     if (all == NULL) {
-        ls_engine_give_up(parent, ls_fail_memory("ls_comm_split", size * sizeof *all));
+        ls_engine_abort(parent, ls_fail_memory("ls_comm_split", size * sizeof *all));
         return ls_error_status();
     }
     if (join != NULL) {

@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 #include "comm/pieces.h"
 
 /* 0 for nothing, so that ranks that exchange nothing need not be looked at. The mixing is that of splitmix64. */
@@ -65,10 +65,10 @@ static ls_status compare(ls_engine *engine, bool *finished) {
             misfit = (ls_misfit){.from = from, .to = engine->rank, .sent = engine->found[from], .wanted = wanted};
         }
     }
-    engine->carriage = LS_CARRY_MISFIT;
-    ls_rounds_fill(engine, false, sizeof misfit);
+    engine->payload = LS_PAYLOAD_MISFIT;
+    ls_headers_fill(engine, false, sizeof misfit);
     memcpy(ls_packet_data(&engine->own), &misfit, sizeof misfit);
-    return ls_rounds_begin(engine, fail);
+    return ls_headers_begin(engine, fail);
 }
 
 ls_status ls_counts_find(ls_engine *engine, bool *finished) {
@@ -84,5 +84,5 @@ ls_status ls_counts_find(ls_engine *engine, bool *finished) {
     for (int to = 0; to < engine->size; to++) {
         engine->counts[to] = ls_piece_sent(&engine->call, engine->rank, to).count;
     }
-    return ls_exchange_begin(engine, &traffic, compare);
+    return ls_direct_begin(engine, &traffic, compare);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 
 typedef ls_status move(ls_engine *engine, int peer, unsigned char *data, size_t bytes);
 
@@ -33,26 +33,26 @@ static ls_status move_blocks(ls_engine *engine, move *moves, int peer, int last,
 
 static ls_status next_step(ls_engine *engine, bool *finished) {
     const int size = engine->size;
-    const int have = engine->lane->step;
+    const int have = engine->segment->step;
     const int more = have < size - have ? have : size - have;
     if (more == 0) {
         *finished = true;
         return LS_OK;
     }
     const int before = (engine->rank - have + size) % size;
-    engine->lane->step += more;
-    engine->lane->stage = next_step;
+    engine->segment->step += more;
+    engine->segment->stage = next_step;
     LS_TRY(move_blocks(engine, take, before, before, more));
     return move_blocks(engine, give, (engine->rank + have) % size, engine->rank, more);
 }
 
-ls_status ls_doubling_call(ls_engine *engine, bool *finished) {
+ls_status ls_bruck_run(ls_engine *engine, bool *finished) {
     const ls_call *call = &engine->call;
     const size_t block = call->count * call->width;
     unsigned char *own = (unsigned char *)call->receive + (size_t)engine->rank * block;
     if (own != call->send && !engine->dry) {
         memmove(own, call->send, block);
     }
-    engine->lane->step = 1;
+    engine->segment->step = 1;
     return next_step(engine, finished);
 }

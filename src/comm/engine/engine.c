@@ -1,10 +1,11 @@
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
+#include "comm/engine/inside.h"
 
 #define LINGER_NS UINT64_C(200000000) /* for what was said last */
 
@@ -28,10 +29,14 @@ static bool make_packets(ls_engine *engine) {
 }
 
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
+    const ls_algorithm_list algorithms = ls_engine_algorithms();
     ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
     if (engine == NULL) {
-        endpoint->transport->close(endpoint, 0, NULL, NULL);
         (void)ls_fail_memory("ls_comm_open", sizeof *engine);
+    }
+    if (engine == NULL || ls_algorithm_read(&algorithms, engine->settings) != LS_OK) {
+        ls_free(engine);
+        endpoint->transport->close(endpoint, 0, NULL, NULL);
         return NULL;
     }
     engine->endpoint = endpoint;
@@ -42,9 +47,9 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->kept_most = LS_ENGINE_KEPT;
     engine->asked = -1;
     engine->waits_for = -1;
-    engine->culprit = -1;
+    engine->failed_rank = -1;
     engine->teller = -1;
-    ls_rounds_find_shape(engine);
+    ls_headers_find_shape(engine);
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
@@ -100,13 +105,9 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
     *bytes = engine->endpoint->bytes;
 }
 
-const char *ls_engine_way(const void *state) {
-    static const char *const names[] = {[LS_WAY_WHOLE] = "rounds",
-                                        [LS_WAY_HALVES] = "halves",
-                                        [LS_WAY_SHARES] = "shares",
-                                        [LS_WAY_MACHINES] = "machines",
-                                        [LS_WAY_NETWORK] = "network"};
-    return names[((const ls_engine *)state)->way];
+const char *ls_engine_algorithm(const void *state) {
+    const ls_algorithm *algorithm = ((const ls_engine *)state)->algorithm;
+    return algorithm != NULL ? ls_algorithm_name(algorithm->id) : NULL;
 }
 
 ls_engine_end ls_engine_ended(const ls_engine *engine) {
@@ -132,17 +133,17 @@ ls_status ls_engine_name_failure(const ls_call *call, ls_status status) {
 
 static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
                                  bool receives) {
-    const int lane = (int)(engine->lane - engine->lanes);
-    const bool data_of_lane = channel == LS_CHANNEL_DATA && lane > 0;
+    const int segment = (int)(engine->segment - engine->segments);
+    const bool data_of_segment = channel == LS_CHANNEL_DATA && segment > 0;
     int at = 0;
-    while (at < engine->transfer_count && engine->slots[at].lane != NULL) {
+    while (at < engine->transfer_count && engine->slots[at].segment != NULL) {
         at++;
     }
     engine->transfer_count += at == engine->transfer_count;
     engine->slots[at] =
-        (ls_transfer_slot){.lane = engine->lane, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
+        (ls_transfer_slot){.segment = engine->segment, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
     engine->transfers[at] = (ls_transfer){.peer = peer,
-                                          .channel = data_of_lane ? LS_CHANNEL_LANES + lane - 1 : (int)channel,
+                                          .channel = data_of_segment ? LS_CHANNEL_SEGMENTS + segment - 1 : (int)channel,
                                           .data = data,
                                           .bytes = bytes,
                                           .receives = receives,
@@ -192,17 +193,17 @@ static uint64_t progress_of(const ls_engine *engine) {
     return sum;
 }
 
-/* A lane that goes on: all its transfers have ended. NULL: there is none. */
-static ls_lane *find_ended(ls_engine *engine) {
-    bool waits[LS_ENGINE_LANES] = {false};
+/* A segment that goes on: all its transfers have ended. NULL: there is none. */
+static ls_segment *find_ended(ls_engine *engine) {
+    bool waits[LS_ENGINE_SEGMENTS] = {false};
     for (int i = 0; i < engine->transfer_count; i++) {
-        if (engine->slots[i].lane != NULL && !engine->transfers[i].ended) {
-            waits[engine->slots[i].lane - engine->lanes] = true;
+        if (engine->slots[i].segment != NULL && !engine->transfers[i].ended) {
+            waits[engine->slots[i].segment - engine->segments] = true;
         }
     }
-    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
-        if (engine->lanes[lane].stage != NULL && !waits[lane]) {
-            return &engine->lanes[lane];
+    for (int segment = 0; segment < LS_ENGINE_SEGMENTS; segment++) {
+        if (engine->segments[segment].stage != NULL && !waits[segment]) {
+            return &engine->segments[segment];
         }
     }
     return NULL;
@@ -213,17 +214,25 @@ static ls_lane *find_ended(ls_engine *engine) {
 /* Where a call fails otherwise than by disagreement, this rank can go on no more. */
 static ls_status settle(ls_engine *engine, ls_status status) {
     if (status != LS_OK && status != LS_ERR_MISMATCH && !engine->ended) {
-        status = ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+        status = ls_failure_abort(engine, status, ls_failure_rank(engine));
     }
     engine->calling = engine->calling && status == LS_OK;
     return status;
 }
 
+/* The stage after the agreement on a call whose data was not inline. */
+static ls_status run_algorithm(ls_engine *engine, bool *finished) {
+    const bool refused = engine->algorithm->id == LS_ALGORITHM_NATIVE && ls_packet_envelope(&engine->own)->refused != 0;
+    if (refused || engine->algorithm->run == NULL) { /* inline: a scatterv, whose size only the root knew */
+        engine->algorithm = ls_algorithm_direct();
+    }
+    return engine->algorithm->run(engine, finished);
+}
+
 static ls_status begin(ls_engine *engine) {
-    const bool moves = ls_flows[engine->call.operation].moves;
-    ls_carried_begin(engine);
-    LS_TRY(engine->way == LS_WAY_HALVES ? ls_halving_begin(engine) : LS_OK);
-    return ls_rounds_begin(engine, moves ? ls_exchange_call : ls_reduction_call);
+    ls_payload_begin(engine);
+    LS_TRY(engine->algorithm->prepare != NULL ? engine->algorithm->prepare(engine) : LS_OK);
+    return ls_headers_begin(engine, run_algorithm);
 }
 
 ls_status ls_engine_begin(void *state, const ls_call *call) {
@@ -231,32 +240,33 @@ ls_status ls_engine_begin(void *state, const ls_call *call) {
     LS_TRY(ls_failure_check_open(engine, call));
     engine->before = engine->call;
     engine->call = *call;
+    engine->call.algorithm = ls_algorithm_number(engine->settings[call->operation]);
     engine->calling = true;
-    engine->culprit = -1;
+    engine->failed_rank = -1;
     engine->transfer_count = 0;
-    engine->lane = engine->lanes;
-    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
-        engine->lanes[lane].stage = NULL;
+    engine->segment = engine->segments;
+    for (int segment = 0; segment < LS_ENGINE_SEGMENTS; segment++) {
+        engine->segments[segment].stage = NULL;
     }
     engine->since_ns = ls_engine_now(engine);
     engine->told_ns = 0;
     return settle(engine, begin(engine));
 }
 
-/* Ends the lane's transfers. Whether all data has come that was to: what is in rounds is looked at there. */
-static ls_status end_transfers(ls_engine *engine, const ls_lane *lane) {
+/* Ends the segment's transfers. Whether all data has come that was to: what is in rounds is looked at there. */
+static ls_status end_transfers(ls_engine *engine, const ls_segment *segment) {
     int used = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
         const ls_transfer *transfer = &engine->transfers[i];
         ls_transfer_slot *slot = &engine->slots[i];
-        if (slot->lane == lane && slot->counts && transfer->bytes != slot->room) {
+        if (slot->segment == segment && slot->counts && transfer->bytes != slot->room) {
             char name[64];
-            engine->culprit = transfer->peer;
+            engine->failed_rank = transfer->peer;
             return ls_fail(LS_ERR_PEER, "%s: rank %d sent %zu bytes of data instead of %zu",
                            ls_engine_call_name(engine, name), transfer->peer, transfer->bytes, slot->room);
         }
-        slot->lane = slot->lane == lane ? NULL : slot->lane;
-        used = slot->lane != NULL ? i + 1 : used;
+        slot->segment = slot->segment == segment ? NULL : slot->segment;
+        used = slot->segment != NULL ? i + 1 : used;
     }
     engine->transfer_count = used;
     return LS_OK;
@@ -264,10 +274,10 @@ static ls_status end_transfers(ls_engine *engine, const ls_lane *lane) {
 
 /* Goes from stage to stage as long as nothing is to be waited for. */
 static ls_status advance(ls_engine *engine, bool *finished) {
-    for (ls_lane *lane = find_ended(engine); lane != NULL; lane = find_ended(engine)) {
-        LS_TRY(end_transfers(engine, lane));
-        engine->lane = lane;
-        LS_TRY(lane->stage(engine, finished));
+    for (ls_segment *segment = find_ended(engine); segment != NULL; segment = find_ended(engine)) {
+        LS_TRY(end_transfers(engine, segment));
+        engine->segment = segment;
+        LS_TRY(segment->stage(engine, finished));
         if (*finished) {
             engine->calling = false;
             return LS_OK;
@@ -354,7 +364,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         wait_ns = moved ? 0 : LS_ENGINE_LOOK_NS;
     }
     if (status != LS_OK && !engine->ended) {
-        status = ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+        status = ls_failure_abort(engine, status, ls_failure_rank(engine));
     }
     return *finished || status != LS_OK ? ls_messages_end(engine, asked, status) : LS_OK;
 }

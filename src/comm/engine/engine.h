@@ -9,8 +9,8 @@
  * shares, all-gathers by doubling (choice.c, halving.c, reduction.c, doubling.c). messages.c sends and receives.
  * failure.c is how ranks leave, fail and find out for whom they wait in vain, leaving.c how they wait for all to leave.
  */
-#ifndef LS_COMM_COLLECTIVE_ENGINE_H
-#define LS_COMM_COLLECTIVE_ENGINE_H
+#ifndef LS_COMM_ENGINE_ENGINE_H
+#define LS_COMM_ENGINE_ENGINE_H
 
 #include "comm/backend.h"
 #include "comm/transport.h"
@@ -26,18 +26,18 @@ ls_status ls_engine_progress(void *state, bool wait, bool *finished);
 ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
-ls_status ls_engine_meet_leaving(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
+ls_status ls_engine_finalize_barrier(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
 /* After ls_engine_leave, over a transport that moves nothing by itself: what is under way into or out of the callers'
  * memory, which is theirs again, is taken back. */
 void ls_engine_withdraw_contents(void *state);
-void ls_engine_give_up(void *state, ls_status status);
-int ls_engine_culprit(const void *state);
+void ls_engine_abort(void *state, ls_status status);
+int ls_engine_failed_rank(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
 /* How the latest call was made: "rounds", "halves", "shares", "machines" or "network", as in
  * docs/reference/communication.md. */
-const char *ls_engine_way(const void *state);
+const char *ls_engine_algorithm(const void *state);
 
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
@@ -57,7 +57,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
 
 /* The entries of an ls_backend by which it makes calls: the same over every transport. */
 #define LS_ENGINE_CALLS                                                                                                \
-    .give_up = ls_engine_give_up, .culprit = ls_engine_culprit,                                                        \
+    .abort = ls_engine_abort, .failed_rank = ls_engine_failed_rank,                                                    \
     .begin = {[LS_OP_BARRIER] = ls_engine_begin,        [LS_OP_BROADCAST] = ls_engine_begin,                           \
               [LS_OP_ALLREDUCE] = ls_engine_begin,      [LS_OP_REDUCE] = ls_engine_begin,                              \
               [LS_OP_GATHER] = ls_engine_begin,         [LS_OP_GATHERV] = ls_engine_begin,                             \
@@ -67,6 +67,6 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
               [LS_OP_ALLTOALL] = ls_engine_begin,       [LS_OP_ALLTOALLV] = ls_engine_begin,                           \
               [LS_OP_SPLIT] = ls_engine_begin},                                                                        \
     .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test, .traffic = ls_engine_traffic,      \
-    .way = ls_engine_way
+    .algorithm_name = ls_engine_algorithm
 
 #endif

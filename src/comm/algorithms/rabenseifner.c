@@ -18,7 +18,7 @@
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 #include "comm/pieces.h"
 #include "comm/reduce_kernels.h"
 
@@ -34,7 +34,7 @@ static const ls_reduce_kernel *kernel_of(const ls_engine *engine) {
 
 /* Its number in its block. */
 static int index_of(const ls_engine *engine) {
-    return engine->lane->halving.rank - engine->lane->halving.first;
+    return engine->segment->halving.rank - engine->segment->halving.first;
 }
 
 /* What a rank holds after so many levels: each bit of its number chooses a half. */
@@ -43,19 +43,19 @@ static span span_after(const ls_engine *engine, int index, int levels) {
     for (int level = 0; level < levels; level++) {
         at = 2 * at + (index >> level & 1);
     }
-    const int width = engine->lane->halving.positions >> levels;
+    const int width = engine->segment->halving.positions >> levels;
     return (span){at * width, (at + 1) * width};
 }
 
 static ls_status next_level(ls_engine *engine, bool *finished);
 
 static span own_span(const ls_engine *engine) {
-    return span_after(engine, index_of(engine), engine->lane->halving.levels);
+    return span_after(engine, index_of(engine), engine->segment->halving.levels);
 }
 
 /* Elements before a position. */
 static size_t place(const ls_engine *engine, int position) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     return ls_reduction_scatters(engine)
                ? engine->places[position]
                : (size_t)ls_share_of((int64_t)halving->count, halving->positions, position).start;
@@ -68,7 +68,7 @@ static size_t count_of(const ls_engine *engine, span positions) {
 /* Of a number that is counted from the root of a broadcast: as a power of two so that blocks of ranks, which may be
  * those of a machine, stay blocks. It is its own opposite then. */
 static int rank_of(const ls_engine *engine, int number) {
-    const int root = engine->lane->halving.root;
+    const int root = engine->segment->halving.root;
     return engine->butterfly ? number ^ root : (number + root) % engine->size;
 }
 
@@ -86,7 +86,7 @@ static ls_status take(ls_engine *engine, int from, unsigned char *data, size_t b
 /* ---- beginning --------------------------------------------------------------------------------------------------- */
 
 static void find_block(ls_engine *engine) {
-    ls_halving *halving = &engine->lane->halving;
+    ls_halving *halving = &engine->segment->halving;
     const int root = engine->call.operation == LS_OP_BROADCAST ? engine->call.root : 0;
     *halving = (ls_halving){.root = root,
                             .rank = engine->butterfly ? engine->rank ^ root
@@ -114,14 +114,14 @@ static void find_block(ls_engine *engine) {
 /* The rank whose part is at a position; that of the rank `positions` places behind it follows, if there is one. */
 static int rank_at(const ls_engine *engine, int position) {
     int levels = 0;
-    while (1 << levels < engine->lane->halving.positions) {
+    while (1 << levels < engine->segment->halving.positions) {
         levels++;
     }
     return span_after(engine, position, levels).from;
 }
 
 static ls_status find_places(ls_engine *engine) {
-    ls_halving *halving = &engine->lane->halving;
+    ls_halving *halving = &engine->segment->halving;
     const size_t bytes = ((size_t)halving->positions + 1) * sizeof *engine->places;
     char name[64];
     if (engine->places == NULL) {
@@ -156,7 +156,7 @@ static void widen(const ls_engine *engine, unsigned char *into, ls_piece piece) 
 }
 
 static void copy_parts(ls_engine *engine) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     unsigned char *into = halving->held;
     if (!ls_reduction_scatters(engine)) {
         widen(engine, into, (ls_piece){halving->count, halving->start});
@@ -178,7 +178,7 @@ static bool copies(const ls_engine *engine) {
 
 /* Bytes of scratch memory for a part. */
 static size_t room_of_part(const ls_engine *engine) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     size_t elements = copies(engine) ? place(engine, halving->positions) : 0;
     const size_t own = count_of(engine, own_span(engine));
     /* Sums of the block behind, and results on their way to others. */
@@ -189,17 +189,17 @@ static size_t room_of_part(const ls_engine *engine) {
     return (elements * kernel_of(engine)->accumulator + 63) / 64 * 64;
 }
 
-/* The part that begins with element `start` is now this lane's. */
+/* The part that begins with element `start` is now this segment's. */
 static void begin_part(ls_engine *engine, size_t start) {
-    ls_halving *halving = &engine->lane->halving;
+    ls_halving *halving = &engine->segment->halving;
     const size_t left = engine->call.count - start;
     find_block(engine);
     if (!ls_reduction_scatters(engine)) {
         halving->start = start;
         halving->count = left < engine->part ? left : engine->part;
     }
-    halving->room = engine->scratch + (size_t)(engine->lane - engine->lanes) * engine->part_room;
-    engine->lane->step = 0;
+    halving->room = engine->scratch + (size_t)(engine->segment - engine->segments) * engine->part_room;
+    engine->segment->step = 0;
     if (copies(engine)) {
         halving->held = halving->room;
         halving->room += place(engine, halving->positions) * kernel_of(engine)->accumulator;
@@ -210,14 +210,14 @@ static void begin_part(ls_engine *engine, size_t start) {
 }
 
 /* Lanes that have a part at first. */
-static int lanes_of(const ls_engine *engine) {
+static int segments_of(const ls_engine *engine) {
     const size_t count = engine->call.count;
     const size_t parts = engine->part < count ? (count + engine->part - 1) / engine->part : 1;
-    return parts < LS_ENGINE_LANES ? (int)parts : LS_ENGINE_LANES;
+    return parts < LS_ENGINE_SEGMENTS ? (int)parts : LS_ENGINE_SEGMENTS;
 }
 
-ls_status ls_halving_begin(ls_engine *engine) {
-    ls_halving *halving = &engine->lane->halving;
+ls_status ls_rabenseifner_prepare(ls_engine *engine) {
+    ls_halving *halving = &engine->segment->halving;
     engine->part = engine->call.count;
     find_block(engine);
     if (ls_flows[engine->call.operation].moves) {
@@ -225,11 +225,11 @@ ls_status ls_halving_begin(ls_engine *engine) {
     }
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
     if (ls_reduces_to_all(engine->call.operation)) {
-        engine->part = ls_choose_part(engine);
+        engine->part = ls_segment_count(engine);
         halving->count = engine->part;
     }
     engine->part_room = room_of_part(engine);
-    LS_TRY(ls_engine_scratch(engine, engine->part_room * (size_t)lanes_of(engine)));
+    LS_TRY(ls_engine_scratch(engine, engine->part_room * (size_t)segments_of(engine)));
     begin_part(engine, 0);
     return LS_OK;
 }
@@ -238,7 +238,7 @@ ls_status ls_halving_begin(ls_engine *engine) {
 
 /* Adds what came into `room` to what this rank holds of these positions, which begins at `kept`. */
 static void add(ls_engine *engine, unsigned char *kept, span positions, bool before) {
-    ls_halving *halving = &engine->lane->halving;
+    ls_halving *halving = &engine->segment->halving;
     const ls_reduce_kernel *kernel = kernel_of(engine);
     const size_t count = count_of(engine, positions);
     if (count != 0 && !engine->dry) {
@@ -250,7 +250,7 @@ static void add(ls_engine *engine, unsigned char *kept, span positions, bool bef
 
 /* Where accumulators of positions are among those held, of which `all` are. */
 static unsigned char *among(const ls_engine *engine, span all, span positions) {
-    return engine->lane->halving.held +
+    return engine->segment->halving.held +
            (place(engine, positions.from) - place(engine, all.from)) * kernel_of(engine)->accumulator;
 }
 
@@ -261,20 +261,20 @@ static void end_level(ls_engine *engine, int level) {
     add(engine, among(engine, all, kept), kept, (index >> level & 1) != 0);
 }
 
-ls_status ls_halving_level(ls_engine *engine) {
-    if (engine->lane->step > 0) {
-        end_level(engine, engine->lane->step - 1);
+ls_status ls_rabenseifner_level(ls_engine *engine) {
+    if (engine->segment->step > 0) {
+        end_level(engine, engine->segment->step - 1);
     }
-    const int level = engine->lane->step++;
+    const int level = engine->segment->step++;
     const int index = index_of(engine);
     const int partner = index ^ 1 << level;
     const span all = span_after(engine, index, level);
     const span kept = span_after(engine, index, level + 1);
     const span given = span_after(engine, partner, level + 1);
     const size_t bytes = kernel_of(engine)->accumulator;
-    LS_TRY(give(engine, engine->lane->halving.first + partner, among(engine, all, given),
+    LS_TRY(give(engine, engine->segment->halving.first + partner, among(engine, all, given),
                 count_of(engine, given) * bytes));
-    return take(engine, engine->lane->halving.first + partner, engine->lane->halving.room,
+    return take(engine, engine->segment->halving.first + partner, engine->segment->halving.room,
                 count_of(engine, kept) * bytes);
 }
 
@@ -282,24 +282,24 @@ static ls_status hand_on(ls_engine *engine, bool *finished);
 static ls_status conclude(ls_engine *engine, bool *finished);
 
 static ls_status add_block(ls_engine *engine, bool *finished) {
-    add(engine, engine->lane->halving.held, own_span(engine), false);
-    engine->lane->step = 0;
-    return engine->lane->halving.before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
+    add(engine, engine->segment->halving.held, own_span(engine), false);
+    engine->segment->step = 0;
+    return engine->segment->halving.before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
 }
 
 static ls_status next_level(ls_engine *engine, bool *finished) {
-    const ls_halving *halving = &engine->lane->halving;
-    engine->lane->stage = next_level;
-    if (engine->lane->step < halving->levels) {
-        return ls_halving_level(engine);
+    const ls_halving *halving = &engine->segment->halving;
+    engine->segment->stage = next_level;
+    if (engine->segment->step < halving->levels) {
+        return ls_rabenseifner_level(engine);
     }
     if (halving->levels > 0) {
         end_level(engine, halving->levels - 1);
     }
-    engine->lane->step = 0;
+    engine->segment->step = 0;
     if (halving->after != 0) {
         const int from = halving->first + halving->width + (index_of(engine) & (halving->after - 1));
-        engine->lane->stage = add_block;
+        engine->segment->stage = add_block;
         return take(engine, from, halving->room, count_of(engine, own_span(engine)) * kernel_of(engine)->accumulator);
     }
     return halving->before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
@@ -308,8 +308,8 @@ static ls_status next_level(ls_engine *engine, bool *finished) {
 /* Ranks of the block before this one that hold parts of what this rank does: every `width`-th; which is next, and what
  * it holds. */
 static int next_before(const ls_engine *engine, span *positions) {
-    const ls_halving *halving = &engine->lane->halving;
-    const int index = index_of(engine) + engine->lane->step * halving->width;
+    const ls_halving *halving = &engine->segment->halving;
+    const int index = index_of(engine) + engine->segment->step * halving->width;
     int levels = 0;
     while (1 << levels < halving->before) {
         levels++;
@@ -319,18 +319,18 @@ static int next_before(const ls_engine *engine, span *positions) {
 }
 
 static bool has_more_before(const ls_engine *engine) {
-    return engine->lane->step < engine->lane->halving.before / engine->lane->halving.width;
+    return engine->segment->step < engine->segment->halving.before / engine->segment->halving.width;
 }
 
 static ls_status hand_on(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->lane->step++) {
+    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->segment->step++) {
         span positions;
         const int to = next_before(engine, &positions);
         LS_TRY(give(engine, to, among(engine, own_span(engine), positions),
                     count_of(engine, positions) * kernel_of(engine)->accumulator));
     }
-    engine->lane->stage = has_more_before(engine) ? hand_on : conclude;
+    engine->segment->stage = has_more_before(engine) ? hand_on : conclude;
     return LS_OK;
 }
 
@@ -348,19 +348,19 @@ static void finish(const ls_engine *engine, unsigned char *into, const unsigned 
     }
 }
 
-/* Of a part. Which is the lane's next one does not depend on which lane is the first to be ready, as ranks differ in
- * that. */
+/* Of a part. Which is the segment's next one does not depend on which segment is the first to be ready, as ranks differ
+ * in that. */
 static ls_status end(ls_engine *engine, bool *finished) {
-    const size_t ahead = engine->part * LS_ENGINE_LANES;
-    if (ahead < engine->call.count - engine->lane->halving.start) {
-        begin_part(engine, engine->lane->halving.start + ahead);
-        engine->lane->stage = next_level;
+    const size_t ahead = engine->part * LS_ENGINE_SEGMENTS;
+    if (ahead < engine->call.count - engine->segment->halving.start) {
+        begin_part(engine, engine->segment->halving.start + ahead);
+        engine->segment->stage = next_level;
         return LS_OK;
     }
-    engine->lane->stage = NULL;
+    engine->segment->stage = NULL;
     *finished = true;
-    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
-        *finished = *finished && engine->lanes[lane].stage == NULL;
+    for (int segment = 0; segment < LS_ENGINE_SEGMENTS; segment++) {
+        *finished = *finished && engine->segments[segment].stage == NULL;
     }
     return LS_OK;
 }
@@ -368,28 +368,28 @@ static ls_status end(ls_engine *engine, bool *finished) {
 /* Where the result of positions is, or goes. */
 static ls_stretch result_at(const ls_engine *engine, span positions) {
     const size_t width = engine->call.width;
-    const size_t at = engine->lane->halving.start + place(engine, positions.from);
+    const size_t at = engine->segment->halving.start + place(engine, positions.from);
     return (ls_stretch){(unsigned char *)engine->call.receive + at * width, count_of(engine, positions) * width};
 }
 
 static ls_status double_part(ls_engine *engine, bool *finished) {
-    if (engine->lane->step == 0) {
+    if (engine->segment->step == 0) {
         return end(engine, finished);
     }
-    const int level = --engine->lane->step;
+    const int level = --engine->segment->step;
     const int partner = index_of(engine) ^ 1 << level;
     const ls_stretch own = result_at(engine, span_after(engine, index_of(engine), level + 1));
     const ls_stretch more = result_at(engine, span_after(engine, partner, level + 1));
-    engine->lane->stage = double_part;
-    LS_TRY(give(engine, engine->lane->halving.first + partner, own.data, own.bytes));
-    return take(engine, engine->lane->halving.first + partner, more.data, more.bytes);
+    engine->segment->stage = double_part;
+    LS_TRY(give(engine, engine->segment->halving.first + partner, own.data, own.bytes));
+    return take(engine, engine->segment->halving.first + partner, more.data, more.bytes);
 }
 
 /* The own result is in its place. */
 static ls_status spread(ls_engine *engine, bool *finished) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     const int index = index_of(engine);
-    engine->lane->step = halving->levels;
+    engine->segment->step = halving->levels;
     if (halving->after != 0) {
         const ls_stretch own = result_at(engine, own_span(engine));
         LS_TRY(give(engine, halving->first + halving->width + (index & (halving->after - 1)), own.data, own.bytes));
@@ -399,25 +399,25 @@ static ls_status spread(ls_engine *engine, bool *finished) {
 
 static ls_status fetch(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->lane->step++) {
+    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->segment->step++) {
         span positions;
         const int from = next_before(engine, &positions);
         const ls_stretch result = result_at(engine, positions);
         LS_TRY(take(engine, from, result.data, result.bytes));
     }
-    engine->lane->stage = has_more_before(engine) ? fetch : spread;
+    engine->segment->stage = has_more_before(engine) ? fetch : spread;
     return LS_OK;
 }
 
 /* A broadcast, in the first block. */
 static ls_status hand_down(ls_engine *engine, bool *finished) {
     const int index = index_of(engine);
-    if (engine->lane->step == engine->lane->halving.levels) {
+    if (engine->segment->step == engine->segment->halving.levels) {
         return spread(engine, finished);
     }
-    const int level = engine->lane->step++;
+    const int level = engine->segment->step++;
     const int distance = 1 << level;
-    engine->lane->stage = hand_down;
+    engine->segment->stage = hand_down;
     if (index < distance) {
         const ls_stretch half = result_at(engine, span_after(engine, index + distance, level + 1));
         return give(engine, index + distance, half.data, half.bytes);
@@ -426,30 +426,30 @@ static ls_status hand_down(ls_engine *engine, bool *finished) {
     return index < 2 * distance ? take(engine, index - distance, own.data, own.bytes) : LS_OK;
 }
 
-ls_status ls_halving_broadcast(ls_engine *engine, bool *finished) {
-    engine->lane->step = 0;
-    return engine->lane->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
+ls_status ls_van_de_geijn_run(ls_engine *engine, bool *finished) {
+    engine->segment->step = 0;
+    return engine->segment->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
 }
 
 /* To the root: what each rank of the first block has. */
 static ls_stretch sent_to_root(const ls_engine *engine, int to) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     const bool sends = to == engine->call.root && halving->before == 0;
     return (ls_stretch){halving->room, sends ? count_of(engine, own_span(engine)) * engine->call.width : 0};
 }
 
 static ls_stretch received_by_root(const ls_engine *engine, int from) {
-    const bool receives = engine->rank == engine->call.root && from < engine->lane->halving.positions;
+    const bool receives = engine->rank == engine->call.root && from < engine->segment->halving.positions;
     return receives ? result_at(engine, (span){rank_at(engine, from), rank_at(engine, from) + 1})
                     : (ls_stretch){NULL, 0};
 }
 
 /* This rank's own part, and that of the rank `positions` places behind it. */
 static ls_status scatter(ls_engine *engine) {
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     const int other = engine->rank + halving->positions;
     const size_t own = ls_reduced_by(engine, engine->rank).count;
-    engine->lane->stage = end;
+    engine->segment->stage = end;
     if (halving->before != 0) {
         return take(engine, engine->rank - halving->positions, engine->call.receive, own * engine->call.width);
     }
@@ -465,16 +465,16 @@ static ls_status scatter(ls_engine *engine) {
 /* The first block has the sums of all ranks; those behind it have handed theirs on. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     static const ls_traffic to_root = {.sent = sent_to_root, .received = received_by_root};
-    const ls_halving *halving = &engine->lane->halving;
+    const ls_halving *halving = &engine->segment->halving;
     const span own = own_span(engine);
     const bool has = halving->before == 0;
-    engine->lane->step = 0;
+    engine->segment->step = 0;
     if (ls_reduction_scatters(engine)) {
         return scatter(engine);
     }
     if (engine->call.operation == LS_OP_REDUCE) {
         finish(engine, halving->room, halving->held, has ? count_of(engine, own) : 0);
-        return ls_exchange_begin(engine, &to_root, end);
+        return ls_direct_begin(engine, &to_root, end);
     }
     if (!has) {
         return fetch(engine, finished);
@@ -485,16 +485,16 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-ls_status ls_halving_call(ls_engine *engine, bool *finished) {
+ls_status ls_rabenseifner_run(ls_engine *engine, bool *finished) {
     (void)finished;
-    ls_lane *first = engine->lane;
-    const int lanes = lanes_of(engine);
+    ls_segment *first = engine->segment;
+    const int segments = segments_of(engine);
     first->stage = next_level; /* when the level that went on beside the last round has ended */
-    for (int lane = 1; lane < lanes; lane++) {
-        engine->lane = &engine->lanes[lane];
-        begin_part(engine, (size_t)lane * engine->part);
-        engine->lane->stage = next_level;
+    for (int segment = 1; segment < segments; segment++) {
+        engine->segment = &engine->segments[segment];
+        begin_part(engine, (size_t)segment * engine->part);
+        engine->segment->stage = next_level;
     }
-    engine->lane = first;
+    engine->segment = first;
     return LS_OK;
 }

@@ -1,9 +1,10 @@
-/* Data that travels in the rounds of a call: what a rank puts in, how that of two blocks of ranks is joined, and where
- * that of all ranks goes. */
+/* Data that is inline in the headers of a call: what a rank adds, how the data of two blocks of ranks is joined, and
+ * where the data of all ranks goes. */
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
+#include "comm/engine/inside.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
@@ -37,23 +38,23 @@ static size_t root_bytes(const ls_engine *engine) {
     return elements * call->width + (size_t)engine->size * sizeof(uint64_t);
 }
 
-size_t ls_carried_bytes(const ls_engine *engine, int first, int last) {
+size_t ls_payload_bytes(const ls_engine *engine, int first, int last) {
     const ls_call *call = &engine->call;
     size_t bytes = 0;
-    switch (engine->carriage) {
-    case LS_CARRY_SUM:
+    switch (engine->payload) {
+    case LS_PAYLOAD_SUM:
         return ls_reduced_count(engine) * ls_reduce_find(call->dtype, call->reduction)->accumulator;
-    case LS_CARRY_BLOCKS:
+    case LS_PAYLOAD_BLOCKS:
         for (int rank = first; rank < last; rank++) {
             bytes += block_count(engine, rank) * call->width;
         }
         return bytes;
-    case LS_CARRY_ROOT:
+    case LS_PAYLOAD_ROOT:
         if (call->root < first || call->root >= last) {
             return 0;
         }
         return call->operation == LS_OP_SCATTERV && engine->rank != call->root ? SIZE_MAX : root_bytes(engine);
-    case LS_CARRY_MISFIT:
+    case LS_PAYLOAD_MISFIT:
         return sizeof(ls_misfit);
     default:
         return 0;
@@ -65,37 +66,43 @@ static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
     return width == 0 || count <= most / width / ranks;
 }
 
-ls_carriage ls_carried_kind(const ls_engine *engine) {
+bool ls_payload_fits(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const size_t size = (size_t)engine->size;
-    if (ls_choose_network(engine)) {
-        return LS_CARRY_NONE;
-    }
     switch (call->operation) {
     case LS_OP_ALLOC:
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        return engine->size > 1 && ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_SUM : LS_CARRY_NONE;
-    case LS_OP_ALLTOALL:
-        return fits(call->count, call->width, size * size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
+        return size > 1 && fits(ls_reduced_count(engine), ls_reduce_find(call->dtype, call->reduction)->accumulator, 1,
+                                engine->inline_most);
     case LS_OP_BROADCAST:
-        return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_ROOT : LS_CARRY_NONE;
+        return size > 1 && fits(call->count, call->width, 1, engine->inline_most);
     case LS_OP_ALLGATHER:
-    case LS_OP_ALLGATHERV:
     case LS_OP_SPLIT:
-        return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
-    case LS_OP_SCATTER:
-        return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_ROOT : LS_CARRY_NONE;
+        return size > 1 && fits(call->count, call->width, size, engine->inline_most);
+    case LS_OP_ALLGATHERV:
+        return size > 1 && fits(call->total, call->width, 1, engine->inline_most);
+    case LS_OP_ALLTOALL:
+        return fits(call->count, call->width, size * size, LS_INLINE_MOST);
     case LS_OP_SCATTERV:
-        return engine->rank != call->root || root_bytes(engine) <= LS_ENGINE_CARRIED ? LS_CARRY_ROOT : LS_CARRY_NONE;
+        return engine->rank != call->root || root_bytes(engine) <= LS_INLINE_MOST;
     case LS_OP_GATHERV:
     case LS_OP_ALLTOALLV:
-        return LS_CARRY_NONE;
-    default: /* barrier, gather */
-        return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
+        return false;
+    default: /* barrier, gather, scatter */
+        return fits(call->count, call->width, size, LS_INLINE_MOST);
     }
+}
+
+static ls_payload payload_of(ls_operation operation) {
+    if (!ls_flows[operation].moves) {
+        return LS_PAYLOAD_SUM;
+    }
+    return operation == LS_OP_BROADCAST || operation == LS_OP_SCATTER || operation == LS_OP_SCATTERV
+               ? LS_PAYLOAD_ROOT
+               : LS_PAYLOAD_BLOCKS;
 }
 
 /* ---- what a rank puts in ----------------------------------------------------------------------------------------- */
@@ -132,22 +139,22 @@ static void put_root(const ls_engine *engine, unsigned char *data) {
     }
 }
 
-void ls_carried_begin(ls_engine *engine) {
+void ls_payload_begin(ls_engine *engine) {
     const ls_call *call = &engine->call;
     const int rank = engine->rank;
-    engine->carriage = ls_carried_kind(engine);
-    engine->way = engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
+    engine->algorithm = ls_algorithm_select(engine);
+    engine->payload = engine->algorithm->run == NULL ? payload_of(call->operation) : LS_PAYLOAD_NONE;
     const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
-    const size_t bytes = waits ? 0 : ls_carried_bytes(engine, rank, rank + 1);
-    ls_rounds_fill(engine, engine->carriage != LS_CARRY_NONE && !waits, bytes);
+    const size_t bytes = waits ? 0 : ls_payload_bytes(engine, rank, rank + 1);
+    ls_headers_fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
     ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
-    ls_packet_envelope(&engine->own)->refused = ls_network_refuses(engine);
+    ls_packet_envelope(&engine->own)->refused = ls_native_refuses(engine);
     unsigned char *data = ls_packet_data(&engine->own);
-    if (engine->carriage == LS_CARRY_SUM) {
+    if (engine->payload == LS_PAYLOAD_SUM) {
         put_sum(engine, data);
-    } else if (engine->carriage == LS_CARRY_BLOCKS) {
+    } else if (engine->payload == LS_PAYLOAD_BLOCKS) {
         copy(data, call->send, bytes);
-    } else if (engine->carriage == LS_CARRY_ROOT && rank == call->root) {
+    } else if (engine->payload == LS_PAYLOAD_ROOT && rank == call->root) {
         put_root(engine, data);
     }
 }
@@ -163,8 +170,8 @@ static void join_misfits(unsigned char *own, const unsigned char *other, bool be
     }
 }
 
-ls_status ls_carried_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last) {
-    const size_t expected = ls_carried_bytes(engine, first, last);
+ls_status ls_payload_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last) {
+    const size_t expected = ls_payload_bytes(engine, first, last);
     const size_t bytes = ls_packet_envelope(packet)->bytes;
     if (expected == SIZE_MAX || bytes == expected) {
         return LS_OK;
@@ -174,28 +181,28 @@ ls_status ls_carried_check(const ls_engine *engine, const ls_packet *packet, int
                    from, bytes, expected);
 }
 
-void ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before) {
+void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before) {
     ls_envelope *envelope = ls_packet_envelope(into);
     const size_t bytes = ls_packet_envelope(other)->bytes;
     unsigned char *data = ls_packet_data(into);
     const unsigned char *more = ls_packet_data(other);
-    switch (engine->carriage) {
-    case LS_CARRY_SUM:
+    switch (engine->payload) {
+    case LS_PAYLOAD_SUM:
         ls_reduce_find(engine->call.dtype, engine->call.reduction)
             ->combine(data, before ? more : data, before ? data : more, ls_reduced_count(engine));
         break;
-    case LS_CARRY_BLOCKS:
+    case LS_PAYLOAD_BLOCKS:
         if (before) {
             memmove(data + bytes, data, envelope->bytes);
         }
         copy(before ? data : data + envelope->bytes, more, bytes);
         envelope->bytes += bytes;
         break;
-    case LS_CARRY_ROOT:
+    case LS_PAYLOAD_ROOT:
         copy(data, more, bytes);
         envelope->bytes += bytes;
         break;
-    case LS_CARRY_MISFIT:
+    case LS_PAYLOAD_MISFIT:
         join_misfits(data, more, before);
         break;
     default:
@@ -251,7 +258,7 @@ static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_
     }
     if (!sound || count != call->count) {
         char name[64];
-        engine->culprit = call->root;
+        engine->failed_rank = call->root;
         return ls_fail(LS_ERR_PEER, "%s: rank %d sent a table of counts that is not one",
                        ls_engine_call_name(engine, name), call->root);
     }
@@ -259,18 +266,18 @@ static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_
     return LS_OK;
 }
 
-ls_status ls_carried_deliver(ls_engine *engine) {
+ls_status ls_payload_deliver(ls_engine *engine) {
     const ls_call *call = &engine->call;
     const unsigned char *data = ls_packet_data(&engine->own);
     const size_t bytes = ls_packet_envelope(&engine->own)->bytes;
-    switch (engine->carriage) {
-    case LS_CARRY_SUM:
+    switch (engine->payload) {
+    case LS_PAYLOAD_SUM:
         deliver_sum(engine, data);
         return LS_OK;
-    case LS_CARRY_BLOCKS:
+    case LS_PAYLOAD_BLOCKS:
         deliver_blocks(engine, data);
         return LS_OK;
-    case LS_CARRY_ROOT:
+    case LS_PAYLOAD_ROOT:
         if (call->operation == LS_OP_SCATTERV) {
             return deliver_cut(engine, data, bytes);
         }

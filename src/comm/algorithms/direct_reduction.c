@@ -4,7 +4,7 @@
  */
 #include "base/share.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
@@ -92,18 +92,13 @@ static ls_status reduce(ls_engine *engine, bool *finished) {
                                             .count = own.count});
     }
     return ls_reduces_to_all(call->operation) || call->operation == LS_OP_REDUCE
-               ? ls_exchange_begin(engine, &results, end)
+               ? ls_direct_begin(engine, &results, end)
                : end(engine, finished);
 }
 
-ls_status ls_reduction_call(ls_engine *engine, bool *finished) {
+ls_status ls_direct_reduce(ls_engine *engine, bool *finished) {
     static const ls_traffic parts = {.sent = part_sent, .received = part_received};
-    if (engine->way == LS_WAY_NETWORK) {
-        return ls_network_call(engine, finished);
-    }
-    if (engine->way == LS_WAY_HALVES) {
-        return ls_halving_call(engine, finished);
-    }
+    (void)finished;
     LS_TRY(ls_engine_scratch(engine, share_bytes(engine, engine->rank) * (size_t)engine->size));
-    return ls_exchange_begin(engine, &parts, reduce);
+    return ls_direct_begin(engine, &parts, reduce);
 }

@@ -18,7 +18,8 @@
 
 #include "base/share.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
+#include "comm/engine/inside.h"
 
 /* ---- joining what blocks of ranks call --------------------------------------------------------------------------- */
 
@@ -61,22 +62,22 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     add_groups(groups, &count, &others, before ? into : other);
     const ls_call_header call = ls_call_header_of(&engine->call);
     if (count == 1 && ls_agreement_same(&groups[0].call, &call)) { /* otherwise nobody will want the data */
-        ls_carried_join(engine, into, other, before);
+        ls_payload_join(engine, into, other, before);
     } else {
         own->bytes = 0;
     }
     own->groups = count;
     own->others = others;
-    own->carried |= theirs->carried;
+    own->has_payload |= theirs->has_payload;
     own->refused |= theirs->refused;
     own->balance += theirs->balance;
     memcpy(ls_packet_groups(into), groups, count * sizeof *groups);
     into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
 }
 
-void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes) {
+void ls_headers_fill(ls_engine *engine, bool carried, size_t bytes) {
     ls_envelope *own = ls_packet_envelope(&engine->own);
-    *own = (ls_envelope){.groups = 1, .carried = carried, .bytes = bytes};
+    *own = (ls_envelope){.groups = 1, .has_payload = carried, .bytes = bytes};
     *ls_packet_groups(&engine->own) =
         (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
     engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
@@ -110,12 +111,12 @@ static bool is_alike(const ls_engine *engine, const ls_packet *packet) {
 
 /* What all ranks must have where they call the same, which the call itself says. */
 static ls_status check_alike(const ls_engine *engine, int from, const ls_envelope *envelope) {
-    const bool varies = ls_agreement_varies(engine->call.operation) && engine->carriage != LS_CARRY_MISFIT;
-    const bool carries = engine->carriage != LS_CARRY_NONE && engine->carriage != LS_CARRY_MISFIT;
+    const bool varies = ls_agreement_varies(engine->call.operation) && engine->payload != LS_PAYLOAD_MISFIT;
+    const bool carries = engine->payload != LS_PAYLOAD_NONE && engine->payload != LS_PAYLOAD_MISFIT;
     if (envelope->balance != 0 && !varies) {
         return fail_unsound(engine, from, "a balance of counts that all ranks share");
     }
-    if (envelope->carried > 1 || envelope->refused > 1 || (envelope->carried != 0 && !carries)) {
+    if (envelope->has_payload > 1 || envelope->refused > 1 || (envelope->has_payload != 0 && !carries)) {
         return fail_unsound(engine, from, "data travels otherwise in this call");
     }
     return LS_OK;
@@ -127,9 +128,9 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
-    engine->culprit = transfer->peer; /* of what fails here */
+    engine->failed_rank = transfer->peer; /* of what fails here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
-        envelope->bytes > engine->carried_most ||
+        envelope->bytes > engine->inline_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
         return fail_unsound(engine, transfer->peer, "its sizes do not fit");
     }
@@ -154,8 +155,8 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
 /* The same of what is joined; nobody is to blame any more then. */
 static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     LS_TRY(check_packet(engine, packet, transfer, first, last));
-    LS_TRY(is_alike(engine, packet) ? ls_carried_check(engine, packet, transfer->peer, first, last) : LS_OK);
-    engine->culprit = -1;
+    LS_TRY(is_alike(engine, packet) ? ls_payload_check(engine, packet, transfer->peer, first, last) : LS_OK);
+    engine->failed_rank = -1;
     return LS_OK;
 }
 
@@ -195,12 +196,11 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
     if (own->balance != 0) {
         return ls_counts_find(engine, finished);
     }
-    if (own->carried == 0) {
-        engine->way = engine->way == LS_WAY_NETWORK && own->refused != 0 ? LS_WAY_SHARES : engine->way;
+    if (own->has_payload == 0) {
         return engine->agreed(engine, finished);
     }
     *finished = true;
-    return ls_carried_deliver(engine);
+    return ls_payload_deliver(engine);
 }
 
 /* ---- a butterfly ------------------------------------------------------------------------------------------------- */
@@ -210,10 +210,10 @@ static ls_status tell_children(ls_engine *engine);
 
 static ls_status begin_level(ls_engine *engine) {
     const int partner = engine->rank ^ (1 << engine->level);
-    engine->lane->stage = read_partner;
-    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
+    engine->segment->stage = read_partner;
+    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_HEADERS, engine->incoming[LS_ENGINE_ABOVE].memory,
                              ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
-    return ls_engine_send(engine, partner, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+    return ls_engine_send(engine, partner, LS_CHANNEL_HEADERS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status read_partner(ls_engine *engine, bool *finished) {
@@ -223,12 +223,11 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     LS_TRY(check_block(engine, theirs, engine->coming[LS_ENGINE_ABOVE], first, first + width));
     join(engine, &engine->own, theirs, first);
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
-    const bool reduces = !ls_flows[engine->call.operation].moves;
     if (engine->tree_levels > 0) {
         return engine->level < engine->levels ? LS_OK : tell_children(engine);
     }
-    if (reduces && engine->way == LS_WAY_HALVES && ls_packet_envelope(&engine->own)->groups == 1) {
-        LS_TRY(ls_halving_level(engine)); /* with who knows the same as this rank; the next round goes on beside it */
+    if (engine->algorithm->after_level != NULL && ls_packet_envelope(&engine->own)->groups == 1) {
+        LS_TRY(engine->algorithm->after_level(engine)); /* the exchange of the next level continues at the same time */
     }
     return engine->level < engine->levels ? LS_OK : conclude(engine, finished);
 }
@@ -243,12 +242,12 @@ static bool is_root(const ls_engine *engine) {
 /* Whether a rank from `first` to before `last` wants the data of all. */
 static bool is_wanted(const ls_engine *engine, int first, int last) {
     const ls_call *call = &engine->call;
-    const bool to_root = ls_flows[call->operation].to_root && engine->carriage != LS_CARRY_MISFIT;
+    const bool to_root = ls_flows[call->operation].to_root && engine->payload != LS_PAYLOAD_MISFIT;
     return !to_root || (call->root >= first && call->root < last);
 }
 
 static ls_status tell_children(ls_engine *engine) {
-    engine->lane->stage = conclude;
+    engine->segment->stage = conclude;
     const ls_packet *own = &engine->own;
     ls_packet *bare = &engine->bare;
     bare->bytes = own->bytes - ls_packet_envelope(own)->bytes;
@@ -257,7 +256,7 @@ static ls_status tell_children(ls_engine *engine) {
     for (int i = engine->down_count; i-- > 0;) {
         const ls_child_block *child = &engine->down[i];
         const ls_packet *packet = is_wanted(engine, child->rank, child->last) ? own : bare;
-        LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
+        LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_HEADERS, packet->memory, packet->bytes));
     }
     return LS_OK;
 }
@@ -265,10 +264,10 @@ static ls_status tell_children(ls_engine *engine) {
 /* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool carried) {
     const bool wanted = is_wanted(engine, engine->rank, engine->down_last);
-    if (!carried && engine->carriage != LS_CARRY_MISFIT) {
-        return engine->carriage == LS_CARRY_ROOT ? SIZE_MAX : 0;
+    if (!carried && engine->payload != LS_PAYLOAD_MISFIT) {
+        return engine->payload == LS_PAYLOAD_ROOT ? SIZE_MAX : 0;
     }
-    return wanted ? ls_carried_bytes(engine, 0, engine->size) : 0;
+    return wanted ? ls_payload_bytes(engine, 0, engine->size) : 0;
 }
 
 static ls_status read_result(ls_engine *engine, bool *finished) {
@@ -279,16 +278,16 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     const ls_envelope *envelope = ls_packet_envelope(result);
     if (envelope->groups == 1) {
         const ls_call_header call = ls_call_header_of(&engine->call);
-        const size_t bytes = result_bytes(engine, envelope->carried != 0);
+        const size_t bytes = result_bytes(engine, envelope->has_payload != 0);
         if (!ls_agreement_same(&ls_packet_groups(result)->call, &call)) {
             return fail_unsound(engine, coming->peer, "it says that all ranks call what this one does not");
         }
-        if (envelope->carried < ls_packet_envelope(&engine->own)->carried ||
+        if (envelope->has_payload < ls_packet_envelope(&engine->own)->has_payload ||
             (bytes != SIZE_MAX && envelope->bytes != bytes)) {
             return fail_unsound(engine, coming->peer, "its data is not that of this call");
         }
     }
-    engine->culprit = -1;
+    engine->failed_rank = -1;
     const ls_packet own = engine->own;
     engine->own = *result;
     *result = own;
@@ -325,16 +324,16 @@ static ls_status read_children(ls_engine *engine, bool *finished) {
         engine->level = engine->tree_levels;
         return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
     }
-    engine->lane->stage = read_result;
-    LS_TRY(ls_engine_receive(engine, engine->down_parent, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
+    engine->segment->stage = read_result;
+    LS_TRY(ls_engine_receive(engine, engine->down_parent, LS_CHANNEL_HEADERS, engine->incoming[LS_ENGINE_ABOVE].memory,
                              ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
-    return ls_engine_send(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+    return ls_engine_send(engine, engine->parent, LS_CHANNEL_HEADERS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status begin_tree(ls_engine *engine) {
-    engine->lane->stage = read_children;
+    engine->segment->stage = read_children;
     for (int i = 0; i < engine->child_count; i++) {
-        LS_TRY(ls_engine_receive(engine, engine->children[i].rank, LS_CHANNEL_ROUNDS, engine->incoming[i].memory,
+        LS_TRY(ls_engine_receive(engine, engine->children[i].rank, LS_CHANNEL_HEADERS, engine->incoming[i].memory,
                                  ls_engine_packet_room(engine), &engine->coming[i]));
     }
     return LS_OK;
@@ -342,11 +341,11 @@ static ls_status begin_tree(ls_engine *engine) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
+ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed) {
     engine->agreed = agreed;
     engine->level = 0;
     if (engine->size == 1) {
-        engine->lane->stage = conclude;
+        engine->segment->stage = conclude;
         return LS_OK;
     }
     return engine->tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
@@ -433,7 +432,7 @@ static int find_way_up(ls_engine *engine, int blocks, int top) {
     return block_last;
 }
 
-void ls_rounds_find_shape(ls_engine *engine) {
+void ls_headers_find_shape(ls_engine *engine) {
     const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     while (1 << engine->levels < engine->size) {
@@ -441,7 +440,7 @@ void ls_rounds_find_shape(ls_engine *engine) {
     }
     engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
     engine->takes_turns = engine->shares_cores && engine->endpoint->polls;
-    engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
+    engine->inline_most = engine->shares_cores ? LS_INLINE_MOST_SHARED : LS_INLINE_MOST;
     const bool everywhere = !engine->butterfly || engine->shares_cores;
     const int block_last = find_way_up(engine, blocks,
                                        everywhere              ? 1 << engine->levels
@@ -454,7 +453,7 @@ void ls_rounds_find_shape(ls_engine *engine) {
     }
 }
 
-int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]) {
+int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]) {
     int count = 0;
     if (!is_root(engine)) {
         partners[count++] = engine->parent;

@@ -1,15 +1,16 @@
 /* What the files of the engine share: see engine.h. */
-#ifndef LS_COMM_COLLECTIVE_INSIDE_H
-#define LS_COMM_COLLECTIVE_INSIDE_H
+#ifndef LS_COMM_ENGINE_INSIDE_H
+#define LS_COMM_ENGINE_INSIDE_H
 
 #include "comm/agreement.h"
-#include "comm/collective/engine.h"
+#include "comm/algorithm.h"
+#include "comm/engine/engine.h"
 #include "comm/match.h"
 #include "comm/pieces.h"
 
 enum {
-    LS_ENGINE_CARRIED = 32 << 10,         /* data of all ranks of a call up to this size travels in the rounds, */
-    LS_ENGINE_CARRIED_SHARED = 256 << 10, /* or this one, of some calls, where ranks share cores: see choice.c */
+    LS_INLINE_MOST = 32 << 10,            /* data of all ranks of a call up to this size travels in the rounds, */
+    LS_INLINE_MOST_SHARED = 256 << 10,    /* or this one, of some calls, where ranks share cores: see choice.c */
     LS_ENGINE_GROUPS = 6,                 /* different calls that a disagreement names */
     LS_ENGINE_LISTED = 9,                 /* and ranks of each */
     LS_ENGINE_WINDOW = 16,                /* ranks that an exchange has messages under way with, in either direction */
@@ -20,26 +21,27 @@ enum {
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
     LS_ENGINE_TRANSFERS = 160,                   /* of a call at once, at most */
     LS_ENGINE_KEPT = 32 << 20,                   /* bytes of messages that no receive waits for yet */
-    LS_ENGINE_LANES = 4 /* parts of a buffer on their way at once, each on a channel of its own */
+    LS_ENGINE_SEGMENTS = 4 /* parts of a buffer on their way at once, each on a channel of its own */
 };
 
 _Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
-                   2 * LS_ENGINE_WINDOW * LS_ENGINE_LANES <= LS_ENGINE_TRANSFERS,
+                   2 * LS_ENGINE_WINDOW * LS_ENGINE_SEGMENTS <= LS_ENGINE_TRANSFERS,
                "transfers of a call");
 
 /* At most between two looks for reasons to give up. */
 #define LS_ENGINE_LOOK_NS UINT64_C(20000000)
 
 typedef enum ls_channel {
-    LS_CHANNEL_ROUNDS = 0,
+    LS_CHANNEL_HEADERS = 0,
     LS_CHANNEL_DATA,     /* of calls, outside of rounds */
     LS_CHANNEL_MESSAGES, /* sends, with what is small of their data, from any rank */
     LS_CHANNEL_CONTENTS, /* data of sends */
     LS_CHANNEL_NOTICES,  /* failures, and questions about who waits for whom; from any rank */
-    LS_CHANNEL_LANES     /* as LS_CHANNEL_DATA, of the second lane; others follow */
+    LS_CHANNEL_SEGMENTS  /* as LS_CHANNEL_DATA, of the second segment; others follow */
 } ls_channel;
 
-_Static_assert((int)LS_CHANNEL_LANES + LS_ENGINE_LANES - 1 <= (int)LS_TRANSPORT_CHANNELS, "a channel for each lane");
+_Static_assert((int)LS_CHANNEL_SEGMENTS + LS_ENGINE_SEGMENTS - 1 <= (int)LS_TRANSPORT_CHANNELS,
+               "a channel for each segment");
 
 /* Ranks that call the same. */
 typedef struct ls_call_group {
@@ -50,13 +52,13 @@ typedef struct ls_call_group {
 
 /* What a round sends: what a block of ranks calls, and their data combined. `groups` groups follow, then the data. */
 typedef struct ls_envelope {
-    uint32_t groups;  /* 0: the sender makes no more calls, for `reason`; `others` is unused then */
-    uint32_t others;  /* callers of what has no room among the groups */
-    uint16_t carried; /* whether the data travels in the rounds */
-    uint16_t refused; /* whether the network cannot make what one of the ranks calls */
-    uint32_t reason;  /* an ls_leave_reason */
-    uint64_t balance; /* 0 in the end where all counts fit: see counts.c */
-    uint64_t bytes;   /* of data */
+    uint32_t groups;      /* 0: the sender makes no more calls, for `reason`; `others` is unused then */
+    uint32_t others;      /* callers of what has no room among the groups */
+    uint16_t has_payload; /* whether the data travels in the rounds */
+    uint16_t refused;     /* whether the network cannot make what one of the ranks calls */
+    uint32_t reason;      /* an ls_leave_reason */
+    uint64_t balance;     /* 0 in the end where all counts fit: see counts.c */
+    uint64_t bytes;       /* of data */
 } ls_envelope;
 
 /* An envelope in memory; `bytes` is all of it. */
@@ -88,22 +90,15 @@ typedef struct ls_child_block {
 } ls_child_block;
 
 /* How data travels in the rounds of a call. */
-typedef enum ls_carriage {
-    LS_CARRY_NONE = 0,
-    LS_CARRY_SUM,    /* accumulators, reduced on the way */
-    LS_CARRY_BLOCKS, /* what each rank has, one after the other */
-    LS_CARRY_ROOT,   /* what the root has */
-    LS_CARRY_MISFIT  /* the first ls_misfit that a rank has */
-} ls_carriage;
+typedef enum ls_payload {
+    LS_PAYLOAD_NONE = 0,
+    LS_PAYLOAD_SUM,    /* accumulators, reduced on the way */
+    LS_PAYLOAD_BLOCKS, /* what each rank has, one after the other */
+    LS_PAYLOAD_ROOT,   /* what the root has */
+    LS_PAYLOAD_MISFIT  /* the first ls_misfit that a rank has */
+} ls_payload;
 
-/* How a call is made: choice.c. */
-typedef enum ls_way {
-    LS_WAY_WHOLE = 0, /* all data travels in the rounds */
-    LS_WAY_HALVES,    /* between ranks at growing distances: halving.c, doubling.c */
-    LS_WAY_SHARES,    /* straight between those who have and want it: exchange.c, reduction.c */
-    LS_WAY_MACHINES,  /* all-gathers: first between machines, then within each: exchange.c */
-    LS_WAY_NETWORK    /* by a collective that the network has itself: network.c */
-} ls_way;
+typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
 
 /* Where this rank is in a reduction or broadcast by halves: see halving.c. */
 typedef struct ls_halving {
@@ -122,17 +117,17 @@ typedef struct ls_halving {
 } ls_halving;
 
 /* What a call does next, or a part of it that goes on by itself. */
-typedef struct ls_lane {
+typedef struct ls_segment {
     ls_engine_stage *stage; /* when its transfers have ended; NULL: it has nothing to do */
     int step;
     ls_halving halving; /* of a reduction or broadcast by halves */
-} ls_lane;
+} ls_segment;
 
 /* A transfer of the call. */
 typedef struct ls_transfer_slot {
-    ls_lane *lane; /* which waits for it; NULL: it has ended, and the slot is free */
-    size_t room;   /* the bytes it was begun with */
-    bool counts;   /* a receive of data, which must fill the room */
+    ls_segment *segment; /* which waits for it; NULL: it has ended, and the slot is free */
+    size_t room;         /* the bytes it was begun with */
+    bool counts;         /* a receive of data, which must fill the room */
 } ls_transfer_slot;
 
 /* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
@@ -148,6 +143,11 @@ typedef struct ls_stretch {
     unsigned char *data;
     size_t bytes;
 } ls_stretch;
+
+static inline ls_stretch ls_stretch_of(const void *buffer, size_t at, size_t count, size_t width) {
+    return count == 0 ? (ls_stretch){NULL, 0}
+                      : (ls_stretch){(unsigned char *)(uintptr_t)buffer + at * width, count * width};
+}
 
 /* What goes between two ranks in an exchange. */
 typedef struct ls_traffic {
@@ -165,12 +165,12 @@ typedef enum ls_notice_kind {
 
 typedef struct ls_notice {
     uint32_t kind;
-    int32_t status;    /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 in a call that the network makes */
-    int32_t culprit;   /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
-                          for, -1: nobody */
-    uint32_t deserted; /* REVOKED: 1 where `culprit` is to blame because it has left */
-    uint64_t sequence; /* REVOKED: the number of the call that failed, or of the next */
-    char text[384];    /* REVOKED: why, without the call's name */
+    int32_t status;      /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 in a call that the network makes */
+    int32_t failed_rank; /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender
+                        waits for, -1: nobody */
+    uint32_t deserted;   /* REVOKED: 1 where `failed_rank` is to blame because it has left */
+    uint64_t sequence;   /* REVOKED: the number of the call that failed, or of the next */
+    char text[384];      /* REVOKED: why, without the call's name */
 } ls_notice;
 
 typedef struct ls_engine_word ls_engine_word; /* failure.c */
@@ -210,8 +210,8 @@ struct ls_engine {
     ls_call call;
     ls_call before; /* the one before it */
     bool calling;
-    ls_lane lanes[LS_ENGINE_LANES];
-    ls_lane *lane; /* whose turn it is; others than the first have one only where a buffer goes in parts */
+    ls_segment segments[LS_ENGINE_SEGMENTS];
+    ls_segment *segment; /* whose turn it is; others than the first have one only where a buffer goes in parts */
     ls_transfer transfers[LS_ENGINE_TRANSFERS];
     ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each */
     int transfer_count;                          /* of these that are in use, or were */
@@ -219,13 +219,13 @@ struct ls_engine {
     uint64_t told_ns;
 
     /* rounds */
-    ls_carriage carriage;
+    ls_payload payload;
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    bool shares_cores;   /* more than four ranks are on one machine that has fewer cores, */
-    bool takes_turns;    /* and who of these waits polls, so all take turns on the cores */
-    size_t carried_most; /* LS_ENGINE_CARRIED, or LS_ENGINE_CARRIED_SHARED */
+    bool shares_cores;  /* more than four ranks are on one machine that has fewer cores, */
+    bool takes_turns;   /* and who of these waits polls, so all take turns on the cores */
+    size_t inline_most; /* LS_INLINE_MOST, or LS_INLINE_MOST_SHARED */
     int tree_levels;   /* of these, the first, that go up a tree before, and down one after, the butterfly of its roots:
                             all, where the number of ranks is no power of two or they share cores; else those within a
                             machine, where there are several */
@@ -246,8 +246,8 @@ struct ls_engine {
     ls_engine_stage *agreed;                 /* what comes when all call the same */
 
     /* exchange.c, reduction.c, halving.c and doubling.c */
-    ls_way way;         /* of the call */
-    ls_way wanted;      /* by tests, where there is a choice; LS_WAY_WHOLE: what choice.c says */
+    const ls_algorithm *algorithm;              /* of the call */
+    ls_algorithm_setting settings[LS_OP_COUNT]; /* LOCKSTEP_ALGORITHM */
     size_t *places;     /* halving.c, of reduce_scatter(v): where each position begins, in elements */
     size_t part_wanted; /* by tests: bytes of a part; 0: what choice.c says */
     size_t part;        /* halving.c: elements of each part that goes by itself */
@@ -286,7 +286,7 @@ struct ls_engine {
     int gone;                /* peers that are gone and had left */
     ls_transfer *telling;    /* one per rank: of `revoked` */
     ls_engine_word *words;   /* on their way, and nobody waits for them */
-    int culprit;             /* of the failure that was found last */
+    int failed_rank;         /* of the failure that was found last */
     int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
     bool waits_in_call;      /* and not for a message */
     unsigned named;          /* how often it has named one of those that it waits for in a call */
@@ -302,7 +302,7 @@ struct ls_engine {
 
 /* Bytes of the largest packet. */
 static inline size_t ls_engine_packet_room(const ls_engine *engine) {
-    return LS_PACKET_HEADERS_MOST + engine->carried_most;
+    return LS_PACKET_HEADERS_MOST + engine->inline_most;
 }
 
 static inline uint64_t ls_engine_now(const ls_engine *engine) {
@@ -331,39 +331,39 @@ const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 /* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
 
 /* Begins the rounds of the call with the data in engine->own; `agreed` is the stage after them. */
-ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
+ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed);
 
 /* Puts the envelope of this rank alone, for data of so many bytes, into engine->own; the data is the caller's to fill.
  */
-void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
+void ls_headers_fill(ls_engine *engine, bool carried, size_t bytes);
 
 /* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `down` above. */
-void ls_rounds_find_shape(ls_engine *engine);
+void ls_headers_find_shape(ls_engine *engine);
 
 /* The ranks that receive from this one in rounds, who hear of it there when it leaves; returns how many. */
-int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
+int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
 /* ---- carried.c --------------------------------------------------------------------------------------------------- */
 
-/* How the data of the call travels. Ranks that call the same get the same, but for scatterv, of which the root alone
- * knows: others get LS_CARRY_ROOT, and the envelope says whether data is in it. */
-ls_carriage ls_carried_kind(const ls_engine *engine);
+/* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer;
+ * exception: in a scatterv, only the root knows. The others get true, and the envelope says whether it has data. */
+bool ls_payload_fits(const ls_engine *engine);
 
 /* Puts this rank's envelope and data into engine->own. */
-void ls_carried_begin(ls_engine *engine);
+void ls_payload_begin(ls_engine *engine);
 
 /* LS_ERR_PEER where a packet that rank `from` sent, of the ranks from `first` to before `last`, which call the same as
  * this one, has not the data that it must have. */
-ls_status ls_carried_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last);
+ls_status ls_payload_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last);
 
 /* Joins the data of `other`, of ranks next to those of `into` and `before` them or behind, where all call the same. */
-void ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before);
+void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before);
 
 /* Bytes of data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
-size_t ls_carried_bytes(const ls_engine *engine, int first, int last);
+size_t ls_payload_bytes(const ls_engine *engine, int first, int last);
 
 /* Puts the data of all ranks where the call wants it. */
-ls_status ls_carried_deliver(ls_engine *engine);
+ls_status ls_payload_deliver(ls_engine *engine);
 
 /* ---- counts.c ---------------------------------------------------------------------------------------------------- */
 
@@ -373,56 +373,24 @@ uint64_t ls_counts_balance(const ls_engine *engine);
 /* The stage after rounds with a balance that is not 0: finds out whose counts do not fit, and fails. */
 ls_status ls_counts_find(ls_engine *engine, bool *finished);
 
-/* ---- exchange.c -------------------------------------------------------------------------------------------------- */
-
-/* Moves what the traffic says between all ranks; then comes `exchanged`. */
-ls_status ls_exchange_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged);
-
-/* The stage after the rounds of a call that only moves data. */
-ls_status ls_exchange_call(ls_engine *engine, bool *finished);
-
-/* ---- choice.c ---------------------------------------------------------------------------------------------------- */
-
-/* How the call in progress is made: the same on all ranks that call the same. Only where counts per rank say how large
- * it is, data may travel in the rounds where this is not LS_WAY_WHOLE. */
-ls_way ls_choose_way(const ls_engine *engine);
-
-/* Whether the network is to make the call, if it can make what each rank calls: LS_WAY_NETWORK. */
-bool ls_choose_network(const ls_engine *engine);
+/* ---- algorithms/ --------------------------------------------------------------------------------------------------
+ */
 
 /* Elements of each part that an all-reduce by halves is cut into: where machines have several ranks, so that their link
  * carries some parts while they reduce others; else the vector is one part. */
-size_t ls_choose_part(const ls_engine *engine);
+size_t ls_segment_count(const ls_engine *engine);
 
-/* ---- halving.c --------------------------------------------------------------------------------------------------- */
+/* Moves the traffic between all ranks, with direct exchange. `exchanged` is the next stage. */
+ls_status ls_direct_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged);
 
-/* Before the rounds of a call by halves. */
-ls_status ls_halving_begin(ls_engine *engine);
+/* Returns true if the network cannot make this rank's part of a call that is to use algorithm "native". */
+bool ls_native_refuses(const ls_engine *engine);
 
-/* Takes in what came of the level before, and begins the exchange of the next level. */
-ls_status ls_halving_level(ls_engine *engine);
+/* Returns true while a native collective of this rank runs. */
+bool ls_native_is_running(const ls_engine *engine);
 
-/* The stage after the rounds. */
-ls_status ls_halving_call(ls_engine *engine, bool *finished);
-ls_status ls_halving_broadcast(ls_engine *engine, bool *finished);
-
-/* ---- network.c --------------------------------------------------------------------------------------------------- */
-
-/* Whether the call would go by LS_WAY_NETWORK, and the network cannot make this rank's part of it. */
-bool ls_network_refuses(const ls_engine *engine);
-
-/* The stage after the rounds of a call that the network makes. */
-ls_status ls_network_call(ls_engine *engine, bool *finished);
-
-/* Whether it is at one. */
-bool ls_network_is_asked(const ls_engine *engine);
-
-/* ---- doubling.c -------------------------------------------------------------------------------------------------- */
-
-/* The stage after the rounds of an allgather by halves. */
-ls_status ls_doubling_call(ls_engine *engine, bool *finished);
-
-/* ---- reduction.c ------------------------------------------------------------------------------------------------- */
+/* ---- direct_reduction.c
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Whether each rank gets a part of what the call reduces. */
 static inline bool ls_reduction_scatters(const ls_engine *engine) {
@@ -436,8 +404,8 @@ size_t ls_reduced_count(const ls_engine *engine);
  * by shares. */
 ls_piece ls_reduced_by(const ls_engine *engine, int rank);
 
-/* The stage after the rounds of a large call that reduces. */
-ls_status ls_reduction_call(ls_engine *engine, bool *finished);
+/* Reduces by direct exchange: ls_direct_run for calls that reduce. */
+ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 
 /* ---- messages.c -------------------------------------------------------------------------------------------------- */
 
@@ -485,12 +453,12 @@ ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 /* LS_OK while the communicator works. */
 ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
 
-/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the others. `culprit`: which
- * rank is to blame, -1: none. */
-ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit);
+/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the others. `failed_rank`:
+ * which rank is to blame, -1: none. */
+ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
 
 /* The rank to blame for the failure that was found last, here or by the transport; -1: none. */
-int ls_failure_culprit(const ls_engine *engine);
+int ls_failure_rank(const ls_engine *engine);
 
 /* Sends something, copied, for which nobody here waits. */
 void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);

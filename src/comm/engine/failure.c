@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 
 #define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is nothing for the log */
 #define ANSWER_NS     UINT64_C(1000000000)
@@ -72,7 +72,7 @@ static bool is_neighbour(const ls_engine *engine, int rank) {
  * rank may be the only one that still waits: neighbours that have left would tell it nothing. */
 static bool is_told(const ls_engine *engine, int rank) {
     const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
-    const bool all = engine->size <= ALL_TOLD || (engine->teller < 0 && ls_network_is_asked(engine));
+    const bool all = engine->size <= ALL_TOLD || (engine->teller < 0 && ls_native_is_running(engine));
     const bool near = all || is_neighbour(engine, rank);
     return rank != engine->rank && (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && near));
 }
@@ -102,7 +102,7 @@ static void withdraw_all(ls_engine *engine) {
 }
 
 /* This thread's error ends the communicator; the others are told. */
-static void revoke(ls_engine *engine, ls_status status, int culprit) {
+static void revoke(ls_engine *engine, ls_status status, int failed_rank) {
     const char *reason = strstr(ls_error_message(), ": ");
     reason = reason != NULL ? reason + 2 : ls_error_message();
     engine->ended = true;
@@ -111,11 +111,11 @@ static void revoke(ls_engine *engine, ls_status status, int culprit) {
     }
     engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
                                   .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
-                                  .culprit = culprit,
+                                  .failed_rank = failed_rank,
                                   .deserted = engine->deserted,
                                   .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
-    if (culprit < 0 || culprit == engine->rank || status == LS_ERR_MEMORY) {
-        engine->revoked.culprit = engine->rank;
+    if (failed_rank < 0 || failed_rank == engine->rank || status == LS_ERR_MEMORY) {
+        engine->revoked.failed_rank = engine->rank;
         snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank, reason);
     } else {
         snprintf(engine->revoked.text, sizeof engine->revoked.text, "%.380s", reason);
@@ -123,7 +123,7 @@ static void revoke(ls_engine *engine, ls_status status, int culprit) {
     tell_revoked(engine);
 }
 
-ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
+ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
@@ -131,23 +131,23 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
         return status;
     }
     engine->failed = true;
-    revoke(engine, status, culprit);
+    revoke(engine, status, failed_rank);
     withdraw_all(engine);
     (void)ls_error_put_back(&cause);
     return status;
 }
 
-void ls_engine_give_up(void *state, ls_status status) {
+void ls_engine_abort(void *state, ls_status status) {
     ls_engine *engine = state;
-    (void)ls_failure_give_up(engine, status, engine->rank);
+    (void)ls_failure_abort(engine, status, engine->rank);
 }
 
-int ls_engine_culprit(const void *state) {
+int ls_engine_failed_rank(const void *state) {
     const ls_engine *engine = state;
-    const int culprit = engine->revoked.kind != 0 ? engine->revoked.culprit : -1;
-    const bool finalized = culprit >= 0 && (engine->departed[culprit] == 1 + LS_LEAVE_FINALIZED ||
-                                            engine->left[culprit] == 1 + LS_LEAVE_FINALIZED);
-    return finalized ? engine->rank : culprit;
+    const int failed_rank = engine->revoked.kind != 0 ? engine->revoked.failed_rank : -1;
+    const bool finalized = failed_rank >= 0 && (engine->departed[failed_rank] == 1 + LS_LEAVE_FINALIZED ||
+                                                engine->left[failed_rank] == 1 + LS_LEAVE_FINALIZED);
+    return finalized ? engine->rank : failed_rank;
 }
 
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
@@ -168,9 +168,9 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
         return;
     }
     engine->ended = true;
-    const int count = ls_rounds_partners(engine, partners);
+    const int count = ls_headers_partners(engine, partners);
     for (int i = 0; i < count; i++) {
-        ls_failure_say(engine, partners[i], LS_CHANNEL_ROUNDS, &envelope, sizeof envelope);
+        ls_failure_say(engine, partners[i], LS_CHANNEL_HEADERS, &envelope, sizeof envelope);
     }
     const ls_notice notice = {.kind = LS_NOTICE_LEFT, .status = (int32_t)reason};
     for (int rank = 0; rank < engine->size; rank++) {
@@ -227,7 +227,8 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
 static void answer(ls_engine *engine, int to) {
     const int in_call = engine->calling ? awaited_by_call(engine, engine->named++) : -1;
     const int awaited = engine->waits_in_call || engine->waits_for < 0 ? in_call : engine->waits_for;
-    const ls_notice notice = {.kind = LS_NOTICE_ANSWERED, .status = ls_network_is_asked(engine), .culprit = awaited};
+    const ls_notice notice = {
+        .kind = LS_NOTICE_ANSWERED, .status = ls_native_is_running(engine), .failed_rank = awaited};
     ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
 }
 
@@ -238,8 +239,8 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
         if (engine->revoked.kind == 0) {
             engine->revoked = *notice;
             engine->teller = from;
-            if (notice->culprit < 0 || notice->culprit >= engine->size) {
-                engine->revoked.culprit = from;
+            if (notice->failed_rank < 0 || notice->failed_rank >= engine->size) {
+                engine->revoked.failed_rank = from;
             }
             engine->revoked.text[sizeof engine->revoked.text - 1] = '\0';
             tell_revoked(engine);
@@ -256,8 +257,8 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
         if (from == engine->asked && notice->status == 1) {
             engine->more_ns = engine->timeout_ns + ANSWER_NS; /* in which that one finds out who is silent */
         }
-        if (from == engine->asked && notice->culprit >= 0 && notice->culprit < engine->size) {
-            engine->next_asked = notice->culprit;
+        if (from == engine->asked && notice->failed_rank >= 0 && notice->failed_rank < engine->size) {
+            engine->next_asked = notice->failed_rank;
         }
         break;
     default:
@@ -292,12 +293,12 @@ static const char *describe_waiting(const ls_engine *engine, const ls_engine_wai
                : ls_match_describe_waiting(&engine->match, wait->call->root, wait->call->tag, text, MORE_CAPACITY);
 }
 
-int ls_failure_culprit(const ls_engine *engine) {
-    return engine->culprit >= 0 ? engine->culprit : engine->endpoint->blamed - 1;
+int ls_failure_rank(const ls_engine *engine) {
+    return engine->failed_rank >= 0 ? engine->failed_rank : engine->endpoint->blamed - 1;
 }
 
-static ls_status fail_by(ls_engine *engine, int culprit, ls_status status) {
-    engine->culprit = culprit;
+static ls_status fail_by(ls_engine *engine, int failed_rank, ls_status status) {
+    engine->failed_rank = failed_rank;
     return status;
 }
 
@@ -305,7 +306,7 @@ static ls_status fail_revoked(ls_engine *engine, const ls_call *call) {
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
     engine->deserted = engine->revoked.deserted != 0;
-    return fail_by(engine, engine->revoked.culprit,
+    return fail_by(engine, engine->revoked.failed_rank,
                    ls_fail(engine->revoked.status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER, "%s: %s", name,
                            engine->revoked.text));
 }
@@ -406,7 +407,7 @@ static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int 
 }
 
 static void put_question(ls_engine *engine, int to) {
-    const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
+    const ls_notice question = {.kind = LS_NOTICE_ASKED, .failed_rank = -1};
     if (engine->endpoint->transport->peer(engine->endpoint, to) == LS_PEER_UNKNOWN) {
         engine->unknown[to] = 1;
     }
@@ -472,7 +473,7 @@ static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
 /* The time is over: asks along the chain of who waits for whom. */
 static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t now = ls_engine_now(engine);
-    if (wait->request == NULL && ls_network_is_asked(engine)) {
+    if (wait->request == NULL && ls_native_is_running(engine)) {
         return now - wait->since_ns > engine->timeout_ns ? check_network(engine, wait) : LS_OK;
     }
     const int awaited = awaited_by(engine, wait);
@@ -522,10 +523,10 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer >= 0 && !with_earlier(engine, i)) {
             ls_rank_list_add(&awaited, engine->transfers[i].peer);
-            begun = begun || engine->transfers[i].channel != LS_CHANNEL_ROUNDS;
+            begun = begun || engine->transfers[i].channel != LS_CHANNEL_HEADERS;
         }
     }
-    const bool network = wait->request == NULL && ls_network_is_asked(engine);
+    const bool network = wait->request == NULL && ls_native_is_running(engine);
     if (wait->request != NULL) {
         ls_rank_list_add(&awaited, wait->call->root);
     } else if (network) {

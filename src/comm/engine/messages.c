@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 
 enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header), HELD_LOOKED_AT = 64 };
 
@@ -122,7 +122,7 @@ static ls_status hold_content(ls_engine *engine, const ls_match_header *header, 
 static ls_status take_message(ls_engine *engine) {
     const int from = engine->message.peer;
     ls_call_header said;
-    engine->culprit = from; /* of what fails here */
+    engine->failed_rank = from; /* of what fails here */
     engine->taken[from]++;
     if (engine->message.bytes < sizeof said) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
@@ -130,7 +130,7 @@ static ls_status take_message(ls_engine *engine) {
     memcpy(&said, engine->message_memory, sizeof said);
     if (said.operation == LEFT) {
         engine->left[from] = (unsigned char)(1 + (said.reduction & 7));
-        engine->culprit = -1;
+        engine->failed_rank = -1;
         return LS_OK;
     }
     if (said.operation != LS_OP_SEND) {
@@ -149,7 +149,7 @@ static ls_status take_message(ls_engine *engine) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", from, data, header.bytes);
     }
     LS_TRY(ls_match_offer(&engine->match, &header, &target));
-    engine->culprit = -1;
+    engine->failed_rank = -1;
     if (follows) {
         return hold_content(engine, &header, &target);
     }
@@ -168,7 +168,7 @@ static ls_status end_arrivals(ls_engine *engine, bool *moved) {
             continue;
         }
         if (arrival->content.bytes != arrival->bytes) {
-            engine->culprit = arrival->content.peer;
+            engine->failed_rank = arrival->content.peer;
             return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", arrival->content.peer,
                            arrival->content.bytes, arrival->bytes);
         }
@@ -311,11 +311,11 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
     }
     ls_message_request *asked = make_request(engine, call);
     if (asked == NULL) {
-        return ls_failure_give_up(engine, ls_fail_memory("ls_comm_send", sizeof *asked), engine->rank);
+        return ls_failure_abort(engine, ls_fail_memory("ls_comm_send", sizeof *asked), engine->rank);
     }
     const ls_status status = post(engine, asked, &ended);
     if (status != LS_OK && status != LS_ERR_MISMATCH) {
-        return ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+        return ls_failure_abort(engine, status, ls_failure_rank(engine));
     }
     if (status != LS_OK || ended) {
         return ls_messages_end(engine, asked, status);

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/algorithms/table.h"
 #include "comm/reduce_kernels.h"
 
-bool ls_network_refuses(const ls_engine *engine) {
+bool ls_native_refuses(const ls_engine *engine) {
     const ls_endpoint *endpoint = engine->endpoint;
-    return engine->way == LS_WAY_NETWORK && engine->call.stream == NULL &&
+    return engine->algorithm->id == LS_ALGORITHM_NATIVE && engine->call.stream == NULL &&
            !endpoint->transport->can_make(endpoint, &engine->call);
 }
 
@@ -71,10 +71,10 @@ static ls_status end(ls_engine *engine, bool *finished) {
     return LS_OK;
 }
 
-ls_status ls_network_call(ls_engine *engine, bool *finished) {
+ls_status ls_native_run(ls_engine *engine, bool *finished) {
     ls_transfer *transfer = ls_engine_transfer(engine);
     (void)finished;
-    engine->lane->stage = end;
+    engine->segment->stage = end;
     engine->asked = -1;
     engine->answers = 0;
     LS_TRY(ls_flows[engine->call.operation].moves ? LS_OK : separate(engine));
@@ -85,7 +85,7 @@ ls_status ls_network_call(ls_engine *engine, bool *finished) {
     return LS_OK;
 }
 
-bool ls_network_is_asked(const ls_engine *engine) {
+bool ls_native_is_running(const ls_engine *engine) {
     for (int i = 0; engine->calling && i < engine->transfer_count; i++) {
         if (engine->transfers[i].peer < 0 && !engine->transfers[i].ended) {
             return true;

@@ -1,11 +1,11 @@
 /* For users of communicators that meet a failure of their own between calls: floors below, too, which see no backend.h.
  */
-#ifndef LS_COMM_GIVE_UP_H
-#define LS_COMM_GIVE_UP_H
+#ifndef LS_COMM_ABORT_H
+#define LS_COMM_ABORT_H
 
 #include <lockstep/comm.h>
 
 /* Ends the communicator with this thread's error, of `status`, which it returns, and tells the other ranks. */
-ls_status ls_comm_give_up(ls_comm *comm, ls_status status);
+ls_status ls_comm_abort(ls_comm *comm, ls_status status);
 
 #endif

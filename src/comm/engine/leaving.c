@@ -3,13 +3,13 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "comm/collective/inside.h"
+#include "comm/engine/inside.h"
 
 /* Lists the ranks that have not left. LS_ERR_PEER for one that gave up, or left by another way than ls_finalize. */
 static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
     *staying = (ls_rank_list){.count = 0};
     if (engine->revoked.kind != 0) {
-        return engine->teller < 0 || engine->revoked.culprit == engine->teller
+        return engine->teller < 0 || engine->revoked.failed_rank == engine->teller
                    ? ls_fail(LS_ERR_PEER, "%s", engine->revoked.text)
                    : ls_fail(LS_ERR_PEER, "rank %d gave up: %s", engine->teller, engine->revoked.text);
     }
@@ -55,7 +55,7 @@ static ls_status await_leaving(ls_engine *engine) {
     }
 }
 
-ls_status ls_engine_meet_leaving(void *state) {
+ls_status ls_engine_finalize_barrier(void *state) {
     ls_engine *engine = state;
     const ls_status status = await_leaving(engine);
     engine->failed = engine->failed || status != LS_OK;

@@ -1,0 +1,272 @@
+/*
+ * What algorithms cost, in the model of LogGP on a network of 2 us and 12 GB/s with processors that take 0.3 us for a
+ * message. Only the ratios of these count, so times are in bytes that a link moves in the same time. With P ranks, n
+ * bytes and an exchange of headers of R steps, in which inline data passes a link L times (log2 P by recursive
+ * doubling; 3 log2 P up a tree and down again), an all-reduce takes:
+ *
+ *                   steps, one after another                further messages            bytes
+ *     inline        R                                                                   L n
+ *     Rabenseifner  2 log2 P + 1, or R + 2 log2 P + few     between blocks of ranks     2 n (P - 1)/P
+ *     direct        R + 2                                   2 (P - 1)                   2 n (P - 1)/P
+ *
+ * A reduce-scatter takes half of that, and so on. If ranks share cores, the model does not hold: each message takes a
+ * switch between processes, or each step a turn of all of them. The exchange of headers has 2 (P - 1) messages in all,
+ * for the same bytes as the other algorithms, so data up to LS_INLINE_MOST_SHARED is inline (measured:
+ * docs/internals/performance.md). Data that is not yet reduced travels as accumulators, which may be wider than
+ * elements.
+ */
+#include <math.h>
+
+#include "comm/algorithms/table.h"
+#include "comm/reduce.h"
+#include "comm/reduce_kernels.h"
+
+#define STEP    32768.0 /* bytes in 2.6 us: a message from one rank to another */
+#define MESSAGE 4096.0  /* and in 0.3 us: one more message of the same rank */
+#define ALIGNED 16      /* elements: parts begin with a cache line where the buffer does */
+
+/* Whether there are several machines, and blocks of the tree that are on one. */
+static bool has_machines(const ls_engine *engine) {
+    return engine->place.block_ranks > 1 && engine->place.block_ranks < engine->size;
+}
+
+bool ls_cost_has_equal_machines(const ls_engine *engine) {
+    const ls_place *place = &engine->place;
+    return has_machines(engine) && place->largest_machine == place->block_ranks &&
+           engine->size % place->block_ranks == 0;
+}
+
+/*
+ * The ranks of a machine share its link. What part of a vector they send to other machines in one phase: where machines
+ * are blocks of W ranks, each keeps 1/W of the vector before it asks others; by shares it grows with the number of
+ * ranks.
+ */
+static double on_link_by_halves(const ls_engine *engine) {
+    const double block = engine->place.block_ranks;
+    return has_machines(engine) ? engine->place.largest_machine / block * (1 - block / engine->size) : 0;
+}
+
+static double on_link_by_shares(const ls_engine *engine) {
+    const double ranks = engine->place.largest_machine;
+    return has_machines(engine) ? ranks * (engine->size - ranks) / engine->size : 0;
+}
+
+double ls_cost_direct(const ls_engine *engine, const ls_amount *data) {
+    const double others = engine->size - 1;
+    /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
+    const double unevenly = engine->butterfly ? 1 : 1.4;
+    const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
+    const double phase = STEP + others * MESSAGE + moved * data->bytes;
+    const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
+    return data->headers + phase * (one ? 1 : 2);
+}
+
+/* A direct all-gather sends a block to another machine once for each of its ranks; this algorithm sends it once. */
+double ls_cost_hierarchical(const ls_engine *engine, const ls_amount *data) {
+    const int machines = engine->size / engine->place.block_ranks;
+    return data->headers + (1 + machines) * STEP + (engine->size - 1) * MESSAGE + data->bytes;
+}
+
+/*
+ * Of a vector, by the rank that moves most of it one after the other: a half, a quarter, ... in its block of ranks, and
+ * then all sums of the block behind, which that has when it has those of the one behind it.
+ */
+static double moved_by_halves(int ranks) {
+    double moved = 0;
+    int behind = 0;
+    for (int width = 1; width <= ranks; width *= 2) {
+        if ((ranks & width) != 0) {
+            moved = fmax(moved, 1 - 1.0 / width) + (behind != 0 ? 1.0 / behind : 0);
+            behind = width;
+        }
+    }
+    return moved;
+}
+
+/* Where ranks share cores the model does not hold: as if there were no trees. */
+static bool has_tree(const ls_engine *engine) {
+    return engine->tree_levels > 0 && !engine->shares_cores;
+}
+
+static double cost_headers(const ls_engine *engine) {
+    const int up = has_tree(engine) ? engine->tree_levels : 0;
+    const int steps = has_tree(engine) ? 2 * engine->tree_steps : 0;
+    const int messages = has_tree(engine) ? 2 * engine->tree_messages : 0;
+    return (engine->levels - up + steps) * STEP + (messages - steps) * MESSAGE;
+}
+
+/* Returns how often inline data passes a link, one after another. */
+static double passes_of_headers(const ls_engine *engine) {
+    return has_tree(engine) ? engine->levels - engine->tree_levels + 2 * engine->tree_messages : engine->levels;
+}
+
+/* The blocks of ranks of a call by halving: powers of two, the largest first. */
+typedef struct block_costs {
+    int levels;     /* log2 of the ranks of the first block */
+    double blocks;  /* after the first one */
+    double meeting; /* messages between blocks */
+    double moved;   /* part of the vector that a rank moves, one message after another */
+    double up;      /* steps to the sums, */
+    double down;    /* and back */
+} block_costs;
+
+static block_costs find_blocks(const ls_engine *engine) {
+    block_costs b = {.levels = engine->butterfly ? engine->levels : engine->levels - 1};
+    for (int width = 1 << b.levels, before = width; width > 0; width /= 2) {
+        if ((engine->size & width) != 0 && width != before) {
+            b.blocks++;
+            b.meeting += before / width;
+            before = width;
+        }
+    }
+    b.moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
+    /* Levels of halving that run at the same time as the exchange of headers. */
+    const double overlapped = engine->butterfly && !has_tree(engine) ? b.levels - 1 : 0;
+    b.up = b.levels - overlapped + b.blocks;
+    b.down = b.levels + b.blocks;
+    return b;
+}
+
+double ls_cost_bruck(const ls_engine *engine, const ls_amount *data) {
+    const double others = 1 - 1.0 / engine->size;
+    return data->headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages in a step */
+           fmax(others, on_link_by_shares(engine)) * data->bytes;
+}
+
+double ls_cost_van_de_geijn(const ls_engine *engine, const ls_amount *data) {
+    const block_costs b = find_blocks(engine);
+    return data->headers + (b.levels + b.down) * STEP + b.meeting * MESSAGE + (1 + b.moved) * data->bytes;
+}
+
+double ls_cost_rabenseifner(const ls_engine *engine, const ls_amount *data) {
+    const block_costs b = find_blocks(engine);
+    switch (engine->call.operation) {
+    case LS_OP_REDUCE_SCATTER:
+    case LS_OP_REDUCE_SCATTERV:
+        return data->headers + (b.up + (b.blocks > 0)) * STEP + b.meeting * MESSAGE + b.moved * data->accumulated;
+    case LS_OP_REDUCE:
+        return data->headers + (b.up + 1) * STEP + (b.meeting + (1 << b.levels)) * MESSAGE +
+               b.moved * data->accumulated + (1 - 1.0 / engine->size) * data->bytes;
+    default:
+        return data->headers + (b.up + b.down) * STEP + 2 * b.meeting * MESSAGE +
+               b.moved * (data->accumulated + data->bytes);
+    }
+}
+
+/* Inline data costs nothing beyond the headers, in a call whose other algorithms take at least one step more. */
+double ls_cost_inline(const ls_engine *engine, const ls_amount *data) {
+    const double inlined = passes_of_headers(engine) * data->accumulated;
+    const bool free = ls_flows[engine->call.operation].moves || inlined <= STEP || engine->shares_cores;
+    return free ? 0 : data->headers + inlined;
+}
+
+/* Used whenever it is usable; a call in memory of a device has no other algorithm. */
+double ls_cost_native(const ls_engine *engine, const ls_amount *data) {
+    (void)data;
+    return engine->call.stream != NULL ? -HUGE_VAL : -1;
+}
+
+/* ---- the network's own collectives ------------------------------------------------------------------------------- */
+
+/* From how many ranks and bytes on they are faster than what the engine makes of messages: measured, see
+ * docs/internals/performance.md. */
+typedef struct network_row {
+    int ranks;    /* 0: never */
+    double bytes; /* of the whole vector, of all ranks */
+} network_row;
+
+static const network_row network_rows[LS_OP_COUNT] = {
+    [LS_OP_BROADCAST] = {4, LS_INLINE_MOST + 1},
+    [LS_OP_REDUCE_SCATTER] = {4, LS_INLINE_MOST + 1},
+    [LS_OP_REDUCE_SCATTERV] = {4, LS_INLINE_MOST + 1},
+    [LS_OP_ALLGATHER] = {16, 1 << 19},
+    [LS_OP_ALLGATHERV] = {16, 1 << 19},
+};
+
+/* Bytes of the call's data, as all ranks know them; 0: each knows its own only. */
+static double bytes_known(const ls_call *call, int size) {
+    switch (call->operation) {
+    case LS_OP_GATHERV:
+    case LS_OP_SCATTERV:
+    case LS_OP_ALLTOALLV:
+        return 0;
+    case LS_OP_ALLGATHERV:
+    case LS_OP_REDUCE_SCATTERV:
+        return (double)call->total * (double)call->width;
+    case LS_OP_ALLOC:
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_BROADCAST:
+        return (double)call->count * (double)call->width;
+    default:
+        return (double)call->count * (double)call->width * size;
+    }
+}
+
+bool ls_native_is_usable(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const network_row *row = &network_rows[call->operation];
+    const ls_endpoint *endpoint = engine->endpoint;
+    const ls_own_collectives own = endpoint->own;
+    const bool forced = engine->settings[call->operation].forced == LS_ALGORITHM_NATIVE;
+    if (call->stream != NULL) { /* the engine cannot access the buffers */
+        return true;
+    }
+    if ((own == LS_OWN_NEVER && !forced) || engine->size == 1 || endpoint->transport->can_make == NULL) {
+        return false;
+    }
+    if (!forced && own == LS_OWN_LARGE && bytes_known(call, engine->size) <= LS_INLINE_MOST) {
+        return false;
+    }
+    if (!forced && own == LS_OWN_BEYOND && /* the engine saves the links of machines, MPI's nonblocking calls do not */
+        (has_machines(engine) || row->ranks == 0 || engine->size < row->ranks ||
+         bytes_known(call, engine->size) < row->bytes)) {
+        return false;
+    }
+    /* Of the other calls, all ranks get the same answer. */
+    const bool differs = ls_agreement_varies(call->operation) || call->operation == LS_OP_ALLGATHERV;
+    return differs || endpoint->transport->can_make(endpoint, call);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+ls_amount ls_cost_amount(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    ls_amount data = {.headers = cost_headers(engine)};
+    double count = (double)call->count;
+    double accumulator = (double)call->width;
+    switch (call->operation) {
+    case LS_OP_ALLOC:
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_REDUCE_SCATTER:
+    case LS_OP_REDUCE_SCATTERV:
+        count = (double)ls_reduced_count(engine);
+        accumulator = (double)ls_reduce_find(call->dtype, call->reduction)->accumulator;
+        break;
+    case LS_OP_ALLGATHER:
+    case LS_OP_SPLIT:
+        count *= engine->size;
+        break;
+    case LS_OP_ALLGATHERV:
+        count = (double)call->total;
+        break;
+    default:
+        break;
+    }
+    data.accumulated = count * accumulator;
+    data.bytes = count * (double)call->width;
+    return data;
+}
+
+/* Chooses as many bytes as the messages of a segment cost times four, with the segments side by side. */
+size_t ls_segment_count(const ls_engine *engine) {
+    const size_t count = engine->call.count;
+    const double beside = 2.0 * engine->levels * (STEP / LS_ENGINE_SEGMENTS + MESSAGE);
+    const double bytes = engine->part_wanted != 0 ? (double)engine->part_wanted : 4 * beside;
+    const double parts = (double)count * (double)engine->call.width / bytes;
+    if (!has_machines(engine) || parts < 2) {
+        return count;
+    }
+    return (size_t)((double)count / floor(parts) / ALIGNED + 1) * ALIGNED;
+}

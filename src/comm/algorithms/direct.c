@@ -1,0 +1,107 @@
+/*
+ * Direct exchange: each rank sends its data straight to each other rank. In step s, a rank sends to the rank s after it
+ * and receives from the rank s before it, several steps at a time, so that no rank receives from all ranks at once (the
+ * "spread-out" order: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+ * 2005). Both sides know which pieces have no data, and exchange no message for them.
+ */
+#include <string.h>
+
+#include "base/share.h"
+#include "base/status.h"
+#include "comm/algorithms/table.h"
+#include "comm/pieces.h"
+
+static ls_status next_steps(ls_engine *engine, bool *finished) {
+    const int size = engine->size;
+    for (int i = 0; i < LS_ENGINE_WINDOW && engine->segment->step < size; i++, engine->segment->step++) {
+        const int to = (engine->rank + engine->segment->step) % size;
+        const ls_stretch piece = engine->traffic->sent(engine, to);
+        LS_TRY(piece.bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, piece.data, piece.bytes));
+        const int from = (engine->rank - engine->segment->step + size) % size;
+        const ls_stretch place = engine->traffic->received(engine, from);
+        LS_TRY(place.bytes == 0 ? LS_OK
+                                : ls_engine_receive(engine, from, LS_CHANNEL_DATA, place.data, place.bytes, NULL));
+    }
+    if (engine->transfer_count != 0 || engine->segment->step < size) {
+        return LS_OK;
+    }
+    engine->segment->stage = engine->exchanged;
+    return engine->exchanged(engine, finished);
+}
+
+ls_status ls_direct_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged) {
+    const ls_stretch from = traffic->sent(engine, engine->rank);
+    const ls_stretch to = traffic->received(engine, engine->rank);
+    if (from.bytes != 0 && from.data != to.data && !engine->dry) {
+        memmove(to.data, from.data, from.bytes);
+    }
+    engine->traffic = traffic;
+    engine->exchanged = exchanged;
+    engine->segment->step = 1;
+    engine->segment->stage = next_steps;
+    return LS_OK;
+}
+
+/* ---- calls that only move data ----------------------------------------------------------------------------------- */
+
+static ls_stretch call_sent(const ls_engine *engine, int to) {
+    const ls_call *call = &engine->call;
+    const ls_piece piece = ls_piece_sent(call, engine->rank, to);
+    return ls_stretch_of(call->send, piece.at, piece.count, call->width);
+}
+
+static ls_stretch call_received(const ls_engine *engine, int from) {
+    const ls_call *call = &engine->call;
+    const ls_piece piece = ls_piece_received(call, engine->rank, from);
+    return ls_stretch_of(call->receive, piece.at, piece.count, call->width);
+}
+
+/* A large broadcast: each rank gets a share of it from the root and passes it on to the others. */
+static ls_stretch share_of(const ls_engine *engine, int rank) {
+    const ls_call *call = &engine->call;
+    const ls_share share = ls_share_of((int64_t)call->count, engine->size, rank);
+    return ls_stretch_of(call->receive, (size_t)share.start, (size_t)share.count, call->width);
+}
+
+static const ls_stretch nothing = {NULL, 0};
+
+static ls_stretch scattered_to(const ls_engine *engine, int to) {
+    const int root = engine->call.root;
+    return engine->rank == root && to != root ? share_of(engine, to) : nothing;
+}
+
+static ls_stretch scattered_from(const ls_engine *engine, int from) {
+    const int root = engine->call.root;
+    return from == root && engine->rank != root ? share_of(engine, engine->rank) : nothing;
+}
+
+/* The root's own share goes to each from the root. */
+static ls_stretch passed_to(const ls_engine *engine, int to) {
+    return to != engine->call.root && to != engine->rank ? share_of(engine, engine->rank) : nothing;
+}
+
+static ls_stretch passed_from(const ls_engine *engine, int from) {
+    return engine->rank != engine->call.root && from != engine->rank ? share_of(engine, from) : nothing;
+}
+
+static ls_status end(ls_engine *engine, bool *finished) {
+    (void)engine;
+    *finished = true;
+    return LS_OK;
+}
+
+static ls_status pass_on(ls_engine *engine, bool *finished) {
+    static const ls_traffic passing = {.sent = passed_to, .received = passed_from};
+    (void)finished;
+    return ls_direct_begin(engine, &passing, end);
+}
+
+ls_status ls_direct_run(ls_engine *engine, bool *finished) {
+    static const ls_traffic moves = {.sent = call_sent, .received = call_received};
+    static const ls_traffic scattering = {.sent = scattered_to, .received = scattered_from};
+    if (!ls_flows[engine->call.operation].moves) {
+        return ls_direct_reduce(engine, finished);
+    }
+    return engine->call.operation == LS_OP_BROADCAST && engine->size > 2 ? ls_direct_begin(engine, &scattering, pass_on)
+                                                                         : ls_direct_begin(engine, &moves, end);
+}

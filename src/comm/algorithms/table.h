@@ -1,0 +1,74 @@
+/*
+ * The table of the engine's algorithms, and the choice among them. A call begins with the exchange of headers, by which
+ * the ranks agree (engine/headers.c). An inline algorithm sends all data along with the headers. The others run after
+ * the agreement.
+ */
+#ifndef LS_COMM_ALGORITHMS_TABLE_H
+#define LS_COMM_ALGORITHMS_TABLE_H
+
+#include "comm/algorithm.h"
+#include "comm/engine/inside.h"
+
+/* The data of a call, and costs, in bytes that a link moves in the same time: see cost.c. */
+typedef struct ls_amount {
+    double headers;     /* cost of the exchange of headers */
+    double accumulated; /* bytes, as accumulators if the call reduces */
+    double bytes;
+} ls_amount;
+
+struct ls_algorithm {
+    ls_algorithm_id id;
+    const char *about;
+    uint32_t calls; /* bits of the operations */
+
+    /* Returns false if the algorithm cannot make the engine's call. All ranks that agree on the call get the same
+     * answer; exception: only the root of a scatterv knows its size. */
+    bool (*is_usable)(const ls_engine *engine);
+
+    /* Returns the cost in the network model, as all ranks compute it. */
+    double (*cost)(const ls_engine *engine, const ls_amount *data);
+
+    /* Runs before the exchange of headers. May be NULL. */
+    ls_status (*prepare)(ls_engine *engine);
+
+    /* Runs after each level of recursive doubling of the headers, with the partner of that level. May be NULL. */
+    ls_status (*after_level)(ls_engine *engine);
+
+    /* The stage after the agreement. NULL: the algorithm is inline. */
+    ls_engine_stage *run;
+};
+
+/* Returns the algorithm for the engine's call: the one that LOCKSTEP_ALGORITHM forces, or the cheapest. */
+const ls_algorithm *ls_algorithm_select(const ls_engine *engine);
+
+/* Returns the algorithm that every call can use. */
+const ls_algorithm *ls_algorithm_direct(void);
+
+/* Sets the choice of all calls that have this algorithm. For tests. */
+void ls_algorithm_force(ls_engine *engine, ls_algorithm_id id);
+
+/* ---- cost.c ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the amount of data of the engine's call. */
+ls_amount ls_cost_amount(const ls_engine *engine);
+
+bool ls_cost_has_equal_machines(const ls_engine *engine);
+double ls_cost_inline(const ls_engine *engine, const ls_amount *data);
+double ls_cost_rabenseifner(const ls_engine *engine, const ls_amount *data);
+double ls_cost_van_de_geijn(const ls_engine *engine, const ls_amount *data);
+double ls_cost_bruck(const ls_engine *engine, const ls_amount *data);
+double ls_cost_hierarchical(const ls_engine *engine, const ls_amount *data);
+double ls_cost_direct(const ls_engine *engine, const ls_amount *data);
+double ls_cost_native(const ls_engine *engine, const ls_amount *data);
+
+/* Returns false if a collective of the network is not to be used for the engine's call: it is forbidden, or slower. */
+bool ls_native_is_usable(const ls_engine *engine);
+
+/* ---- the algorithms ---------------------------------------------------------------------------------------------- */
+
+ls_status ls_rabenseifner_prepare(ls_engine *engine);
+ls_status ls_rabenseifner_level(ls_engine *engine);
+ls_engine_stage ls_rabenseifner_run, ls_van_de_geijn_run, ls_bruck_run, ls_hierarchical_run, ls_direct_run,
+    ls_native_run;
+
+#endif
