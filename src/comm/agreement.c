@@ -1,7 +1,6 @@
 #include "comm/agreement.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/status.h"
 #include "comm/algorithm.h"
@@ -84,10 +83,7 @@ const char *ls_call_header_detail(const ls_call_header *header, char *text, size
                     .total = (size_t)header->agreed,
                     .layout = header->layout};
     call.stream = header->on_device != 0 ? &call : NULL; /* any */
-    (void)ls_call_detail(&call, text, capacity);
-    const size_t length = strlen(text);
-    (void)ls_algorithm_describe(header->algorithm, text + length, capacity - length);
-    return text;
+    return ls_call_detail(&call, text, capacity);
 }
 
 /* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same; what has no room is dots. */

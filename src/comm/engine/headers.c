@@ -160,31 +160,51 @@ static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_tran
     return LS_OK;
 }
 
-/* "rank 0 called barrier (#3); ranks 1, 2 called ..." */
+/* Returns true if LOCKSTEP_ALGORITHM differs between the ranks. */
+static bool settings_differ(const ls_packet *packet) {
+    bool differ = false;
+    for (uint32_t i = 1; i < ls_packet_envelope(packet)->groups; i++) {
+        differ = differ || ls_packet_groups(packet)[i].call.algorithm != ls_packet_groups(packet)[0].call.algorithm;
+    }
+    return differ;
+}
+
+/* Writes "ranks 1, 2 called allreduce of 10 f32, sum (#3)". Returns the length. */
+static size_t describe_group(const ls_call_group *group, bool with_algorithm, char *text, size_t capacity) {
+    ls_rank_list ranks = {.count = 0};
+    char detail[192];
+    char more[48] = "";
+    char algorithm[128] = "";
+    for (int k = 0; k < group->callers && k < LS_ENGINE_LISTED; k++) {
+        ls_rank_list_add(&ranks, group->ranks[k]);
+    }
+    if (group->callers > LS_ENGINE_LISTED) {
+        snprintf(more, sizeof more, " and %d more", group->callers - LS_ENGINE_LISTED);
+    }
+    if (with_algorithm) {
+        (void)ls_algorithm_describe(group->call.algorithm, algorithm, sizeof algorithm);
+    }
+    return (size_t)snprintf(text, capacity, "%s%s called %s%s (#%llu)", ranks.text, more,
+                            ls_call_header_detail(&group->call, detail, sizeof detail), algorithm,
+                            (unsigned long long)group->call.sequence);
+}
+
+/* Fails with "rank 0 called barrier (#3); ranks 1, 2 called ...". */
 static ls_status fail_disagreement(const ls_engine *engine) {
     const ls_envelope *own = ls_packet_envelope(&engine->own);
+    const bool differ = settings_differ(&engine->own);
     char calls[768];
     size_t length = 0;
-    for (uint32_t i = 0; i < own->groups && length < sizeof calls - 1; i++) {
-        const ls_call_group *group = &ls_packet_groups(&engine->own)[i];
-        ls_rank_list ranks = {.count = 0};
-        char detail[192];
-        for (int k = 0; k < group->callers && k < LS_ENGINE_LISTED; k++) {
-            ls_rank_list_add(&ranks, group->ranks[k]);
-        }
-        char more[48] = "";
-        if (group->callers > LS_ENGINE_LISTED) {
-            snprintf(more, sizeof more, " and %d more", group->callers - LS_ENGINE_LISTED);
-        }
-        length += (size_t)snprintf(
-            calls + length, sizeof calls - length, "%s%s%s called %s (#%llu)", length == 0 ? "" : "; ", ranks.text,
-            more, ls_call_header_detail(&group->call, detail, sizeof detail), (unsigned long long)group->call.sequence);
+    for (uint32_t i = 0; i < own->groups && length < sizeof calls - 3; i++) {
+        length += (size_t)snprintf(calls + length, sizeof calls - length, "%s", i == 0 ? "" : "; ");
+        length += describe_group(&ls_packet_groups(&engine->own)[i], differ, calls + length, sizeof calls - length);
     }
     if (own->others != 0 && length < sizeof calls - 1) {
         snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
     }
     char name[64];
-    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", ls_engine_call_name(engine, name), calls);
+    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things%s: %s", ls_engine_call_name(engine, name),
+                   differ ? " (" LS_ALGORITHM_VARIABLE " must be the same on all ranks)" : "", calls);
 }
 
 /* All rounds are over. */
