@@ -10,12 +10,13 @@
 #include "cli/cli.h"
 #include "cli/job.h"
 #include "cli/program.h"
+#include "comm/algorithm.h"
 #include "comm/backend.h"
 #include "comm/reduce.h"
 #include "comm/rendezvous.h"
 #include "comm/transport.h"
 
-enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096 };
+enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, MOST_ALGORITHMS = 512 };
 static const size_t MOST_BYTES = (size_t)1 << 40;
 
 typedef struct bench_values {
@@ -24,6 +25,7 @@ typedef struct bench_values {
     const char *sizes;
     const char *dtype;
     const char *op;
+    const char *algorithm;
     int iterations;
     int simulate;
     const char *latency;
@@ -48,6 +50,8 @@ static const ls_cli_option options[] = {
      "reduction: sum avg prod min max land lor lxor band bor\nbxor minloc maxloc (sum)"},
     {"iterations", 0, LS_OPTION_COUNT, "K", offsetof(bench_values, iterations), 1, MOST_ITERATIONS,
      "timed iterations of each size (as many as fit into 0.25 s)"},
+    {"algorithm", 0, LS_OPTION_TEXT, "A", offsetof(bench_values, algorithm), 0, 0,
+     "algorithm of the call (the fastest by model and\nmeasurement); all: one after another"},
     {"registered", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, registered), 0, 0,
      "buffers from ls_comm_alloc instead of ordinary memory"},
     {"in-place", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, in_place), 0, 0,
@@ -269,7 +273,18 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
 
 /* ---- running it ------------------------------------------------------------------------------------------------ */
 
-/* Starts this program again as the ranks of a job, with the same arguments except the number of ranks. */
+/* Returns true if argument `i` is this option; `*count` becomes the number of arguments that it takes up. */
+static bool is_option(char **argv, int i, const char *name, char letter, int *count) {
+    const size_t length = strlen(name);
+    const bool is_long = strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, name, length) == 0;
+    const bool is_short = letter != 0 && argv[i][0] == '-' && argv[i][1] == letter;
+    const char *value = is_long ? argv[i] + 2 + length : argv[i] + 2;
+    *count = (is_long || is_short) && *value == '\0' ? 2 : 1;
+    return is_short || (is_long && (*value == '\0' || *value == '='));
+}
+
+/* Starts this program again as the ranks of a job, with the same arguments except the number of ranks and the
+ * algorithm: the environment has it. */
 static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status) {
     char **words = ls_allocate_zeroed((size_t)argc + 2, sizeof *words);
     int count = 0;
@@ -277,12 +292,11 @@ static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status)
         return ls_fail_memory("lockstep bench", ((size_t)argc + 2) * sizeof *words);
     }
     words[count++] = "lockstep";
-    for (int i = 0; i < argc; i++) {
-        const bool alone = strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "--ranks") == 0;
-        if (!alone && strncmp(argv[i], "-n", 2) != 0 && strncmp(argv[i], "--ranks=", 8) != 0) {
+    for (int i = 0, width = 1; i < argc; i += width) {
+        if (!is_option(argv, i, "ranks", 'n', &width) && !is_option(argv, i, "algorithm", 0, &width)) {
             words[count++] = argv[i];
+            width = 1;
         }
-        i += alone;
     }
     char path[PATH_MAX];
     ls_cores cores;
@@ -309,6 +323,59 @@ static bool is_rank(const char *backend) {
            ls_job_read(&job, &(ls_init_options){.backend = backend}) != LS_OK || job.size > 1;
 }
 
+/* ---- algorithms ------------------------------------------------------------------------------------------------ */
+
+/* Returns the algorithms of the collective on the backend (NULL: shm), as bits. */
+static uint32_t algorithms_of(const char *collective, const char *backend) {
+    const bool shm = backend == NULL || strcmp(backend, "shm") == 0;
+    const ls_algorithm_list list = shm ? ls_shm_algorithms : ls_engine_algorithms();
+    for (int operation = 0; operation < LS_OP_COUNT; operation++) {
+        if (strcmp(ls_operation_name((ls_operation)operation), collective) == 0) {
+            const bool has_native = backend == NULL || strcmp(backend, "tcp") != 0;
+            return list.calls[operation] & ~(has_native ? 0 : LS_ALGORITHM_BIT(LS_ALGORITHM_NATIVE));
+        }
+    }
+    return 0;
+}
+
+/* Adds "COLLECTIVE:NAME" to the list of the environment, which was `before` at first. */
+static ls_status use_algorithm(const char *before, const char *collective, const char *name) {
+    char text[MOST_ALGORITHMS];
+    const int length = snprintf(text, sizeof text, "%s%s%s:%s", before != NULL ? before : "",
+                                before != NULL && *before != '\0' ? "," : "", collective, name);
+    if (length >= (int)sizeof text || setenv(LS_ALGORITHM_VARIABLE, text, 1) != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --algorithm '%.40s': " LS_ALGORITHM_VARIABLE " is too long",
+                       name);
+    }
+    return LS_OK;
+}
+
+/* Starts a job for each algorithm of the collective. */
+static ls_status compare_algorithms(int argc, char **argv, const bench_values *values, const char *collective,
+                                    int *exit_status) {
+    const uint32_t all = algorithms_of(collective, values->backend);
+    const char *given = getenv(LS_ALGORITHM_VARIABLE);
+    char before[MOST_ALGORITHMS]; /* the environment changes below */
+    snprintf(before, sizeof before, "%s", given != NULL ? given : "");
+    ls_status status = LS_OK;
+    if (all == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --algorithm all: %s has only one algorithm", collective);
+    }
+    for (int id = 1; id < LS_ALGORITHM_COUNT && status == LS_OK && *exit_status == 0; id++) {
+        if ((all & LS_ALGORITHM_BIT(id)) != 0) {
+            status = use_algorithm(before, collective, ls_algorithm_name((ls_algorithm_id)id));
+            if (status == LS_OK && !values->json) {
+                printf("# algorithm %s\n", ls_algorithm_name((ls_algorithm_id)id));
+                fflush(stdout);
+            }
+            status = status == LS_OK
+                         ? start_ranks(argc, argv, values->ranks != 0 ? values->ranks : USUAL_RANKS, exit_status)
+                         : status;
+        }
+    }
+    return status;
+}
+
 static ls_status run(int argc, char **argv, int *exit_status) {
     bench_values values = {0};
     const char *collective = NULL;
@@ -324,10 +391,18 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     LS_TRY(make_plan(&values, collective, &plan));
     ls_bench_cluster cluster = {0};
     LS_TRY(read_cluster(&values, &cluster));
+    if (values.algorithm != NULL && strcmp(values.algorithm, "all") != 0) {
+        LS_TRY(use_algorithm(getenv(LS_ALGORITHM_VARIABLE), collective, values.algorithm));
+    }
     if (values.simulate != 0) {
         return ls_bench_simulate(&plan, &cluster);
     }
     const bool in_job = values.ranks == 0 && is_rank(values.backend);
+    const bool compares = values.algorithm != NULL && strcmp(values.algorithm, "all") == 0;
+    if (compares && in_job) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: --algorithm all starts a job for each algorithm: not inside a job");
+    }
     const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
     if (values.backend != NULL) {
         LS_TRY(check_backend(values.backend, in_job ? 0 : ranks));
@@ -337,6 +412,9 @@ static ls_status run(int argc, char **argv, int *exit_status) {
                        "lockstep bench: --backend mpi measures ranks that mpirun started: mpirun -np %d lockstep bench "
                        "%s --backend mpi",
                        ranks, collective);
+    }
+    if (compares) {
+        return compare_algorithms(argc, argv, &values, collective, exit_status);
     }
     if (!in_job) {
         return start_ranks(argc, argv, ranks, exit_status);
@@ -361,12 +439,13 @@ const ls_command ls_bench_command = {
         "  lockstep bench allreduce --sizes 1K,1M --dtype bf16 --op avg --registered\n"
         "  lockstep bench allreduce --in-place --fresh          like gradients\n"
         "  lockstep bench broadcast --json | python3 plot.py\n"
+        "  lockstep bench allreduce --backend tcp -n 8 --algorithm all   compare the algorithms\n"
         "  lockstep run -n 2 --no-bind lockstep bench allreduce    inside a job, without -n: a rank of the job\n"
         "  mpirun -np 2 lockstep bench allreduce                   the same\n"
         "  lockstep bench allreduce --simulate 1024 --latency 2us --bandwidth 12GB/s\n"
         "\n"
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
-        "algbw_gbps busbw_gbps messages sent_bytes correct):\n"
+        "algbw_gbps busbw_gbps messages sent_bytes correct algorithm):\n"
         "  bytes    larger buffer of a rank: whole elements, at least one for each rank that gets a part\n"
         "  algbw    bytes / median, in 10^9 bytes per second\n"
         "           (pingpong: half the time from rank 2k to rank 2k+1 and back)\n"
@@ -374,7 +453,9 @@ const ls_command ls_bench_command = {
         "           gather, scatter and all-to-all (n-1)/n; others 1\n"
         "  messages, sent  messages and bytes of one call, agreement included, of the rank that sends most; - (null)\n"
         "           on backends that do not count: shm, self and gloo\n"
-        "  algorithm  algorithm of the call, on backends with several (not in --json)\n"
+        "  algorithm  algorithm of the call, on backends with several; an algorithm that cannot make a call (its "
+        "size,\n"
+        "           the number of ranks) is replaced by the default\n"
         "  correct  whether all results were right, before and after the timed calls\n"
         "\n"
         "columns with --simulate, and its keys of --json (collective ranks bytes us messages sent_bytes textbook\n"

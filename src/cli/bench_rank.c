@@ -21,13 +21,13 @@ enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERA
 typedef struct bench {
     const ls_bench_plan *plan;
     ls_bench_call call;
-    size_t bytes;     /* of the larger of the two buffers */
-    void *memory;     /* the send buffer; NULL in place */
-    double *times;    /* seconds per iteration: first of this rank, later of the slowest rank */
-    const char *way;  /* the algorithm of the last timed call */
-    uint64_t sent[2]; /* messages and bytes of a timed call, each of the rank that sends most */
-    bool counts;      /* the backend counts messages */
-    int iterations;   /* timed iterations, each of `group` calls */
+    size_t bytes;          /* of the larger of the two buffers */
+    void *memory;          /* the send buffer; NULL in place */
+    double *times;         /* seconds per iteration: first of this rank, later of the slowest rank */
+    const char *algorithm; /* the algorithm of the last timed call */
+    uint64_t sent[2];      /* messages and bytes of a timed call, each of the rank that sends most */
+    bool counts;           /* the backend counts messages */
+    int iterations;        /* timed iterations, each of `group` calls */
     int group;
 } bench;
 
@@ -181,7 +181,7 @@ static ls_status measure(bench *self) {
     for (size_t i = 0; i < count; i++) {
         LS_TRY(time_calls(self, self->group, &self->times[i]));
     }
-    self->way = ls_comm_algorithm(self->call.comm);
+    self->algorithm = ls_comm_algorithm(self->call.comm);
     LS_TRY(ls_comm_allreduce(self->call.comm, self->sent, self->sent, 2, LS_I64, LS_MAX, NULL));
     LS_TRY(ls_comm_allreduce(self->call.comm, self->times, self->times, count, LS_F64, LS_MAX, NULL));
     qsort(self->times, count, sizeof *self->times, compare);
@@ -212,16 +212,16 @@ static void print_result(const bench *self, bool wrong) {
     if (self->plan->json) {
         printf("{\"collective\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"iterations\": %d, "
                "\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"algbw_gbps\": %.6f, \"busbw_gbps\": %.6f, "
-               "\"messages\": %s, \"sent_bytes\": %s, \"correct\": %s}\n",
+               "\"messages\": %s, \"sent_bytes\": %s, \"correct\": %s, \"algorithm\": \"%s\"}\n",
                row->name, ls_comm_backend(call->comm), call->ranks, self->bytes, self->iterations, median,
                microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus,
                count_text(self, self->sent[0], "null", messages), count_text(self, self->sent[1], "null", bytes),
-               wrong ? "false" : "true");
+               wrong ? "false" : "true", self->algorithm);
     } else {
-        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f %9s %12s  %-9s  %s\n", self->bytes, self->iterations,
+        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f %9s %12s  %-18s  %s\n", self->bytes, self->iterations,
                median, microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus,
-               count_text(self, self->sent[0], "-", messages), count_text(self, self->sent[1], "-", bytes), self->way,
-               wrong ? "WRONG" : "yes");
+               count_text(self, self->sent[0], "-", messages), count_text(self, self->sent[1], "-", bytes),
+               self->algorithm, wrong ? "WRONG" : "yes");
     }
     fflush(stdout);
 }
@@ -237,7 +237,7 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
                               : ", ordinary memory",
            plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "",
            plan->any_order ? ", any order" : "");
-    printf("# %10s %10s %12s %12s %12s %10s %10s %9s %12s  %-9s  %s\n", "bytes", "iterations", "median us", "p10 us",
+    printf("# %10s %10s %12s %12s %12s %10s %10s %9s %12s  %-18s  %s\n", "bytes", "iterations", "median us", "p10 us",
            "p90 us", "algbw GB/s", "busbw GB/s", "messages", "sent", "algorithm", "correct");
     fflush(stdout);
 }

@@ -45,7 +45,7 @@ for collective in $known; do
 done
 
 # ---- what is printed ----
-keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps messages sent_bytes correct"
+keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps messages sent_bytes correct algorithm"
 launch bench allreduce --json --sizes 4,1K,1M --iterations 4 </dev/null
 check "two ranks without -n" is "$(key ranks | sort -u)" 2
 check "the backend is named" is "$(key backend | sort -u)" shm

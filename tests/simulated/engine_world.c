@@ -108,7 +108,7 @@ static void count_messages(const rank_state *r) {
     const uint64_t messages = ls_engine_endpoint(r->engine)->messages - r->messages;
     const uint64_t sent = ls_engine_endpoint(r->engine)->bytes - r->bytes;
     const uint64_t rounds = (uint64_t)(2 * r->world->levels);
-    if (r->world->faulty || r->world->halving) {
+    if (r->world->faulty || r->world->halving || r->world->forced != LS_ALGORITHM_DEFAULT) {
         return;
     }
     if (!direct && bytes <= 1024 && messages > rounds) {
@@ -152,6 +152,9 @@ static bool step(void *state, int rank) {
                 wrong(r, "has what is wrong");
             }
             count_messages(r);
+            if (r->world->used != NULL && r->engine->algorithm->id == r->world->forced) {
+                (*r->world->used)++;
+            }
             call_side_end(&r->side);
             r->begun = false;
             r->done++;
@@ -188,6 +191,9 @@ void world_open(world *w, const ls_sim_options *options) {
                                                   LS_ALGORITHM_BRUCK};
         for (int i = 0; w->halving && i < 3; i++) {
             ls_algorithm_force(w->ranks[rank].engine, halving[i]);
+        }
+        if (w->forced != LS_ALGORITHM_DEFAULT) {
+            ls_algorithm_force(w->ranks[rank].engine, w->forced);
         }
         w->ranks[rank].engine->part_wanted = w->part;
     }

@@ -20,9 +20,11 @@ typedef struct world {
     int calls;              /* per rank */
     int odd_rank;           /* makes another call at odd_call; -1: none */
     int odd_call;
-    bool faulty;  /* calls may fail */
-    bool halving; /* forces Rabenseifner, van de Geijn and Bruck; false: the default algorithms */
-    size_t part;  /* bytes of a part; 0: the default */
+    bool faulty;            /* calls may fail */
+    ls_algorithm_id forced; /* for the calls that have it; with `used`, calls must use it at least once */
+    int *used;              /* counts the calls that used it */
+    bool halving;           /* forces Rabenseifner, van de Geijn and Bruck; false: the default algorithms */
+    size_t part;            /* bytes of a part; 0: the default */
     int levels;
     struct rank_state *ranks;
     struct {

@@ -333,6 +333,47 @@ TEST(places) {
     }
 }
 
+/* ---- every algorithm, forced ------------------------------------------------------------------------------------- */
+
+/* Random calls of all kinds and sizes, in which each call that has the algorithm uses it if it can. */
+static int check_forced(ls_algorithm_id id, int ranks, int calls) {
+    static const int machine_ranks[] = {1, 2, 3, 8};
+    int used = 0;
+    int on_machine = 1; /* the largest number of ranks that divides the ranks equally */
+    for (size_t i = 0; i < sizeof machine_ranks / sizeof *machine_ranks; i++) {
+        on_machine = ranks % machine_ranks[i] == 0 && ranks > machine_ranks[i] ? machine_ranks[i] : on_machine;
+    }
+    world w = {.seed = (uint64_t)ranks * 5 + 1, .calls = calls, .odd_rank = -1, .forced = id, .used = &used};
+    ls_sim_options options = world_options(ranks, w.seed);
+    options.machine_ranks = id == LS_ALGORITHM_HIERARCHICAL || id == LS_ALGORITHM_TREE ? on_machine : 0;
+    world_open(&w, &options);
+    const ls_sim_outcome outcome = world_run(&w);
+    if (!outcome.finished) {
+        fail_msg("%s, %d ranks: not finished: %s", ls_algorithm_name(id), ranks, outcome.text);
+    }
+    world_close(&w);
+    return used;
+}
+
+TEST(every_algorithm) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 1000};
+    const ls_algorithm_list list = ls_engine_algorithms();
+    for (int id = LS_ALGORITHM_DEFAULT + 1; id < LS_ALGORITHM_NATIVE; id++) { /* native: unit/engine_network */
+        uint32_t calls = 0;
+        int used = 0;
+        for (int operation = 0; operation < LS_OP_COUNT; operation++) {
+            calls |= list.calls[operation];
+        }
+        assert_true((calls & LS_ALGORITHM_BIT(id)) != 0);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            used += check_forced((ls_algorithm_id)id, sizes[i], sizes[i] < 1000 ? (world_is_long() ? 200 : 30) : 6);
+        }
+        if (used == 0) {
+            fail_msg("no call used algorithm %s", ls_algorithm_name((ls_algorithm_id)id));
+        }
+    }
+}
+
 TEST(disagreement) {
     for (int ranks = 2; ranks <= (world_is_long() ? 64 : 20); ranks++) {
         check_world(ranks, (uint64_t)ranks * 31, 6, 2);
@@ -342,8 +383,8 @@ TEST(disagreement) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits), cmocka_unit_test(algorithms),   cmocka_unit_test(machines),
-        cmocka_unit_test(places),     cmocka_unit_test(disagreement),
+        cmocka_unit_test(right_bits), cmocka_unit_test(algorithms),      cmocka_unit_test(machines),
+        cmocka_unit_test(places),     cmocka_unit_test(every_algorithm), cmocka_unit_test(disagreement),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ TEST(sizes) {
     ls_shm_distance far = {.far_calls = 1};
     assert_true(ls_shm_distance_past(&near, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_NEVER);
     assert_true(ls_shm_distance_past(&far, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_FAR_LEAST);
-    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* set by LOCKSTEP_SHM_ALGORITHM, for any distance */
+    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* set by LOCKSTEP_ALGORITHM, for any distance */
     for (int i = 0; i < 3; i++) {
         assert_true(ls_shm_distance_past(&near, settings[i]) == settings[i]);
         assert_true(ls_shm_distance_past(&far, settings[i]) == settings[i]);
