@@ -64,9 +64,9 @@ static inline uint64_t ls_awake_poll(ls_awake *awake, uint64_t now) {
 
 /* One wait for a condition that the caller polls. Designated initializers set the first three fields. */
 typedef struct ls_wait {
-    uint64_t limit_ns;   /* nanoseconds awake after which the wait ends; 0: it has no limit */
+    uint64_t limit_ns;   /* nanoseconds awake after which the wait ends; 0: no limit */
     uint64_t longest_ns; /* the longest sleep between two polls; 0 selects 20 ms */
-    unsigned yields;     /* so many polls are followed by a yield, later polls by a sleep */
+    unsigned yields;     /* number of polls that are followed by a yield; later polls are followed by a sleep */
     unsigned polls;
     ls_awake awake;
 } ls_wait;
