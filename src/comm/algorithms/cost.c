@@ -51,36 +51,38 @@ static double on_link_by_shares(const ls_engine *engine) {
     return has_machines(engine) ? ranks * (engine->size - ranks) / engine->size : 0;
 }
 
-double ls_cost_direct(const ls_engine *engine, const ls_amount *data) {
-    const double others = engine->size - 1;
-    /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
-    const double unevenly = engine->butterfly ? 1 : 1.4;
-    const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
-    const double phase = STEP + others * MESSAGE + moved * data->bytes;
-    const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
-    return data->headers + phase * (one ? 1 : 2);
-}
+/* The data of a call. */
+typedef struct amount {
+    double headers;     /* cost of the exchange of headers */
+    double accumulated; /* bytes, as accumulators if the call reduces */
+    double bytes;
+} amount;
 
-/* A direct all-gather sends a block to another machine once for each of its ranks; this algorithm sends it once. */
-double ls_cost_hierarchical(const ls_engine *engine, const ls_amount *data) {
-    const int machines = engine->size / engine->place.block_ranks;
-    return data->headers + (1 + machines) * STEP + (engine->size - 1) * MESSAGE + data->bytes;
-}
-
-/*
- * Of a vector, by the rank that moves most of it one after the other: a half, a quarter, ... in its block of ranks, and
- * then all sums of the block behind, which that has when it has those of the one behind it.
- */
-static double moved_by_halves(int ranks) {
-    double moved = 0;
-    int behind = 0;
-    for (int width = 1; width <= ranks; width *= 2) {
-        if ((ranks & width) != 0) {
-            moved = fmax(moved, 1 - 1.0 / width) + (behind != 0 ? 1.0 / behind : 0);
-            behind = width;
-        }
+static double elements(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    switch (call->operation) {
+    case LS_OP_ALLOC:
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_REDUCE_SCATTER:
+    case LS_OP_REDUCE_SCATTERV:
+        return (double)ls_reduced_count(engine);
+    case LS_OP_ALLGATHER:
+    case LS_OP_SPLIT:
+        return (double)call->count * engine->size;
+    case LS_OP_ALLGATHERV:
+        return (double)call->total;
+    default:
+        return (double)call->count;
     }
-    return moved;
+}
+
+/* Returns the bytes of the call's accumulators. */
+static double accumulated(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const size_t width =
+        ls_flows[call->operation].moves ? call->width : ls_reduce_find(call->dtype, call->reduction)->accumulator;
+    return elements(engine) * (double)width;
 }
 
 /* Where ranks share cores the model does not hold: as if there were no trees. */
@@ -98,6 +100,46 @@ static double cost_headers(const ls_engine *engine) {
 /* Returns how often inline data passes a link, one after another. */
 static double passes_of_headers(const ls_engine *engine) {
     return has_tree(engine) ? engine->levels - engine->tree_levels + 2 * engine->tree_messages : engine->levels;
+}
+
+static amount amount_of(const ls_engine *engine) {
+    return (amount){.headers = cost_headers(engine),
+                    .accumulated = accumulated(engine),
+                    .bytes = elements(engine) * (double)engine->call.width};
+}
+
+double ls_cost_direct(const ls_engine *engine) {
+    const amount data = amount_of(engine);
+    const double others = engine->size - 1;
+    /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
+    const double unevenly = engine->butterfly ? 1 : 1.4;
+    const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
+    const double phase = STEP + others * MESSAGE + moved * data.bytes;
+    const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
+    return data.headers + phase * (one ? 1 : 2);
+}
+
+/* A direct all-gather sends a block to another machine once for each of its ranks; this algorithm sends it once. */
+double ls_cost_hierarchical(const ls_engine *engine) {
+    const amount data = amount_of(engine);
+    const int machines = engine->size / engine->place.block_ranks;
+    return data.headers + (1 + machines) * STEP + (engine->size - 1) * MESSAGE + data.bytes;
+}
+
+/*
+ * Of a vector, by the rank that moves most of it one after the other: a half, a quarter, ... in its block of ranks, and
+ * then all sums of the block behind, which that has when it has those of the one behind it.
+ */
+static double moved_by_halves(int ranks) {
+    double moved = 0;
+    int behind = 0;
+    for (int width = 1; width <= ranks; width *= 2) {
+        if ((ranks & width) != 0) {
+            moved = fmax(moved, 1 - 1.0 / width) + (behind != 0 ? 1.0 / behind : 0);
+            behind = width;
+        }
+    }
+    return moved;
 }
 
 /* The blocks of ranks of a call by halving: powers of two, the largest first. */
@@ -127,42 +169,49 @@ static block_costs find_blocks(const ls_engine *engine) {
     return b;
 }
 
-double ls_cost_bruck(const ls_engine *engine, const ls_amount *data) {
+double ls_cost_bruck(const ls_engine *engine) {
+    const amount data = amount_of(engine);
     const double others = 1 - 1.0 / engine->size;
-    return data->headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages in a step */
-           fmax(others, on_link_by_shares(engine)) * data->bytes;
+    return data.headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages in a step */
+           fmax(others, on_link_by_shares(engine)) * data.bytes;
 }
 
-double ls_cost_van_de_geijn(const ls_engine *engine, const ls_amount *data) {
+double ls_cost_van_de_geijn(const ls_engine *engine) {
+    const amount data = amount_of(engine);
     const block_costs b = find_blocks(engine);
-    return data->headers + (b.levels + b.down) * STEP + b.meeting * MESSAGE + (1 + b.moved) * data->bytes;
+    return data.headers + (b.levels + b.down) * STEP + b.meeting * MESSAGE + (1 + b.moved) * data.bytes;
 }
 
-double ls_cost_rabenseifner(const ls_engine *engine, const ls_amount *data) {
+double ls_cost_rabenseifner(const ls_engine *engine) {
+    const amount data = amount_of(engine);
     const block_costs b = find_blocks(engine);
     switch (engine->call.operation) {
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        return data->headers + (b.up + (b.blocks > 0)) * STEP + b.meeting * MESSAGE + b.moved * data->accumulated;
+        return data.headers + (b.up + (b.blocks > 0)) * STEP + b.meeting * MESSAGE + b.moved * data.accumulated;
     case LS_OP_REDUCE:
-        return data->headers + (b.up + 1) * STEP + (b.meeting + (1 << b.levels)) * MESSAGE +
-               b.moved * data->accumulated + (1 - 1.0 / engine->size) * data->bytes;
+        return data.headers + (b.up + 1) * STEP + (b.meeting + (1 << b.levels)) * MESSAGE + b.moved * data.accumulated +
+               (1 - 1.0 / engine->size) * data.bytes;
     default:
-        return data->headers + (b.up + b.down) * STEP + 2 * b.meeting * MESSAGE +
-               b.moved * (data->accumulated + data->bytes);
+        return data.headers + (b.up + b.down) * STEP + 2 * b.meeting * MESSAGE +
+               b.moved * (data.accumulated + data.bytes);
     }
 }
 
-/* Inline data costs nothing beyond the headers, in a call whose other algorithms take at least one step more. */
-double ls_cost_inline(const ls_engine *engine, const ls_amount *data) {
-    const double inlined = passes_of_headers(engine) * data->accumulated;
-    const bool free = ls_flows[engine->call.operation].moves || inlined <= STEP || engine->shares_cores;
-    return free ? 0 : data->headers + inlined;
+/*
+ * Inline data costs nothing beyond the headers, in a call whose other algorithms take at least one step more. Most
+ * calls are small, so this is found first.
+ */
+double ls_cost_inline(const ls_engine *engine) {
+    if (ls_flows[engine->call.operation].moves || engine->shares_cores) {
+        return 0;
+    }
+    const double inlined = passes_of_headers(engine) * accumulated(engine);
+    return inlined <= STEP ? 0 : cost_headers(engine) + inlined;
 }
 
 /* Used whenever it is usable; a call in memory of a device has no other algorithm. */
-double ls_cost_native(const ls_engine *engine, const ls_amount *data) {
-    (void)data;
+double ls_cost_native(const ls_engine *engine) {
     return engine->call.stream != NULL ? -HUGE_VAL : -1;
 }
 
@@ -229,35 +278,6 @@ bool ls_native_is_usable(const ls_engine *engine) {
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
-
-ls_amount ls_cost_amount(const ls_engine *engine) {
-    const ls_call *call = &engine->call;
-    ls_amount data = {.headers = cost_headers(engine)};
-    double count = (double)call->count;
-    double accumulator = (double)call->width;
-    switch (call->operation) {
-    case LS_OP_ALLOC:
-    case LS_OP_ALLREDUCE:
-    case LS_OP_REDUCE:
-    case LS_OP_REDUCE_SCATTER:
-    case LS_OP_REDUCE_SCATTERV:
-        count = (double)ls_reduced_count(engine);
-        accumulator = (double)ls_reduce_find(call->dtype, call->reduction)->accumulator;
-        break;
-    case LS_OP_ALLGATHER:
-    case LS_OP_SPLIT:
-        count *= engine->size;
-        break;
-    case LS_OP_ALLGATHERV:
-        count = (double)call->total;
-        break;
-    default:
-        break;
-    }
-    data.accumulated = count * accumulator;
-    data.bytes = count * (double)call->width;
-    return data;
-}
 
 /* Chooses as many bytes as the messages of a segment cost times four, with the segments side by side. */
 size_t ls_segment_count(const ls_engine *engine) {

@@ -135,13 +135,12 @@ void ls_algorithm_force(ls_engine *engine, ls_algorithm_id id) {
 }
 
 static const ls_algorithm *select_cheapest(const ls_engine *engine, uint32_t excluded) {
-    const ls_amount data = ls_cost_amount(engine);
     const ls_algorithm *best = NULL;
     double least = HUGE_VAL;
     for (const ls_algorithm *each = table; each < table + ROWS && least > 0; each++) {
         if (has_call(each, engine->call.operation) && (excluded & LS_ALGORITHM_BIT(each->id)) == 0 &&
             each->is_usable(engine)) {
-            const double cost = each->cost(engine, &data);
+            const double cost = each->cost(engine);
             best = cost < least ? each : best;
             least = cost < least ? cost : least;
         }

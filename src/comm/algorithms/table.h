@@ -9,13 +9,6 @@
 #include "comm/algorithm.h"
 #include "comm/engine/inside.h"
 
-/* The data of a call, and costs, in bytes that a link moves in the same time: see cost.c. */
-typedef struct ls_amount {
-    double headers;     /* cost of the exchange of headers */
-    double accumulated; /* bytes, as accumulators if the call reduces */
-    double bytes;
-} ls_amount;
-
 struct ls_algorithm {
     ls_algorithm_id id;
     const char *about;
@@ -25,8 +18,9 @@ struct ls_algorithm {
      * answer; exception: only the root of a scatterv knows its size. */
     bool (*is_usable)(const ls_engine *engine);
 
-    /* Returns the cost in the network model, as all ranks compute it. */
-    double (*cost)(const ls_engine *engine, const ls_amount *data);
+    /* Returns the cost in the network model, in bytes that a link moves in the same time: the same on all ranks. At
+     * most 0: no other algorithm is cheaper. */
+    double (*cost)(const ls_engine *engine);
 
     /* Runs before the exchange of headers. May be NULL. */
     ls_status (*prepare)(ls_engine *engine);
@@ -49,17 +43,14 @@ void ls_algorithm_force(ls_engine *engine, ls_algorithm_id id);
 
 /* ---- cost.c ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the amount of data of the engine's call. */
-ls_amount ls_cost_amount(const ls_engine *engine);
-
 bool ls_cost_has_equal_machines(const ls_engine *engine);
-double ls_cost_inline(const ls_engine *engine, const ls_amount *data);
-double ls_cost_rabenseifner(const ls_engine *engine, const ls_amount *data);
-double ls_cost_van_de_geijn(const ls_engine *engine, const ls_amount *data);
-double ls_cost_bruck(const ls_engine *engine, const ls_amount *data);
-double ls_cost_hierarchical(const ls_engine *engine, const ls_amount *data);
-double ls_cost_direct(const ls_engine *engine, const ls_amount *data);
-double ls_cost_native(const ls_engine *engine, const ls_amount *data);
+double ls_cost_inline(const ls_engine *engine);
+double ls_cost_rabenseifner(const ls_engine *engine);
+double ls_cost_van_de_geijn(const ls_engine *engine);
+double ls_cost_bruck(const ls_engine *engine);
+double ls_cost_hierarchical(const ls_engine *engine);
+double ls_cost_direct(const ls_engine *engine);
+double ls_cost_native(const ls_engine *engine);
 
 /* Returns false if a collective of the network is not to be used for the engine's call: it is forbidden, or slower. */
 bool ls_native_is_usable(const ls_engine *engine);
