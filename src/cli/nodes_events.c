@@ -32,10 +32,9 @@ static void note_failing(ls_nodes *nodes) {
 
 /* Notes the first failure. Node 0 decides which failure is the first. */
 static void decide(ls_nodes *nodes, const ls_failure *failure) {
-    if (nodes->decided) {
+    if (!ls_verdict_decide(&nodes->verdict, failure)) {
         return;
     }
-    nodes->decided = true;
     note_failing(nodes);
     ls_node_message end = {.word = LS_NODE_END, .numbers = {failure->rank, failure->process, failure->wait_status}};
     snprintf(end.text, sizeof end.text, "%s", failure->text);
@@ -45,9 +44,14 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
     nodes->events->failed(nodes->events->user, failure);
 }
 
+static void decide_suspect(ls_nodes *nodes) {
+    if (nodes->verdict.suspected) {
+        decide(nodes, &nodes->verdict.failure);
+    }
+}
+
 static void on_blame_timeout(uv_timer_t *timer) {
-    ls_nodes *nodes = timer->data;
-    decide(nodes, &nodes->suspect);
+    decide_suspect(timer->data);
 }
 
 /* On node 0: if a rank names another rank as the cause, waits for the end of that rank. */
@@ -55,10 +59,8 @@ static void judge(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
     if (!failure->blames) {
         decide(nodes, failure);
-    } else if (!nodes->suspected && !nodes->decided) {
-        nodes->suspected = true;
-        nodes->suspect = *failure;
-        uv_timer_start(&nodes->blame, on_blame_timeout, LS_BLAME_MS, 0);
+    } else if (ls_verdict_suspect(&nodes->verdict, failure)) {
+        uv_timer_start(&nodes->blame, on_blame_timeout, (uint64_t)(LS_BLAME_SECONDS * 1e3), 0);
     }
 }
 
@@ -73,9 +75,7 @@ static void conclude(ls_nodes *nodes) {
     if (!done) {
         return;
     }
-    if (nodes->suspected) {
-        decide(nodes, &nodes->suspect);
-    }
+    decide_suspect(nodes);
     nodes->over = true;
     const bool restart = !lost && nodes->events->wants_restart(nodes->events->user);
     if (is_zero(nodes)) {
@@ -115,9 +115,7 @@ static void on_silence(uv_timer_t *timer) {
     char why[96];
     snprintf(why, sizeof why, "it says nothing, %g s after the job has failed (is it stopped?)",
              nodes->options.timeout + nodes->options.grace);
-    if (nodes->suspected) {
-        decide(nodes, &nodes->suspect);
-    }
+    decide_suspect(nodes);
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done) {
@@ -172,7 +170,7 @@ static void handle(ls_remote_node *node, const ls_node_message *message) {
         decide(nodes, &failure);
     } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
         if (is_zero(nodes)) {
-            nodes->decided = true;
+            nodes->verdict.decided = true;
             ls_nodes_tell_all(nodes, message, node);
         }
         note_failing(nodes);
@@ -251,8 +249,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
         decide(nodes, failure);
         return;
     }
-    nodes->suspected = true;
-    nodes->suspect = *failure;
+    (void)ls_verdict_suspect(&nodes->verdict, failure);
     note_failing(nodes);
     ls_node_message message = {.word = LS_NODE_FAILED,
                                .numbers = {failure->rank, failure->process, failure->wait_status, failure->blames}};
@@ -261,7 +258,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
 }
 
 void ls_nodes_interrupt(ls_nodes *nodes, int signal) {
-    nodes->decided = true;
+    nodes->verdict.decided = true;
     note_failing(nodes);
     ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_SIGNAL, .numbers = {signal, nodes->options.node}},
                       NULL);
