@@ -151,7 +151,7 @@ static void explain_absence(const backend_row *row, const void *library, char *r
 }
 
 /* Returns whether the ranks report that the backend found no GPU, and keeps only this sentence. */
-static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
+static bool keep_missing_gpu(const char *name, char *reason, size_t capacity) {
     char begin[64];
     char rest[LS_ERROR_CAPACITY];
     snprintf(begin, sizeof begin, "ls_comm_open: backend %s: ", name);
@@ -183,7 +183,7 @@ static void check_backend(ls_doctor_report *report, const ls_doctor_check *check
         }
     }
     const bool passed = available && run_self_test(name, row->ranks, NULL, reason, sizeof reason);
-    const bool without_gpu = row->gpus && available && !passed && keep_want_of_gpu(name, reason, sizeof reason);
+    const bool without_gpu = row->gpus && available && !passed && keep_missing_gpu(name, reason, sizeof reason);
     if (row->gpus && passed) {
         snprintf(reason, sizeof reason, "its collectives on GPUs, by no self-test of this command's");
     }

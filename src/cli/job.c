@@ -51,7 +51,7 @@ typedef struct job {
 
 /* ---- ending ---------------------------------------------------------------------------------------------------- */
 
-static void tell_ranks(const job *self, int signal) {
+static void signal_ranks(const job *self, int signal) {
     for (int i = 0; i < self->options->ranks; i++) {
         if (self->ranks[i].running) {
             kill(self->ranks[i].pid, signal);
@@ -62,7 +62,7 @@ static void tell_ranks(const job *self, int signal) {
 static void signal_job(job *self, int signal, pid_t skip_group) {
     self->tree.guard = self->guard.pid;
     if (ls_tree_signal(&self->tree, signal, skip_group) < 0) {
-        tell_ranks(self, signal);
+        signal_ranks(self, signal);
     }
 }
 
@@ -80,8 +80,8 @@ static void on_timer(uv_timer_t *timer) {
     job *self = timer->data;
     const ls_supervisor *supervisor = &self->supervisor;
     if (supervisor->phase == LS_SUPERVISOR_ENDING && supervisor->running > 0) {
-        ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed",
-                      supervisor->running, supervisor->running == 1 ? "" : "s", self->options->grace);
+        ls_outlet_print(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed",
+                        supervisor->running, supervisor->running == 1 ? "" : "s", self->options->grace);
     }
     if (supervisor->phase == LS_SUPERVISOR_RUNNING) {
         ls_supervisor_tick(&self->supervisor);
@@ -198,16 +198,17 @@ static void take_signals(job *self) {
         if (info.ssi_signo == SIGTSTP) {
             pause_job(self);
         } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
-            tell_ranks(self, (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
+            signal_ranks(self,
+                         (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
         } else {
             interrupt_job(self, &info);
         }
     }
 }
 
-static void say_notice(job *self) {
+static void print_notice(job *self) {
     if (self->notice[0] != '\0') {
-        ls_outlet_say(&self->error, "%s", self->notice);
+        ls_outlet_print(&self->error, "%s", self->notice);
         self->notice[0] = '\0';
     }
 }
@@ -216,7 +217,7 @@ static void on_signal(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
     take_signals(poll->data);
-    say_notice(poll->data);
+    print_notice(poll->data);
 }
 
 /*
@@ -271,7 +272,7 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
         rank->pidfd = -1;
     }
     take_signals(self); /* a Ctrl-C may have reached the rank before the launcher */
-    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->failed_rank));
+    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_read_report(rank)->failed_rank));
     const bool noted = wait_status != 0 && ls_supervisor_failed(&self->supervisor, &failure);
     ls_relay_drain(&rank->output);
     ls_relay_drain(&rank->error);
@@ -288,9 +289,9 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
  * Returns whether the launcher's own sentence explains this line: a rank that reports the end of another rank adds
  * nothing.
  */
-static bool told_of(void *user, int rank, const char *line) {
+static bool is_reported(void *user, int rank, const char *line) {
     const job *self = user;
-    const ls_rank_report *report = ls_rank_hear(find_rank(self, rank));
+    const ls_rank_report *report = ls_rank_read_report(find_rank(self, rank));
     return self->supervisor.verdict.decided && report->status == LS_ERR_PEER && strstr(line, report->sentence) != NULL;
 }
 
@@ -302,7 +303,7 @@ static void on_rank_end(uv_poll_t *poll, int status, int events) {
     int wait_status = 0;
     if (waitpid(rank->pid, &wait_status, WNOHANG) == rank->pid) {
         rank_ended(poll->data, rank, wait_status);
-        say_notice(poll->data);
+        print_notice(poll->data);
     }
 }
 
@@ -330,7 +331,7 @@ static void on_child(uv_poll_t *poll, int status, int events) {
         }
     }
     settle(self);
-    say_notice(self);
+    print_notice(self);
 }
 
 /* ---- other nodes ----------------------------------------------------------------------------------------------- */
@@ -348,7 +349,12 @@ static void on_interrupted(void *user, int signal, int node) {
     }
     snprintf(where, sizeof where, " from node %d", node);
     pass_signal(self, signal, where, 0);
-    say_notice(self);
+    print_notice(self);
+}
+
+static void print_line(void *user, const char *line) {
+    job *self = user;
+    ls_outlet_print(&self->error, "%s", line);
 }
 
 static void on_over(void *user, bool restart) {
@@ -371,10 +377,10 @@ static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) 
 
 /* Opens the descriptors of signals, and makes orphans of the job children of this process. */
 static ls_status open_signals(job *self) {
-    sigset_t told;
+    sigset_t passed;
     sigset_t child;
     sigset_t blocked;
-    sigemptyset(&told);
+    sigemptyset(&passed);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     static const int signals[] = {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGHUP, 0};
@@ -382,15 +388,15 @@ static ls_status open_signals(job *self) {
         struct sigaction action;
         sigaction(*signal, NULL, &action);
         if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* respects nohup */
-            sigaddset(&told, *signal);
+            sigaddset(&passed, *signal);
         }
     }
-    sigorset(&blocked, &told, &child);
+    sigorset(&blocked, &passed, &child);
     sigprocmask(SIG_BLOCK, &blocked, &self->mask);
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, &self->broken_pipe);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    self->signal_fd = signalfd(-1, &told, SFD_CLOEXEC | SFD_NONBLOCK);
+    self->signal_fd = signalfd(-1, &passed, SFD_CLOEXEC | SFD_NONBLOCK);
     self->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     if (self->signal_fd < 0 || self->child_fd < 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: no descriptor for signals: %s", strerror(errno));
@@ -405,7 +411,7 @@ static ls_status open_job(job *self) {
     self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
     self->timer.data = self;
-    ls_lines_open(&self->lines, &self->loop, !options->prefix, told_of, self);
+    ls_lines_open(&self->lines, &self->loop, !options->prefix, is_reported, self);
     LS_TRY(ls_tree_open(&self->tree));
     LS_TRY(open_signals(self));
     self->launch.loop = &self->loop;
@@ -427,6 +433,7 @@ static ls_status open_job(job *self) {
     self->events = (ls_nodes_events){.failed = on_failed,
                                      .interrupted = on_interrupted,
                                      .over = on_over,
+                                     .print = print_line,
                                      .wants_restart = wants_restart,
                                      .user = self};
     return options->nodes != NULL ? ls_nodes_watch(options->nodes, &self->loop, &self->events) : LS_OK;
@@ -471,11 +478,11 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         self->ranks[i].report_fd = -1; /* closed; the functions of lines.h may still read it */
     }
     ls_lines_flush(&self->lines);
-    say_notice(self);
+    print_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (has_lost_output(self)) {
-        ls_outlet_say(&self->error, "lockstep: cannot write what the ranks print to standard output: %s",
-                      strerror(self->output.failure));
+        ls_outlet_print(&self->error, "lockstep: cannot write what the ranks print to standard output: %s",
+                        strerror(self->output.failure));
     }
     const ls_failure *failure = &self->supervisor.verdict.failure;
     if (has_failed(self) && !self->explained && !ended_by_lost_output(self)) {
@@ -493,7 +500,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         if (self->options->most_restarts > self->launch.restarts) {
             snprintf(most, sizeof most, " of %d", self->options->most_restarts);
         }
-        ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1, most);
+        ls_outlet_print(&self->error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1, most);
     }
 }
 

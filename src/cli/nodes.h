@@ -48,6 +48,7 @@ typedef struct ls_nodes_events {
     void (*failed)(void *user, const ls_failure *failure);
     void (*interrupted)(void *user, int signal, int node);
     void (*over)(void *user, bool restart);
+    void (*print)(void *user, const char *line); /* for standard error, without a newline */
     bool (*wants_restart)(void *user); /* of node 0; called when no rank runs anywhere and the first failure is known */
     void *user;
 } ls_nodes_events;

@@ -4,7 +4,7 @@
 
 #include "cli/nodes_state.h"
 
-enum { ASKS = 4 }; /* the number of times that a silent launcher is asked for a message within the timeout */
+enum { QUERIES = 4 }; /* the number of times that a silent launcher is queried within the timeout */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -55,7 +55,7 @@ static void on_blame_timeout(uv_timer_t *timer) {
 }
 
 /* On node 0: if a rank names another rank as the cause, waits for the end of that rank. */
-static void judge(ls_nodes *nodes, const ls_failure *failure) {
+static void note_failure(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
     if (!failure->blames) {
         decide(nodes, failure);
@@ -104,8 +104,11 @@ static void lose(ls_remote_node *node, const char *why) {
 }
 
 /* Stops waiting for a node. */
-static void leave_behind(ls_remote_node *node, const char *why) {
-    fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host, why);
+static void abandon(ls_remote_node *node, const char *why) {
+    char line[256];
+    snprintf(line, sizeof line, "lockstep: node %d on %s is not waited for any longer: %s", node->number, node->host,
+             why);
+    node->nodes->events->print(node->nodes->events->user, line);
     lose(node, why);
 }
 
@@ -119,36 +122,36 @@ static void on_silence(uv_timer_t *timer) {
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done) {
-            leave_behind(node, why);
+            abandon(node, why);
         }
     }
 }
 
 /*
  * No process is left here, but the job continues elsewhere, possibly for long. A launcher that is stopped would never
- * report the end, so this asks it for a message. It counts the requests, not seconds, because this process may be
+ * report the end, so this queries it. It counts the queries, not seconds, because this process may be
  * stopped, too.
  */
 static void on_pulse(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     for (int i = 0; i < nodes->count && !nodes->over && !nodes->failing; i++) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
-        if (node->watched && !node->done && node->asked == ASKS) {
+        if (node->watched && !node->done && node->queries == QUERIES) {
             char why[96];
             snprintf(why, sizeof why, "its launcher has not answered for %g s (is it stopped?)",
                      nodes->options.timeout);
-            leave_behind(node, why);
+            abandon(node, why);
         } else if (node->watched && !node->done) {
-            node->asked++;
+            node->queries++;
             ls_node_tell(node, &(ls_node_message){.word = LS_NODE_ASK});
         }
     }
 }
 
-static void begin_asking(ls_nodes *nodes) {
-    const uint64_t interval = (uint64_t)(nodes->options.timeout * 1000.0 / ASKS);
+static void begin_queries(ls_nodes *nodes) {
+    const uint64_t interval = (uint64_t)(nodes->options.timeout * 1000.0 / QUERIES);
     for (int i = 0; i < nodes->count; i++) {
-        nodes->others[nodes->first + i].asked = 0;
+        nodes->others[nodes->first + i].queries = 0;
     }
     if (!nodes->over) {
         uv_timer_start(&nodes->pulse, on_pulse, interval, interval > 0 ? interval : 1);
@@ -161,11 +164,11 @@ static void handle(ls_remote_node *node, const ls_node_message *message) {
     ls_failure failure = {
         .rank = numbers[0], .process = numbers[1], .wait_status = numbers[2], .blames = numbers[3] != 0};
     snprintf(failure.text, sizeof failure.text, "%s", message->text);
-    node->asked = 0;
+    node->queries = 0;
     if (message->word == LS_NODE_ASK) {
         ls_node_tell(node, &(ls_node_message){.word = LS_NODE_HERE});
     } else if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
-        judge(nodes, &failure);
+        note_failure(nodes, &failure);
     } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
         decide(nodes, &failure);
     } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
@@ -242,7 +245,7 @@ void ls_nodes_unwatch(ls_nodes *nodes) {
 
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
     if (is_zero(nodes)) {
-        judge(nodes, failure);
+        note_failure(nodes, failure);
         return;
     }
     if (nodes->others[0].link == NULL) {
@@ -271,5 +274,5 @@ void ls_nodes_done(ls_nodes *nodes) {
     }
     conclude(nodes);
     limit_silence(nodes);
-    begin_asking(nodes);
+    begin_queries(nodes);
 }

@@ -14,7 +14,7 @@ typedef struct ls_remote_node {
     ls_connection *link; /* NULL: not connected yet, or lost */
     bool lost;           /* lost after it had joined */
     bool done;           /* no process of this start is left there */
-    int asked;           /* requests since the last message of the node */
+    int queries;         /* since the last message of the node */
     int ranks;
     char host[64];
 } ls_remote_node;

@@ -55,7 +55,7 @@ void ls_launch_close(ls_launch *launch);
 ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status);
 
 /* Returns the last report of the rank about its failure. */
-const ls_rank_report *ls_rank_hear(ls_rank *rank);
+const ls_rank_report *ls_rank_read_report(ls_rank *rank);
 
 /* Writes the path of the rank's file under --output-dir. */
 void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size);

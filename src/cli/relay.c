@@ -12,25 +12,25 @@ enum { MOST_READS = 64, PROMPT_MS = 50 };
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
 static void put_lines(ls_relay_stream *stream, const char *data, size_t size) {
-    while (size > 0 && ls_lines_one_by_one(stream->lines, &stream->speaker)) {
+    while (size > 0 && ls_lines_one_by_one(stream->lines, &stream->source)) {
         const char *end = memchr(data, '\n', size);
         const size_t line = end != NULL ? (size_t)(end - data) + 1 : size;
-        ls_lines_say(stream->lines, &stream->speaker, data, line);
+        ls_lines_put(stream->lines, &stream->source, data, line);
         data += line;
         size -= line;
     }
-    ls_lines_say(stream->lines, &stream->speaker, data, size);
+    ls_lines_put(stream->lines, &stream->source, data, size);
 }
 
 /* Passes on the beginning of a line. */
-static void give_held(ls_relay_stream *stream) {
-    ls_lines_say(stream->lines, &stream->speaker, stream->held, stream->held_size);
+static void pass_held(ls_relay_stream *stream) {
+    ls_lines_put(stream->lines, &stream->source, stream->held, stream->held_size);
     stream->held_size = 0;
 }
 
 static void on_prompt_timeout(uv_timer_t *timer) {
     ls_relay_stream *stream = timer->data;
-    give_held(stream);
+    pass_held(stream);
     ls_lines_flush(stream->lines);
 }
 
@@ -49,8 +49,8 @@ static void hold(ls_relay_stream *stream, const char *data, size_t size) {
         stream->held_capacity = held != NULL ? capacity : stream->held_capacity;
     }
     if (stream->held_size + size > stream->held_capacity) {
-        give_held(stream);
-        ls_lines_say(stream->lines, &stream->speaker, data, size);
+        pass_held(stream);
+        ls_lines_put(stream->lines, &stream->source, data, size);
         return;
     }
     if (size > 0) {
@@ -75,7 +75,7 @@ static void keep_tail(ls_relay_stream *stream, const char *data, size_t size) {
 }
 
 static void take(ls_relay_stream *stream, const char *data, size_t size) {
-    if (stream->speaker.error) {
+    if (stream->source.error) {
         keep_tail(stream, data, size);
     }
     const char *last = memrchr(data, '\n', size);
@@ -85,28 +85,28 @@ static void take(ls_relay_stream *stream, const char *data, size_t size) {
         if (stream->held_size > 0) {
             first = (size_t)((const char *)memchr(data, '\n', whole) - data) + 1;
             hold(stream, data, first);
-            give_held(stream);
+            pass_held(stream);
         }
         put_lines(stream, data + first, whole - first);
     }
     hold(stream, data + whole, size - whole);
-    ls_outlet_flush(stream->speaker.outlet);
+    ls_outlet_flush(stream->source.outlet);
 }
 
 bool ls_relay_out_of_sight(const ls_relay_stream *stream) {
     enum { SCREENFUL = 1500 };
-    const ls_outlet *outlet = stream->speaker.outlet;
-    return outlet != NULL && outlet->total - stream->speaker.passed_on > SCREENFUL;
+    const ls_outlet *outlet = stream->source.outlet;
+    return outlet != NULL && outlet->total - stream->source.passed_on > SCREENFUL;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------- */
 
 static void shut(ls_relay_stream *stream) {
-    give_held(stream);
-    if (stream->speaker.prefix[0] != '\0' && stream->speaker.outlet->unfinished == &stream->speaker) {
-        ls_lines_say(stream->lines, &stream->speaker, "\n", 1);
+    pass_held(stream);
+    if (stream->source.prefix[0] != '\0' && stream->source.outlet->unfinished == &stream->source) {
+        ls_lines_put(stream->lines, &stream->source, "\n", 1);
     }
-    ls_outlet_flush(stream->speaker.outlet);
+    ls_outlet_flush(stream->source.outlet);
     uv_close((uv_handle_t *)&stream->prompt_timer, NULL);
     ls_free(stream->held);
     stream->held = NULL;
@@ -122,7 +122,7 @@ static bool read_some(ls_relay_stream *stream) {
     const ssize_t size = read(stream->fd, data, sizeof data);
     if (size > 0) {
         take(stream, data, (size_t)size);
-        if (stream->speaker.outlet->failure != 0) {
+        if (stream->source.outlet->failure != 0) {
             shut(stream); /* the rank gets a broken pipe at its next write, as if it wrote to the output itself */
         }
         return stream->fd >= 0;

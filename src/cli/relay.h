@@ -16,7 +16,7 @@ enum { LS_RELAY_LINE = 1 << 20, LS_RELAY_READ = 1 << 16, LS_RELAY_TAIL = 2048 };
 typedef struct ls_relay_stream {
     uv_poll_t poll; /* first member: libuv returns a pointer to it */
     int fd;         /* -1: not open */
-    ls_speaker speaker;
+    ls_line_source source;
     ls_lines *lines;
     bool prompts; /* the output is a terminal: the beginning of a line is passed on soon */
     uv_timer_t prompt_timer;
@@ -29,7 +29,7 @@ typedef struct ls_relay_stream {
 
 /*
  * Takes ownership of `fd` (non-blocking, with its own file description) and passes on its bytes until the end.
- * Initializes the stream's speaker.
+ * Initializes the stream's source.
  */
 ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lines *lines);
 
