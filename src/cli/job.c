@@ -42,9 +42,7 @@ typedef struct job {
     int interrupt;     /* the signal that ended the job; the verdict then has no failure. 0: none */
     char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
-    ls_outlet output;
-    ls_outlet error;
-    ls_lines lines;
+    ls_relay relay;
     bool explained;  /* the line of the failed rank, plus `remark`, explains the failure */
     char remark[64]; /* that rest */
 } job;
@@ -80,7 +78,7 @@ static void on_timer(uv_timer_t *timer) {
     job *self = timer->data;
     const ls_supervisor *supervisor = &self->supervisor;
     if (supervisor->phase == LS_SUPERVISOR_ENDING && supervisor->running > 0) {
-        ls_outlet_print(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed",
+        ls_outlet_print(&self->relay.error, "lockstep: %d rank%s did not end within %g s and will be killed",
                         supervisor->running, supervisor->running == 1 ? "" : "s", self->options->grace);
     }
     if (supervisor->phase == LS_SUPERVISOR_RUNNING) {
@@ -100,7 +98,7 @@ static void set_timer(void *user, double seconds) {
  * the launcher adds nothing.
  */
 static bool has_lost_output(const job *self) {
-    return self->output.failure != 0 && self->output.failure != EPIPE;
+    return self->relay.output.failure != 0 && self->relay.output.failure != EPIPE;
 }
 
 /* Returns whether the job failed, and was not ended by a signal. */
@@ -162,7 +160,7 @@ static void pause_job(job *self) {
 static void pass_signal(job *self, int signal, const char *where, pid_t skip_group) {
     self->interrupt = signal;
     self->supervisor.verdict.decided = true; /* failures from here on have the signal as their cause */
-    ls_lines_interrupted(&self->lines);
+    ls_lines_interrupted(&self->relay.lines);
     snprintf(self->notice, sizeof self->notice,
              "lockstep: SIG%s%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills "
              "at once",
@@ -208,7 +206,7 @@ static void take_signals(job *self) {
 
 static void print_notice(job *self) {
     if (self->notice[0] != '\0') {
-        ls_outlet_print(&self->error, "%s", self->notice);
+        ls_outlet_print(&self->relay.error, "%s", self->notice);
         self->notice[0] = '\0';
     }
 }
@@ -250,13 +248,13 @@ static void on_decided(void *user, const ls_failure *failure) {
     job *self = user;
     ls_rank *rank = find_rank(self, failure->rank);
     if (rank != NULL) { /* the rank's last line may explain the failure */
-        ls_relay_drain(&rank->output);
-        ls_relay_drain(&rank->error);
+        ls_relay_stream_drain(&rank->output);
+        ls_relay_stream_drain(&rank->error);
     }
     snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
              WEXITSTATUS(failure->wait_status));
     const bool can_say = rank != NULL && WIFEXITED(failure->wait_status);
-    self->explained = ls_lines_failed(&self->lines, failure->rank, can_say ? rank->report.sentence : "",
+    self->explained = ls_lines_failed(&self->relay.lines, failure->rank, can_say ? rank->report.sentence : "",
                                       can_say ? self->remark : NULL);
 }
 
@@ -274,10 +272,10 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     take_signals(self); /* a Ctrl-C may have reached the rank before the launcher */
     const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_read_report(rank)->failed_rank));
     const bool noted = wait_status != 0 && ls_supervisor_failed(&self->supervisor, &failure);
-    ls_relay_drain(&rank->output);
-    ls_relay_drain(&rank->error);
+    ls_relay_stream_drain(&rank->output);
+    ls_relay_stream_drain(&rank->error);
     if (noted && failure.blames) {
-        self->lines.hold_seconds += LS_BLAME_SECONDS;
+        self->relay.lines.hold_seconds += LS_BLAME_SECONDS;
     }
     if (noted && self->options->nodes != NULL) {
         ls_nodes_failed(self->options->nodes, &failure);
@@ -354,7 +352,7 @@ static void on_interrupted(void *user, int signal, int node) {
 
 static void print_line(void *user, const char *line) {
     job *self = user;
-    ls_outlet_print(&self->error, "%s", line);
+    ls_outlet_print(&self->relay.error, "%s", line);
 }
 
 static void on_over(void *user, bool restart) {
@@ -407,17 +405,14 @@ static ls_status open_signals(job *self) {
 
 static ls_status open_job(job *self) {
     const ls_job_options *options = self->options;
-    self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
-    self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
     self->timer.data = self;
-    ls_lines_open(&self->lines, &self->loop, !options->prefix, is_reported, self);
+    const ls_relay_options relay = {
+        .hold = !options->prefix, .wait = wait_for_reader, .is_reported = is_reported, .user = self};
+    ls_relay_open(&self->relay, &self->loop, &relay);
     LS_TRY(ls_tree_open(&self->tree));
     LS_TRY(open_signals(self));
-    self->launch.loop = &self->loop;
-    self->launch.output = &self->output;
-    self->launch.error = &self->error;
-    self->launch.lines = &self->lines;
+    self->launch.relay = &self->relay;
     self->launch.mask = self->mask;
     self->launch.broken_pipe = self->broken_pipe;
     self->ranks = ls_allocate_zeroed((size_t)options->ranks, sizeof *self->ranks);
@@ -472,17 +467,17 @@ static bool ended_by_lost_output(const job *self) {
 
 static void conclude(job *self, ls_job_outcome *outcome) {
     for (int i = 0; i < self->options->ranks; i++) {
-        ls_relay_close(&self->ranks[i].output);
-        ls_relay_close(&self->ranks[i].error);
+        ls_relay_stream_close(&self->ranks[i].output);
+        ls_relay_stream_close(&self->ranks[i].error);
         close(self->ranks[i].report_fd);
         self->ranks[i].report_fd = -1; /* closed; the functions of lines.h may still read it */
     }
-    ls_lines_flush(&self->lines);
+    ls_lines_flush(&self->relay.lines);
     print_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (has_lost_output(self)) {
-        ls_outlet_print(&self->error, "lockstep: cannot write what the ranks print to standard output: %s",
-                        strerror(self->output.failure));
+        ls_outlet_print(&self->relay.error, "lockstep: cannot write what the ranks print to standard output: %s",
+                        strerror(self->relay.output.failure));
     }
     const ls_failure *failure = &self->supervisor.verdict.failure;
     if (has_failed(self) && !self->explained && !ended_by_lost_output(self)) {
@@ -492,7 +487,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
                                            .ended = self->supervisor.others,
                                            .oom_kills = ls_oom_kills() - self->oom_kills,
                                            .nodes = self->launch.start.nodes},
-                          &self->error);
+                          &self->relay.error);
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {
@@ -500,7 +495,8 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         if (self->options->most_restarts > self->launch.restarts) {
             snprintf(most, sizeof most, " of %d", self->options->most_restarts);
         }
-        ls_outlet_print(&self->error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1, most);
+        ls_outlet_print(&self->relay.error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1,
+                        most);
     }
 }
 
@@ -517,7 +513,7 @@ static void close_job(job *self) {
     close_handle(&self->signals, self->signal_fd);
     close_handle(&self->children, self->child_fd);
     uv_close((uv_handle_t *)&self->timer, NULL);
-    ls_lines_close(&self->lines);
+    ls_relay_close(&self->relay);
     if (self->options->nodes != NULL) {
         ls_nodes_unwatch(self->options->nodes);
     }

@@ -107,11 +107,11 @@ void ls_failure_report(const ls_job_report *report, ls_outlet *error) {
     if (report->options->output_dir != NULL) {
         ls_rank_log_path(report->options, rank->rank, log, sizeof log);
     }
-    const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
+    const bool out_of_sight = ls_relay_stream_out_of_sight(&rank->error);
     ls_outlet_print(error, "lockstep: rank %d (pid %d) %s%s%s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
                     log[0] != '\0' ? "; its output is in " : "", log, last, why);
     size_t size = 0;
-    const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
+    const char *tail = ls_relay_stream_last_lines(&rank->error, TAIL_LINES, &size);
     if (size > 0 && out_of_sight) {
         ls_outlet_print(error, "lockstep: the last lines of rank %d were:", rank->rank);
         ls_outlet_put(error, tail, size); /* the output of the program, unchanged */

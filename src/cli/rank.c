@@ -124,7 +124,7 @@ static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int
                        strerror(errno));
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    const ls_status status = ls_relay_open(stream, launch->loop, ends[0], launch->lines);
+    const ls_status status = ls_relay_stream_open(stream, launch->relay, ends[0]);
     if (status != LS_OK) {
         close(ends[0]);
         close(ends[1]);
@@ -149,8 +149,7 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     }
     ls_relay_stream *stream = error ? &rank->error : &rank->output;
     stream->prompts = terminal && !options->prefix;
-    stream->source =
-        (ls_line_source){.rank = rank->rank, .error = error, .outlet = error ? launch->error : launch->output};
+    stream->source = (ls_line_source){.rank = rank->rank, .error = error};
     if (options->prefix) {
         snprintf(stream->source.prefix, sizeof stream->source.prefix, "[rank %d] ", rank->rank);
     }

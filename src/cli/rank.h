@@ -30,10 +30,7 @@ typedef struct ls_rank {
 typedef struct ls_launch {
     const ls_job_options *options;
     ls_start start;
-    uv_loop_t *loop;
-    ls_outlet *output;
-    ls_outlet *error;
-    ls_lines *lines;
+    ls_relay *relay;
     int restarts;
     char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all processes of this start on this machine */
     int nothing_fd;              /* /dev/null */
