@@ -36,24 +36,36 @@ enum { LS_BENCH_NOBODY = -2, LS_BENCH_ALL = -1, LS_BENCH_ROOT = 0 };
 /* The number of parts of a buffer. */
 typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_PER_RANK } ls_bench_parts;
 
+/* The rank whose data a result consists of. */
+typedef enum ls_bench_source {
+    LS_BENCH_FROM_ALL, /* the reduction over all ranks */
+    LS_BENCH_FROM_ROOT,
+    LS_BENCH_FROM_EACH,    /* part `part` of the result is of rank `part` */
+    LS_BENCH_FROM_BEFORE,  /* the previous rank */
+    LS_BENCH_FROM_PARTNER, /* the other rank of the pair. With an odd number of ranks, the last rank has no partner */
+} ls_bench_source;
+
 /* A row of the table: everything specific to one collective. */
 typedef struct ls_bench_collective {
     const char *name;       /* NAME of ls_comm_NAME, except sendrecv and pingpong */
     ls_operation operation; /* sendrecv and pingpong: LS_OP_SEND */
+    ls_status (*run)(const ls_bench_call *call);
     ls_bench_parts send, receive;
+    ls_bench_source source;
+    bool own_part;            /* a rank receives only the part for itself of that data */
+    int shares;               /* bus bandwidth / algorithm bandwidth, by nccl-tests: shares (n-1)/n; if 0, 1 */
     bool in_place;            /* has only one buffer */
     bool may_be_in_place;     /* supports --in-place */
     bool both_ways;           /* one call is two consecutive messages: half of its time counts */
     bool root_alone_receives; /* only the root's buffer changes */
     bool reduces;
-    double (*bus_factor)(int ranks); /* bus bandwidth / algorithm bandwidth, as defined by nccl-tests */
-    ls_status (*run)(const ls_bench_call *call);
-    ls_bench_origin (*origin)(const ls_bench_call *call,
-                              int part); /* of part `part` of the data that this rank receives */
 } ls_bench_collective;
 
 /* Returns the row of this name; dashes and underscores do not count. Fails with an error that lists the names. */
 const ls_bench_collective *ls_bench_find(const char *name);
+
+/* Returns the origin of part `part` of the data that this rank receives. */
+ls_bench_origin ls_bench_origin_of(const ls_bench_collective *collective, const ls_bench_call *call, int part);
 
 /* Writes the names of all rows, separated by ", ". Returns `text`. */
 const char *ls_bench_names(char *text, size_t capacity);

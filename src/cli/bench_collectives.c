@@ -4,72 +4,29 @@
 #include "base/status.h"
 #include "cli/bench.h"
 
-/* ---- bus bandwidth / algorithm bandwidth ----------------------------------------------------------------------- */
-
-static double once(int ranks) {
-    (void)ranks;
-    return 1.0;
-}
-
-static double others(int ranks) {
-    return (double)(ranks - 1) / ranks;
-}
-
-static double twice_others(int ranks) {
-    return 2.0 * others(ranks);
-}
-
-/*
- * ---- origin of results ---------------------------------------------------------------------------------------------
- */
-
-static ls_bench_origin from_root(const ls_bench_call *call, int part) {
-    (void)call;
-    return (ls_bench_origin){LS_BENCH_ROOT, part};
-}
-
-static ls_bench_origin own_from_root(const ls_bench_call *call, int part) {
-    (void)part;
-    return (ls_bench_origin){LS_BENCH_ROOT, call->rank};
-}
-
-static ls_bench_origin from_all(const ls_bench_call *call, int part) {
-    (void)call;
-    return (ls_bench_origin){LS_BENCH_ALL, part};
-}
-
-static ls_bench_origin own_from_all(const ls_bench_call *call, int part) {
-    (void)part;
-    return (ls_bench_origin){LS_BENCH_ALL, call->rank};
-}
-
-/* Part `part` of the result is the data that rank `part` sent. */
-static ls_bench_origin from_each(const ls_bench_call *call, int part) {
-    (void)call;
-    return (ls_bench_origin){part, 0};
-}
-
-/* Part `part` of the result is the part for this rank of the data that rank `part` sent. */
-static ls_bench_origin own_from_each(const ls_bench_call *call, int part) {
-    return (ls_bench_origin){part, call->rank};
-}
-
 static int rank_before(const ls_bench_call *call) {
     return (call->rank + call->ranks - 1) % call->ranks;
 }
 
-static ls_bench_origin from_before(const ls_bench_call *call, int part) {
-    return (ls_bench_origin){rank_before(call), part};
-}
-
-/* Returns the other rank of the pair. With an odd number of ranks, the last rank has no partner. */
 static int partner(const ls_bench_call *call) {
     const int other = call->rank ^ 1;
     return other < call->ranks ? other : LS_BENCH_NOBODY;
 }
 
-static ls_bench_origin from_partner(const ls_bench_call *call, int part) {
-    return (ls_bench_origin){partner(call), part};
+ls_bench_origin ls_bench_origin_of(const ls_bench_collective *collective, const ls_bench_call *call, int part) {
+    const int own = collective->own_part ? call->rank : part;
+    switch (collective->source) {
+    case LS_BENCH_FROM_ROOT:
+        return (ls_bench_origin){LS_BENCH_ROOT, own};
+    case LS_BENCH_FROM_EACH:
+        return (ls_bench_origin){part, collective->own_part ? own : 0};
+    case LS_BENCH_FROM_BEFORE:
+        return (ls_bench_origin){rank_before(call), part};
+    case LS_BENCH_FROM_PARTNER:
+        return (ls_bench_origin){partner(call), part};
+    default:
+        return (ls_bench_origin){LS_BENCH_ALL, own};
+    }
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
@@ -135,85 +92,25 @@ static ls_status run_pingpong(const ls_bench_call *call) {
     return call->rank < other ? LS_OK : ls_comm_send(call->comm, call->send, call->count, call->dtype, other, 0, NULL);
 }
 
+#define ONE      LS_BENCH_ONE
+#define PER_RANK LS_BENCH_ONE_PER_RANK
+#define FROM(X)  .source = LS_BENCH_FROM_##X
+
+/* Name, operation, call, sent parts, received parts. */
 static const ls_bench_collective collectives[] = {
-    {.name = "allgather",
-     .operation = LS_OP_ALLGATHER,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE_PER_RANK,
-     .bus_factor = others,
-     .run = run_allgather,
-     .origin = from_each},
-    {.name = "allreduce",
-     .operation = LS_OP_ALLREDUCE,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE,
-     .may_be_in_place = true,
-     .reduces = true,
-     .bus_factor = twice_others,
-     .run = run_allreduce,
-     .origin = from_all},
-    {.name = "alltoall",
-     .operation = LS_OP_ALLTOALL,
-     .send = LS_BENCH_ONE_PER_RANK,
-     .receive = LS_BENCH_ONE_PER_RANK,
-     .bus_factor = others,
-     .run = run_alltoall,
-     .origin = own_from_each},
-    {.name = "barrier", .operation = LS_OP_BARRIER, .bus_factor = once, .run = run_barrier, .origin = from_all},
-    {.name = "broadcast",
-     .operation = LS_OP_BROADCAST,
-     .receive = LS_BENCH_ONE,
-     .in_place = true,
-     .bus_factor = once,
-     .run = run_broadcast,
-     .origin = from_root},
-    {.name = "gather",
-     .operation = LS_OP_GATHER,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE_PER_RANK,
-     .root_alone_receives = true,
-     .bus_factor = others,
-     .run = run_gather,
-     .origin = from_each},
-    {.name = "pingpong",
-     .operation = LS_OP_SEND,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE,
-     .both_ways = true,
-     .bus_factor = once,
-     .run = run_pingpong,
-     .origin = from_partner},
-    {.name = "reduce",
-     .operation = LS_OP_REDUCE,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE,
-     .root_alone_receives = true,
-     .reduces = true,
-     .bus_factor = once,
-     .run = run_reduce,
-     .origin = from_all},
-    {.name = "reduce_scatter",
-     .operation = LS_OP_REDUCE_SCATTER,
-     .send = LS_BENCH_ONE_PER_RANK,
-     .receive = LS_BENCH_ONE,
-     .reduces = true,
-     .bus_factor = others,
-     .run = run_reduce_scatter,
-     .origin = own_from_all},
-    {.name = "scatter",
-     .operation = LS_OP_SCATTER,
-     .send = LS_BENCH_ONE_PER_RANK,
-     .receive = LS_BENCH_ONE,
-     .bus_factor = others,
-     .run = run_scatter,
-     .origin = own_from_root},
-    {.name = "sendrecv",
-     .operation = LS_OP_SEND,
-     .send = LS_BENCH_ONE,
-     .receive = LS_BENCH_ONE,
-     .bus_factor = once,
-     .run = run_sendrecv,
-     .origin = from_before},
+    {"allgather", LS_OP_ALLGATHER, run_allgather, ONE, PER_RANK, FROM(EACH), .shares = 1},
+    {"allreduce", LS_OP_ALLREDUCE, run_allreduce, ONE, ONE, FROM(ALL), .shares = 2, .reduces = true,
+     .may_be_in_place = true},
+    {"alltoall", LS_OP_ALLTOALL, run_alltoall, PER_RANK, PER_RANK, FROM(EACH), .own_part = true, .shares = 1},
+    {"barrier", LS_OP_BARRIER, run_barrier, LS_BENCH_NOTHING, LS_BENCH_NOTHING, FROM(ALL)},
+    {"broadcast", LS_OP_BROADCAST, run_broadcast, LS_BENCH_NOTHING, ONE, FROM(ROOT), .in_place = true},
+    {"gather", LS_OP_GATHER, run_gather, ONE, PER_RANK, FROM(EACH), .shares = 1, .root_alone_receives = true},
+    {"pingpong", LS_OP_SEND, run_pingpong, ONE, ONE, FROM(PARTNER), .both_ways = true},
+    {"reduce", LS_OP_REDUCE, run_reduce, ONE, ONE, FROM(ALL), .reduces = true, .root_alone_receives = true},
+    {"reduce_scatter", LS_OP_REDUCE_SCATTER, run_reduce_scatter, PER_RANK, ONE, FROM(ALL), .own_part = true,
+     .shares = 1, .reduces = true},
+    {"scatter", LS_OP_SCATTER, run_scatter, PER_RANK, ONE, FROM(ROOT), .own_part = true, .shares = 1},
+    {"sendrecv", LS_OP_SEND, run_sendrecv, ONE, ONE, FROM(BEFORE)},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof collectives[0] };
 

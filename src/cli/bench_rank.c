@@ -112,7 +112,7 @@ static ls_status check(const bench *self, bool *wrong) {
     const int parts = receives ? (int)parts_of(self, row->receive) : 0;
     int32_t found = 0;
     for (int part = 0; part < parts && found == 0; part++) {
-        found = !ls_bench_check(call, row->origin(call, part), part);
+        found = !ls_bench_check(call, ls_bench_origin_of(row, call, part), part);
     }
     if (found != 0) {
         fprintf(stderr, "lockstep bench: %s of %zu bytes on %d ranks is wrong: %s\n", row->name, self->bytes,
@@ -208,7 +208,7 @@ static void print_result(const bench *self, bool wrong) {
     const ls_bench_collective *row = self->plan->collective;
     const double median = microseconds(self, 0.5);
     const double algorithm = median > 0.0 ? (double)self->bytes / median * 1e-3 : 0.0;
-    const double bus = algorithm * row->bus_factor(call->ranks);
+    const double bus = algorithm * (row->shares == 0 ? 1.0 : row->shares * (double)(call->ranks - 1) / call->ranks);
     if (self->plan->json) {
         printf("{\"collective\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"iterations\": %d, "
                "\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"algbw_gbps\": %.6f, \"busbw_gbps\": %.6f, "

@@ -1,5 +1,7 @@
 #include "cli/doctor.h"
 
+#include <string.h>
+
 #include "base/status.h"
 #include "cli/cli.h"
 
@@ -12,14 +14,21 @@ static const ls_cli_option options[] = {
 };
 
 /* In the order of the output. */
-static const struct {
-    const char *key;
-    void (*check)(ls_doctor_report *report);
-} checks[] = {
-    {"backends", ls_doctor_backends},   {"devices", ls_doctor_devices},         {"cores", ls_doctor_cores},
-    {"memory", ls_doctor_memory},       {"limits", ls_doctor_limits},           {"network", ls_doctor_network},
-    {"libraries", ls_doctor_libraries}, {"environment", ls_doctor_environment},
-};
+static const ls_doctor_check *const tables[] = {ls_doctor_backends, ls_doctor_devices, ls_doctor_machine,
+                                                ls_doctor_network, ls_doctor_software};
+
+static void run_checks(ls_doctor_report *report) {
+    const char *group = "";
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        for (const ls_doctor_check *check = tables[i]; check->name != NULL; check++) {
+            if (strcmp(check->group, group) != 0) {
+                group = check->group;
+                ls_report_section(report, group);
+            }
+            check->run(report, check);
+        }
+    }
+}
 
 static ls_status run(int argc, char **argv, int *exit_status) {
     doctor_values values = {0};
@@ -36,10 +45,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     ls_doctor_report report;
     LS_TRY(ls_report_begin(&report, values.json));
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
-        ls_report_section(&report, checks[i].key);
-        checks[i].check(&report);
-    }
+    run_checks(&report);
     bool problems = false;
     LS_TRY(ls_report_end(&report, &problems));
     *exit_status = problems ? LS_EXIT_FAILED : 0;

@@ -1,7 +1,7 @@
 /*
- * `lockstep doctor`: the state of this machine. doctor.c is the command and the list of checks. A check is a function
- * that examines one thing and reports facts, notes and problems. doctor_report.c prints these as lines or as one JSON
- * object.
+ * `lockstep doctor`: the state of this machine. A check examines one thing and reports facts, notes and problems. Each
+ * file has a table of its checks, and doctor.c runs all tables. doctor_report.c prints the reports as lines or as one
+ * JSON object.
  */
 #ifndef LS_CLI_DOCTOR_H
 #define LS_CLI_DOCTOR_H
@@ -21,8 +21,8 @@ typedef struct ls_doctor_report {
 /* Initializes an empty report. */
 ls_status ls_report_begin(ls_doctor_report *report, bool as_json);
 
-/* Starts section `key`, which later facts belong to. */
-void ls_report_section(ls_doctor_report *report, const char *key);
+/* Starts section `group`, which later facts belong to. */
+void ls_report_section(ls_doctor_report *report, const char *group);
 
 /*
  * Reports a fact. JSON gets `value` (takes ownership) under `key`. The text output gets `key` and the line in printf's
@@ -58,44 +58,27 @@ bool ls_report_read_field(const char *path, const char *name, char *value, size_
 void ls_report_append(char *list, size_t capacity, const char *gap, const char *text);
 
 /*
- * Runs this program as `ranks` ranks of the backend, which compute and check an all-reduce: under the launcher at path
- * `launcher`, or by lockstep bench if `launcher` is NULL. On failure, `reason` has the reason.
- */
-bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity);
-
-/*
  * Returns whether plug-in lockstep-NAME.so is broken: its file exists and cannot be used, and the cause is not a
  * library that is not installed.
  */
-bool ls_doctor_plugin_is_broken(const char *name);
+bool ls_report_plugin_is_broken(const char *name);
 
 /* Reports a broken plug-in: the fact (`value` as for ls_report_fact) and the problem. */
-void ls_doctor_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason);
+void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason);
 
-/*
- * The result of a backend's check. `reason` says why the backend is missing, broken, untested or failed; `version` is
- * the version of its library. Both may be "".
- */
-typedef struct ls_backend_outcome {
-    const char *name;
-    bool available, broken, tested, passed;
-    int ranks;
-    const char *reason;
-    const char *version;
-} ls_backend_outcome;
-void ls_doctor_backend(ls_doctor_report *report, const ls_backend_outcome *outcome);
+/* A row of a table of checks. */
+typedef struct ls_doctor_check {
+    const char *name;  /* the key of its first fact */
+    const char *group; /* the section of its facts; rows of one group are consecutive */
+    void (*run)(ls_doctor_report *report, const struct ls_doctor_check *check);
+    const void *data; /* for `run`; NULL: none */
+} ls_doctor_check;
 
-/* doctor_mpi.c: checks backend mpi with every installed MPI library. */
-void ls_doctor_mpi(ls_doctor_report *report);
-
-/* The checks. */
-void ls_doctor_backends(ls_doctor_report *report);
-void ls_doctor_devices(ls_doctor_report *report);
-void ls_doctor_cores(ls_doctor_report *report);
-void ls_doctor_memory(ls_doctor_report *report);
-void ls_doctor_limits(ls_doctor_report *report);
-void ls_doctor_network(ls_doctor_report *report);
-void ls_doctor_environment(ls_doctor_report *report);
-void ls_doctor_libraries(ls_doctor_report *report);
+/* The tables. Each ends with a row without a name. */
+extern const ls_doctor_check ls_doctor_backends[];
+extern const ls_doctor_check ls_doctor_devices[];
+extern const ls_doctor_check ls_doctor_machine[]; /* cores, memory and limits */
+extern const ls_doctor_check ls_doctor_network[];
+extern const ls_doctor_check ls_doctor_software[]; /* libraries and environment */
 
 #endif

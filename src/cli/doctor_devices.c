@@ -29,10 +29,10 @@ typedef struct gpu_report {
     } gpus[MOST_GPUS];
 } gpu_report;
 
-static void look(gpu_report *found) {
+static void examine(gpu_report *found) {
     const ls_cuda *cuda = ls_cuda_open();
     if (cuda == NULL) {
-        found->broken = ls_doctor_plugin_is_broken("cuda");
+        found->broken = ls_report_plugin_is_broken("cuda");
         snprintf(found->reason, sizeof found->reason, "%s", ls_cuda_failure());
         return;
     }
@@ -51,36 +51,14 @@ static void look(gpu_report *found) {
     }
 }
 
-static void look_and_tell(int fd, gpu_report *found) {
+static void examine_and_send(int fd, gpu_report *found) {
     signal(SIGALRM, SIG_DFL);
     alarm(MOST_SECONDS);
-    look(found);
-    const char *at = (const char *)found;
-    for (size_t left = sizeof *found; left > 0;) {
-        const ssize_t wrote = write(fd, at, left);
-        if (wrote <= 0) {
-            _exit(1);
-        }
-        at += wrote;
-        left -= (size_t)wrote;
-    }
-    _exit(0);
+    examine(found);
+    _exit(write(fd, found, sizeof *found) == (ssize_t)sizeof *found ? 0 : 1); /* a pipe takes all bytes or fails */
 }
 
-static bool read_whole(int fd, void *bytes, size_t size) {
-    char *at = bytes;
-    while (size > 0) {
-        const ssize_t got = read(fd, at, size);
-        if (got <= 0) {
-            return false;
-        }
-        at += got;
-        size -= (size_t)got;
-    }
-    return true;
-}
-
-static void look_aside(gpu_report *found) {
+static void examine_in_child(gpu_report *found) {
     int ends[2];
     memset(found, 0, sizeof *found);
     if (pipe(ends) != 0) {
@@ -90,11 +68,12 @@ static void look_aside(gpu_report *found) {
     const pid_t pid = fork();
     if (pid == 0) {
         close(ends[0]);
-        look_and_tell(ends[1], found);
+        examine_and_send(ends[1], found);
     }
     close(ends[1]);
-    const bool told = pid > 0 && read_whole(ends[0], found, sizeof *found);
-    close(ends[0]);
+    FILE *reports = fdopen(ends[0], "r");
+    const bool told = pid > 0 && reports != NULL && fread(found, sizeof *found, 1, reports) == 1;
+    (void)(reports != NULL ? fclose(reports) : close(ends[0]));
     int status = 0;
     if (pid > 0) {
         (void)waitpid(pid, &status, 0);
@@ -112,7 +91,8 @@ static void look_aside(gpu_report *found) {
     }
 }
 
-/* ---- what it tells people -------------------------------------------------------------------------------------- */
+/* ---- the facts ------------------------------------------------------------------------------------------------------
+ */
 
 /* Formats a version: CUDA's 13000 as "13.0", cuBLAS's 130002 and cuDNN's 91200 as "13.0.2" and "9.12.0", 0 as "". */
 static void write_version(int number, bool is_cuda, char text[VERSION]) {
@@ -124,7 +104,7 @@ static void write_version(int number, bool is_cuda, char text[VERSION]) {
     }
 }
 
-static void report_cuda(ls_doctor_report *report, const gpu_report *found) {
+static void report_cuda(ls_doctor_report *report, const char *key, const gpu_report *found) {
     static const char *const keys[] = {"driver", "runtime", "cublas", "cudnn"};
     static const char *const names[] = {"driver for CUDA ", "CUDA ", "cuBLAS ", "cuDNN "};
     char list[4 * (VERSION + 24)] = "";
@@ -140,11 +120,11 @@ static void report_cuda(ls_doctor_report *report, const gpu_report *found) {
         }
     }
     if (found->broken) {
-        ls_doctor_broken(report, "cuda", fact, found->reason);
+        ls_report_broken(report, key, fact, found->reason);
     } else if (found->count > 0) {
-        ls_report_fact(report, "cuda", fact, "%d GPU%s; %s", found->count, found->count == 1 ? "" : "s", list);
+        ls_report_fact(report, key, fact, "%d GPU%s; %s", found->count, found->count == 1 ? "" : "s", list);
     } else {
-        ls_report_fact(report, "cuda", fact, "not here: %s%s%s", found->reason, list[0] != '\0' ? "; " : "", list);
+        ls_report_fact(report, key, fact, "not here: %s%s%s", found->reason, list[0] != '\0' ? "; " : "", list);
     }
 }
 
@@ -174,11 +154,15 @@ static void report_unknown(ls_doctor_report *report, int index, const char *reas
     ls_report_note(report, "%s cannot be used: %s", key, reason);
 }
 
-void ls_doctor_devices(ls_doctor_report *report) {
+static void check_cpu(ls_doctor_report *report, const ls_doctor_check *check) {
+    ls_report_fact(report, check->name, json_pack("{s:b, s:n}", "available", true, "reason"), "computes");
+}
+
+/* Reports plug-in cuda, and then each GPU. */
+static void check_cuda(ls_doctor_report *report, const ls_doctor_check *check) {
     static gpu_report found;
-    ls_report_fact(report, "cpu", json_pack("{s:b, s:n}", "available", true, "reason"), "computes");
-    look_aside(&found);
-    report_cuda(report, &found);
+    examine_in_child(&found);
+    report_cuda(report, check->name, &found);
     for (int i = 0; i < found.count; i++) {
         if (found.gpus[i].known) {
             report_gpu(report, i, &found.gpus[i].info);
@@ -196,3 +180,6 @@ void ls_doctor_devices(ls_doctor_report *report) {
             files.count, files.count == 1 ? "" : "s");
     }
 }
+
+const ls_doctor_check ls_doctor_devices[] = {
+    {"cpu", "devices", check_cpu, NULL}, {"cuda", "devices", check_cuda, NULL}, {NULL, NULL, NULL, NULL}};

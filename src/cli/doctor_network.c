@@ -28,6 +28,12 @@ static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
     return inet_ntop(address->sa_family, bytes, text, INET6_ADDRSTRLEN) != NULL;
 }
 
+/* Returns the addresses of all interfaces, or NULL on failure. The caller frees the list with freeifaddrs. */
+static struct ifaddrs *list_interfaces(void) {
+    struct ifaddrs *interfaces = NULL;
+    return getifaddrs(&interfaces) == 0 ? interfaces : NULL;
+}
+
 /* Returns the interface with this address (text after '%' does not count), or NULL. */
 static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, const char *address) {
     const size_t length = strcspn(address, "%");
@@ -55,7 +61,8 @@ static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, 
     return addresses;
 }
 
-static void check_interfaces(ls_doctor_report *report, const struct ifaddrs *interfaces) {
+static void check_interfaces(ls_doctor_report *report, const ls_doctor_check *check) {
+    struct ifaddrs *interfaces = list_interfaces();
     json_t *all = json_object();
     char names[NAMES] = "";
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -71,33 +78,42 @@ static void check_interfaces(ls_doctor_report *report, const struct ifaddrs *int
                  list[0] != '\0' ? ")" : "");
         ls_report_append(names, sizeof names, ", ", line);
     }
-    ls_report_fact(report, "interfaces", all, "%s", names[0] != '\0' ? names : "none");
+    ls_report_fact(report, check->name, all, "%s", names[0] != '\0' ? names : "none");
+    freeifaddrs(interfaces);
 }
 
-/* ---- which would be used --------------------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------------------------------
+ */
 
-static void report_way(ls_doctor_report *report, const char *key, const struct ifaddrs *interfaces, const char *address,
-                       const char *when) {
+static void report_route(ls_doctor_report *report, const char *key, const struct ifaddrs *interfaces,
+                         const char *address, const char *when) {
     const struct ifaddrs *interface = find_interface(interfaces, address);
     const char *name = interface != NULL ? interface->ifa_name : "unknown";
     ls_report_fact(report, key, json_pack("{s:s, s:s}", "interface", name, "address", address), "%s (%s)%s", name,
                    address, when);
 }
 
-static void check_ways(ls_doctor_report *report, const struct ifaddrs *interfaces) {
-    char address[LS_ADDRESS_CAPACITY];
+static void check_same_machine(ls_doctor_report *report, const ls_doctor_check *check) {
+    struct ifaddrs *interfaces = list_interfaces();
     if (find_interface(interfaces, "127.0.0.1") != NULL) {
-        report_way(report, "same_machine", interfaces, "127.0.0.1", ", where the ranks of lockstep run meet");
+        report_route(report, check->name, interfaces, "127.0.0.1", ", where the ranks of lockstep run meet");
     } else {
-        ls_report_fact(report, "same_machine", json_null(), "none: no interface has 127.0.0.1");
+        ls_report_fact(report, check->name, json_null(), "none: no interface has 127.0.0.1");
         ls_report_problem(report, "no interface has the address 127.0.0.1, where ranks meet: bring up lo");
     }
+    freeifaddrs(interfaces);
+}
+
+static void check_other_machines(ls_doctor_report *report, const ls_doctor_check *check) {
+    char address[LS_ADDRESS_CAPACITY];
     const char *wanted = ls_environment_text("LOCKSTEP_INTERFACE");
     if (ls_interface_address(wanted, -1, false, address) == LS_OK) {
-        report_way(report, "other_machines", interfaces, address, wanted != NULL ? ", as LOCKSTEP_INTERFACE says" : "");
+        struct ifaddrs *interfaces = list_interfaces();
+        report_route(report, check->name, interfaces, address, wanted != NULL ? ", as LOCKSTEP_INTERFACE says" : "");
+        freeifaddrs(interfaces);
         return;
     }
-    ls_report_fact(report, "other_machines", json_null(), "none: %s", ls_error_message());
+    ls_report_fact(report, check->name, json_null(), "none: %s", ls_error_message());
     if (wanted != NULL) {
         ls_report_problem(report, "LOCKSTEP_INTERFACE: %s", ls_error_message());
     }
@@ -122,7 +138,8 @@ static void judge_host(ls_doctor_report *report, const char *host, int found, in
     }
 }
 
-static void check_host(ls_doctor_report *report, const struct ifaddrs *interfaces) {
+static void check_host(ls_doctor_report *report, const ls_doctor_check *check) {
+    struct ifaddrs *interfaces = list_interfaces();
     char host[HOST_NAME_MAX + 1] = "";
     char list[NAMES] = "";
     gethostname(host, sizeof host - 1);
@@ -151,7 +168,7 @@ static void check_host(ls_doctor_report *report, const struct ifaddrs *interface
         freeaddrinfo(results);
     }
     ls_report_fact(
-        report, "host",
+        report, check->name,
         json_pack("{s:o, s:o, s:f}", "name", ls_report_text(host), "addresses", addresses, "seconds", seconds),
         "%s is %s", host,
         found > 0      ? list
@@ -162,17 +179,13 @@ static void check_host(ls_doctor_report *report, const struct ifaddrs *interface
         ls_report_note(report, "looking up the own host name took %.1f s: its name server does not answer well",
                        seconds);
     }
+    freeifaddrs(interfaces);
 }
 
-void ls_doctor_network(ls_doctor_report *report) {
-    struct ifaddrs *interfaces = NULL;
-    if (getifaddrs(&interfaces) != 0) {
-        interfaces = NULL;
-    }
-    check_interfaces(report, interfaces);
-    check_ways(report, interfaces);
-    check_host(report, interfaces);
-    if (interfaces != NULL) {
-        freeifaddrs(interfaces);
-    }
-}
+const ls_doctor_check ls_doctor_network[] = {
+    {"interfaces", "network", check_interfaces, NULL},
+    {"same_machine", "network", check_same_machine, NULL},
+    {"other_machines", "network", check_other_machines, NULL},
+    {"host", "network", check_host, NULL},
+    {NULL, NULL, NULL, NULL},
+};

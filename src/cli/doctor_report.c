@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/module_file.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "cli/doctor.h"
@@ -79,11 +80,11 @@ ls_status ls_report_begin(ls_doctor_report *report, bool as_json) {
     return LS_OK;
 }
 
-void ls_report_section(ls_doctor_report *report, const char *key) {
+void ls_report_section(ls_doctor_report *report, const char *group) {
     report->section = json_object();
-    add(report, report->root, key, report->section);
+    add(report, report->root, group, report->section);
     if (!report->as_json) {
-        printf("\n%s\n", key);
+        printf("\n%s\n", group);
         fflush(stdout);
     }
 }
@@ -144,6 +145,16 @@ void ls_report_problem(ls_doctor_report *report, const char *format, ...) {
     va_start(arguments, format);
     add_sentence(report, report->problems, "PROBLEM:", format, arguments);
     va_end(arguments);
+}
+
+bool ls_report_plugin_is_broken(const char *name) {
+    const ls_module_file_state state = ls_module_file_open(name).state;
+    return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
+}
+
+void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason) {
+    ls_report_fact(report, key, value, "broken: %s", reason);
+    ls_report_problem(report, "the plug-in for %s is broken: %s", key, reason);
 }
 
 /* Problems are printed where they were found and again at the end, where nobody overlooks them. */

@@ -30,12 +30,6 @@ static void libpng_version(void *library, char version[VERSION]) {
     }
 }
 
-/* libjpeg does not report its version */
-static void libjpeg_version(void *library, char version[VERSION]) {
-    (void)library;
-    (void)version;
-}
-
 static void report_library(ls_doctor_report *report, const char *key, const char *version, const char *file) {
     ls_report_fact(report, key,
                    json_pack("{s:b, s:o, s:o, s:n}", "found", true, "version", ls_report_text(version), "file",
@@ -47,15 +41,23 @@ static json_t *missing_library(const char *reason) {
     return json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason));
 }
 
-/* `needed`: Lockstep does not work without this library */
-static void check_library(ls_doctor_report *report, const char *key, bool needed, const void *functions,
-                          void (*read_version)(void *library, char version[VERSION])) {
+/* A library that Lockstep opens on demand. */
+typedef struct library_row {
+    const void *(*open)(void); /* returns a table of functions, or NULL with the error */
+    void (*read_version)(void *library, char version[VERSION]); /* NULL: the library does not report its version */
+    bool needed;                                                /* Lockstep does not work without this library */
+} library_row;
+
+static void check_library(ls_doctor_report *report, const ls_doctor_check *check) {
+    const library_row *row = check->data;
+    const char *key = check->name;
+    const void *functions = row->open();
     char version[VERSION] = "";
     Dl_info about;
     if (functions == NULL) {
         const char *reason = ls_error_message();
         ls_report_fact(report, key, missing_library(reason), "not here: %s", reason);
-        if (needed) {
+        if (row->needed) {
             ls_report_problem(report, "%s", reason);
         }
         return;
@@ -63,36 +65,40 @@ static void check_library(ls_doctor_report *report, const char *key, bool needed
     void *const *first = functions;
     const char *file = dladdr(*first, &about) != 0 && about.dli_fname != NULL ? about.dli_fname : "";
     void *library = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+    if (library != NULL && row->read_version != NULL) {
+        row->read_version(library, version);
+    }
     if (library != NULL) {
-        read_version(library, version);
         dlclose(library);
     }
     report_library(report, key, version, file);
 }
 
-static void check_onednn(ls_doctor_report *report) {
+static void check_onednn(ls_doctor_report *report, const ls_doctor_check *check) {
+    const char *key = check->name;
     const ls_onednn *onednn = ls_onednn_open();
     if (onednn != NULL) {
-        report_library(report, "onednn", onednn->version, onednn->file);
+        report_library(report, key, onednn->version, onednn->file);
         return;
     }
     const char *reason = ls_onednn_failure();
-    if (ls_doctor_plugin_is_broken("onednn")) {
-        ls_doctor_broken(report, "onednn", missing_library(reason), reason);
+    if (ls_report_plugin_is_broken(key)) {
+        ls_report_broken(report, key, missing_library(reason), reason);
         return;
     }
-    ls_report_fact(report, "onednn", missing_library(reason), "not here: %s", reason);
+    ls_report_fact(report, key, missing_library(reason), "not here: %s", reason);
     ls_report_note(report,
                    "without module onednn, convolutions and products of f32 are slower: install libdnnl-dev and "
                    "build Lockstep again");
 }
 
-void ls_doctor_libraries(ls_doctor_report *report) {
-    check_onednn(report);
-    check_library(report, "openblas", true, ls_openblas_open(), openblas_version);
-    check_library(report, "libpng", false, ls_libpng_open(), libpng_version);
-    check_library(report, "libjpeg", false, ls_libjpeg_open(), libjpeg_version);
+static const void *open_openblas(void) {
+    return ls_openblas_open();
 }
+
+static const library_row openblas = {open_openblas, openblas_version, true};
+static const library_row libpng = {ls_libpng_open, libpng_version, false};
+static const library_row libjpeg = {ls_libjpeg_open, NULL, false};
 
 /* ---- environment ----------------------------------------------------------------------------------------------- */
 
@@ -126,7 +132,8 @@ static bool matters(const char *variable) {
     return false;
 }
 
-void ls_doctor_environment(ls_doctor_report *report) {
+static void check_environment(ls_doctor_report *report, const ls_doctor_check *check) {
+    (void)check;
     int count = 0;
     for (char **at = environ; at != NULL && *at != NULL; at++) {
         const size_t length = strcspn(*at, "=");
@@ -149,3 +156,15 @@ void ls_doctor_environment(ls_doctor_report *report) {
         ls_report_note(report, "a program started with this environment does not find its job: %s", ls_error_message());
     }
 }
+
+/* ---- the table ------------------------------------------------------------------------------------------------------
+ */
+
+const ls_doctor_check ls_doctor_software[] = {
+    {"onednn", "libraries", check_onednn, NULL},
+    {"openblas", "libraries", check_library, &openblas},
+    {"libpng", "libraries", check_library, &libpng},
+    {"libjpeg", "libraries", check_library, &libjpeg},
+    {"environment", "environment", check_environment, NULL},
+    {NULL, NULL, NULL, NULL},
+};

@@ -16,15 +16,9 @@
 #include "cli/job_report.h"
 #include "cli/rank.h"
 #include "cli/tree.h"
+#include "comm/supervisor.h"
 
-enum { KILL_AGAIN_MS = 10 };
-#define READER_SECONDS 1.0
-
-typedef enum phase {
-    RUNNING,
-    ENDING, /* the ranks got a signal to end, and have until the deadline */
-    KILLING /* SIGKILL, repeated until no process is left */
-} phase;
+#define READER_NS UINT64_C(1000000000) /* for a slow reader, after the deadline of the ranks */
 
 typedef struct job {
     const ls_job_options *options;
@@ -40,32 +34,22 @@ typedef struct job {
     ls_guard guard;
     ls_tree tree;
     ls_rank *ranks;
-    int running;
-    phase phase;
-    double deadline; /* on ls_clock_seconds: when processes that did not end are killed */
+    ls_supervisor supervisor; /* of the ranks here; settled: other nodes may still have processes */
+    pid_t skip_group;         /* a process group that has the signal to end already; 0: none */
     bool done;
-    bool settled;       /* no process of the job is left here; other nodes may still have some */
-    bool restart;       /* valid when done: node 0 has decided to start the job again */
-    bool failed;        /* `failure` is valid */
-    ls_failure failure; /* the first failure of the job */
-    bool suspected; /* a rank here failed and names another rank as the cause, whose end is not known yet; `suspect` is
-                       valid */
-    ls_failure suspect;
-    int others;        /* ranks that ran here when the first rank failed; -1: none has failed */
+    bool restart;      /* valid when done: node 0 has decided to start the job again */
     int64_t oom_kills; /* the machine's OOM kills before any rank ran */
-    int interrupt;     /* the signal that ended the job; 0: none */
+    int interrupt;     /* the signal that ended the job; the verdict then has no failure. 0: none */
     char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
-    ls_outlet output;
-    ls_outlet error;
-    ls_lines lines;
+    ls_relay relay;
     bool explained;  /* the line of the failed rank, plus `remark`, explains the failure */
     char remark[64]; /* that rest */
 } job;
 
 /* ---- ending ---------------------------------------------------------------------------------------------------- */
 
-static void tell_ranks(const job *self, int signal) {
+static void signal_ranks(const job *self, int signal) {
     for (int i = 0; i < self->options->ranks; i++) {
         if (self->ranks[i].running) {
             kill(self->ranks[i].pid, signal);
@@ -76,51 +60,37 @@ static void tell_ranks(const job *self, int signal) {
 static void signal_job(job *self, int signal, pid_t skip_group) {
     self->tree.guard = self->guard.pid;
     if (ls_tree_signal(&self->tree, signal, skip_group) < 0) {
-        tell_ranks(self, signal);
+        signal_ranks(self, signal);
     }
 }
 
-static void on_timer(uv_timer_t *timer);
-static void on_failed(void *user, const ls_failure *failure);
+static void signal_all(void *user, int signal) {
+    job *self = user;
+    signal_job(self, signal, signal != SIGCONT ? self->skip_group : 0);
+}
 
 static void kill_job(job *self) {
-    self->phase = KILLING;
-    if (self->settled) { /* no process is left here, and the user does not want to wait for the other nodes */
-        self->done = true;
-        return;
-    }
-    self->deadline = ls_clock_seconds();
-    signal_job(self, SIGKILL, 0);
-    uv_timer_start(&self->timer, on_timer, KILL_AGAIN_MS, 0);
-}
-
-/* Signals all processes to end. Wakes stopped processes first, so that they receive the signal. */
-static void end_job(job *self, int signal, pid_t skip_group) {
-    self->phase = ENDING;
-    self->deadline = ls_clock_seconds() + self->options->grace;
-    signal_job(self, signal, skip_group);
-    signal_job(self, SIGCONT, 0);
-    uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
-}
-
-static void kill_late(job *self) {
-    if (self->phase == ENDING && self->running > 0) {
-        ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed", self->running,
-                      self->running == 1 ? "" : "s", self->options->grace);
-    }
-    kill_job(self);
+    ls_supervisor_kill(&self->supervisor);
+    self->done = self->done || self->supervisor.settled; /* the user does not want to wait for the other nodes */
 }
 
 static void on_timer(uv_timer_t *timer) {
     job *self = timer->data;
-    if (self->phase == RUNNING &&
-        self->options->nodes == NULL) { /* nothing arrived from the rank that the suspect names */
-        on_failed(self, &self->suspect);
-    } else if (self->phase == RUNNING) { /* node 0 decides which failure was first */
-        end_job(self, SIGTERM, 0);
-    } else {
-        kill_late(self);
+    const ls_supervisor *supervisor = &self->supervisor;
+    if (supervisor->phase == LS_SUPERVISOR_ENDING && supervisor->running > 0) {
+        ls_outlet_print(&self->relay.error, "lockstep: %d rank%s did not end within %g s and will be killed",
+                        supervisor->running, supervisor->running == 1 ? "" : "s", self->options->grace);
     }
+    if (supervisor->phase == LS_SUPERVISOR_RUNNING) {
+        ls_supervisor_tick(&self->supervisor);
+    } else {
+        kill_job(self);
+    }
+}
+
+static void set_timer(void *user, double seconds) {
+    job *self = user;
+    uv_timer_start(&self->timer, on_timer, (uint64_t)(seconds * 1e3), 0);
 }
 
 /*
@@ -128,7 +98,12 @@ static void on_timer(uv_timer_t *timer) {
  * the launcher adds nothing.
  */
 static bool has_lost_output(const job *self) {
-    return self->output.failure != 0 && self->output.failure != EPIPE;
+    return self->relay.output.failure != 0 && self->relay.output.failure != EPIPE;
+}
+
+/* Returns whether the job failed, and was not ended by a signal. */
+static bool has_failed(const job *self) {
+    return self->supervisor.verdict.decided && self->interrupt == 0;
 }
 
 /*
@@ -136,20 +111,19 @@ static bool has_lost_output(const job *self) {
  */
 static bool wants_restart(void *user) {
     const job *self = user;
-    const int ended = self->failure.wait_status;
+    const ls_failure *failure = &self->supervisor.verdict.failure;
+    const int ended = failure->wait_status;
     const bool stopped = WIFEXITED(ended) && WEXITSTATUS(ended) == LS_EXIT_STOPPED;
-    return self->failed && self->failure.rank >= 0 && !stopped && self->interrupt == 0 && !has_lost_output(self) &&
+    return has_failed(self) && failure->rank >= 0 && !stopped && !has_lost_output(self) &&
            self->launch.restarts < self->options->most_restarts;
 }
 
 /* When all ranks have ended, ends the processes that they left behind. Then the job is done. */
 static void settle(job *self) {
-    if (self->running > 0 || self->settled) {
+    if (self->supervisor.running > 0 || self->supervisor.settled) {
         return;
     }
-    if (self->options->nodes == NULL && self->suspected) {
-        on_failed(self, &self->suspect);
-    }
+    ls_supervisor_all_ended(&self->supervisor);
     ls_guard_stop(&self->guard);
     pid_t pid;
     do {
@@ -157,7 +131,7 @@ static void settle(job *self) {
     } while (pid > 0);
     self->tree.guard = 0;
     if (pid < 0 || (self->tree.spared_count > 0 && ls_tree_signal(&self->tree, 0, 0) == 0)) {
-        self->settled = true;
+        self->supervisor.settled = true;
         uv_timer_stop(&self->timer);
         if (self->options->nodes != NULL) {
             ls_nodes_done(self->options->nodes);
@@ -168,8 +142,8 @@ static void settle(job *self) {
     }
     (void)ls_guard_start(&self->guard, self->launch.mark); /* without a guard, the job still ends properly unless the
                                                               launcher is killed with SIGKILL */
-    if (self->phase == RUNNING) {
-        end_job(self, SIGTERM, 0);
+    if (self->supervisor.phase == LS_SUPERVISOR_RUNNING) {
+        ls_supervisor_end(&self->supervisor, SIGTERM);
     }
 }
 
@@ -185,17 +159,21 @@ static void pause_job(job *self) {
 /* Passes a signal to all processes. `where` is empty or names its origin. */
 static void pass_signal(job *self, int signal, const char *where, pid_t skip_group) {
     self->interrupt = signal;
-    ls_lines_interrupted(&self->lines);
+    self->supervisor.verdict.decided = true; /* failures from here on have the signal as their cause */
+    ls_lines_interrupted(&self->relay.lines);
     snprintf(self->notice, sizeof self->notice,
              "lockstep: SIG%s%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills "
              "at once",
-             sigabbrev_np(signal), where, self->running, self->running == 1 ? "" : "s", self->options->grace);
-    end_job(self, signal, skip_group);
+             sigabbrev_np(signal), where, self->supervisor.running, self->supervisor.running == 1 ? "" : "s",
+             self->options->grace);
+    self->skip_group = skip_group;
+    ls_supervisor_end(&self->supervisor, signal);
+    self->skip_group = 0;
 }
 
 static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
     const int signal = (int)info->ssi_signo;
-    if (self->phase != RUNNING) {
+    if (self->supervisor.phase != LS_SUPERVISOR_RUNNING) {
         kill_job(self);
         return;
     }
@@ -218,16 +196,17 @@ static void take_signals(job *self) {
         if (info.ssi_signo == SIGTSTP) {
             pause_job(self);
         } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
-            tell_ranks(self, (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
+            signal_ranks(self,
+                         (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
         } else {
             interrupt_job(self, &info);
         }
     }
 }
 
-static void say_notice(job *self) {
+static void print_notice(job *self) {
     if (self->notice[0] != '\0') {
-        ls_outlet_say(&self->error, "%s", self->notice);
+        ls_outlet_print(&self->relay.error, "%s", self->notice);
         self->notice[0] = '\0';
     }
 }
@@ -236,7 +215,7 @@ static void on_signal(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
     take_signals(poll->data);
-    say_notice(poll->data);
+    print_notice(poll->data);
 }
 
 /*
@@ -245,10 +224,11 @@ static void on_signal(uv_poll_t *poll, int status, int events) {
  */
 static bool wait_for_reader(int fd, void *user) {
     job *self = user;
+    const ls_supervisor *supervisor = &self->supervisor;
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = self->signal_fd, .events = POLLIN}};
-        const double left = self->deadline - ls_clock_seconds() + READER_SECONDS;
-        const ls_deadline deadline = self->phase == RUNNING ? LS_DEADLINE_NEVER : ls_deadline_after(left);
+        const bool never = supervisor->phase == LS_SUPERVISOR_RUNNING || supervisor->deadline == LS_DEADLINE_NEVER;
+        const ls_deadline deadline = never ? LS_DEADLINE_NEVER : supervisor->deadline + READER_NS;
         if (ls_wait_events(fds, 2, deadline) == 0 && ls_deadline_passed(deadline)) {
             return false;
         }
@@ -263,74 +243,42 @@ static bool wait_for_reader(int fd, void *user) {
 
 /* ---- the end of ranks ------------------------------------------------------------------------------------------ */
 
-/* Counts the running ranks at the first failure on this machine. */
-static void count_others(job *self) {
-    self->others = self->others < 0 ? self->running : self->others;
-}
-
 /* Handles the first failure of the job, on any node. */
-static void on_failed(void *user, const ls_failure *failure) {
+static void on_decided(void *user, const ls_failure *failure) {
     job *self = user;
-    if (self->failed || self->interrupt != 0) {
-        return;
-    }
-    self->failed = true;
-    self->failure = *failure;
-    count_others(self);
-    if (self->phase == RUNNING && !self->settled) { /* otherwise no process is left here */
-        end_job(self, SIGTERM, 0);
+    ls_rank *rank = find_rank(self, failure->rank);
+    if (rank != NULL) { /* the rank's last line may explain the failure */
+        ls_relay_stream_drain(&rank->output);
+        ls_relay_stream_drain(&rank->error);
     }
     snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
              WEXITSTATUS(failure->wait_status));
-    const ls_rank *rank = find_rank(self, failure->rank);
     const bool can_say = rank != NULL && WIFEXITED(failure->wait_status);
-    self->explained = ls_lines_failed(&self->lines, failure->rank, can_say ? rank->report.sentence : "",
+    self->explained = ls_lines_failed(&self->relay.lines, failure->rank, can_say ? rank->report.sentence : "",
                                       can_say ? self->remark : NULL);
 }
 
-/*
- * Reports a failure. If the rank names another rank as the cause, waits for the end of that rank: notifications may
- * arrive in another order than the ends.
- */
-static void report_failure(job *self, const ls_failure *failure) {
-    if (failure->blames && self->suspected) {
-        return;
-    }
-    if (failure->blames) {
-        self->suspected = true;
-        self->suspect = *failure;
-        self->lines.hold_seconds += LS_BLAME_MS * 1e-3;
-        uv_timer_start(&self->timer, on_timer, LS_BLAME_MS, 0);
-    }
-    if (self->options->nodes != NULL) {
-        ls_nodes_failed(self->options->nodes, failure);
-    } else if (!failure->blames) {
-        on_failed(self, failure);
-    }
-}
+static const ls_supervisor_owner owner = {.signal_all = signal_all, .set_timer = set_timer, .decided = on_decided};
 
 static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     rank->running = false;
     rank->wait_status = wait_status;
-    self->running--;
+    ls_supervisor_ended(&self->supervisor);
     if (rank->pidfd >= 0) {
         uv_close((uv_handle_t *)&rank->watch, NULL);
         close(rank->pidfd);
         rank->pidfd = -1;
     }
     take_signals(self); /* a Ctrl-C may have reached the rank before the launcher */
-    const bool failed = wait_status != 0 && self->phase == RUNNING;
-    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->failed_rank));
-    if (failed) {
-        count_others(self);
+    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_read_report(rank)->failed_rank));
+    const bool noted = wait_status != 0 && ls_supervisor_failed(&self->supervisor, &failure);
+    ls_relay_stream_drain(&rank->output);
+    ls_relay_stream_drain(&rank->error);
+    if (noted && failure.blames) {
+        self->relay.lines.hold_seconds += LS_BLAME_SECONDS;
     }
-    if (failed && !failure.blames) {
-        end_job(self, SIGTERM, 0);
-    }
-    ls_relay_drain(&rank->output);
-    ls_relay_drain(&rank->error);
-    if (failed) {
-        report_failure(self, &failure);
+    if (noted && self->options->nodes != NULL) {
+        ls_nodes_failed(self->options->nodes, &failure);
     }
     settle(self);
 }
@@ -339,11 +287,10 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
  * Returns whether the launcher's own sentence explains this line: a rank that reports the end of another rank adds
  * nothing.
  */
-static bool told_of(void *user, int rank, const char *line) {
+static bool is_reported(void *user, int rank, const char *line) {
     const job *self = user;
-    const ls_rank_report *report = ls_rank_hear(find_rank(self, rank));
-    return (self->interrupt != 0 || self->failed) && report->status == LS_ERR_PEER &&
-           strstr(line, report->sentence) != NULL;
+    const ls_rank_report *report = ls_rank_read_report(find_rank(self, rank));
+    return self->supervisor.verdict.decided && report->status == LS_ERR_PEER && strstr(line, report->sentence) != NULL;
 }
 
 /* The event loop reports ends in the order in which they happened; waitpid does not. */
@@ -354,7 +301,7 @@ static void on_rank_end(uv_poll_t *poll, int status, int events) {
     int wait_status = 0;
     if (waitpid(rank->pid, &wait_status, WNOHANG) == rank->pid) {
         rank_ended(poll->data, rank, wait_status);
-        say_notice(poll->data);
+        print_notice(poll->data);
     }
 }
 
@@ -382,20 +329,30 @@ static void on_child(uv_poll_t *poll, int status, int events) {
         }
     }
     settle(self);
-    say_notice(self);
+    print_notice(self);
 }
 
 /* ---- other nodes ----------------------------------------------------------------------------------------------- */
 
+static void on_failed(void *user, const ls_failure *failure) {
+    job *self = user;
+    ls_supervisor_decide(&self->supervisor, failure);
+}
+
 static void on_interrupted(void *user, int signal, int node) {
     job *self = user;
     char where[40];
-    if (self->phase != RUNNING || self->interrupt != 0) {
+    if (self->supervisor.phase != LS_SUPERVISOR_RUNNING) {
         return;
     }
     snprintf(where, sizeof where, " from node %d", node);
     pass_signal(self, signal, where, 0);
-    say_notice(self);
+    print_notice(self);
+}
+
+static void print_line(void *user, const char *line) {
+    job *self = user;
+    ls_outlet_print(&self->relay.error, "%s", line);
 }
 
 static void on_over(void *user, bool restart) {
@@ -418,10 +375,10 @@ static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) 
 
 /* Opens the descriptors of signals, and makes orphans of the job children of this process. */
 static ls_status open_signals(job *self) {
-    sigset_t told;
+    sigset_t passed;
     sigset_t child;
     sigset_t blocked;
-    sigemptyset(&told);
+    sigemptyset(&passed);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     static const int signals[] = {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGHUP, 0};
@@ -429,15 +386,15 @@ static ls_status open_signals(job *self) {
         struct sigaction action;
         sigaction(*signal, NULL, &action);
         if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* respects nohup */
-            sigaddset(&told, *signal);
+            sigaddset(&passed, *signal);
         }
     }
-    sigorset(&blocked, &told, &child);
+    sigorset(&blocked, &passed, &child);
     sigprocmask(SIG_BLOCK, &blocked, &self->mask);
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, &self->broken_pipe);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    self->signal_fd = signalfd(-1, &told, SFD_CLOEXEC | SFD_NONBLOCK);
+    self->signal_fd = signalfd(-1, &passed, SFD_CLOEXEC | SFD_NONBLOCK);
     self->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     if (self->signal_fd < 0 || self->child_fd < 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: no descriptor for signals: %s", strerror(errno));
@@ -448,17 +405,14 @@ static ls_status open_signals(job *self) {
 
 static ls_status open_job(job *self) {
     const ls_job_options *options = self->options;
-    self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
-    self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
     self->timer.data = self;
-    ls_lines_open(&self->lines, &self->loop, !options->prefix, told_of, self);
+    const ls_relay_options relay = {
+        .hold = !options->prefix, .wait = wait_for_reader, .is_reported = is_reported, .user = self};
+    ls_relay_open(&self->relay, &self->loop, &relay);
     LS_TRY(ls_tree_open(&self->tree));
     LS_TRY(open_signals(self));
-    self->launch.loop = &self->loop;
-    self->launch.output = &self->output;
-    self->launch.error = &self->error;
-    self->launch.lines = &self->lines;
+    self->launch.relay = &self->relay;
     self->launch.mask = self->mask;
     self->launch.broken_pipe = self->broken_pipe;
     self->ranks = ls_allocate_zeroed((size_t)options->ranks, sizeof *self->ranks);
@@ -474,6 +428,7 @@ static ls_status open_job(job *self) {
     self->events = (ls_nodes_events){.failed = on_failed,
                                      .interrupted = on_interrupted,
                                      .over = on_over,
+                                     .print = print_line,
                                      .wants_restart = wants_restart,
                                      .user = self};
     return options->nodes != NULL ? ls_nodes_watch(options->nodes, &self->loop, &self->events) : LS_OK;
@@ -483,7 +438,7 @@ static ls_status start_ranks(job *self, int *exit_status) {
     for (int i = 0; i < self->options->ranks; i++) {
         ls_rank *rank = &self->ranks[i];
         LS_TRY(ls_rank_start(rank, &self->launch, exit_status));
-        self->running++;
+        ls_supervisor_started(&self->supervisor);
         if (rank->pidfd >= 0 && watch(self, &rank->watch, rank->pidfd, on_rank_end) != LS_OK) {
             close(rank->pidfd);
             rank->pidfd = -1;
@@ -497,8 +452,8 @@ static ls_status start_ranks(job *self, int *exit_status) {
 static int exit_status_of(const job *self) {
     return self->interrupt != 0    ? LS_EXIT_SIGNAL + self->interrupt
            : has_lost_output(self) ? LS_EXIT_FAILED
-           : !self->failed         ? 0
-                                   : ls_failure_exit_status(&self->failure);
+           : !has_failed(self)     ? 0
+                                   : ls_failure_exit_status(&self->supervisor.verdict.failure);
 }
 
 /*
@@ -506,32 +461,33 @@ static int exit_status_of(const job *self) {
  * report.
  */
 static bool ended_by_lost_output(const job *self) {
-    const int status = self->failure.wait_status;
+    const int status = self->supervisor.verdict.failure.wait_status;
     return has_lost_output(self) && WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE;
 }
 
 static void conclude(job *self, ls_job_outcome *outcome) {
     for (int i = 0; i < self->options->ranks; i++) {
-        ls_relay_close(&self->ranks[i].output);
-        ls_relay_close(&self->ranks[i].error);
+        ls_relay_stream_close(&self->ranks[i].output);
+        ls_relay_stream_close(&self->ranks[i].error);
         close(self->ranks[i].report_fd);
         self->ranks[i].report_fd = -1; /* closed; the functions of lines.h may still read it */
     }
-    ls_lines_flush(&self->lines);
-    say_notice(self);
+    ls_lines_flush(&self->relay.lines);
+    print_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (has_lost_output(self)) {
-        ls_outlet_say(&self->error, "lockstep: cannot write what the ranks print to standard output: %s",
-                      strerror(self->output.failure));
+        ls_outlet_print(&self->relay.error, "lockstep: cannot write what the ranks print to standard output: %s",
+                        strerror(self->relay.output.failure));
     }
-    if (self->failed && self->interrupt == 0 && !self->explained && !ended_by_lost_output(self)) {
+    const ls_failure *failure = &self->supervisor.verdict.failure;
+    if (has_failed(self) && !self->explained && !ended_by_lost_output(self)) {
         ls_failure_report(&(ls_job_report){.options = self->options,
-                                           .failure = &self->failure,
-                                           .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
-                                           .ended = self->others,
+                                           .failure = failure,
+                                           .rank = failure->rank >= 0 ? find_rank(self, failure->rank) : NULL,
+                                           .ended = self->supervisor.others,
                                            .oom_kills = ls_oom_kills() - self->oom_kills,
                                            .nodes = self->launch.start.nodes},
-                          &self->error);
+                          &self->relay.error);
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {
@@ -539,7 +495,8 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         if (self->options->most_restarts > self->launch.restarts) {
             snprintf(most, sizeof most, " of %d", self->options->most_restarts);
         }
-        ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1, most);
+        ls_outlet_print(&self->relay.error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1,
+                        most);
     }
 }
 
@@ -556,7 +513,7 @@ static void close_job(job *self) {
     close_handle(&self->signals, self->signal_fd);
     close_handle(&self->children, self->child_fd);
     uv_close((uv_handle_t *)&self->timer, NULL);
-    ls_lines_close(&self->lines);
+    ls_relay_close(&self->relay);
     if (self->options->nodes != NULL) {
         ls_nodes_unwatch(self->options->nodes);
     }
@@ -613,7 +570,11 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     }
     self->options = options;
     self->signal_fd = self->child_fd = -1;
-    self->others = -1;
+    self->supervisor = (ls_supervisor){.owner = &owner,
+                                       .user = self,
+                                       .grace = options->grace,
+                                       .awaits_verdict = options->nodes != NULL,
+                                       .deadline = LS_DEADLINE_NEVER};
     self->oom_kills = ls_oom_kills();
     self->launch = (ls_launch){.options = options, .restarts = restarts};
     const int failure =

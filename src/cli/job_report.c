@@ -96,24 +96,24 @@ void ls_failure_report(const ls_job_report *report, ls_outlet *error) {
     describe_cause(report, cause, sizeof cause);
     describe_others(report, others, sizeof others);
     if (failure->rank < 0) {
-        ls_outlet_say(error, "lockstep: %s%s", failure->text, others);
+        ls_outlet_print(error, "lockstep: %s%s", failure->text, others);
         return;
     }
     if (rank == NULL) {
-        ls_outlet_say(error, "lockstep: rank %d (pid %d on %.*s) %s%s%s%s", failure->rank, failure->process, (int)host,
-                      failure->text, end, others, last, why);
+        ls_outlet_print(error, "lockstep: rank %d (pid %d on %.*s) %s%s%s%s", failure->rank, failure->process,
+                        (int)host, failure->text, end, others, last, why);
         return;
     }
     if (report->options->output_dir != NULL) {
         ls_rank_log_path(report->options, rank->rank, log, sizeof log);
     }
-    const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
-    ls_outlet_say(error, "lockstep: rank %d (pid %d) %s%s%s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
-                  log[0] != '\0' ? "; its output is in " : "", log, last, why);
+    const bool out_of_sight = ls_relay_stream_out_of_sight(&rank->error);
+    ls_outlet_print(error, "lockstep: rank %d (pid %d) %s%s%s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
+                    log[0] != '\0' ? "; its output is in " : "", log, last, why);
     size_t size = 0;
-    const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
+    const char *tail = ls_relay_stream_last_lines(&rank->error, TAIL_LINES, &size);
     if (size > 0 && out_of_sight) {
-        ls_outlet_say(error, "lockstep: the last lines of rank %d were:", rank->rank);
+        ls_outlet_print(error, "lockstep: the last lines of rank %d were:", rank->rank);
         ls_outlet_put(error, tail, size); /* the output of the program, unchanged */
         ls_outlet_put(error, "\n", 1);
         ls_outlet_flush(error);

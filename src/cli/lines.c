@@ -11,7 +11,7 @@ enum { MOST_HELD = 1 << 16 };
 
 struct ls_held_line {
     ls_held_line *next;
-    ls_speaker *speaker;
+    ls_line_source *source;
     double time;
     const char *remark; /* NULL: none */
     size_t size;
@@ -20,19 +20,19 @@ struct ls_held_line {
 
 /* ---- passing on ------------------------------------------------------------------------------------------------ */
 
-static void pass(ls_speaker *speaker, const char *data, size_t size) {
-    ls_outlet *outlet = speaker->outlet;
-    ls_outlet_end_line(outlet, speaker);
-    if (speaker->prefix[0] != '\0' && outlet->unfinished == NULL) {
-        ls_outlet_put(outlet, speaker->prefix, strlen(speaker->prefix));
+static void pass(ls_line_source *source, const char *data, size_t size) {
+    ls_outlet *outlet = source->outlet;
+    ls_outlet_end_line(outlet, source);
+    if (source->prefix[0] != '\0' && outlet->unfinished == NULL) {
+        ls_outlet_put(outlet, source->prefix, strlen(source->prefix));
     }
     ls_outlet_put(outlet, data, size);
-    speaker->passed_on = outlet->total;
-    outlet->unfinished = data[size - 1] == '\n' ? NULL : speaker;
+    source->passed_on = outlet->total;
+    outlet->unfinished = data[size - 1] == '\n' ? NULL : source;
 }
 
 /* Returns whether another rank has printed the line as often as this rank, with the current line included. */
-static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
+static bool was_printed(const ls_lines *lines, uint64_t hash, int rank) {
     int own = 1, shown = 0;
     for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
         const ls_passed_line *line = &lines->passed[i];
@@ -45,37 +45,37 @@ static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
 }
 
 static bool is_worth_showing(const ls_lines *lines, const ls_held_line *line, uint64_t hash) {
-    const int rank = line->speaker->rank;
+    const int rank = line->source->rank;
     if (!lines->ending || line->remark != NULL) {
         return true;
     }
-    if (rank != lines->failed && lines->told(lines->user, rank, line->data)) {
+    if (rank != lines->failed && lines->is_reported(lines->user, rank, line->data)) {
         return false;
     }
-    return lines->failed < 0 || !was_said(lines, hash, rank);
+    return lines->failed < 0 || !was_printed(lines, hash, rank);
 }
 
 /* Prints or drops the oldest held line. */
 static void release_first(ls_lines *lines) {
     ls_held_line *line = lines->first;
-    ls_speaker *speaker = line->speaker;
+    ls_line_source *source = line->source;
     lines->first = line->next;
     lines->last = lines->first != NULL ? lines->last : NULL;
     lines->size -= line->size;
     bool show = true;
-    if (speaker->error) {
+    if (source->error) {
         const uint64_t hash = ls_hash(LS_HASH_START, line->data, line->size);
         show = is_worth_showing(lines, line, hash);
         lines->passed[lines->passed_count++ % LS_LINES_REMEMBERED] =
-            (ls_passed_line){.hash = hash, .rank = speaker->rank, .shown = show, .time = line->time};
+            (ls_passed_line){.hash = hash, .rank = source->rank, .shown = show, .time = line->time};
     }
     if (show && line->remark != NULL) {
         const size_t text = line->size - (line->data[line->size - 1] == '\n');
-        pass(speaker, line->data, text);
-        pass(speaker, line->remark, strlen(line->remark));
-        pass(speaker, "\n", 1);
+        pass(source, line->data, text);
+        pass(source, line->remark, strlen(line->remark));
+        pass(source, "\n", 1);
     } else if (show) {
-        pass(speaker, line->data, line->size);
+        pass(source, line->data, line->size);
     }
     ls_free(line);
 }
@@ -84,10 +84,10 @@ static void release_first(ls_lines *lines) {
 static void release(ls_lines *lines, double limit) {
     ls_outlet *outlet = NULL;
     while (lines->first != NULL && lines->first->time <= limit) {
-        if (outlet != NULL && outlet != lines->first->speaker->outlet) {
+        if (outlet != NULL && outlet != lines->first->source->outlet) {
             ls_outlet_flush(outlet);
         }
-        outlet = lines->first->speaker->outlet;
+        outlet = lines->first->source->outlet;
         release_first(lines);
     }
     if (outlet != NULL) {
@@ -111,12 +111,12 @@ static void on_timer(uv_timer_t *timer) {
 }
 
 /* Holds a line back. Returns false if out of memory. */
-static bool hold_back(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size) {
+static bool hold_back(ls_lines *lines, ls_line_source *source, const char *data, size_t size) {
     ls_held_line *line = ls_allocate(sizeof *line + size + 1);
     if (line == NULL) {
         return false;
     }
-    *line = (ls_held_line){.speaker = speaker, .time = ls_clock_seconds(), .size = size};
+    *line = (ls_held_line){.source = source, .time = ls_clock_seconds(), .size = size};
     memcpy(line->data, data, size);
     line->data[size] = '\0';
     if (lines->first == NULL) {
@@ -132,31 +132,31 @@ static bool hold_back(ls_lines *lines, ls_speaker *speaker, const char *data, si
 
 static bool waits(const ls_lines *lines, int rank) {
     const ls_held_line *line = lines->first;
-    while (line != NULL && line->speaker->rank != rank) {
+    while (line != NULL && line->source->rank != rank) {
         line = line->next;
     }
     return line != NULL;
 }
 
-bool ls_lines_one_by_one(const ls_lines *lines, const ls_speaker *speaker) {
-    return speaker->prefix[0] != '\0' || (lines->hold && speaker->error);
+bool ls_lines_one_by_one(const ls_lines *lines, const ls_line_source *source) {
+    return source->prefix[0] != '\0' || (lines->hold && source->error);
 }
 
-void ls_lines_say(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size) {
+void ls_lines_put(ls_lines *lines, ls_line_source *source, const char *data, size_t size) {
     if (size == 0) {
         return;
     }
-    const bool wanted = lines->hold && (speaker->error || waits(lines, speaker->rank));
+    const bool wanted = lines->hold && (source->error || waits(lines, source->rank));
     if (!wanted) {
-        pass(speaker, data, size);
+        pass(source, data, size);
         return;
     }
     if (lines->size + size > MOST_HELD) { /* a rank that prints this much is not reporting a failure */
         ls_lines_flush(lines);
     }
-    if (size > MOST_HELD || !hold_back(lines, speaker, data, size)) {
+    if (size > MOST_HELD || !hold_back(lines, source, data, size)) {
         ls_lines_flush(lines);
-        pass(speaker, data, size);
+        pass(source, data, size);
     }
 }
 
@@ -177,7 +177,7 @@ static const ls_held_line *find_reason(const ls_lines *lines, int rank, const ch
         count += lines->passed[i].rank == rank && lines->passed[i].time >= lines->window;
     }
     for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
-        if (line->speaker->rank == rank && line->speaker->error && strstr(line->data, sentence) != NULL) {
+        if (line->source->rank == rank && line->source->error && strstr(line->data, sentence) != NULL) {
             found = line;
             count++;
         }
@@ -194,21 +194,21 @@ bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char
     if (reason == NULL) {
         return false;
     }
-    ls_held_line *said = lines->first; /* the first copy is shown */
-    while (!said->speaker->error || said->size != reason->size || memcmp(said->data, reason->data, said->size) != 0) {
-        said = said->next;
+    ls_held_line *copy = lines->first; /* the first copy is shown */
+    while (!copy->source->error || copy->size != reason->size || memcmp(copy->data, reason->data, copy->size) != 0) {
+        copy = copy->next;
     }
-    said->remark = remark;
+    copy->remark = remark;
     return true;
 }
 
-void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user) {
+void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_filter is_reported, void *user) {
     uv_timer_init(loop, &lines->timer);
     lines->hold = hold;
     lines->hold_seconds =
         0.3; /* enough for a rank to end after it has printed its reason, and too short for a user to notice */
     lines->failed = -1;
-    lines->told = told;
+    lines->is_reported = is_reported;
     lines->user = user;
 }
 

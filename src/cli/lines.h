@@ -16,16 +16,16 @@
 #include "cli/outlet.h"
 
 /* One of the two output streams of a rank. */
-typedef struct ls_speaker {
+typedef struct ls_line_source {
     int rank;
     bool error;      /* standard error */
     char prefix[24]; /* empty: none */
     ls_outlet *outlet;
     uint64_t passed_on; /* the outlet's total after the last line of this stream */
-} ls_speaker;
+} ls_line_source;
 
 /* Returns whether the launcher itself reports the content of this line. */
-typedef bool (*ls_lines_told)(void *user, int rank, const char *line);
+typedef bool (*ls_lines_filter)(void *user, int rank, const char *line);
 
 typedef struct ls_held_line ls_held_line;
 
@@ -48,19 +48,19 @@ typedef struct ls_lines {
     bool ending;   /* the job has failed or was interrupted */
     int failed;    /* the rank that failed; -1: none */
     double window; /* on ls_clock_seconds: later lines are compared with each other */
-    ls_lines_told told;
+    ls_lines_filter is_reported;
     void *user;
     ls_passed_line passed[LS_LINES_REMEMBERED]; /* a ring */
     size_t passed_count;
 } ls_lines;
 
-void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user);
+void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_filter is_reported, void *user);
 
 /* Takes the bytes of one line, with or without its newline. For standard output, takes several lines. */
-void ls_lines_say(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size);
+void ls_lines_put(ls_lines *lines, ls_line_source *source, const char *data, size_t size);
 
 /* Returns whether the lines of this stream must come one by one. */
-bool ls_lines_one_by_one(const ls_lines *lines, const ls_speaker *speaker);
+bool ls_lines_one_by_one(const ls_lines *lines, const ls_line_source *source);
 
 /* Notes that the job is interrupted. */
 void ls_lines_interrupted(ls_lines *lines);

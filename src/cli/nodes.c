@@ -443,7 +443,8 @@ static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char
 ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start) {
     char salt[LS_NODE_TEXT];
     *start = (ls_start){.nodes = nodes->options.nodes, .listener = -1, .port = nodes->address.port};
-    nodes->decided = nodes->failing = nodes->suspected = nodes->done = nodes->over = false;
+    nodes->verdict = (ls_verdict){0};
+    nodes->failing = nodes->done = nodes->over = false;
     for (int i = 0; i < nodes->count; i++) {
         nodes->others[nodes->first + i].done = false;
     }

@@ -19,6 +19,7 @@
 
 #include "cli/node_message.h"
 #include "comm/store_socket.h"
+#include "comm/supervisor.h"
 
 typedef struct ls_nodes_options {
     int nodes;
@@ -29,17 +30,6 @@ typedef struct ls_nodes_options {
     double timeout;         /* seconds to wait for a missing or silent node */
     double grace;           /* seconds for the ranks to end after a failure */
 } ls_nodes_options;
-
-enum { LS_BLAME_MS = 1000 }; /* time to wait for the end of a rank that another rank names as the cause */
-
-/* The cause of the first failure of the job. */
-typedef struct ls_failure {
-    int rank; /* -1: a node was lost */
-    int process;
-    bool blames;             /* the rank reports that another rank ended first */
-    int wait_status;         /* of the rank, in waitpid's format */
-    char text[LS_NODE_TEXT]; /* the rank's host, a space, and the reason if known; for a node, the sentence */
-} ls_failure;
 
 /* One start of a job, from the view of this node. */
 typedef struct ls_start {
@@ -58,6 +48,7 @@ typedef struct ls_nodes_events {
     void (*failed)(void *user, const ls_failure *failure);
     void (*interrupted)(void *user, int signal, int node);
     void (*over)(void *user, bool restart);
+    void (*print)(void *user, const char *line); /* for standard error, without a newline */
     bool (*wants_restart)(void *user); /* of node 0; called when no rank runs anywhere and the first failure is known */
     void *user;
 } ls_nodes_events;
@@ -81,7 +72,10 @@ ls_status ls_start_alone(int ranks, ls_start *start);
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events);
 void ls_nodes_unwatch(ls_nodes *nodes);
 
-/* Notes that a rank failed here. events->failed follows once the first failure is known. */
+/*
+ * Notes that a rank failed here, or with rank -1 a node. events->failed follows once the first failure is known. The
+ * text is the rank's host, a space, and the reason if known; for a node, the sentence.
+ */
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure);
 
 /* Notes that the user ends the job here. */

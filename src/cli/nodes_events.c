@@ -4,7 +4,7 @@
 
 #include "cli/nodes_state.h"
 
-enum { ASKS = 4 }; /* the number of times that a silent launcher is asked for a message within the timeout */
+enum { QUERIES = 4 }; /* the number of times that a silent launcher is queried within the timeout */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -32,10 +32,9 @@ static void note_failing(ls_nodes *nodes) {
 
 /* Notes the first failure. Node 0 decides which failure is the first. */
 static void decide(ls_nodes *nodes, const ls_failure *failure) {
-    if (nodes->decided) {
+    if (!ls_verdict_decide(&nodes->verdict, failure)) {
         return;
     }
-    nodes->decided = true;
     note_failing(nodes);
     ls_node_message end = {.word = LS_NODE_END, .numbers = {failure->rank, failure->process, failure->wait_status}};
     snprintf(end.text, sizeof end.text, "%s", failure->text);
@@ -45,20 +44,23 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
     nodes->events->failed(nodes->events->user, failure);
 }
 
+static void decide_suspect(ls_nodes *nodes) {
+    if (nodes->verdict.suspected) {
+        decide(nodes, &nodes->verdict.failure);
+    }
+}
+
 static void on_blame_timeout(uv_timer_t *timer) {
-    ls_nodes *nodes = timer->data;
-    decide(nodes, &nodes->suspect);
+    decide_suspect(timer->data);
 }
 
 /* On node 0: if a rank names another rank as the cause, waits for the end of that rank. */
-static void judge(ls_nodes *nodes, const ls_failure *failure) {
+static void note_failure(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
     if (!failure->blames) {
         decide(nodes, failure);
-    } else if (!nodes->suspected && !nodes->decided) {
-        nodes->suspected = true;
-        nodes->suspect = *failure;
-        uv_timer_start(&nodes->blame, on_blame_timeout, LS_BLAME_MS, 0);
+    } else if (ls_verdict_suspect(&nodes->verdict, failure)) {
+        uv_timer_start(&nodes->blame, on_blame_timeout, (uint64_t)(LS_BLAME_SECONDS * 1e3), 0);
     }
 }
 
@@ -73,9 +75,7 @@ static void conclude(ls_nodes *nodes) {
     if (!done) {
         return;
     }
-    if (nodes->suspected) {
-        decide(nodes, &nodes->suspect);
-    }
+    decide_suspect(nodes);
     nodes->over = true;
     const bool restart = !lost && nodes->events->wants_restart(nodes->events->user);
     if (is_zero(nodes)) {
@@ -104,8 +104,11 @@ static void lose(ls_remote_node *node, const char *why) {
 }
 
 /* Stops waiting for a node. */
-static void leave_behind(ls_remote_node *node, const char *why) {
-    fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host, why);
+static void abandon(ls_remote_node *node, const char *why) {
+    char line[256];
+    snprintf(line, sizeof line, "lockstep: node %d on %s is not waited for any longer: %s", node->number, node->host,
+             why);
+    node->nodes->events->print(node->nodes->events->user, line);
     lose(node, why);
 }
 
@@ -115,42 +118,40 @@ static void on_silence(uv_timer_t *timer) {
     char why[96];
     snprintf(why, sizeof why, "it says nothing, %g s after the job has failed (is it stopped?)",
              nodes->options.timeout + nodes->options.grace);
-    if (nodes->suspected) {
-        decide(nodes, &nodes->suspect);
-    }
+    decide_suspect(nodes);
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done) {
-            leave_behind(node, why);
+            abandon(node, why);
         }
     }
 }
 
 /*
  * No process is left here, but the job continues elsewhere, possibly for long. A launcher that is stopped would never
- * report the end, so this asks it for a message. It counts the requests, not seconds, because this process may be
+ * report the end, so this queries it. It counts the queries, not seconds, because this process may be
  * stopped, too.
  */
 static void on_pulse(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     for (int i = 0; i < nodes->count && !nodes->over && !nodes->failing; i++) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
-        if (node->watched && !node->done && node->asked == ASKS) {
+        if (node->watched && !node->done && node->queries == QUERIES) {
             char why[96];
             snprintf(why, sizeof why, "its launcher has not answered for %g s (is it stopped?)",
                      nodes->options.timeout);
-            leave_behind(node, why);
+            abandon(node, why);
         } else if (node->watched && !node->done) {
-            node->asked++;
+            node->queries++;
             ls_node_tell(node, &(ls_node_message){.word = LS_NODE_ASK});
         }
     }
 }
 
-static void begin_asking(ls_nodes *nodes) {
-    const uint64_t interval = (uint64_t)(nodes->options.timeout * 1000.0 / ASKS);
+static void begin_queries(ls_nodes *nodes) {
+    const uint64_t interval = (uint64_t)(nodes->options.timeout * 1000.0 / QUERIES);
     for (int i = 0; i < nodes->count; i++) {
-        nodes->others[nodes->first + i].asked = 0;
+        nodes->others[nodes->first + i].queries = 0;
     }
     if (!nodes->over) {
         uv_timer_start(&nodes->pulse, on_pulse, interval, interval > 0 ? interval : 1);
@@ -163,16 +164,16 @@ static void handle(ls_remote_node *node, const ls_node_message *message) {
     ls_failure failure = {
         .rank = numbers[0], .process = numbers[1], .wait_status = numbers[2], .blames = numbers[3] != 0};
     snprintf(failure.text, sizeof failure.text, "%s", message->text);
-    node->asked = 0;
+    node->queries = 0;
     if (message->word == LS_NODE_ASK) {
         ls_node_tell(node, &(ls_node_message){.word = LS_NODE_HERE});
     } else if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
-        judge(nodes, &failure);
+        note_failure(nodes, &failure);
     } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
         decide(nodes, &failure);
     } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
         if (is_zero(nodes)) {
-            nodes->decided = true;
+            nodes->verdict.decided = true;
             ls_nodes_tell_all(nodes, message, node);
         }
         note_failing(nodes);
@@ -244,15 +245,14 @@ void ls_nodes_unwatch(ls_nodes *nodes) {
 
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
     if (is_zero(nodes)) {
-        judge(nodes, failure);
+        note_failure(nodes, failure);
         return;
     }
     if (nodes->others[0].link == NULL) {
         decide(nodes, failure);
         return;
     }
-    nodes->suspected = true;
-    nodes->suspect = *failure;
+    (void)ls_verdict_suspect(&nodes->verdict, failure);
     note_failing(nodes);
     ls_node_message message = {.word = LS_NODE_FAILED,
                                .numbers = {failure->rank, failure->process, failure->wait_status, failure->blames}};
@@ -261,7 +261,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
 }
 
 void ls_nodes_interrupt(ls_nodes *nodes, int signal) {
-    nodes->decided = true;
+    nodes->verdict.decided = true;
     note_failing(nodes);
     ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_SIGNAL, .numbers = {signal, nodes->options.node}},
                       NULL);
@@ -274,5 +274,5 @@ void ls_nodes_done(ls_nodes *nodes) {
     }
     conclude(nodes);
     limit_silence(nodes);
-    begin_asking(nodes);
+    begin_queries(nodes);
 }

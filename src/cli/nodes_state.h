@@ -14,7 +14,7 @@ typedef struct ls_remote_node {
     ls_connection *link; /* NULL: not connected yet, or lost */
     bool lost;           /* lost after it had joined */
     bool done;           /* no process of this start is left there */
-    int asked;           /* requests since the last message of the node */
+    int queries;         /* since the last message of the node */
     int ranks;
     char host[64];
 } ls_remote_node;
@@ -29,14 +29,12 @@ struct ls_nodes {
     int first, count; /* the entries that are other nodes */
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
-    bool decided;                  /* the result of this start is decided */
     bool failing;                  /* the start has failed, as far as this node knows */
-    bool suspected;                /* a rank failed that names another rank as the cause, whose end is not known yet */
-    ls_failure suspect;
-    uv_timer_t blame;   /* ends the wait for that rank */
-    uv_timer_t silence; /* after a failure, with no process left here: ends the wait for the other nodes */
-    uv_timer_t pulse;   /* while the job continues only elsewhere: when to ask the launchers for a message */
-    bool done;          /* no process of the start is left here */
+    ls_verdict verdict;            /* decided by node 0, or by a signal */
+    uv_timer_t blame;              /* node 0: when the suspect becomes the first failure */
+    uv_timer_t silence;            /* after a failure, with no process left here: ends the wait for the other nodes */
+    uv_timer_t pulse;              /* while the job continues only elsewhere: when to ask the launchers for a message */
+    bool done;                     /* no process of the start is left here */
     bool over;
 };
 

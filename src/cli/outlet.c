@@ -51,7 +51,7 @@ void ls_outlet_end_line(ls_outlet *outlet, const void *owner) {
     }
 }
 
-void ls_outlet_say(ls_outlet *outlet, const char *format, ...) {
+void ls_outlet_print(ls_outlet *outlet, const char *format, ...) {
     char line[LS_OUTLET_LINE];
     va_list arguments;
     va_start(arguments, format);

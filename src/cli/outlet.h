@@ -34,6 +34,6 @@ void ls_outlet_end_line(ls_outlet *outlet, const void *owner);
  * Prints a line of the launcher, in printf's format, without its newline, of at most LS_OUTLET_LINE bytes. Makes it
  * printable (base/text.h).
  */
-void ls_outlet_say(ls_outlet *outlet, const char *format, ...) LS_PRINTF(2, 3);
+void ls_outlet_print(ls_outlet *outlet, const char *format, ...) LS_PRINTF(2, 3);
 
 #endif

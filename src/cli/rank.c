@@ -22,7 +22,7 @@ enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than the buffe
  * Examines the path itself, which may be a link. Removes trailing slashes and dots first, because lstat would follow
  * the link.
  */
-static bool look_at_last(const char *path, struct stat *there) {
+static bool stat_link(const char *path, struct stat *there) {
     char name[PATH_MAX];
     size_t length = strlen(path);
     while (length > 1 && (path[length - 1] == '/' || strncmp(path + length - 2, "/.", 2) == 0)) {
@@ -42,7 +42,7 @@ static ls_status open_output_dir(ls_launch *launch) {
         return LS_OK;
     }
     launch->output_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (launch->output_dir < 0 || fstat(launch->output_dir, &opened) != 0 || !look_at_last(path, &there)) {
+    if (launch->output_dir < 0 || fstat(launch->output_dir, &opened) != 0 || !stat_link(path, &there)) {
         return ls_fail(LS_ERR_IO, "lockstep run: cannot open --output-dir %s: %s", path, strerror(errno));
     }
     const bool good = S_ISLNK(there.st_mode) ? there.st_uid == geteuid() || there.st_uid == 0
@@ -124,7 +124,7 @@ static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int
                        strerror(errno));
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    const ls_status status = ls_relay_open(stream, launch->loop, ends[0], launch->lines);
+    const ls_status status = ls_relay_stream_open(stream, launch->relay, ends[0]);
     if (status != LS_OK) {
         close(ends[0]);
         close(ends[1]);
@@ -149,10 +149,9 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     }
     ls_relay_stream *stream = error ? &rank->error : &rank->output;
     stream->prompts = terminal && !options->prefix;
-    stream->speaker =
-        (ls_speaker){.rank = rank->rank, .error = error, .outlet = error ? launch->error : launch->output};
+    stream->source = (ls_line_source){.rank = rank->rank, .error = error};
     if (options->prefix) {
-        snprintf(stream->speaker.prefix, sizeof stream->speaker.prefix, "[rank %d] ", rank->rank);
+        snprintf(stream->source.prefix, sizeof stream->source.prefix, "[rank %d] ", rank->rank);
     }
     return open_pipe(stream, launch, standard_fd);
 }
@@ -168,7 +167,7 @@ static ls_status open_report(ls_rank *rank, int *fd) {
     return LS_OK;
 }
 
-const ls_rank_report *ls_rank_hear(ls_rank *rank) {
+const ls_rank_report *ls_rank_read_report(ls_rank *rank) {
     char text[LS_REPORT_TEXT];
     for (int i = 0; i < MOST_REPORTS; i++) {
         const ssize_t size = recv(rank->report_fd, text, sizeof text - 1, 0);

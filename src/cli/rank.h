@@ -30,10 +30,7 @@ typedef struct ls_rank {
 typedef struct ls_launch {
     const ls_job_options *options;
     ls_start start;
-    uv_loop_t *loop;
-    ls_outlet *output;
-    ls_outlet *error;
-    ls_lines *lines;
+    ls_relay *relay;
     int restarts;
     char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all processes of this start on this machine */
     int nothing_fd;              /* /dev/null */
@@ -55,7 +52,7 @@ void ls_launch_close(ls_launch *launch);
 ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status);
 
 /* Returns the last report of the rank about its failure. */
-const ls_rank_report *ls_rank_hear(ls_rank *rank);
+const ls_rank_report *ls_rank_read_report(ls_rank *rank);
 
 /* Writes the path of the rank's file under --output-dir. */
 void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size);

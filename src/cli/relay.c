@@ -12,26 +12,26 @@ enum { MOST_READS = 64, PROMPT_MS = 50 };
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
 static void put_lines(ls_relay_stream *stream, const char *data, size_t size) {
-    while (size > 0 && ls_lines_one_by_one(stream->lines, &stream->speaker)) {
+    while (size > 0 && ls_lines_one_by_one(&stream->relay->lines, &stream->source)) {
         const char *end = memchr(data, '\n', size);
         const size_t line = end != NULL ? (size_t)(end - data) + 1 : size;
-        ls_lines_say(stream->lines, &stream->speaker, data, line);
+        ls_lines_put(&stream->relay->lines, &stream->source, data, line);
         data += line;
         size -= line;
     }
-    ls_lines_say(stream->lines, &stream->speaker, data, size);
+    ls_lines_put(&stream->relay->lines, &stream->source, data, size);
 }
 
 /* Passes on the beginning of a line. */
-static void give_held(ls_relay_stream *stream) {
-    ls_lines_say(stream->lines, &stream->speaker, stream->held, stream->held_size);
+static void pass_held(ls_relay_stream *stream) {
+    ls_lines_put(&stream->relay->lines, &stream->source, stream->held, stream->held_size);
     stream->held_size = 0;
 }
 
 static void on_prompt_timeout(uv_timer_t *timer) {
     ls_relay_stream *stream = timer->data;
-    give_held(stream);
-    ls_lines_flush(stream->lines);
+    pass_held(stream);
+    ls_lines_flush(&stream->relay->lines);
 }
 
 /*
@@ -49,8 +49,8 @@ static void hold(ls_relay_stream *stream, const char *data, size_t size) {
         stream->held_capacity = held != NULL ? capacity : stream->held_capacity;
     }
     if (stream->held_size + size > stream->held_capacity) {
-        give_held(stream);
-        ls_lines_say(stream->lines, &stream->speaker, data, size);
+        pass_held(stream);
+        ls_lines_put(&stream->relay->lines, &stream->source, data, size);
         return;
     }
     if (size > 0) {
@@ -75,7 +75,7 @@ static void keep_tail(ls_relay_stream *stream, const char *data, size_t size) {
 }
 
 static void take(ls_relay_stream *stream, const char *data, size_t size) {
-    if (stream->speaker.error) {
+    if (stream->source.error) {
         keep_tail(stream, data, size);
     }
     const char *last = memrchr(data, '\n', size);
@@ -85,28 +85,28 @@ static void take(ls_relay_stream *stream, const char *data, size_t size) {
         if (stream->held_size > 0) {
             first = (size_t)((const char *)memchr(data, '\n', whole) - data) + 1;
             hold(stream, data, first);
-            give_held(stream);
+            pass_held(stream);
         }
         put_lines(stream, data + first, whole - first);
     }
     hold(stream, data + whole, size - whole);
-    ls_outlet_flush(stream->speaker.outlet);
+    ls_outlet_flush(stream->source.outlet);
 }
 
-bool ls_relay_out_of_sight(const ls_relay_stream *stream) {
+bool ls_relay_stream_out_of_sight(const ls_relay_stream *stream) {
     enum { SCREENFUL = 1500 };
-    const ls_outlet *outlet = stream->speaker.outlet;
-    return outlet != NULL && outlet->total - stream->speaker.passed_on > SCREENFUL;
+    const ls_outlet *outlet = stream->source.outlet;
+    return outlet != NULL && outlet->total - stream->source.passed_on > SCREENFUL;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------- */
 
 static void shut(ls_relay_stream *stream) {
-    give_held(stream);
-    if (stream->speaker.prefix[0] != '\0' && stream->speaker.outlet->unfinished == &stream->speaker) {
-        ls_lines_say(stream->lines, &stream->speaker, "\n", 1);
+    pass_held(stream);
+    if (stream->source.prefix[0] != '\0' && stream->source.outlet->unfinished == &stream->source) {
+        ls_lines_put(&stream->relay->lines, &stream->source, "\n", 1);
     }
-    ls_outlet_flush(stream->speaker.outlet);
+    ls_outlet_flush(stream->source.outlet);
     uv_close((uv_handle_t *)&stream->prompt_timer, NULL);
     ls_free(stream->held);
     stream->held = NULL;
@@ -122,7 +122,7 @@ static bool read_some(ls_relay_stream *stream) {
     const ssize_t size = read(stream->fd, data, sizeof data);
     if (size > 0) {
         take(stream, data, (size_t)size);
-        if (stream->speaker.outlet->failure != 0) {
+        if (stream->source.outlet->failure != 0) {
             shut(stream); /* the rank gets a broken pipe at its next write, as if it wrote to the output itself */
         }
         return stream->fd >= 0;
@@ -139,12 +139,13 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
     (void)read_some((ls_relay_stream *)poll);
 }
 
-ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lines *lines) {
-    int failure = uv_poll_init(loop, &stream->poll, fd);
+ls_status ls_relay_stream_open(ls_relay_stream *stream, ls_relay *relay, int fd) {
+    int failure = uv_poll_init(relay->loop, &stream->poll, fd);
     if (failure == 0) {
         stream->fd = fd;
-        stream->lines = lines;
-        uv_timer_init(loop, &stream->prompt_timer);
+        stream->relay = relay;
+        stream->source.outlet = stream->source.error ? &relay->error : &relay->output;
+        uv_timer_init(relay->loop, &stream->prompt_timer);
         stream->prompt_timer.data = stream;
         failure = uv_poll_start(&stream->poll, UV_READABLE, on_readable);
     }
@@ -152,20 +153,20 @@ ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lin
                         : ls_fail(LS_ERR_IO, "lockstep run: cannot watch a rank's output: %s", uv_strerror(failure));
 }
 
-void ls_relay_drain(ls_relay_stream *stream) {
+void ls_relay_stream_drain(ls_relay_stream *stream) {
     /* The limit exceeds the capacity of any pipe; a process that never stops writing is not waited for. */
     for (int i = 0; i < MOST_READS && stream->fd >= 0 && read_some(stream); i++) {
     }
 }
 
-void ls_relay_close(ls_relay_stream *stream) {
-    ls_relay_drain(stream);
+void ls_relay_stream_close(ls_relay_stream *stream) {
+    ls_relay_stream_drain(stream);
     if (stream->fd >= 0) {
         shut(stream);
     }
 }
 
-const char *ls_relay_last_lines(const ls_relay_stream *stream, int lines, size_t *size) {
+const char *ls_relay_stream_last_lines(const ls_relay_stream *stream, int lines, size_t *size) {
     size_t end = stream->tail_size;
     while (end > 0 && stream->tail[end - 1] == '\n') {
         end--;
@@ -180,4 +181,17 @@ const char *ls_relay_last_lines(const ls_relay_stream *stream, int lines, size_t
     }
     *size = end - start;
     return stream->tail + start;
+}
+
+/* ---- the relay ------------------------------------------------------------------------------------------------ */
+
+void ls_relay_open(ls_relay *relay, uv_loop_t *loop, const ls_relay_options *options) {
+    relay->loop = loop;
+    relay->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = options->wait, .user = options->user};
+    relay->error = (ls_outlet){.fd = STDERR_FILENO, .wait = options->wait, .user = options->user};
+    ls_lines_open(&relay->lines, loop, options->hold, options->is_reported, options->user);
+}
+
+void ls_relay_close(ls_relay *relay) {
+    ls_lines_close(&relay->lines);
 }

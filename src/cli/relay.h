@@ -1,7 +1,7 @@
 /*
- * Passes on the output of ranks in whole lines. A stream is the standard output or standard error pipe of one rank; its
- * lines go through lines.h. The bytes are unchanged unless lines get a prefix. A line longer than LS_RELAY_LINE is
- * passed on in pieces.
+ * The path of the output of a job. A stream reads the standard output or standard error pipe of one rank and splits its
+ * bytes into lines. lines.h holds lines back, and drops copies. outlet.h writes, also the lines of the launcher itself.
+ * The bytes are unchanged unless lines get a prefix. A line longer than LS_RELAY_LINE is passed on in pieces.
  */
 #ifndef LS_CLI_RELAY_H
 #define LS_CLI_RELAY_H
@@ -13,11 +13,24 @@
 
 enum { LS_RELAY_LINE = 1 << 20, LS_RELAY_READ = 1 << 16, LS_RELAY_TAIL = 2048 };
 
+typedef struct ls_relay {
+    uv_loop_t *loop;
+    ls_outlet output, error;
+    ls_lines lines;
+} ls_relay;
+
+typedef struct ls_relay_options {
+    bool hold;           /* hold lines of standard error back */
+    ls_outlet_wait wait; /* waits for the readers of both outlets */
+    ls_lines_filter is_reported;
+    void *user; /* of both functions */
+} ls_relay_options;
+
 typedef struct ls_relay_stream {
     uv_poll_t poll; /* first member: libuv returns a pointer to it */
     int fd;         /* -1: not open */
-    ls_speaker speaker;
-    ls_lines *lines;
+    ls_line_source source;
+    ls_relay *relay;
     bool prompts; /* the output is a terminal: the beginning of a line is passed on soon */
     uv_timer_t prompt_timer;
     char *held; /* the beginning of an unfinished line */
@@ -27,25 +40,31 @@ typedef struct ls_relay_stream {
     char tail[LS_RELAY_TAIL]; /* the last bytes of standard error */
 } ls_relay_stream;
 
-/*
- * Takes ownership of `fd` (non-blocking, with its own file description) and passes on its bytes until the end.
- * Initializes the stream's speaker.
+void ls_relay_open(ls_relay *relay, uv_loop_t *loop, const ls_relay_options *options);
+
+/* Prints all held lines and closes, after all streams. The memory must stay valid until the next iteration of the loop.
  */
-ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lines *lines);
+void ls_relay_close(ls_relay *relay);
+
+/*
+ * Takes ownership of `fd` (non-blocking, with its own file description) and passes on its bytes until the end. The
+ * caller has set `prompts` and the source, except for its outlet.
+ */
+ls_status ls_relay_stream_open(ls_relay_stream *stream, ls_relay *relay, int fd);
 
 /* Passes on the available bytes without waiting. */
-void ls_relay_drain(ls_relay_stream *stream);
+void ls_relay_stream_drain(ls_relay_stream *stream);
 
 /*
  * Passes on the available bytes, with an unfinished line, and closes. The stream's memory must stay valid until the
  * next iteration of the event loop.
  */
-void ls_relay_close(ls_relay_stream *stream);
+void ls_relay_stream_close(ls_relay_stream *stream);
 
 /* Returns whether other streams printed more than a screenful after this stream's last lines. */
-bool ls_relay_out_of_sight(const ls_relay_stream *stream);
+bool ls_relay_stream_out_of_sight(const ls_relay_stream *stream);
 
 /* Returns the last whole lines of the stream, at most `lines`, within `tail`. Stores their size in *size. */
-const char *ls_relay_last_lines(const ls_relay_stream *stream, int lines, size_t *size);
+const char *ls_relay_stream_last_lines(const ls_relay_stream *stream, int lines, size_t *size);
 
 #endif

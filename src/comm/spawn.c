@@ -12,36 +12,33 @@
 #include "base/memory.h"
 #include "base/wait.h"
 #include "comm/rendezvous.h"
+#include "comm/supervisor.h"
 
-static const double blame_seconds = 1; /* how long a rank that blames another one is not taken for the first to fail */
-static const double mercy_seconds = 2; /* between asking ranks to end and ending them */
+static const double grace_seconds = 2; /* between SIGTERM and SIGKILL */
 
 #define POLL_SECONDS 0.05
 
-/* What a rank tells its parent when its function has returned. Small enough for a pipe to take at once. */
+/* The report of a rank to its parent, after the rank's function has returned. Fits into a pipe at once. */
 typedef struct child_report {
     ls_status status;
     char message[LS_ERROR_CAPACITY];
 } child_report;
 
 typedef struct child {
-    pid_t process; /* 0: not started, or over */
+    pid_t process; /* 0: not started, or ended */
     int pipe;      /* -1: closed */
     bool reported;
     child_report report;
 } child;
 
 typedef struct spawn {
-    int ranks, running;
+    int ranks;
     child *children;
     struct pollfd *polls;
     int listener;
     int port;
     char key[LS_KEY_TEXT_SIZE];
-    bool failed, blames_other; /* the failure so far says that another rank failed before */
-    bool asked;                /* the ranks were asked to end */
-    child_report failure;
-    ls_deadline end; /* when to ask, then to force, those still running */
+    ls_supervisor supervisor;
 } spawn;
 
 static int count_threads(void) {
@@ -80,7 +77,7 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
     return status;
 }
 
-/* A rank's whole life. It ends here and not by exit(), whose handlers belong to the program that was forked. */
+/* Runs a rank and ends its process. Does not call exit(), whose handlers belong to the program that was forked. */
 static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t parent, ls_rank_function function,
                               void *user) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -105,7 +102,8 @@ static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t paren
 
 /* ---- in the parent's process ---- */
 
-static void signal_all(const spawn *self, int signal_number) {
+static void signal_all(void *user, int signal_number) {
+    const spawn *self = user;
     for (int rank = 0; rank < self->ranks; rank++) {
         if (self->children[rank].process > 0) {
             kill(self->children[rank].process, signal_number);
@@ -113,44 +111,39 @@ static void signal_all(const spawn *self, int signal_number) {
     }
 }
 
-/* Remembers a failure, unless it only tells of one that is known already. */
-static void note_failure(spawn *self, int rank, const child_report *what, bool blames_other) {
-    if (self->failed && (self->asked || !self->blames_other || blames_other)) {
-        return;
-    }
-    self->failed = true;
-    self->blames_other = blames_other;
-    self->failure.status = what->status;
-    snprintf(self->failure.message, sizeof self->failure.message, "ls_spawn: rank %d of %d: %.960s", rank, self->ranks,
-             what->message);
-    self->end = blames_other ? ls_deadline_after(blame_seconds) : 0;
-}
+static const ls_supervisor_owner owner = {.signal_all = signal_all};
 
-/* The rank's process is over, as `how` of waitpid says. */
-static void bury(spawn *self, int rank, int how) {
-    child *dead = &self->children[rank];
-    child_report what = {.status = LS_ERR_PEER};
-    if (dead->reported) {
-        what = dead->report;
-    } else if (WIFSIGNALED(how)) {
-        snprintf(what.message, sizeof what.message, "process %ld was ended by signal %d (%s)", (long)dead->process,
-                 WTERMSIG(how), strsignal(WTERMSIG(how)));
+/* Writes why a rank failed. `wait_status` counts only if the rank has not reported. */
+static void describe_failure(const child *failed, pid_t process, int wait_status, char *text, size_t capacity) {
+    if (failed->reported) {
+        snprintf(text, capacity, "%.960s", failed->report.message);
+    } else if (WIFSIGNALED(wait_status)) {
+        snprintf(text, capacity, "process %ld was ended by signal %d (%s)", (long)process, WTERMSIG(wait_status),
+                 strsignal(WTERMSIG(wait_status)));
     } else {
-        snprintf(what.message, sizeof what.message, "process %ld exited with status %d before its function returned",
-                 (long)dead->process, WEXITSTATUS(how));
-    }
-    if (dead->pipe >= 0) {
-        close(dead->pipe);
-        dead->pipe = -1;
-    }
-    dead->process = 0;
-    self->running--;
-    if (what.status != LS_OK) {
-        note_failure(self, rank, &what, dead->reported && what.status == LS_ERR_PEER);
+        snprintf(text, capacity, "process %ld exited with status %d before its function returned", (long)process,
+                 WEXITSTATUS(wait_status));
     }
 }
 
-/* Reads what the rank said, or that it can say nothing any more. */
+/* Notes the end of a rank's process. */
+static void note_end(spawn *self, int rank, int wait_status) {
+    child *ended = &self->children[rank];
+    const pid_t process = ended->process;
+    if (ended->pipe >= 0) {
+        close(ended->pipe);
+        ended->pipe = -1;
+    }
+    ended->process = 0;
+    ls_supervisor_ended(&self->supervisor);
+    if (!ended->reported || ended->report.status != LS_OK) {
+        ls_failure failure = {.rank = rank, .blames = ended->reported && ended->report.status == LS_ERR_PEER};
+        describe_failure(ended, process, wait_status, failure.text, sizeof failure.text);
+        (void)ls_supervisor_failed(&self->supervisor, &failure);
+    }
+}
+
+/* Reads the report of a rank, or the end of its pipe. */
 static void listen_to(child *speaker) {
     child_report heard;
     const ssize_t size = read(speaker->pipe, &heard, sizeof heard);
@@ -170,7 +163,7 @@ static void listen_to_all(spawn *self) {
         const child *one = &self->children[rank];
         self->polls[rank] = (struct pollfd){.fd = one->pipe, .events = POLLIN};
         if (one->process > 0 && one->pipe < 0) {
-            wait = 1e-3; /* it is just ending */
+            wait = 1e-3; /* the process is about to end */
         }
     }
     if (ls_wait_events(self->polls, (size_t)self->ranks, ls_deadline_after(wait)) > 0) {
@@ -182,30 +175,30 @@ static void listen_to_all(spawn *self) {
     }
 }
 
-static void bury_all(spawn *self) {
+static void collect_ends(spawn *self) {
     for (int rank = 0; rank < self->ranks; rank++) {
         child *one = &self->children[rank];
-        int how = 0;
-        const pid_t over = one->process > 0 ? waitpid(one->process, &how, WNOHANG) : 0;
-        if (over > 0 || (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, nothing more is told */
+        int wait_status = 0;
+        const pid_t over = one->process > 0 ? waitpid(one->process, &wait_status, WNOHANG) : 0;
+        if (over > 0 ||
+            (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, so there is no status */
             if (one->pipe >= 0 && !one->reported && ls_wait_event(one->pipe, POLLIN, LS_DEADLINE_NOW)) {
                 listen_to(one);
             }
-            bury(self, rank, how);
+            note_end(self, rank, wait_status);
         }
     }
 }
 
 static void wait_for_all(spawn *self) {
-    while (self->running > 0) {
+    while (self->supervisor.running > 0) {
         listen_to_all(self);
-        bury_all(self);
-        if (self->failed && ls_deadline_passed(self->end)) {
-            signal_all(self, self->asked ? SIGKILL : SIGTERM);
-            self->asked = true;
-            self->end = ls_deadline_after(mercy_seconds);
+        collect_ends(self);
+        if (ls_deadline_passed(self->supervisor.deadline)) {
+            ls_supervisor_tick(&self->supervisor);
         }
     }
+    ls_supervisor_all_ended(&self->supervisor);
 }
 
 static ls_status start_rank(spawn *self, int rank, ls_rank_function function, void *user) {
@@ -227,20 +220,16 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
     }
     self->children[rank].process = process;
     self->children[rank].pipe = ends[0];
-    self->running++;
+    ls_supervisor_started(&self->supervisor);
     return LS_OK;
 }
 
-static void start_all(spawn *self, ls_rank_function function, void *user) {
-    fflush(NULL); /* else what lies in buffers would be written once by every rank */
-    for (int rank = 0; rank < self->ranks && !self->failed; rank++) {
-        self->failure.status = start_rank(self, rank, function, user);
-        if (self->failure.status != LS_OK) {
-            self->failed = true;
-            self->end = 0;
-            snprintf(self->failure.message, sizeof self->failure.message, "%s", ls_error_message());
-        }
+static ls_status start_all(spawn *self, ls_rank_function function, void *user) {
+    fflush(NULL); /* otherwise every rank would write the contents of the buffers */
+    for (int rank = 0; rank < self->ranks; rank++) {
+        LS_TRY(start_rank(self, rank, function, user));
     }
+    return LS_OK;
 }
 
 static ls_status prepare(spawn *self) {
@@ -281,23 +270,42 @@ static ls_status check(int ranks, ls_rank_function function) {
     return LS_OK;
 }
 
+/* Starts the ranks and waits for their ends. */
+static ls_status run_all(spawn *self, ls_rank_function function, void *user) {
+    ls_saved_error start_error;
+    const ls_status status = start_all(self, function, user);
+    close(self->listener); /* rank 0 has a copy: if rank 0 dies, no process accepts connections to it */
+    self->listener = -1;
+    if (status != LS_OK) {
+        ls_error_save(&start_error);
+        ls_supervisor_decide(&self->supervisor, &(ls_failure){.rank = -1});
+    }
+    wait_for_all(self);
+    if (status != LS_OK) {
+        return ls_error_put_back(&start_error);
+    }
+    const ls_verdict *verdict = &self->supervisor.verdict;
+    if (!verdict->decided) {
+        return LS_OK;
+    }
+    const child *failed = &self->children[verdict->failure.rank];
+    return ls_fail(failed->reported ? failed->report.status : LS_ERR_PEER, "ls_spawn: rank %d of %d: %s",
+                   verdict->failure.rank, self->ranks, verdict->failure.text);
+}
+
 ls_status ls_spawn(int ranks, ls_rank_function function, void *user) {
     LS_TRY(check(ranks, function));
     spawn self = {.ranks = ranks};
-    const ls_status status = prepare(&self);
+    self.supervisor =
+        (ls_supervisor){.owner = &owner, .user = &self, .grace = grace_seconds, .deadline = LS_DEADLINE_NEVER};
+    ls_status status = prepare(&self);
     if (status == LS_OK) {
-        start_all(&self, function, user);
-        close(self.listener); /* rank 0 has it: when that dies, nobody accepts for it */
-        self.listener = -1;
-        wait_for_all(&self);
+        status = run_all(&self, function, user);
     }
     if (self.listener >= 0) {
         close(self.listener);
     }
     ls_free(self.children);
     ls_free(self.polls);
-    if (status == LS_OK && self.failed) {
-        return ls_fail(self.failure.status, "%s", self.failure.message);
-    }
     return status;
 }
