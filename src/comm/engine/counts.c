@@ -66,7 +66,7 @@ static ls_status compare(ls_engine *engine, bool *finished) {
         }
     }
     engine->payload = LS_PAYLOAD_MISFIT;
-    ls_headers_fill(engine, false, sizeof misfit);
+    ls_payload_fill(engine, false, sizeof misfit);
     memcpy(ls_packet_data(&engine->own), &misfit, sizeof misfit);
     return ls_headers_begin(engine, fail);
 }

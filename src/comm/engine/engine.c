@@ -75,7 +75,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
 static void discard(void *owner) {
     ls_engine *engine = owner;
     ls_messages_free(engine);
-    ls_failure_free(engine);
+    ls_engine_drop_notices(engine, true);
     ls_free(engine->memory);
     ls_free(engine->scratch);
     ls_free(engine->places);
@@ -114,75 +114,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return !engine->failed ? LS_ENGINE_WORKS : engine->deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
 
-const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
-    return ls_call_describe(engine->call.operation, engine->call.sequence, name, 64);
-}
-
 /* ---- transfers of a call ----------------------------------------------------------------------------------------- */
-
-ls_status ls_engine_name_failure(const ls_call *call, ls_status status) {
-    if (status == LS_OK) {
-        return LS_OK;
-    }
-    char message[LS_ERROR_CAPACITY];
-    char name[64];
-    strncpy(message, ls_error_message(), sizeof message - 1);
-    message[sizeof message - 1] = '\0';
-    return ls_fail(status, "%s: %s", ls_call_describe(call->operation, call->sequence, name, sizeof name), message);
-}
-
-static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
-                                 bool receives) {
-    const int segment = (int)(engine->segment - engine->segments);
-    const bool data_of_segment = channel == LS_CHANNEL_DATA && segment > 0;
-    int at = 0;
-    while (at < engine->transfer_count && engine->slots[at].segment != NULL) {
-        at++;
-    }
-    engine->transfer_count += at == engine->transfer_count;
-    engine->slots[at] =
-        (ls_transfer_slot){.segment = engine->segment, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
-    engine->transfers[at] = (ls_transfer){.peer = peer,
-                                          .channel = data_of_segment ? LS_CHANNEL_SEGMENTS + segment - 1 : (int)channel,
-                                          .data = data,
-                                          .bytes = bytes,
-                                          .receives = receives,
-                                          .of_user = channel == LS_CHANNEL_DATA};
-    return &engine->transfers[at];
-}
-
-ls_transfer *ls_engine_transfer(ls_engine *engine) {
-    return add_transfer(engine, -1, LS_CHANNEL_DATA, NULL, 0, false);
-}
-
-ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
-    ls_transfer *transfer = add_transfer(engine, to, channel, (void *)(uintptr_t)data, bytes, false);
-    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->send(engine->endpoint, transfer));
-}
-
-ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
-                            ls_transfer **transfer) {
-    ls_transfer *made = add_transfer(engine, from, channel, data, bytes, true);
-    if (transfer != NULL) {
-        *transfer = made;
-    }
-    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->receive(engine->endpoint, made));
-}
-
-ls_status ls_engine_scratch(ls_engine *engine, size_t bytes) {
-    if (bytes <= engine->scratch_bytes) {
-        return LS_OK;
-    }
-    unsigned char *grown = ls_allocate_aligned(bytes, 64);
-    char name[64];
-    if (grown == NULL) {
-        return ls_fail_memory(ls_engine_call_name(engine, name), bytes);
-    }
-    ls_free(engine->scratch);
-    engine->scratch = grown;
-    engine->scratch_bytes = bytes;
-    return LS_OK;
-}
 
 /* How far the transfers of the call are: a number that changes where one moves. */
 static uint64_t progress_of(const ls_engine *engine) {
@@ -230,7 +162,11 @@ static ls_status run_algorithm(ls_engine *engine, bool *finished) {
 }
 
 static ls_status begin(ls_engine *engine) {
+    engine->algorithm = ls_algorithm_select(engine);
+    engine->unbalanced = ls_counts_find;
     ls_payload_begin(engine);
+    ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
+    ls_packet_envelope(&engine->own)->refused = ls_native_refuses(engine);
     LS_TRY(engine->algorithm->prepare != NULL ? engine->algorithm->prepare(engine) : LS_OK);
     return ls_headers_begin(engine, run_algorithm);
 }

@@ -22,43 +22,6 @@ enum {
     ALL_TOLD = 64 /* in a communicator of so many ranks, whoever leaves tells all of them */
 };
 
-/* ---- saying something that nobody here waits for ----------------------------------------------------------------- */
-
-/* Lives until the transport is done with it. */
-struct ls_engine_word {
-    struct ls_engine_word *next;
-    ls_transfer transfer;
-    _Alignas(16) unsigned char data[];
-};
-
-static void drop_said(ls_engine *engine, bool all) {
-    for (ls_engine_word **link = &engine->words; *link != NULL;) {
-        ls_engine_word *word = *link;
-        if (all || word->transfer.ended) {
-            *link = word->next;
-            ls_free(word);
-        } else {
-            link = &word->next;
-        }
-    }
-}
-
-void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
-    ls_engine_word *word = ls_allocate(sizeof *word + bytes);
-    if (word == NULL) {
-        return; /* they learn of it later, when this rank is gone */
-    }
-    memcpy(word->data, data, bytes);
-    word->transfer = (ls_transfer){.peer = to, .channel = (int)channel, .data = word->data, .bytes = bytes};
-    word->next = engine->words;
-    engine->words = word;
-    (void)engine->endpoint->transport->send(engine->endpoint, &word->transfer);
-}
-
-void ls_failure_free(ls_engine *engine) {
-    drop_said(engine, true);
-}
-
 /* ---- leaving and giving up --------------------------------------------------------------------------------------- */
 
 /* Whether one is a power of two above the other, around the circle of ranks. */
@@ -170,13 +133,13 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     engine->ended = true;
     const int count = ls_headers_partners(engine, partners);
     for (int i = 0; i < count; i++) {
-        ls_failure_say(engine, partners[i], LS_CHANNEL_HEADERS, &envelope, sizeof envelope);
+        ls_engine_notify(engine, partners[i], LS_CHANNEL_HEADERS, &envelope, sizeof envelope);
     }
     const ls_notice notice = {.kind = LS_NOTICE_LEFT, .status = (int32_t)reason};
     for (int rank = 0; rank < engine->size; rank++) {
         if (is_told(engine, rank)) {
             ls_messages_say_left(engine, rank, reason);
-            ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &notice, sizeof notice);
+            ls_engine_notify(engine, rank, LS_CHANNEL_NOTICES, &notice, sizeof notice);
         }
     }
 }
@@ -229,7 +192,7 @@ static void answer(ls_engine *engine, int to) {
     const int awaited = engine->waits_in_call || engine->waits_for < 0 ? in_call : engine->waits_for;
     const ls_notice notice = {
         .kind = LS_NOTICE_ANSWERED, .status = ls_native_is_running(engine), .failed_rank = awaited};
-    ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
+    ls_engine_notify(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
 }
 
 static void hear(ls_engine *engine, int from, const ls_notice *notice) {
@@ -267,7 +230,7 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
 }
 
 ls_status ls_failure_hear(ls_engine *engine) {
-    drop_said(engine, false);
+    ls_engine_drop_notices(engine, false);
     while (engine->notice.ended) {
         const ls_notice notice = engine->heard;
         const int from = engine->notice.peer;
@@ -411,7 +374,7 @@ static void put_question(ls_engine *engine, int to) {
     if (engine->endpoint->transport->peer(engine->endpoint, to) == LS_PEER_UNKNOWN) {
         engine->unknown[to] = 1;
     }
-    ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &question, sizeof question);
+    ls_engine_notify(engine, to, LS_CHANNEL_NOTICES, &question, sizeof question);
 }
 
 static void ask(ls_engine *engine, int peer) {

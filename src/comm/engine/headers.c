@@ -75,14 +75,6 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
 }
 
-void ls_headers_fill(ls_engine *engine, bool carried, size_t bytes) {
-    ls_envelope *own = ls_packet_envelope(&engine->own);
-    *own = (ls_envelope){.groups = 1, .has_payload = carried, .bytes = bytes};
-    *ls_packet_groups(&engine->own) =
-        (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
-    engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
-}
-
 /* ---- what came --------------------------------------------------------------------------------------------------- */
 
 static ls_status fail_unsound(const ls_engine *engine, int from, const char *why) {
@@ -214,7 +206,7 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
         return fail_disagreement(engine);
     }
     if (own->balance != 0) {
-        return ls_counts_find(engine, finished);
+        return engine->unbalanced(engine, finished);
     }
     if (own->has_payload == 0) {
         return engine->agreed(engine, finished);

@@ -173,7 +173,7 @@ typedef struct ls_notice {
     char text[384];      /* REVOKED: why, without the call's name */
 } ls_notice;
 
-typedef struct ls_engine_word ls_engine_word; /* failure.c */
+typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
 
 /* A send or receive that was posted. */
 typedef struct ls_message_request {
@@ -244,6 +244,7 @@ struct ls_engine {
     ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last: from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into these */
     ls_engine_stage *agreed;                 /* what comes when all call the same */
+    ls_engine_stage *unbalanced;             /* the stage if counts of the ranks differ */
 
     /* exchange.c, reduction.c, halving.c and doubling.c */
     const ls_algorithm *algorithm;              /* of the call */
@@ -285,7 +286,7 @@ struct ls_engine {
     unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of one that left */
     int gone;                /* peers that are gone and had left */
     ls_transfer *telling;    /* one per rank: of `revoked` */
-    ls_engine_word *words;   /* on their way, and nobody waits for them */
+    ls_engine_notice *words; /* on their way, and nobody waits for them */
     int failed_rank;         /* of the failure that was found last */
     int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
     bool waits_in_call;      /* and not for a message */
@@ -309,7 +310,7 @@ static inline uint64_t ls_engine_now(const ls_engine *engine) {
     return engine->endpoint->transport->now_ns(engine->endpoint);
 }
 
-/* ---- engine.c ---------------------------------------------------------------------------------------------------- */
+/* ---- transfers.c ------------------------------------------------------------------------------------------------- */
 
 /* Begin transfers of the call; the next stage comes when all of them have ended. */
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
@@ -333,10 +334,6 @@ const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 /* Begins the rounds of the call with the data in engine->own; `agreed` is the stage after them. */
 ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed);
 
-/* Puts the envelope of this rank alone, for data of so many bytes, into engine->own; the data is the caller's to fill.
- */
-void ls_headers_fill(ls_engine *engine, bool carried, size_t bytes);
-
 /* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `down` above. */
 void ls_headers_find_shape(ls_engine *engine);
 
@@ -348,6 +345,10 @@ int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS
 /* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer;
  * exception: in a scatterv, only the root knows. The others get true, and the envelope says whether it has data. */
 bool ls_payload_fits(const ls_engine *engine);
+
+/* Puts the envelope of this rank alone, for data of so many bytes, into engine->own; the data is the caller's to fill.
+ */
+void ls_payload_fill(ls_engine *engine, bool carried, size_t bytes);
 
 /* Puts this rank's envelope and data into engine->own. */
 void ls_payload_begin(ls_engine *engine);
@@ -423,12 +424,26 @@ bool ls_messages_has_ended(const ls_message_request *asked);
 /* Gives back a request that has ended, or failed with `status`; what became of it. */
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
 
-/* Tells a rank, behind all messages that were sent to it, that there will be no more. */
+void ls_messages_free(ls_engine *engine);
+
+/* ---- notices.c --------------------------------------------------------------------------------------------------- */
+
+/* The operation in the header of a message by which a rank says that it sends no more messages; `reduction` is the
+ * reason. */
+#define LS_MESSAGE_LEFT ((uint32_t)LS_OP_COUNT)
+
+/* Sends a copy of the data; no caller waits for the end. If memory is exhausted, sends nothing: the receiver learns of
+ * it when this rank is gone. */
+void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
+
+/* Frees the notices that have ended, or all. */
+void ls_engine_drop_notices(ls_engine *engine, bool all);
+
+/* Tells a rank, after all messages to it, that there are no more. */
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
-/* Takes back all that is under way into or out of memory that is not the engine's, and envelopes. */
+/* Withdraws all messages that are under way into or out of memory that is not the engine's, and their headers. */
 void ls_messages_withdraw(ls_engine *engine);
-void ls_messages_free(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
@@ -459,10 +474,6 @@ ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank)
 
 /* The rank to blame for the failure that was found last, here or by the transport; -1: none. */
 int ls_failure_rank(const ls_engine *engine);
-
-/* Sends something, copied, for which nobody here waits. */
-void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
-void ls_failure_free(ls_engine *engine);
 
 /* Tells those who may wait for this rank that it makes no more calls. */
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);

@@ -11,9 +11,6 @@
 
 enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header), HELD_LOOKED_AT = 64 };
 
-/* The operation in the header of a rank that makes no more calls; `reduction` is the reason. */
-#define LEFT ((uint32_t)LS_OP_COUNT)
-
 /* ---- what comes -------------------------------------------------------------------------------------------------- */
 
 static ls_status receive_next(ls_engine *engine) {
@@ -128,7 +125,7 @@ static ls_status take_message(ls_engine *engine) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
     }
     memcpy(&said, engine->message_memory, sizeof said);
-    if (said.operation == LEFT) {
+    if (said.operation == LS_MESSAGE_LEFT) {
         engine->left[from] = (unsigned char)(1 + (said.reduction & 7));
         engine->failed_rank = -1;
         return LS_OK;
@@ -322,39 +319,6 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
     }
     *request = asked;
     return LS_OK;
-}
-
-void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason) {
-    const ls_call_header header = {.operation = LEFT, .reduction = (int32_t)reason, .root = engine->rank};
-    ls_failure_say(engine, to, LS_CHANNEL_MESSAGES, &header, sizeof header);
-}
-
-static void withdraw(ls_engine *engine, ls_transfer *transfer) {
-    if (!transfer->ended) {
-        engine->endpoint->transport->withdraw(engine->endpoint, transfer);
-        transfer->ended = true;
-    }
-}
-
-void ls_engine_withdraw_contents(void *state) {
-    ls_engine *engine = state;
-    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
-        if (asked->receipt == NULL && asked->began) {
-            withdraw(engine, &asked->content);
-        }
-    }
-    for (ls_message_arrival *arrival = engine->arrivals; arrival != NULL; arrival = arrival->next) {
-        withdraw(engine, &arrival->content);
-    }
-}
-
-void ls_messages_withdraw(ls_engine *engine) {
-    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
-        if (asked->receipt == NULL && asked->began) {
-            withdraw(engine, &asked->envelope);
-        }
-    }
-    ls_engine_withdraw_contents(engine);
 }
 
 static void free_arrivals(ls_message_arrival *list) {

@@ -105,6 +105,14 @@ static ls_payload payload_of(ls_operation operation) {
                : LS_PAYLOAD_BLOCKS;
 }
 
+void ls_payload_fill(ls_engine *engine, bool carried, size_t bytes) {
+    ls_envelope *own = ls_packet_envelope(&engine->own);
+    *own = (ls_envelope){.groups = 1, .has_payload = carried, .bytes = bytes};
+    *ls_packet_groups(&engine->own) =
+        (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
+    engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
+}
+
 /* ---- what a rank puts in ----------------------------------------------------------------------------------------- */
 
 static void put_sum(const ls_engine *engine, unsigned char *data) {
@@ -142,13 +150,10 @@ static void put_root(const ls_engine *engine, unsigned char *data) {
 void ls_payload_begin(ls_engine *engine) {
     const ls_call *call = &engine->call;
     const int rank = engine->rank;
-    engine->algorithm = ls_algorithm_select(engine);
     engine->payload = engine->algorithm->run == NULL ? payload_of(call->operation) : LS_PAYLOAD_NONE;
     const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
     const size_t bytes = waits ? 0 : ls_payload_bytes(engine, rank, rank + 1);
-    ls_headers_fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
-    ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
-    ls_packet_envelope(&engine->own)->refused = ls_native_refuses(engine);
+    ls_payload_fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
     unsigned char *data = ls_packet_data(&engine->own);
     if (engine->payload == LS_PAYLOAD_SUM) {
         put_sum(engine, data);

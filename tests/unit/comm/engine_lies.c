@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "comm/algorithms/table.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/inside.h"
 #include "comm/reduce_kernels.h"
@@ -130,8 +131,10 @@ static void say_envelope(int to, int first, int last) {
     ls_engine *model = w.ranks[w.liar].engine; /* never runs: it is used only for its formats */
     unsigned char *memory = model->own.memory;
     model->call = w.ranks[w.liar].call;
+    model->algorithm = ls_algorithm_select(model);
     ls_payload_begin(model);
     ls_envelope *envelope = ls_packet_envelope(&model->own);
+    envelope->balance = ls_counts_balance(model);
     ls_call_group *group = ls_packet_groups(&model->own);
     size_t bytes = ls_payload_bytes(model, first, last);
     const bool all = last - first == w.size;

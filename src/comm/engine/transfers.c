@@ -1,0 +1,74 @@
+/* The transfers of a call: algorithms and the exchange of headers begin them, the engine waits for their ends. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/engine/inside.h"
+
+const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
+    return ls_call_describe(engine->call.operation, engine->call.sequence, name, 64);
+}
+
+ls_status ls_engine_name_failure(const ls_call *call, ls_status status) {
+    if (status == LS_OK) {
+        return LS_OK;
+    }
+    char message[LS_ERROR_CAPACITY];
+    char name[64];
+    strncpy(message, ls_error_message(), sizeof message - 1);
+    message[sizeof message - 1] = '\0';
+    return ls_fail(status, "%s: %s", ls_call_describe(call->operation, call->sequence, name, sizeof name), message);
+}
+
+static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
+                                 bool receives) {
+    const int segment = (int)(engine->segment - engine->segments);
+    const bool data_of_segment = channel == LS_CHANNEL_DATA && segment > 0;
+    int at = 0;
+    while (at < engine->transfer_count && engine->slots[at].segment != NULL) {
+        at++;
+    }
+    engine->transfer_count += at == engine->transfer_count;
+    engine->slots[at] =
+        (ls_transfer_slot){.segment = engine->segment, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
+    engine->transfers[at] = (ls_transfer){.peer = peer,
+                                          .channel = data_of_segment ? LS_CHANNEL_SEGMENTS + segment - 1 : (int)channel,
+                                          .data = data,
+                                          .bytes = bytes,
+                                          .receives = receives,
+                                          .of_user = channel == LS_CHANNEL_DATA};
+    return &engine->transfers[at];
+}
+
+ls_transfer *ls_engine_transfer(ls_engine *engine) {
+    return add_transfer(engine, -1, LS_CHANNEL_DATA, NULL, 0, false);
+}
+
+ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
+    ls_transfer *transfer = add_transfer(engine, to, channel, (void *)(uintptr_t)data, bytes, false);
+    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->send(engine->endpoint, transfer));
+}
+
+ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
+                            ls_transfer **transfer) {
+    ls_transfer *made = add_transfer(engine, from, channel, data, bytes, true);
+    if (transfer != NULL) {
+        *transfer = made;
+    }
+    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->receive(engine->endpoint, made));
+}
+
+ls_status ls_engine_scratch(ls_engine *engine, size_t bytes) {
+    if (bytes <= engine->scratch_bytes) {
+        return LS_OK;
+    }
+    unsigned char *grown = ls_allocate_aligned(bytes, 64);
+    char name[64];
+    if (grown == NULL) {
+        return ls_fail_memory(ls_engine_call_name(engine, name), bytes);
+    }
+    ls_free(engine->scratch);
+    engine->scratch = grown;
+    engine->scratch_bytes = bytes;
+    return LS_OK;
+}
