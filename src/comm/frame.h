@@ -132,6 +132,16 @@ ls_status ls_comm_note(ls_comm *comm, ls_status status);
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);
 
+/*
+ * check.c: checks the arguments of a collective of the public interface, and sets the width, the count and other fields
+ * that follow from the arguments. The public function has set only the fields that are its own arguments. SPLIT has no
+ * arguments of the user's, so its caller has set all fields.
+ */
+ls_status ls_call_check(const ls_comm *comm, ls_call *call);
+
+/* The same for a send or receive of `buffer`. */
+ls_status ls_message_check(const ls_comm *comm, ls_call *call, const void *buffer);
+
 /* complete.c: fills in what the call leaves out. What it adds stays until the next call. */
 ls_status ls_comm_complete(ls_comm *comm, ls_call *call);
 
