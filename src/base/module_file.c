@@ -92,7 +92,19 @@ static int name_of_missing_library(const char *message, const char *path) {
     return end == NULL || strncmp(message, path, strlen(path)) == 0 ? 0 : (int)(end - message);
 }
 
-static void open_file(const char *name, const char *path, const char *core, ls_module_file *file) {
+static void fail_version(ls_module_file *file) {
+    fail(file, LS_MODULE_BROKEN, "lockstep-%s.so is of another version of Lockstep", file->name);
+}
+
+static void find_enter(void *handle, const char *function, ls_module_file *file) {
+    file->state = LS_MODULE_OPEN;
+    *(void **)&file->enter = dlsym(handle, function);
+    if (file->enter == NULL) {
+        fail_version(file);
+    }
+}
+
+static void open_file(const char *path, const char *core, const char *function, ls_module_file *file) {
     char real[PATH_MAX]; /* links resolved: what is examined is what is opened */
     if (realpath(path, real) == NULL) {
         fail(file, LS_MODULE_BROKEN, "%.300s cannot be opened: %s", path, strerror(errno));
@@ -101,39 +113,39 @@ static void open_file(const char *name, const char *path, const char *core, ls_m
     if (!file_and_folder_are_trusted(real, core, file)) {
         return;
     }
-    file->handle = dlopen(real, RTLD_NOW | RTLD_LOCAL);
-    if (file->handle != NULL) {
-        file->state = LS_MODULE_OPEN;
+    void *handle = dlopen(real, RTLD_NOW | RTLD_LOCAL);
+    if (handle != NULL) {
+        find_enter(handle, function, file);
         return;
     }
     const char *message = dlerror();
     message = message != NULL ? message : "the system gives no reason";
     const int missing = name_of_missing_library(message, real);
     if (missing > 0) {
-        fail(file, LS_MODULE_WITHOUT_LIBRARY, "lockstep-%s.so needs %.*s, which is not installed on this machine", name,
-             missing, message);
+        fail(file, LS_MODULE_WITHOUT_LIBRARY, "lockstep-%s.so needs %.*s, which is not installed on this machine",
+             file->name, missing, message);
     } else {
-        fail(file, LS_MODULE_BROKEN, "lockstep-%s.so cannot be opened: %.500s", name, message);
+        fail(file, LS_MODULE_BROKEN, "lockstep-%s.so cannot be opened: %.500s", file->name, message);
     }
 }
 
 /* ---- where to look ----------------------------------------------------------------------------------------------- */
 
 /* Opens FOLDER/lockstep-NAME.so. False if there is no such file. */
-static bool open_in(const char *folder, int length, const char *name, const char *core, ls_module_file *file) {
+static bool open_in(const char *folder, int length, const char *core, const char *function, ls_module_file *file) {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", length, folder, name) >= (int)sizeof path ||
+    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", length, folder, file->name) >= (int)sizeof path ||
         access(path, F_OK) != 0) {
         return false;
     }
-    open_file(name, path, core, file);
+    open_file(path, core, function, file);
     return true;
 }
 
-static bool open_on_path(const char *path, const char *name, const char *core, ls_module_file *file) {
+static bool open_on_path(const char *path, const char *core, const char *function, ls_module_file *file) {
     while (path != NULL && *path != '\0') {
         const int length = (int)strcspn(path, ":");
-        if (length > 0 && open_in(path, length, name, core, file)) {
+        if (length > 0 && open_in(path, length, core, function, file)) {
             return true;
         }
         path += length;
@@ -142,19 +154,19 @@ static bool open_on_path(const char *path, const char *name, const char *core, l
     return false;
 }
 
-ls_module_file ls_module_file_open(const char *name) {
+ls_module_file ls_module_file_open(const char *name, const char *function) {
     static const char *const places[] = {"", "/lockstep", "/../lib", "/../" LS_LIBDIR "/lockstep"};
-    ls_module_file file = {.state = LS_MODULE_ABSENT};
+    ls_module_file file = {.state = LS_MODULE_ABSENT, .name = name};
     char core[PATH_MAX];
     find_core(core);
     const char *slash = strrchr(core, '/');
     const int length = slash != NULL ? (int)(slash - core) : 1;
     const char *folder = slash != NULL ? core : ".";
-    bool found = open_on_path(secure_getenv("LOCKSTEP_MODULE_PATH"), name, core, &file);
+    bool found = open_on_path(secure_getenv("LOCKSTEP_MODULE_PATH"), core, function, &file);
     for (size_t i = 0; i < sizeof places / sizeof places[0] && !found; i++) {
         char place[PATH_MAX + 64];
         const int end = snprintf(place, sizeof place, "%.*s%s", length, folder, places[i]);
-        found = open_in(place, end, name, core, &file);
+        found = open_in(place, end, core, function, &file);
     }
     if (!found) {
         fail(&file, LS_MODULE_ABSENT,
@@ -162,4 +174,12 @@ ls_module_file ls_module_file_open(const char *name) {
              length < 300 ? length : 300, folder);
     }
     return file;
+}
+
+const void *ls_module_file_check(ls_module_file *file, const void *table) {
+    if (table == NULL && file->state == LS_MODULE_OPEN) {
+        file->enter = NULL;
+        fail_version(file);
+    }
+    return table;
 }

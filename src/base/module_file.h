@@ -19,16 +19,26 @@ typedef enum ls_module_file_state {
     LS_MODULE_OPEN = 0,
     LS_MODULE_ABSENT,          /* no such file */
     LS_MODULE_WITHOUT_LIBRARY, /* a library that the plug-in needs is not installed on this machine */
-    LS_MODULE_BROKEN,          /* refused, or the system cannot open it */
+    LS_MODULE_BROKEN,          /* refused, of another version, or the system cannot open it */
 } ls_module_file_state;
 
 typedef struct ls_module_file {
     ls_module_file_state state;
-    void *handle;                  /* for dlsym; never closed; NULL if the plug-in is not open */
+    const char *name;              /* borrowed from the caller of ls_module_file_open */
+    void (*enter)(void);           /* the entry function, to be cast to its type; NULL if the plug-in is not open */
     char reason[LS_MODULE_REASON]; /* why it is not open, as the end of a sentence; "" if it is */
 } ls_module_file;
 
-/* Opens lockstep-NAME.so. The name consists of letters, digits and underscores. Sets no error. */
-ls_module_file ls_module_file_open(const char *name);
+/*
+ * Opens lockstep-NAME.so, whose entry function has the name `function` (lockstep/sys/module.h). The name of a plug-in
+ * consists of letters, digits and underscores. A plug-in is never closed. Sets no error.
+ */
+ls_module_file ls_module_file_open(const char *name, const char *function);
+
+/*
+ * Returns `table`, the result of the plug-in's entry function. If this is NULL although the plug-in is open, the
+ * plug-in is of another version of Lockstep; the state becomes LS_MODULE_BROKEN and the reason says so.
+ */
+const void *ls_module_file_check(ls_module_file *file, const void *table);
 
 #endif

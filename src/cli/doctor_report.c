@@ -148,7 +148,7 @@ void ls_report_problem(ls_doctor_report *report, const char *format, ...) {
 }
 
 bool ls_report_plugin_is_broken(const char *name) {
-    const ls_module_file_state state = ls_module_file_open(name).state;
+    const ls_module_file_state state = ls_module_file_open(name, "ls_backend_module").state;
     return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
 }
 

@@ -161,5 +161,5 @@ ls_status ls_agreement_accept(const ls_call *call, int rank, const ls_call_verdi
 }
 
 bool ls_agreement_varies(ls_operation operation) {
-    return operation == LS_OP_GATHERV || operation == LS_OP_SCATTERV || operation == LS_OP_ALLTOALLV;
+    return ls_flows[operation].agreed == LS_AGREED_NOTHING;
 }

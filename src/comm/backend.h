@@ -14,7 +14,7 @@
  * What a backend must have: open, close, every entry of `begin`, post, test and progress. ls_comm_alloc begins with an
  * all-reduce: begin[LS_OP_ALLREDUCE] gets a call whose `operation` is LS_OP_ALLOC.
  *
- * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in operation.c, a
+ * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in pieces.c, an
  * entry, and the public function.
  */
 #ifndef LS_COMM_BACKEND_H
@@ -60,7 +60,7 @@ typedef enum ls_operation {
 } ls_operation;
 
 /*
- * One call as the frame checked it (calls.c fills every field). Fields that an operation does not have are 0. Counts
+ * One call as the frame checked it (check.c). Fields that an operation does not have are 0. Counts
  * and displacements are in elements of `width` bytes. `count` is what the public call says; for allgatherv and
  * reduce_scatterv it is this rank's own. An exchange has all four arrays and no count; calls that end in v have those
  * of their varying side, displacements included. Where the own part of an exchange is sent to the very place it is

@@ -1,5 +1,7 @@
+/* The record of a communicator, its references and its failure. Calls no other file of the call layer (frame.h). */
 #include "comm/comm.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,14 +26,32 @@ static ls_status reserve(ls_comm *comm, const ls_join_context *join) {
     return LS_OK;
 }
 
+int ls_comm_forks;
+
+static void count_fork(void) {
+    ls_comm_forks++;
+}
+
+static void watch_forks(void) {
+    (void)pthread_atfork(NULL, NULL, count_fork); /* fails only if there is no memory */
+}
+
 /* A program may still have the pointer of a communicator that nobody holds: the latest records of such stay, empty.
  * They are the C library's memory, since they may outlive the allocator that ls_set_allocator gave. */
 static _Atomic(ls_comm *) left[8];
 static atomic_uint next_left;
 
+static void free_blocks(ls_comm *comm) {
+    while (comm->blocks != NULL) {
+        ls_comm_block *next = comm->blocks->next;
+        ls_free(comm->blocks);
+        comm->blocks = next;
+    }
+}
+
 /* Everything but the record. */
 static void empty(ls_comm *comm) {
-    ls_comm_free_blocks(comm);
+    free_blocks(comm);
     ls_free(comm->parts[0]);
     ls_free(comm->scratch);
     ls_free(comm->prefix);
@@ -54,7 +74,8 @@ ls_comm *ls_comm_make(const ls_backend *backend, const ls_join_context *join) {
         (void)ls_fail_memory("ls_comm_open", sizeof *comm);
         return NULL;
     }
-    ls_comm_watch_forks();
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     atomic_init(&comm->references, 1);
     comm->backend = backend;
     comm->forks = ls_comm_forks;
@@ -112,41 +133,6 @@ void ls_comm_drop(ls_comm *comm) {
     empty(comm);
     const unsigned place = atomic_fetch_add_explicit(&next_left, 1, memory_order_relaxed);
     free(atomic_exchange(&left[place % (sizeof left / sizeof *left)], comm));
-}
-
-/* This rank leaves. Where somebody may hold memory of the state, that waits for its end. */
-static void leave(ls_comm *comm) {
-    const bool held = atomic_load_explicit(&comm->references, memory_order_acquire) > 1;
-    if (comm->state != NULL && comm->backend->alloc != NULL && held) {
-        comm->backend->leave(comm->state, LS_LEAVE_FREED);
-    } else if (comm->state != NULL) { /* there is none where a split failed */
-        comm->backend->close(comm->state);
-        comm->state = NULL;
-    }
-}
-
-void ls_comm_end(ls_comm *comm, const char *why) {
-    if (comm == NULL || ls_comm_is_inherited(comm) || comm->ended != NULL) { /* what a process has inherited is not its
-                                                                                to end */
-        return;
-    }
-    ls_comm_use(comm);
-    ls_work_abandon(comm);
-    ls_comm_forget_splits(comm);
-    leave(comm);
-    void (*on_free)(void *, bool) = comm->on_free;
-    const bool failed = comm->failed != LS_OK;
-    comm->ended = why;
-    comm->failed = LS_ERR_STATE;
-    snprintf(comm->message, sizeof comm->message, "%s", why);
-    if (on_free != NULL) {
-        on_free(comm->on_free_argument, failed);
-    }
-    ls_comm_drop(comm);
-}
-
-void ls_comm_free(ls_comm *comm) {
-    ls_comm_end(comm, "the communicator was freed (ls_comm_free)");
 }
 
 ls_status ls_comm_check_open(const char *call, const ls_comm *comm) {
@@ -251,24 +237,14 @@ static void tell_origins(const ls_comm *comm, ls_status status) {
 }
 
 /* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
-ls_status ls_comm_note(ls_comm *comm, ls_status status) {
+ls_status ls_comm_note_failure(ls_comm *comm, ls_status status) {
     const bool names_ranks = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH;
     if (names_ranks && comm->origins != NULL) {
         tell_origins(comm, status);
     }
-    const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
+    const bool revokes = status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
     const bool knows = revokes && comm->backend->failed_rank != NULL && comm->state != NULL;
     return revokes ? keep_failure(comm, status, knows ? comm->backend->failed_rank(comm->state) : -1) : status;
-}
-
-ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {
-    const bool whole = call->send_counts == NULL && call->receive_counts == NULL && call->operation != LS_OP_ALLTOALL;
-    if (whole) {
-        return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, call));
-    }
-    ls_call completed = *call;
-    LS_TRY(ls_comm_note(comm, ls_comm_complete(comm, &completed)));
-    return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, &completed));
 }
 
 ls_status ls_comm_progress(ls_comm *comm, bool wait, bool *finished) {

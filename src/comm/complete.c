@@ -1,5 +1,5 @@
-/* What a call leaves out, so that no backend need care: displacements of parts that follow each other, and where an
- * alltoall in place sends from. */
+/* Begins a call on the backend, and first adds what the call leaves out: displacements of parts that follow each other,
+ * and a copy of the data that an alltoall in place sends. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -43,11 +43,21 @@ static ls_status copy_sent(ls_comm *comm, ls_call *call) {
     return LS_OK;
 }
 
-ls_status ls_comm_complete(ls_comm *comm, ls_call *call) {
+static ls_status complete_call(ls_comm *comm, ls_call *call) {
     call->send_displacements =
         complete(call->send_counts, call->send_displacements, comm->parts[LS_SEND_PLACES], comm->size);
     call->receive_displacements =
         complete(call->receive_counts, call->receive_displacements, comm->parts[LS_RECEIVE_PLACES], comm->size);
     const bool in_place = call->operation == LS_OP_ALLTOALL && call->send == call->receive && call->count != 0;
     return in_place ? copy_sent(comm, call) : LS_OK;
+}
+
+ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {
+    const bool whole = call->send_counts == NULL && call->receive_counts == NULL && call->operation != LS_OP_ALLTOALL;
+    if (whole) {
+        return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, call));
+    }
+    ls_call completed = *call;
+    LS_TRY(ls_comm_note(comm, complete_call(comm, &completed)));
+    return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, &completed));
 }

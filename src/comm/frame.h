@@ -1,5 +1,16 @@
-/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, complete.c, leave.c, memory.c,
- * progress.c, split.c, threads.c and work.c. */
+/*
+ * The inside of a communicator and of its work, for the files of the call layer alone. Each of them calls only files
+ * that are above it in this table:
+ *
+ * | file | contents |
+ * |---|---|
+ * | comm.c | the record, its references and its failure |
+ * | threads.c, progress.c, complete.c | which thread may call; the list of communicators with work; begins a call |
+ * | work.c | the scheduler: queue, messages, waiting |
+ * | check.c | checks the arguments of the public calls by the table of operations |
+ * | calls.c, memory.c, leave.c | the public calls; the end of a communicator |
+ * | agree.c, split.c, any_order.c | calls that exchange a record of every rank |
+ */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
 
@@ -79,6 +90,9 @@ struct ls_comm {
     char message[LS_ERROR_CAPACITY];
 };
 
+/* comm.c: the number of forks between the process that opened its first communicator and this process. */
+extern int ls_comm_forks __attribute__((visibility("hidden")));
+
 /* ls_comm_check for a call of this operation, which is named where the rank itself has left the communicator. */
 ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation);
 static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation operation) {
@@ -127,21 +141,41 @@ static inline ls_status ls_comm_end_call(ls_comm *comm, ls_operation operation, 
 
 /* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the
  * whole; returns the status. */
-ls_status ls_comm_note(ls_comm *comm, ls_status status);
+ls_status ls_comm_note_failure(ls_comm *comm, ls_status status);
+static inline ls_status ls_comm_note(ls_comm *comm, ls_status status) {
+    return __builtin_expect(status == LS_OK, 1) ? LS_OK : ls_comm_note_failure(comm, status);
+}
 
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);
 
-/* complete.c: fills in what the call leaves out. What it adds stays until the next call. */
-ls_status ls_comm_complete(ls_comm *comm, ls_call *call);
+/*
+ * check.c: checks the arguments of a collective of the public interface, and sets the width, the count and other fields
+ * that follow from the arguments. The public function has set only the fields that are its own arguments. SPLIT has no
+ * arguments of the user's, so its caller has set all fields.
+ */
+ls_status ls_call_check(const ls_comm *comm, ls_call *call);
 
-/* Begins `call` on the backend; notes failures that revoke the communicator. */
+/* The same for a send or receive of `buffer`. */
+ls_status ls_message_check(const ls_comm *comm, ls_call *call, const void *buffer);
+
+/*
+ * agree.c: exchanges a record of every rank and returns the result of `conclude(comm, records, argument)`, which may
+ * overwrite the records, in the order of the ranks. The call describes the own record: an operation that gathers on all
+ * ranks, dtype, count, width and `send`. Messages about memory begin with `name`. If there is no memory for the
+ * records, this aborts the communicator, because the other ranks wait for the record of this rank.
+ */
+typedef ls_status ls_agree_conclude(ls_comm *comm, void *records, void *argument);
+ls_status ls_comm_agree(ls_comm *comm, const char *name, ls_call *call, ls_agree_conclude *conclude, void *argument);
+
+/* complete.c: begins `call` on the backend, and first adds what the call leaves out, which stays until the next call.
+ * Notes failures that revoke the communicator. */
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call);
 
 /* Moves the call that was begun. */
 ls_status ls_comm_progress(ls_comm *comm, bool wait, bool *finished);
 
-/* Waits for its end. */
+/* work.c: waits for its end. */
 ls_status ls_comm_finish(ls_comm *comm);
 
 /* The same for a send or receive. */
@@ -157,19 +191,13 @@ void ls_comm_drain(ls_comm *comm);
 /* Carries out a send or receive: now, or as work. */
 ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **work);
 
-/* memory.c: ends what is left of ls_comm_alloc's ordinary memory. */
-void ls_comm_free_blocks(ls_comm *comm);
-
 /* Queues `call` and gives its work. */
 ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **work);
-
-/* One look, without waiting, at what is open on the communicator: in its queue, and posted. */
-void ls_work_move(ls_comm *comm);
 
 /* Ends the communicator's side of all work when it is freed. */
 void ls_work_abandon(ls_comm *comm);
 
-/* Nanoseconds after which a call that waits first tells the log; tests shorten it. */
+/* waiting.c: nanoseconds after which a call that waits first tells the log; tests shorten it. */
 extern uint64_t ls_comm_tell_after_ns __attribute__((visibility("hidden")));
 
 /* ---- leave.c: ranks that make no more calls on any communicator ----------------------------------------------------
@@ -178,19 +206,12 @@ extern uint64_t ls_comm_tell_after_ns __attribute__((visibility("hidden")));
 /* `part` was made of `comm`. */
 void ls_comm_add_split(ls_comm *comm, ls_comm *part);
 
-/* It is about to be freed. */
-void ls_comm_forget_splits(ls_comm *comm);
-
 /* ---- progress.c: the communicators with unfinished work ---------------------------------------------------------
  *
  * A rank may wait on one communicator for what another rank does only once it has got something on another one. So
  * whoever waits also moves what is open on the other communicators that its thread uses. Where all has finished its
  * thread takes the communicator off the list when it looks there next, whether anybody has waited for that work or not.
  */
-
-/* How many forks lie between the first process and this one, once forks are watched. */
-extern int ls_comm_forks __attribute__((visibility("hidden")));
-void ls_comm_watch_forks(void);
 
 /* Work begins on a communicator that is not in the list; one that is has no work left at all. */
 void ls_comm_opened(ls_comm *comm);
@@ -212,8 +233,8 @@ static inline bool ls_comm_has_others(const ls_comm *comm) {
     return __builtin_expect(open != comm->listed, 0) && ls_comm_has_others_slowly(comm);
 }
 
-/* Moves it. */
-void ls_comm_move_others(const ls_comm *comm);
+/* Calls `move` for each of these communicators. */
+void ls_comm_move_others(const ls_comm *comm, void (*move)(ls_comm *other));
 
 /* Starts a wait for several communicators: no backend can sleep until one of them has an event. */
 #define LS_WAIT_FOR_WORK ((ls_wait){.yields = 1000, .longest_ns = 50000})

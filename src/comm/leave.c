@@ -19,7 +19,8 @@ void ls_comm_add_split(ls_comm *comm, ls_comm *part) {
     pthread_mutex_unlock(&lock);
 }
 
-void ls_comm_forget_splits(ls_comm *comm) {
+/* `comm` is about to be freed. */
+static void forget_splits(ls_comm *comm) {
     pthread_mutex_lock(&lock);
     if (comm->root != NULL) {
         ls_comm **link = &comm->root->splits;
@@ -60,4 +61,42 @@ void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
 ls_status ls_comm_meet_leaving(ls_comm *comm) {
     LS_TRY(ls_comm_check(comm));
     return comm->backend->finalize_barrier != NULL ? comm->backend->finalize_barrier(comm->state) : LS_OK;
+}
+
+/* ---- one communicator ---------------------------------------------------------------------------------------------
+ */
+
+/* Frees the state, or only leaves it if somebody may still hold its memory. */
+static void leave_state(ls_comm *comm) {
+    const bool held = atomic_load_explicit(&comm->references, memory_order_acquire) > 1;
+    if (comm->state != NULL && comm->backend->alloc != NULL && held) {
+        comm->backend->leave(comm->state, LS_LEAVE_FREED);
+    } else if (comm->state != NULL) { /* there is none where a split failed */
+        comm->backend->close(comm->state);
+        comm->state = NULL;
+    }
+}
+
+void ls_comm_end(ls_comm *comm, const char *why) {
+    if (comm == NULL || ls_comm_is_inherited(comm) || comm->ended != NULL) { /* what a process has inherited is not its
+                                                                                to end */
+        return;
+    }
+    ls_comm_use(comm);
+    ls_work_abandon(comm);
+    forget_splits(comm);
+    leave_state(comm);
+    void (*on_free)(void *, bool) = comm->on_free;
+    const bool failed = comm->failed != LS_OK;
+    comm->ended = why;
+    comm->failed = LS_ERR_STATE;
+    snprintf(comm->message, sizeof comm->message, "%s", why);
+    if (on_free != NULL) {
+        on_free(comm->on_free_argument, failed);
+    }
+    ls_comm_drop(comm);
+}
+
+void ls_comm_free(ls_comm *comm) {
+    ls_comm_end(comm, "the communicator was freed (ls_comm_free)");
 }

@@ -49,14 +49,6 @@ static void release_block(ls_comm *comm, const void *memory) {
     }
 }
 
-void ls_comm_free_blocks(ls_comm *comm) {
-    while (comm->blocks != NULL) {
-        ls_comm_block *next = comm->blocks->next;
-        ls_free(comm->blocks);
-        comm->blocks = next;
-    }
-}
-
 /* Once all ranks have come, they need nothing more on other communicators, and the backend may simply wait for them. */
 static ls_status alloc_shared(ls_comm *comm, size_t size, void **memory) {
     LS_TRY(agree(comm, size, true));

@@ -1,6 +1,5 @@
 #include "comm/module.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,45 +9,11 @@
 #include "base/status.h"
 #include "comm/transport/tcp/tcp.h"
 
-static const ls_core core = {.error_restore = ls_error_restore,
-                             .error_message = ls_error_message,
-                             .error_status = ls_error_status,
-                             .fail_memory = ls_fail_memory,
-                             .comm_tell_waiting = ls_comm_tell_waiting,
-                             .log_write = ls_log_write,
-                             .allocate = ls_allocate,
-                             .allocate_aligned = ls_allocate_aligned,
-                             .allocate_zeroed = ls_allocate_zeroed,
-                             .reallocate = ls_reallocate,
-                             .duplicate_string = ls_duplicate_string,
-                             .release = ls_free,
-                             .clock_ns = ls_clock_ns,
-                             .dtype_size = ls_dtype_size,
-                             .dtype_name = ls_dtype_name,
-                             .reduction_name = ls_reduction_name,
-                             .reduce_width = ls_reduce_width,
-                             .reduce = ls_reduce_buffers,
-                             .auth_nonce = ls_auth_nonce,
-                             .auth_prove = ls_auth_prove,
-                             .auth_check = ls_auth_check,
-                             .key_forget = ls_key_forget,
-                             .engine_new = ls_engine_new,
-                             .engine_begin = ls_engine_begin,
-                             .engine_progress = ls_engine_progress,
-                             .engine_post = ls_engine_post,
-                             .engine_test = ls_engine_test,
-                             .engine_leave = ls_engine_leave,
-                             .engine_finalize_barrier = ls_engine_finalize_barrier,
-                             .engine_abort = ls_engine_abort,
-                             .engine_failed_rank = ls_engine_failed_rank,
-                             .engine_close = ls_engine_close,
-                             .engine_traffic = ls_engine_traffic,
-                             .engine_algorithm = ls_engine_algorithm,
-                             .engine_endpoint = ls_engine_endpoint,
-                             .engine_exchange = ls_engine_exchange,
-                             .engine_ended = ls_engine_ended,
-                             .backend_tcp = &ls_backend_tcp,
-                             .tcp_waker = ls_tcp_waker};
+#define CORE_FUNCTION(type, name, parameters, arguments) .name = name,
+#define CORE_PROCEDURE(name, parameters, arguments)      .name = name,
+
+static const ls_core core = {LS_CORE_FUNCTIONS(CORE_FUNCTION, CORE_PROCEDURE).log_write = ls_log_write,
+                             .backend_tcp = &ls_backend_tcp};
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};
 
@@ -75,7 +40,7 @@ static const char *module_of(const char *name) {
 /* Returns the backend of lockstep-NAME.so, or NULL and an error. */
 static const ls_backend *find_module(const char *backend_name, const char *name) {
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
-    const ls_module_file file = ls_module_file_open(name);
+    ls_module_file file = ls_module_file_open(name, "ls_backend_module");
     if (file.state == LS_MODULE_ABSENT) {
         return ls_fail_null(LS_ERR_ARGUMENT, "there is no backend \"%s\": this build has self, shm, tcp, and %s%s%s%s",
                             backend_name, file.reason, known ? "; `scripts/install-deps --" : "",
@@ -84,23 +49,10 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
                             : strcmp(backend_name, "nccl") == 0 ? "; docs/reference/gpu.md says what it is built with"
                                                                 : "");
     }
-    if (file.handle == NULL) {
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": %s", backend_name, file.reason);
-    }
-    ls_backend_module_function *enter = NULL;
-    void *symbol = dlsym(file.handle, "ls_backend_module");
-    memcpy((void *)&enter, (const void *)&symbol, sizeof enter);
-    if (enter == NULL) {
-        return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", backend_name,
-                            name);
-    }
-    const uint32_t errors = ls_error_count;
-    const ls_backend *backend = enter(LS_BACKEND_ABI, &core);
-    if (backend == NULL && ls_error_count == errors) {
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": its module is of another version of Lockstep",
-                            backend_name);
-    }
-    return backend;
+    ls_backend_module_function *enter = (ls_backend_module_function *)file.enter;
+    const ls_backend *backend = ls_module_file_check(&file, enter != NULL ? enter(LS_BACKEND_ABI, &core) : NULL);
+    return backend != NULL ? backend
+                           : ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": %s", backend_name, file.reason);
 }
 
 const ls_backend *ls_backend_find(const char *name) {

@@ -4,10 +4,10 @@
  * backend/module is common to all plug-ins, and exports ls_backend_module (lockstep/sys/module.h), which stores `core`
  * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never closed.
  *
- * A plug-in uses no symbol of the core: ls_core has everything that it may call, and backend/module/core.c wraps this
- * in ordinary functions. So its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
- * comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores, names, sizes,
- * errors; no calls on communicators) as the core's sources do.
+ * A plug-in uses no symbol of the core: LS_CORE_FUNCTIONS lists everything that it may call, and backend/module/core.c
+ * defines functions of these names. So its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h,
+ * comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores,
+ * names, sizes, errors; no calls on communicators) as the core's sources do.
  *
  * base/module_file.h describes where ls_backend_find looks for the file.
  */
@@ -21,49 +21,71 @@
 #include "comm/engine/engine.h"
 #include "comm/reduce.h"
 
-/* The core's functions for plug-ins: see the declarations of the functions named ls_ and the member. */
+/*
+ * The core's functions for plug-ins: FUNCTION(type, name, parameters, arguments), or PROCEDURE(name, parameters,
+ * arguments) for a function without a result. The list is the whole interface: it makes the members of ls_core, the
+ * core's table (module.c) and the functions of the same names in a plug-in (backend/module/core.c), which call the
+ * members. See the declarations of the functions. A change of the list needs a new LS_BACKEND_ABI.
+ */
+#define LS_CORE_FUNCTIONS(FUNCTION, PROCEDURE)                                                                         \
+    /* base */                                                                                                         \
+    PROCEDURE(ls_error_restore, (ls_status status, const char *message), (status, message))                            \
+    FUNCTION(ls_status, ls_fail_memory, (const char *call, size_t bytes), (call, bytes))                               \
+    FUNCTION(const char *, ls_error_message, (void), ())                                                               \
+    FUNCTION(ls_status, ls_error_status, (void), ())                                                                   \
+    FUNCTION(void *, ls_allocate, (size_t size), (size))                                                               \
+    FUNCTION(void *, ls_allocate_aligned, (size_t size, size_t alignment), (size, alignment))                          \
+    FUNCTION(void *, ls_allocate_zeroed, (size_t count, size_t size), (count, size))                                   \
+    FUNCTION(void *, ls_reallocate, (void *memory, size_t old_size, size_t new_size), (memory, old_size, new_size))    \
+    FUNCTION(char *, ls_duplicate_string, (const char *text), (text))                                                  \
+    PROCEDURE(ls_free, (void *memory), (memory))                                                                       \
+    FUNCTION(uint64_t, ls_clock_ns, (void), ())                                                                        \
+    FUNCTION(size_t, ls_dtype_size, (ls_dtype dtype), (dtype))                                                         \
+    FUNCTION(const char *, ls_dtype_name, (ls_dtype dtype), (dtype))                                                   \
+    /* communicators */                                                                                                \
+    PROCEDURE(ls_comm_tell_waiting, (const ls_waiting *waiting), (waiting))                                            \
+    FUNCTION(const char *, ls_reduction_name, (ls_reduction reduction), (reduction))                                   \
+    FUNCTION(size_t, ls_reduce_width, (ls_dtype dtype, ls_reduction reduction), (dtype, reduction))                    \
+    PROCEDURE(ls_reduce_buffers, (const ls_reduce_task *task), (task))                                                 \
+    /* proofs of the key */                                                                                            \
+    FUNCTION(ls_status, ls_auth_nonce, (uint8_t nonce[LS_NONCE_SIZE]), (nonce))                                        \
+    PROCEDURE(ls_auth_prove,                                                                                           \
+              (const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],                                  \
+               const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]),                                      \
+              (key, role, own, other, proof))                                                                          \
+    FUNCTION(bool, ls_auth_check,                                                                                      \
+             (const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],                                   \
+              const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]),                                 \
+             (key, role, own, other, proof))                                                                           \
+    PROCEDURE(ls_key_forget, (ls_key * key), (key))                                                                    \
+    /* the engine */                                                                                                   \
+    FUNCTION(ls_engine *, ls_engine_new, (ls_endpoint * endpoint, double timeout), (endpoint, timeout))                \
+    FUNCTION(ls_status, ls_engine_begin, (void *state, const ls_call *call), (state, call))                            \
+    FUNCTION(ls_status, ls_engine_progress, (void *state, bool wait, bool *finished), (state, wait, finished))         \
+    FUNCTION(ls_status, ls_engine_post, (void *state, const ls_call *call, void **request), (state, call, request))    \
+    FUNCTION(ls_status, ls_engine_test, (void *state, void *request, bool wait, bool *finished),                       \
+             (state, request, wait, finished))                                                                         \
+    PROCEDURE(ls_engine_leave, (void *state, ls_leave_reason reason), (state, reason))                                 \
+    FUNCTION(ls_status, ls_engine_finalize_barrier, (void *state), (state))                                            \
+    PROCEDURE(ls_engine_abort, (void *state, ls_status status), (state, status))                                       \
+    FUNCTION(int, ls_engine_failed_rank, (const void *state), (state))                                                 \
+    PROCEDURE(ls_engine_close, (void *state), (state))                                                                 \
+    PROCEDURE(ls_engine_traffic, (const void *state, uint64_t *messages, uint64_t *bytes), (state, messages, bytes))   \
+    FUNCTION(const char *, ls_engine_algorithm, (const void *state), (state))                                          \
+    FUNCTION(ls_endpoint *, ls_engine_endpoint, (const ls_engine *engine), (engine))                                   \
+    FUNCTION(ls_status, ls_engine_exchange, (ls_engine * engine, const void *own, void *all, size_t bytes),            \
+             (engine, own, all, bytes))                                                                                \
+    FUNCTION(ls_engine_end, ls_engine_ended, (const ls_engine *engine), (engine))                                      \
+    /* backend tcp */                                                                                                  \
+    FUNCTION(int, ls_tcp_waker, (ls_endpoint * endpoint), (endpoint))
+
+#define LS_CORE_FUNCTION_MEMBER(type, name, parameters, arguments) type(*name) parameters;
+#define LS_CORE_PROCEDURE_MEMBER(name, parameters, arguments)      void(*name) parameters;
+
 struct ls_core {
-    void (*error_restore)(ls_status status, const char *message);
-    const char *(*error_message)(void);
-    ls_status (*error_status)(void);
-    ls_status (*fail_memory)(const char *call, size_t bytes);
-    void (*comm_tell_waiting)(const ls_waiting *waiting);
-    void (*log_write)(ls_log_level level, const char *format, ...);
-    void *(*allocate)(size_t size);
-    void *(*allocate_aligned)(size_t size, size_t alignment);
-    void *(*allocate_zeroed)(size_t count, size_t size);
-    void *(*reallocate)(void *memory, size_t old_size, size_t new_size);
-    char *(*duplicate_string)(const char *text);
-    void (*release)(void *memory);
-    uint64_t (*clock_ns)(void);
-    size_t (*dtype_size)(ls_dtype dtype);
-    const char *(*dtype_name)(ls_dtype dtype);
-    const char *(*reduction_name)(ls_reduction reduction);
-    size_t (*reduce_width)(ls_dtype dtype, ls_reduction reduction);
-    void (*reduce)(const ls_reduce_task *task);
-    ls_status (*auth_nonce)(uint8_t nonce[LS_NONCE_SIZE]);
-    void (*auth_prove)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
-                       const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
-    bool (*auth_check)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
-                       const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]);
-    void (*key_forget)(ls_key *key);
-    ls_engine *(*engine_new)(ls_endpoint *endpoint, double timeout);
-    ls_status (*engine_begin)(void *state, const ls_call *call);
-    ls_status (*engine_progress)(void *state, bool wait, bool *finished);
-    ls_status (*engine_post)(void *state, const ls_call *call, void **request);
-    ls_status (*engine_test)(void *state, void *request, bool wait, bool *finished);
-    void (*engine_leave)(void *state, ls_leave_reason reason);
-    ls_status (*engine_finalize_barrier)(void *state);
-    void (*engine_abort)(void *state, ls_status status);
-    int (*engine_failed_rank)(const void *state);
-    void (*engine_close)(void *state);
-    void (*engine_traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
-    const char *(*engine_algorithm)(const void *state);
-    ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
-    ls_status (*engine_exchange)(ls_engine *engine, const void *own, void *all, size_t bytes);
-    ls_engine_end (*engine_ended)(const ls_engine *engine);
+    LS_CORE_FUNCTIONS(LS_CORE_FUNCTION_MEMBER, LS_CORE_PROCEDURE_MEMBER)
+    void (*log_write)(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
     const ls_backend *backend_tcp;
-    int (*tcp_waker)(ls_endpoint *endpoint);
 };
 
 /* In a plug-in: its backend. */

@@ -42,20 +42,6 @@ static void fill_peer_info(ls_peer_info *peer_info, const char *backend) {
     snprintf(peer_info->backend, sizeof peer_info->backend, "%s", backend != NULL ? backend : "");
 }
 
-/* The first rank that is on another machine than `rank`; -1 if there is none. */
-static int find_elsewhere(const ls_roster *world, int rank) {
-    for (int other = 0; other < world->size; other++) {
-        if (strcmp(world->peer_infos[other].machine, world->peer_infos[rank].machine) != 0) {
-            return other;
-        }
-    }
-    return -1;
-}
-
-bool ls_roster_can_share(const ls_roster *world) {
-    return find_elsewhere(world, 0) < 0 && world->size <= LS_RANKS_MAX;
-}
-
 /* A number for the machine: that of another comes out equal once in 2^64. */
 static uint64_t number_machine(const char *name) {
     return ls_hash(LS_HASH_START, name, strlen(name));
@@ -105,7 +91,7 @@ static ls_status check_backends(const ls_job *job, const ls_roster *world) {
 }
 
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
-    const int away = find_elsewhere(world, job->rank);
+    const int away = ls_roster_find_elsewhere(world, job->rank);
     const char *name = job->backend != NULL ? job->backend : name_best(job, world);
     if (job->mpi != NULL && strcmp(name, ls_comm_backend(job->mpi)) == 0) {
         *backend = NULL;
@@ -164,8 +150,8 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result 
     }
     find_local_place(job, world, meeting);
     if (meeting->store != NULL &&
-        ls_interface_address(job->interface, ls_store_connection(meeting->store), find_elsewhere(world, job->rank) < 0,
-                             meeting->address) != LS_OK) {
+        ls_interface_address(job->interface, ls_store_connection(meeting->store),
+                             ls_roster_find_elsewhere(world, job->rank) < 0, meeting->address) != LS_OK) {
         return job->interface != NULL ? ls_fail_in("LOCKSTEP_INTERFACE") : ls_error_status();
     }
     LS_TRY(choose_backend(job, world, &meeting->backend));

@@ -73,9 +73,6 @@ typedef struct ls_rendezvous_result {
     char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
 } ls_rendezvous_result;
 
-/* Whether backend shm can carry these ranks: all share a machine, and they are few enough. */
-bool ls_roster_can_share(const ls_roster *world);
-
 /* rendezvous_mpi.c: the ranks of an MPI job tell each other where they are. If all share a machine and none asks for
  * backend mpi, there is a store afterwards. The caller frees the contents of `meeting`, also after a failure. */
 ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting);

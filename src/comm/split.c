@@ -25,17 +25,6 @@ static int compare_wishes(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Tells all ranks what this one wants, and learns what they want. */
-static ls_status exchange_wishes(ls_comm *comm, const wish *own, wish *all) {
-    ls_call call = {.operation = LS_OP_SPLIT,
-                    .dtype = LS_I64,
-                    .count = WISH_NUMBERS,
-                    .width = sizeof(int64_t),
-                    .send = own,
-                    .receive = all};
-    return ls_comm_call(comm, &call, NULL);
-}
-
 /* Keeps the wishes of this rank's color, in the order of the new ranks; returns how many. */
 static int choose(const ls_comm *comm, int color, wish *all) {
     int count = 0;
@@ -98,13 +87,15 @@ static ls_status open_state(const ls_comm *comm, const ls_join_context *join, co
     return join == NULL ? LS_OK : comm->backend->open(join, state);
 }
 
-static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, ls_comm **result) {
+/* Overwrites the group. */
+static ls_status divide(ls_comm *comm, wish *group, int size, ls_comm **result) {
     char prefix[256];
     snprintf(prefix, sizeof prefix, "%s%llu.%d/", comm->prefix, (unsigned long long)comm->sequence,
              size == 0 ? 0 : (int)group[0].rank);
     ls_comm *made = NULL;
     ls_join_context join = describe(comm, group, size);
     join.prefix = prefix;
+    int *ranks = (int *)(void *)group; /* ranks[i] is no longer than group[i], which is read before */
     for (int i = 0; i < size; i++) {
         ranks[i] = (int)group[i].rank;
     }
@@ -149,24 +140,28 @@ static ls_status free_result(ls_status status, ls_comm **result) {
     return status;
 }
 
+typedef struct group_request {
+    int color;
+    ls_comm **result;
+} group_request;
+
+static ls_status make_group(ls_comm *comm, void *records, void *argument) {
+    const group_request *request = argument;
+    LS_TRY(ls_comm_enter(comm, LS_OP_SPLIT));
+    const int members = request->color < 0 ? 0 : choose(comm, request->color, records);
+    return ls_comm_end_call(comm, LS_OP_SPLIT, divide(comm, records, members, request->result));
+}
+
 ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
     if (comm == NULL || result == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_split: %s is NULL", comm == NULL ? "the communicator" : "the result");
     }
     *result = NULL;
-    const size_t size = (size_t)comm->size;
-    wish *all = ls_allocate_zeroed(size, sizeof *all + sizeof(int));
-    if (all == NULL) {
-        return ls_comm_abort(comm, ls_fail_memory("ls_comm_split", size * sizeof *all));
-    }
     const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
-    ls_status status = exchange_wishes(comm, &own, all);
-    status = status == LS_OK ? ls_comm_enter(comm, LS_OP_SPLIT) : status;
-    if (status == LS_OK) { /* as all ranks have come, they meet in the second half, too */
-        const int members = color < 0 ? 0 : choose(comm, color, all);
-        status = divide(comm, all, members, (int *)(void *)(all + size), result);
-        status = ls_comm_end_call(comm, LS_OP_SPLIT, status);
-    }
-    ls_free(all);
+    ls_call call = {
+        .operation = LS_OP_SPLIT, .dtype = LS_I64, .count = WISH_NUMBERS, .width = sizeof(int64_t), .send = &own};
+    group_request request = {.color = color, .result = result};
+    /* All ranks take part in the exchange, so all of them also meet in make_group. */
+    const ls_status status = ls_comm_agree(comm, "ls_comm_split", &call, make_group, &request);
     return status == LS_OK ? LS_OK : free_result(status, result);
 }

@@ -188,3 +188,16 @@ ls_status ls_roster_check_deaths(const ls_roster *roster) {
     return ls_fail(LS_ERR_PEER, "%s of %d (process %s on %s) ended %s", dead, roster->size,
                    roster->peer_infos[rank].process, roster->peer_infos[rank].host, when);
 }
+
+int ls_roster_find_elsewhere(const ls_roster *world, int rank) {
+    for (int other = 0; other < world->size; other++) {
+        if (strcmp(world->peer_infos[other].machine, world->peer_infos[rank].machine) != 0) {
+            return other;
+        }
+    }
+    return -1;
+}
+
+bool ls_roster_can_share(const ls_roster *world) {
+    return ls_roster_find_elsewhere(world, 0) < 0 && world->size <= LS_RANKS_MAX;
+}

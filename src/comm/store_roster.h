@@ -61,4 +61,10 @@ ls_status ls_roster_fail_staying(const ls_roster *roster, double seconds);
 /* LS_ERR_PEER naming who died; LS_OK when nobody did. */
 ls_status ls_roster_check_deaths(const ls_roster *roster);
 
+/* Returns the first rank that is on another machine than `rank`, or -1 if there is none. */
+int ls_roster_find_elsewhere(const ls_roster *world, int rank);
+
+/* Returns true if backend shm can carry these ranks: all share a machine, and they are few enough. */
+bool ls_roster_can_share(const ls_roster *world);
+
 #endif

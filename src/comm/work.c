@@ -39,6 +39,29 @@ static void open_remove(ls_work *work) {
     }
 }
 
+static void move_open(ls_comm *comm);
+
+/* Moves this communicator and the others until its call has finished or the others have no more work. */
+static ls_status finish_among_others(ls_comm *comm, bool *finished) {
+    ls_wait wait = LS_WAIT_FOR_WORK;
+    do {
+        LS_TRY(ls_comm_progress(comm, false, finished));
+        if (!*finished) {
+            ls_comm_move_others(comm, move_open);
+            (void)ls_wait_pause(&wait);
+        }
+    } while (!*finished && ls_comm_has_others(comm));
+    return LS_OK;
+}
+
+ls_status ls_comm_finish(ls_comm *comm) {
+    bool finished = false;
+    if (ls_comm_has_others(comm)) {
+        LS_TRY(finish_among_others(comm, &finished));
+    }
+    return finished ? LS_OK : ls_comm_progress(comm, true, &finished);
+}
+
 /* Moves the first work of the queue; with `wait` to its end. Whether it has finished and left the queue. */
 static bool advance(ls_comm *comm, bool wait) {
     ls_work *work = comm->first_queued;
@@ -121,7 +144,7 @@ static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, 
         (void)advance(comm, false);
     }
     if (others) {
-        ls_comm_move_others(comm);
+        ls_comm_move_others(comm, move_open);
     }
     if (wait) {
         (void)ls_wait_pause(pauses);
@@ -207,7 +230,8 @@ static bool move(ls_work *work, bool wait) {
     return work->posted ? advance_posted(work, wait) : advance(work->comm, wait);
 }
 
-void ls_work_move(ls_comm *comm) {
+/* Looks once, without waiting, at the open work of the communicator: at its queue, or at the posted requests. */
+static void move_open(ls_comm *comm) {
     if (comm->first_queued != NULL) {
         (void)advance(comm, false);
         return; /* which moves all that was posted, too */
@@ -278,7 +302,7 @@ static void move_work(ls_work *work) {
     while (!work->finished) {
         if (!move(work, false)) {
             if (ls_comm_has_others(work->comm)) {
-                ls_comm_move_others(work->comm);
+                ls_comm_move_others(work->comm, move_open);
             }
             return;
         }

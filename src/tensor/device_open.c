@@ -1,6 +1,5 @@
 /* GPUs become devices of this process when the program first names one: module cuda, opened on demand. */
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,16 +22,9 @@ static void open_cuda(void) {
                                       .dtype_size = ls_dtype_size,
                                       .dtype_name = ls_dtype_name,
                                       .kernels_complete = ls_kernels_complete};
-    cuda_file = ls_module_file_open("cuda");
-    if (cuda_file.handle == NULL) {
-        return;
-    }
-    ls_cuda_module_function *enter = NULL;
-    *(void **)&enter = dlsym(cuda_file.handle, "ls_cuda_module");
-    cuda = enter != NULL ? enter(LS_CUDA_ABI, &core) : NULL;
-    if (cuda == NULL) {
-        (void)snprintf(cuda_file.reason, sizeof cuda_file.reason, "lockstep-cuda.so is of another version of Lockstep");
-    }
+    cuda_file = ls_module_file_open("cuda", "ls_cuda_module");
+    ls_cuda_module_function *enter = (ls_cuda_module_function *)cuda_file.enter;
+    cuda = ls_module_file_check(&cuda_file, enter != NULL ? enter(LS_CUDA_ABI, &core) : NULL);
 }
 
 const ls_cuda *ls_cuda_open(void) {

@@ -278,6 +278,33 @@ static ls_status side_by_side(ls_comm *world) {
     return LS_OK;
 }
 
+/* The same for the calls with a count for each rank: a buffer may be between the parts of the other buffer. */
+static ls_status among_parts(ls_comm *world) {
+    enum { COUNT = 2 };
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    int32_t x[2 * COUNT * RANKS_MOST];
+    size_t counts[RANKS_MOST], displacements[RANKS_MOST];
+    for (int i = 0; i < size; i++) {
+        counts[i] = COUNT;
+        displacements[i] = (size_t)(2 * COUNT * i);
+    }
+    int32_t *between = x + COUNT;
+    between[0] = rank;
+    between[1] = -rank;
+    LS_TRY(ls_comm_allgatherv(world, between, x, counts, displacements, LS_I32, NULL));
+    for (int i = 0; i < size; i++) {
+        LS_CHECK(x[2 * COUNT * i] == i && x[2 * COUNT * i + 1] == -i);
+    }
+    LS_CHECK(ls_comm_allgatherv(world, x + 1, x, counts, displacements, LS_I32, NULL) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("ls_comm_allgatherv: send and receive overlap without being in place");
+    if (rank == 0) {
+        LS_CHECK(ls_comm_gatherv(world, x + 1, COUNT, x, counts, displacements, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
+        LS_CHECK(ls_comm_scatterv(world, x, counts, displacements, x + 1, COUNT, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
+        LS_EXPECT_MESSAGE("ls_comm_scatterv: send and receive overlap without being in place");
+    }
+    return LS_OK;
+}
+
 /* Checks of sender, receiver and tag take place before anything is sent. */
 static ls_status wrong_partners(ls_comm *world) {
     char x[2] = {0};
@@ -327,6 +354,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(more_wrong_input(world));
     LS_TRY(side_by_side(world));
+    LS_TRY(among_parts(world));
     LS_TRY(wrong_partners(world));
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(every_kind(world));

@@ -52,7 +52,7 @@ static bool is_for_mpi(const ls_mpi *mpi, const ls_call *call) {
 
 /* Whether some rank has `count` elements of, or for, each. */
 static bool divides(ls_operation operation) {
-    return ls_flows[operation].cuts || ls_flows[operation].assembles || operation == LS_OP_REDUCE_SCATTER;
+    return (ls_flows[operation].cuts || ls_flows[operation].assembles) && operation != LS_OP_REDUCE_SCATTERV;
 }
 
 bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {

@@ -1,6 +1,5 @@
 #include "tensor/device/cpu/libraries.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -77,17 +76,9 @@ static void open_onednn(void) {
                                         .release = ls_record_release,
                                         .fail_memory = ls_fail_memory,
                                         .thread_limit = ls_threads_limit};
-    onednn_file = ls_module_file_open("onednn");
-    if (onednn_file.handle == NULL) {
-        return;
-    }
-    ls_onednn_module_function *enter = NULL;
-    *(void **)&enter = dlsym(onednn_file.handle, "ls_onednn_module");
-    onednn = enter != NULL ? enter(LS_ONEDNN_ABI, &core) : NULL;
-    if (onednn == NULL) {
-        (void)snprintf(onednn_file.reason, sizeof onednn_file.reason,
-                       "lockstep-onednn.so is of another version of Lockstep");
-    }
+    onednn_file = ls_module_file_open("onednn", "ls_onednn_module");
+    ls_onednn_module_function *enter = (ls_onednn_module_function *)onednn_file.enter;
+    onednn = ls_module_file_check(&onednn_file, enter != NULL ? enter(LS_ONEDNN_ABI, &core) : NULL);
 }
 
 const ls_onednn *ls_onednn_open(void) {

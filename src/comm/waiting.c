@@ -1,0 +1,54 @@
+/* The warnings about calls that wait for long: see ls_comm_tell_waiting. */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "comm/frame.h"
+
+#define TELL_AGAIN_NS UINT64_C(60000000000)
+
+uint64_t ls_comm_tell_after_ns = UINT64_C(10000000000);
+
+/* What is said of the first rank that is awaited. */
+static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) {
+    const ls_call *call = waiting->call;
+    char name[64];
+    char who[48] = ", which";
+    char whose[48] = ", whose";
+    text[0] = '\0';
+    if (!waiting->knows_latest) {
+        return;
+    }
+    if (waiting->awaited->count > 1) {
+        snprintf(who, sizeof who, "; rank %d", waiting->awaited->first);
+        snprintf(whose, sizeof whose, "; rank %d's", waiting->awaited->first);
+    }
+    if (waiting->latest_sequence == 0) {
+        snprintf(text, capacity, "%s has made no call yet", who);
+    } else if (call != NULL && waiting->latest == call->operation && waiting->latest_sequence == call->sequence &&
+               call->operation != LS_OP_SEND && call->operation != LS_OP_RECV) {
+        snprintf(text, capacity, "%s has begun this call and does not go on", who);
+    } else {
+        ls_call_describe(waiting->latest, waiting->latest_sequence, name, sizeof name);
+        snprintf(text, capacity, "%s last call was %s", whose, name);
+    }
+}
+
+void ls_comm_tell_waiting(const ls_waiting *waiting) {
+    if (waiting->waited_ns < *waiting->told_ns) { /* another wait than the one that was told of */
+        *waiting->told_ns = 0;
+    }
+    const uint64_t due = *waiting->told_ns == 0 ? ls_comm_tell_after_ns : *waiting->told_ns + TELL_AGAIN_NS;
+    if (waiting->waited_ns < due) {
+        return;
+    }
+    char name[64] = "ls_finalize";
+    char latest[128];
+    *waiting->told_ns = waiting->waited_ns;
+    tell_latest(waiting, latest, sizeof latest);
+    if (waiting->call != NULL) {
+        ls_call_describe(waiting->call->operation, waiting->call->sequence, name, sizeof name);
+    }
+    const double seconds = (double)waiting->waited_ns * 1e-9;
+    ls_log_write(LS_LOG_WARNING, "%s has waited %.*f s for %s%s%s", name, seconds < 1 ? 2 : 0, seconds,
+                 waiting->awaited->text, latest, waiting->more);
+}
