@@ -1,13 +1,12 @@
 /*
- * The engine: every call of a communicator, once, over any transport (transport.h). A backend opens an endpoint, makes
- * an engine of it and has the entries below as its own.
+ * The engine: every call of a communicator, once, over any transport (transport.h). A backend opens an endpoint,
+ * creates an engine over it, and uses the functions below as its own entries.
  *
- * Each call begins with rounds (rounds.c): ranks tell each other along a tree, or a butterfly where their number is a
- * power of two, what they call, and what is small of its data travels along and is combined on the way (carried.c). So
- * a small call takes at most 2 ceil(log2 P) messages of any rank, agreement included. What is large follows when all is
- * agreed, straight between those who have and want it (exchange.c); reductions and broadcasts go by halves or by
- * shares, all-gathers by doubling (choice.c, halving.c, reduction.c, doubling.c). messages.c sends and receives.
- * failure.c is how ranks leave, fail and find out for whom they wait in vain, leaving.c how they wait for all to leave.
+ * Each call begins with an exchange of headers (headers.c), by which the ranks agree on the call. Small data is inline
+ * in the headers and is combined on the way (payload.c). So a small call takes at most 2 ceil(log2 P) messages of any
+ * rank, agreement included. Larger data follows by an algorithm of the table (comm/algorithms/). messages.c sends and
+ * receives single messages. failure.c detects failures, and finds out which rank waits for which. leaving.c waits until
+ * all ranks have left.
  */
 #ifndef LS_COMM_ENGINE_ENGINE_H
 #define LS_COMM_ENGINE_ENGINE_H
@@ -17,7 +16,8 @@
 
 typedef struct ls_engine ls_engine;
 
-/* An engine over an endpoint, which it takes over, also where it fails. `timeout` in seconds. NULL and an error. */
+/* Creates an engine. Takes ownership of the endpoint, also on failure. `timeout` is in seconds. Returns NULL on
+ * failure. */
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout);
 
 /* Entries of ls_backend; a state is an engine. */
@@ -26,17 +26,16 @@ ls_status ls_engine_progress(void *state, bool wait, bool *finished);
 ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
-ls_status ls_engine_finalize_barrier(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
-/* After ls_engine_leave, over a transport that moves nothing by itself: what is under way into or out of the callers'
- * memory, which is theirs again, is taken back. */
+ls_status ls_engine_finalize_barrier(void *state); /* for transports on which every peer is LS_PEER_REACHED */
+/* Withdraws all transfers into or out of memory of the callers: after ls_engine_leave, over a transport that moves
+ * nothing by itself. */
 void ls_engine_withdraw_contents(void *state);
 void ls_engine_abort(void *state, ls_status status);
 int ls_engine_failed_rank(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
-/* How the latest call was made: "rounds", "halves", "shares", "machines" or "network", as in
- * docs/reference/communication.md. */
+/* Returns the name of the algorithm of the latest call (comm/algorithm.h). */
 const char *ls_engine_algorithm(const void *state);
 
 /* The endpoint of an engine, lent. */

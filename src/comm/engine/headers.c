@@ -1,17 +1,19 @@
 /*
- * Rounds: how all ranks learn what each of them calls, with data that is combined on the way. Blocks of ranks are those
- * of the tree in which sums are made: aligned at powers of two, the last one maybe shorter. Where the number of ranks
- * is a power of two, the two halves of a block exchange what they know, rank by rank (a butterfly: log2 P rounds, as
- * many messages). Otherwise it goes up a tree to rank 0 and down again, two levels in a step: a rank hears from three
- * blocks, of which it joins the second and the third first, as sums are made. So a step takes little longer than one of
- * a binomial tree, and there are half as many; a rank sends at most 1.5 ceil(log2 P) messages, all ranks 2 (P - 1).
- * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
- * what came up the tree of its machine, down which the result goes, and no step of a tree is in part within machines
- * and in part between them: so each machine sends one message in a round. Where ranks share cores it is a tree, too, as
- * what costs is that ranks must have the core in turn: 2 (P - 1) messages, not P log2 P. Where even those that wait in
- * vain have it in turn, steps cost most, and up to 32 blocks become one in a step, for what a rank receives is there
- * when it has the core again; the result goes down with at most 2 ceil(log2 P) messages of a rank, two steps for up to
- * 325 ranks.
+ * The exchange of headers: all ranks learn what each of them calls, and inline data is combined on the way. Blocks of
+ * ranks are the blocks of the tree of sums: aligned at powers of two; the last one may be shorter.
+ *
+ * - If the number of ranks P is a power of two, the two halves of a block exchange what they know, rank by rank
+ *   (recursive doubling: log2 P steps, one message per step).
+ * - Otherwise, headers go up a tree to rank 0 and down again, two levels in a step: a rank receives from three blocks,
+ * of which it combines the second and the third first, as sums are made. Such a step takes little longer than a step of
+ * a binomial tree, and there are half as many. A rank sends at most 1.5 ceil(log2 P) messages, all ranks 2 (P - 1).
+ * - If several machines have several ranks each, only the first rank of a machine takes part in recursive doubling,
+ * with the headers of its machine. No step of a tree is partly within machines and partly between them. So each machine
+ *   sends one message in a step.
+ * - If ranks share cores, it is a tree, too: 2 (P - 1) messages instead of P log2 P, because each message takes a turn
+ * on a core. If waiting ranks poll, a step takes a turn of all of them: then up to 32 blocks become one in a step, and
+ * the result goes down another tree, in which a rank sends at most 2 ceil(log2 P) messages: two steps for up to 325
+ * ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +23,8 @@
 #include "comm/algorithms/table.h"
 #include "comm/engine/inside.h"
 
-/* ---- joining what blocks of ranks call --------------------------------------------------------------------------- */
+/* ---- combining the headers of blocks of ranks ---------------------------------------------------------------------
+ */
 
 static void add_callers(ls_call_group *group, const ls_call_group *more) {
     for (int i = 0; i < more->callers && i < LS_ENGINE_LISTED && group->callers + i < LS_ENGINE_LISTED; i++) {
@@ -50,7 +53,7 @@ static void add_groups(ls_call_group *groups, uint32_t *count, uint32_t *others,
     }
 }
 
-/* Joins what the ranks from `first` on said to `into`, which is of ranks next to them. */
+/* Combines the headers of the ranks from `first` on into `into`, which is about ranks next to them. */
 static void join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first) {
     ls_envelope *own = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
@@ -61,7 +64,7 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     add_groups(groups, &count, &others, before ? other : into);
     add_groups(groups, &count, &others, before ? into : other);
     const ls_call_header call = ls_call_header_of(&engine->call);
-    if (count == 1 && ls_agreement_same(&groups[0].call, &call)) { /* otherwise nobody will want the data */
+    if (count == 1 && ls_agreement_same(&groups[0].call, &call)) { /* otherwise no rank needs the data */
         ls_payload_join(engine, into, other, before);
     } else {
         own->bytes = 0;
@@ -75,7 +78,8 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
 }
 
-/* ---- what came --------------------------------------------------------------------------------------------------- */
+/* ---- packets that have arrived -------------------------------------------------------------------------------------
+ */
 
 static ls_status fail_unsound(const ls_engine *engine, int from, const char *why) {
     char name[64];
@@ -95,13 +99,13 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_call_gr
     return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
 }
 
-/* Whether all ranks that a packet is of call what this one does. */
+/* Returns true if all ranks of a packet make the same call as this rank. */
 static bool is_alike(const ls_engine *engine, const ls_packet *packet) {
     const ls_call_header own = ls_call_header_of(&engine->call);
     return ls_packet_envelope(packet)->groups == 1 && ls_agreement_same(&ls_packet_groups(packet)->call, &own);
 }
 
-/* What all ranks must have where they call the same, which the call itself says. */
+/* Checks the fields that follow from the call itself if all ranks make the same call. */
 static ls_status check_alike(const ls_engine *engine, int from, const ls_envelope *envelope) {
     const bool varies = ls_agreement_varies(engine->call.operation) && engine->payload != LS_PAYLOAD_MISFIT;
     const bool carries = engine->payload != LS_PAYLOAD_NONE && engine->payload != LS_PAYLOAD_MISFIT;
@@ -114,13 +118,13 @@ static ls_status check_alike(const ls_engine *engine, int from, const ls_envelop
     return LS_OK;
 }
 
-/* Whether what `transfer` brought is an envelope of the ranks from `first` to before `last`; LS_ERR_PEER also where its
- * rank has left. Its sender stays to blame for what fails then, until its data was looked at too. */
+/* Checks that `transfer` brought an envelope about the ranks from `first` to before `last`. Fails with LS_ERR_PEER also
+ * if the sender has left. The sender stays engine->failed_rank until its data is checked, too. */
 static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
-    engine->failed_rank = transfer->peer; /* of what fails here */
+    engine->failed_rank = transfer->peer; /* of a failure here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
         envelope->bytes > engine->inline_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
@@ -144,7 +148,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     return is_alike(engine, packet) ? check_alike(engine, transfer->peer, envelope) : LS_OK;
 }
 
-/* The same of what is joined; nobody is to blame any more then. */
+/* Checks the inline data, too. Then no rank has failed. */
 static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     LS_TRY(check_packet(engine, packet, transfer, first, last));
     LS_TRY(is_alike(engine, packet) ? ls_payload_check(engine, packet, transfer->peer, first, last) : LS_OK);
@@ -199,7 +203,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
                    differ ? " (" LS_ALGORITHM_VARIABLE " must be the same on all ranks)" : "", calls);
 }
 
-/* All rounds are over. */
+/* The exchange of headers has ended. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     const ls_envelope *own = ls_packet_envelope(&engine->own);
     if (own->groups != 1) {
@@ -215,7 +219,8 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
     return ls_payload_deliver(engine);
 }
 
-/* ---- a butterfly ------------------------------------------------------------------------------------------------- */
+/* ---- recursive doubling --------------------------------------------------------------------------------------------
+ */
 
 static ls_status read_partner(ls_engine *engine, bool *finished);
 static ls_status tell_children(ls_engine *engine);
@@ -246,12 +251,12 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
 
-/* Of a tree, of which there may be one on each machine. */
+/* Returns true for the root of a tree. Each machine may have a tree. */
 static bool is_root(const ls_engine *engine) {
     return engine->parent < 0;
 }
 
-/* Whether a rank from `first` to before `last` wants the data of all. */
+/* Returns true if a rank from `first` to before `last` needs the data of all ranks. */
 static bool is_wanted(const ls_engine *engine, int first, int last) {
     const ls_call *call = &engine->call;
     const bool to_root = ls_flows[call->operation].to_root && engine->payload != LS_PAYLOAD_MISFIT;
@@ -273,10 +278,10 @@ static ls_status tell_children(ls_engine *engine) {
     return LS_OK;
 }
 
-/* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
-static size_t result_bytes(const ls_engine *engine, bool carried) {
+/* Returns the bytes of data in the result for this rank; SIZE_MAX: only the sender knows. */
+static size_t result_bytes(const ls_engine *engine, bool has_payload) {
     const bool wanted = is_wanted(engine, engine->rank, engine->down_last);
-    if (!carried && engine->payload != LS_PAYLOAD_MISFIT) {
+    if (!has_payload && engine->payload != LS_PAYLOAD_MISFIT) {
         return engine->payload == LS_PAYLOAD_ROOT ? SIZE_MAX : 0;
     }
     return wanted ? ls_payload_bytes(engine, 0, engine->size) : 0;
@@ -368,7 +373,8 @@ static int block_end(const ls_engine *engine, int first, int width) {
     return end < engine->size ? end : engine->size;
 }
 
-/* The children of a step in which `radix` blocks of `width` ranks become one, that of this rank. */
+/* Adds the children of a step in which `radix` blocks of `width` ranks become one block, with this rank as the first.
+ */
 static void add_children(ls_engine *engine, int width, int radix) {
     for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
         const int first = engine->rank + i * width;
@@ -377,7 +383,7 @@ static void add_children(ls_engine *engine, int width, int radix) {
     }
 }
 
-/* The result goes down as it came up. */
+/* The result goes down the tree that the headers came up. */
 static void find_way_down(ls_engine *engine, int block_last) {
     engine->down_parent = engine->parent;
     engine->down_last = block_last;
@@ -385,7 +391,8 @@ static void find_way_down(ls_engine *engine, int block_last) {
     memcpy(engine->down, engine->children, sizeof engine->down);
 }
 
-/* In how many parts the ranks behind the first of a block are divided where that may send so many messages. */
+/* Returns the number of parts into which the ranks after the first rank of a block are divided, if the first rank may
+ * send this number of messages. */
 static int count_parts(const ls_child_block *block, int sends) {
     const int rest = block->last - block->rank - 1;
     return rest < sends ? rest : sends;
@@ -397,7 +404,7 @@ static ls_child_block part_of(const ls_child_block *block, int parts, int i) {
     return (ls_child_block){.rank = first, .last = first + (int)share.count};
 }
 
-/* The result goes down in as few steps as possible while no rank sends more than 2 ceil(log2 P) messages in all. */
+/* The result goes down in as few steps as possible; no rank sends more than 2 ceil(log2 P) messages in total. */
 static void find_wide_way_down(ls_engine *engine) {
     ls_child_block block = {.rank = 0, .last = engine->size};
     int sends = 2 * engine->levels;

@@ -9,59 +9,60 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_INLINE_MOST = 32 << 10,            /* data of all ranks of a call up to this size travels in the rounds, */
-    LS_INLINE_MOST_SHARED = 256 << 10,    /* or this one, of some calls, where ranks share cores: see choice.c */
-    LS_ENGINE_GROUPS = 6,                 /* different calls that a disagreement names */
-    LS_ENGINE_LISTED = 9,                 /* and ranks of each */
-    LS_ENGINE_WINDOW = 16,                /* ranks that an exchange has messages under way with, in either direction */
-    LS_ENGINE_STEP = 2,                   /* levels of a tree in a step, */
-    LS_ENGINE_STEP_POLLED = 5,            /* or so many, where ranks take turns */
-    LS_ENGINE_CHILDREN = 144,             /* of a rank in a tree, at most: 31 for each five of 24 levels, 15 for four */
-    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* the place, behind those of children, of the parent or a partner */
-    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
-    LS_ENGINE_TRANSFERS = 160,                   /* of a call at once, at most */
-    LS_ENGINE_KEPT = 32 << 20,                   /* bytes of messages that no receive waits for yet */
-    LS_ENGINE_SEGMENTS = 4 /* parts of a buffer on their way at once, each on a channel of its own */
+    LS_INLINE_MOST = 32 << 10,            /* largest inline data of all ranks of a call, */
+    LS_INLINE_MOST_SHARED = 256 << 10,    /* and of some calls if ranks share cores: see algorithms/cost.c */
+    LS_ENGINE_GROUPS = 6,                 /* different calls that the message of a disagreement names, */
+    LS_ENGINE_LISTED = 9,                 /* and ranks for each of them */
+    LS_ENGINE_WINDOW = 16,                /* ranks with which a direct exchange has messages under way, per direction */
+    LS_ENGINE_STEP = 2,                   /* levels of a tree in one step, */
+    LS_ENGINE_STEP_POLLED = 5,            /* and if ranks take turns on the cores */
+    LS_ENGINE_CHILDREN = 144,             /* at most, of a rank in a tree: 31 for each 5 of 24 levels, 15 for 4 */
+    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* index of the parent or a partner, after the children */
+    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* with which a rank exchanges headers */
+    LS_ENGINE_TRANSFERS = 160,                   /* at most, of a call at the same time */
+    LS_ENGINE_KEPT = 32 << 20,                   /* bytes of unexpected messages */
+    LS_ENGINE_SEGMENTS = 4 /* pipeline segments of a buffer under way at once, each on its own channel */
 };
 
 _Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
                    2 * LS_ENGINE_WINDOW * LS_ENGINE_SEGMENTS <= LS_ENGINE_TRANSFERS,
                "transfers of a call");
 
-/* At most between two looks for reasons to give up. */
+/* The longest time between two checks for failures. */
 #define LS_ENGINE_LOOK_NS UINT64_C(20000000)
 
 typedef enum ls_channel {
     LS_CHANNEL_HEADERS = 0,
-    LS_CHANNEL_DATA,     /* of calls, outside of rounds */
-    LS_CHANNEL_MESSAGES, /* sends, with what is small of their data, from any rank */
-    LS_CHANNEL_CONTENTS, /* data of sends */
-    LS_CHANNEL_NOTICES,  /* failures, and questions about who waits for whom; from any rank */
-    LS_CHANNEL_SEGMENTS  /* as LS_CHANNEL_DATA, of the second segment; others follow */
+    LS_CHANNEL_DATA,     /* data of calls that is not inline */
+    LS_CHANNEL_MESSAGES, /* headers of sends, with small data inline, from any rank */
+    LS_CHANNEL_CONTENTS, /* larger data of sends */
+    LS_CHANNEL_NOTICES,  /* failures, and queries which rank waits for which, from any rank */
+    LS_CHANNEL_SEGMENTS  /* LS_CHANNEL_DATA of the second segment; the others follow */
 } ls_channel;
 
 _Static_assert((int)LS_CHANNEL_SEGMENTS + LS_ENGINE_SEGMENTS - 1 <= (int)LS_TRANSPORT_CHANNELS,
                "a channel for each segment");
 
-/* Ranks that call the same. */
+/* Ranks that make the same call. */
 typedef struct ls_call_group {
     ls_call_header call;
     int32_t callers;
-    int32_t ranks[LS_ENGINE_LISTED]; /* the first of them */
+    int32_t ranks[LS_ENGINE_LISTED]; /* the first callers */
 } ls_call_group;
 
-/* What a round sends: what a block of ranks calls, and their data combined. `groups` groups follow, then the data. */
+/* What the exchange of headers sends: the calls of a block of ranks, and their combined inline data. `groups` groups
+ * follow, then the data. */
 typedef struct ls_envelope {
-    uint32_t groups;      /* 0: the sender makes no more calls, for `reason`; `others` is unused then */
-    uint32_t others;      /* callers of what has no room among the groups */
-    uint16_t has_payload; /* whether the data travels in the rounds */
-    uint16_t refused;     /* whether the network cannot make what one of the ranks calls */
+    uint32_t groups;      /* 0: the sender makes no more calls, for `reason`; `others` is unused */
+    uint32_t others;      /* callers of calls for which there is no room among the groups */
+    uint16_t has_payload; /* 1: the data is inline */
+    uint16_t refused;     /* 1: the network cannot make the part of one of the ranks */
     uint32_t reason;      /* an ls_leave_reason */
-    uint64_t balance;     /* 0 in the end where all counts fit: see counts.c */
+    uint64_t balance;     /* 0 over all ranks if all counts fit: see counts.c */
     uint64_t bytes;       /* of data */
 } ls_envelope;
 
-/* An envelope in memory; `bytes` is all of it. */
+/* An envelope in memory, with all that follows: `bytes` in total. */
 typedef struct ls_packet {
     unsigned char *memory;
     size_t bytes;
@@ -80,57 +81,57 @@ static inline unsigned char *ls_packet_data(const ls_packet *packet) {
 /* Bytes of a packet without its data. */
 enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_call_group) };
 
-/* What comes when all transfers of the call have ended. */
+/* The next part of a call, run when all its transfers have ended. Sets `*finished` at the end of the call. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
-/* A block of ranks, of which the first tells this rank up a tree, or has the result from it. */
+/* A block of ranks. Its first rank sends to this rank up the tree, or receives the result from this rank. */
 typedef struct ls_child_block {
     int rank; /* the first */
-    int last; /* one behind the last */
+    int last; /* one past the last */
 } ls_child_block;
 
-/* How data travels in the rounds of a call. */
+/* The inline data of a call. */
 typedef enum ls_payload {
     LS_PAYLOAD_NONE = 0,
-    LS_PAYLOAD_SUM,    /* accumulators, reduced on the way */
-    LS_PAYLOAD_BLOCKS, /* what each rank has, one after the other */
-    LS_PAYLOAD_ROOT,   /* what the root has */
-    LS_PAYLOAD_MISFIT  /* the first ls_misfit that a rank has */
+    LS_PAYLOAD_SUM,    /* accumulators, which each step reduces */
+    LS_PAYLOAD_BLOCKS, /* the data of each rank, in rank order */
+    LS_PAYLOAD_ROOT,   /* the data of the root */
+    LS_PAYLOAD_MISFIT  /* the ls_misfit of the first rank that has one */
 } ls_payload;
 
 typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
 
-/* Where this rank is in a reduction or broadcast by halves: see halving.c. */
+/* The position of this rank in recursive halving: see algorithms/rabenseifner.c. */
 typedef struct ls_halving {
-    int root;            /* from which ranks are counted */
-    int rank;            /* this one, so counted */
-    int positions;       /* parts that the vector is cut into: ranks of the first block */
-    int first;           /* of this rank's block */
-    int width;           /* ranks of it, a power of two */
-    int levels;          /* log2 of it */
-    int before;          /* ranks of the block before it; 0: there is none */
-    int after;           /* and of the one behind it */
-    size_t start;        /* elements of the buffer before those that this is about */
-    size_t count;        /* of these; of a reduce_scatter(v): of all */
-    unsigned char *held; /* accumulators of what this rank holds */
-    unsigned char *room; /* of the scratch memory, behind it */
+    int root;            /* ranks are numbered from it */
+    int rank;            /* this rank's number */
+    int positions;       /* parts of the vector: the ranks of the first block */
+    int first;           /* first rank of this rank's block */
+    int width;           /* ranks of the block, a power of two */
+    int levels;          /* log2 of width */
+    int before;          /* ranks of the previous block; 0: none */
+    int after;           /* ranks of the next block; 0: none */
+    size_t start;        /* elements of the buffer before this segment */
+    size_t count;        /* elements of this segment; in a reduce_scatter(v), of the buffer */
+    unsigned char *held; /* accumulators that this rank holds */
+    unsigned char *room; /* scratch memory after them */
 } ls_halving;
 
-/* What a call does next, or a part of it that goes on by itself. */
+/* A pipeline segment: a part of a buffer that progresses independently. Calls without segments use the first. */
 typedef struct ls_segment {
-    ls_engine_stage *stage; /* when its transfers have ended; NULL: it has nothing to do */
+    ls_engine_stage *stage; /* runs when the segment's transfers have ended; NULL: the segment is idle */
     int step;
-    ls_halving halving; /* of a reduction or broadcast by halves */
+    ls_halving halving; /* of recursive halving */
 } ls_segment;
 
 /* A transfer of the call. */
 typedef struct ls_transfer_slot {
-    ls_segment *segment; /* which waits for it; NULL: it has ended, and the slot is free */
-    size_t room;         /* the bytes it was begun with */
-    bool counts;         /* a receive of data, which must fill the room */
+    ls_segment *segment; /* waits for the transfer; NULL: the slot is free */
+    size_t room;         /* bytes of the transfer when it began */
+    bool counts;         /* a receive of data, which must have exactly `room` bytes */
 } ls_transfer_slot;
 
-/* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
+/* Counts of two ranks that do not fit: `to` expects `wanted` elements, but `from` sends `sent`. */
 typedef struct ls_misfit {
     int64_t from; /* -1: none */
     int64_t to;
@@ -138,7 +139,7 @@ typedef struct ls_misfit {
     uint64_t wanted;
 } ls_misfit;
 
-/* A piece of memory that is sent, or received into. */
+/* Memory that is sent, or received into. */
 typedef struct ls_stretch {
     unsigned char *data;
     size_t bytes;
@@ -149,13 +150,13 @@ static inline ls_stretch ls_stretch_of(const void *buffer, size_t at, size_t cou
                       : (ls_stretch){(unsigned char *)(uintptr_t)buffer + at * width, count * width};
 }
 
-/* What goes between two ranks in an exchange. */
+/* What each pair of ranks exchanges in a direct exchange. */
 typedef struct ls_traffic {
     ls_stretch (*sent)(const ls_engine *engine, int to);
     ls_stretch (*received)(const ls_engine *engine, int from);
 } ls_traffic;
 
-/* Who is heard of when ranks fail: travels on LS_CHANNEL_NOTICES. */
+/* Kinds of notices about failures, on LS_CHANNEL_NOTICES. */
 typedef enum ls_notice_kind {
     LS_NOTICE_REVOKED = 1,
     LS_NOTICE_LEFT, /* status: an ls_leave_reason */
@@ -165,12 +166,12 @@ typedef enum ls_notice_kind {
 
 typedef struct ls_notice {
     uint32_t kind;
-    int32_t status;      /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 in a call that the network makes */
-    int32_t failed_rank; /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender
-                        waits for, -1: nobody */
-    uint32_t deserted;   /* REVOKED: 1 where `failed_rank` is to blame because it has left */
-    uint64_t sequence;   /* REVOKED: the number of the call that failed, or of the next */
-    char text[384];      /* REVOKED: why, without the call's name */
+    int32_t status;      /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 during a native collective */
+    int32_t failed_rank; /* REVOKED: the rank that failed first, -1: none; ANSWERED: the rank that the sender waits for,
+                            -1: none */
+    uint32_t deserted;   /* REVOKED: 1 if `failed_rank` has left */
+    uint64_t sequence;   /* REVOKED: number of the failed call, or of the next one */
+    char text[384];      /* REVOKED: the reason, without the name of the call */
 } ls_notice;
 
 typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
@@ -179,87 +180,87 @@ typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
 typedef struct ls_message_request {
     struct ls_message_request *next;
     ls_call call;
-    ls_match_receipt *receipt; /* a receive's */
-    ls_transfer envelope;      /* a send's */
-    ls_transfer content;       /* a send's, where it is large */
-    bool began;                /* a send: both are set */
-    uint64_t seen;             /* ls_messages_progress of its rank, when it was looked at last */
+    ls_match_receipt *receipt; /* of a receive */
+    ls_transfer envelope;      /* of a send */
+    ls_transfer content;       /* of a large send */
+    bool began;                /* of a send: both transfers are set */
+    uint64_t seen;             /* ls_messages_progress of the other rank at the latest poll */
     uint64_t since_ns;
     uint64_t told_ns;
     _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
 } ls_message_request;
 
-/* A message whose content is arriving, or held back at its sender. */
+/* A message whose content is arriving, or waits at the sender. */
 typedef struct ls_message_arrival {
     struct ls_message_arrival *next;
     ls_transfer content;
     ls_match_target target;
-    size_t bytes;  /* that it must have */
-    void *refused; /* where content goes that nobody wants */
+    size_t bytes;  /* that the content must have */
+    void *refused; /* memory for content that no receive takes */
 } ls_message_arrival;
 
 struct ls_engine {
     ls_endpoint *endpoint;
     int rank;
     int size;
-    ls_place place; /* of the endpoint, as the next */
+    ls_place place; /* of the endpoint, as timeout_ns */
     uint64_t timeout_ns;
-    bool dry; /* what is too large for the rounds is neither read nor written: `lockstep bench --simulate` */
+    bool dry; /* data that is not inline is neither read nor written: `lockstep bench --simulate` */
 
-    /* the call in progress, see engine.c */
+    /* engine.c: the call in progress */
     ls_call call;
-    ls_call before; /* the one before it */
+    ls_call before; /* the previous call */
     bool calling;
     ls_segment segments[LS_ENGINE_SEGMENTS];
-    ls_segment *segment; /* whose turn it is; others than the first have one only where a buffer goes in parts */
+    ls_segment *segment; /* the segment that runs */
     ls_transfer transfers[LS_ENGINE_TRANSFERS];
-    ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each */
-    int transfer_count;                          /* of these that are in use, or were */
-    uint64_t since_ns;                           /* when something of it moved last */
+    ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each transfer */
+    int transfer_count;                          /* slots that are, or were, in use */
+    uint64_t since_ns;                           /* time of the latest progress of the call */
     uint64_t told_ns;
 
-    /* rounds */
+    /* headers.c */
     ls_payload payload;
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    bool shares_cores;  /* more than four ranks are on one machine that has fewer cores, */
-    bool takes_turns;   /* and who of these waits polls, so all take turns on the cores */
+    bool shares_cores;  /* more than four ranks are on one machine with fewer cores */
+    bool takes_turns;   /* and these ranks poll while they wait, so they take turns on the cores */
     size_t inline_most; /* LS_INLINE_MOST, or LS_INLINE_MOST_SHARED */
-    int tree_levels;   /* of these, the first, that go up a tree before, and down one after, the butterfly of its roots:
-                            all, where the number of ranks is no power of two or they share cores; else those within a
-                            machine, where there are several */
-    int tree_steps;    /* in which a root hears of so many levels */
-    int tree_messages; /* and messages of them, where all blocks are whole */
-    int parent;        /* up that tree; -1: this rank is a root */
+    int tree_levels; /* lowest levels that use trees, before and after recursive doubling among their roots: all levels
+                        if the number of ranks is no power of two or if ranks share cores, else the levels within a
+                        machine if there are several machines */
+    int tree_steps;  /* steps up the tree to a root */
+    int tree_messages; /* messages of these steps to one rank, if all blocks are complete */
+    int parent;        /* -1: this rank is a root */
     int child_count;
-    ls_child_block children[LS_ENGINE_CHILDREN]; /* the nearest first */
-    int down_parent;                             /* down the tree, which is another one where ranks take turns */
-    int down_last; /* one behind the ranks that get the result through this one, itself included */
+    ls_child_block children[LS_ENGINE_CHILDREN]; /* nearest first */
+    int down_parent;                             /* the tree down differs from the tree up if ranks take turns */
+    int down_last; /* one past the ranks that get the result through this rank, itself included */
     int down_count;
-    ls_child_block down[LS_ENGINE_CHILDREN]; /* the nearest first */
+    ls_child_block down[LS_ENGINE_CHILDREN]; /* nearest first */
     unsigned char *memory;                   /* of all packets */
-    ls_packet own;                           /* of the block of ranks that this one knows of */
+    ls_packet own;                           /* of the block of ranks that this rank has heard of */
     ls_packet bare;                          /* the result without its data */
-    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last: from the parent or a partner */
-    ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into these */
-    ls_engine_stage *agreed;                 /* what comes when all call the same */
+    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last one from the parent or a partner */
+    ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into `incoming` */
+    ls_engine_stage *agreed;                 /* the stage after the agreement */
     ls_engine_stage *unbalanced;             /* the stage if counts of the ranks differ */
 
-    /* exchange.c, reduction.c, halving.c and doubling.c */
+    /* algorithms/ */
     const ls_algorithm *algorithm;              /* of the call */
     ls_algorithm_setting settings[LS_OP_COUNT]; /* LOCKSTEP_ALGORITHM */
-    size_t *places;     /* halving.c, of reduce_scatter(v): where each position begins, in elements */
-    size_t part_wanted; /* by tests: bytes of a part; 0: what choice.c says */
-    size_t part;        /* halving.c: elements of each part that goes by itself */
-    size_t part_room;   /* bytes of scratch memory for one */
+    size_t *places;     /* rabenseifner.c, reduce_scatter(v): start of each position, in elements */
+    size_t part_wanted; /* set by tests: bytes of a segment; 0 selects ls_segment_count */
+    size_t part;        /* rabenseifner.c: elements of a segment */
+    size_t part_room;   /* bytes of scratch memory for one segment */
     const ls_traffic *traffic;
     ls_engine_stage *exchanged;
-    int machine; /* whose blocks are given on: exchange.c */
+    int machine; /* hierarchical.c: the machine whose blocks are being shared */
     unsigned char *scratch;
     size_t scratch_bytes;
     const void **sources; /* one per rank */
-    uint64_t *counts;     /* counts.c: one per rank, made when first needed, as the next */
+    uint64_t *counts;     /* counts.c: one per rank; `found`, too; allocated on first use */
     uint64_t *found;
 
     /* messages.c */
@@ -267,38 +268,38 @@ struct ls_engine {
     ls_message_request *requests;
     ls_message_request *spare;
     ls_message_arrival *arrivals;
-    ls_message_arrival *held; /* in the order in which they were sent, rank by rank */
-    size_t kept_most;         /* LS_ENGINE_KEPT, or what a test wants */
-    ls_transfer message;      /* where messages of any rank arrive */
+    ls_message_arrival *held; /* in the order of sending, for each rank */
+    size_t kept_most;         /* LS_ENGINE_KEPT, or set by tests */
+    ls_transfer message;      /* receives from any rank */
     unsigned char *message_memory;
-    bool listens;        /* it is under way */
-    uint64_t *taken;     /* one per rank: messages that came from it */
-    unsigned char *left; /* as `departed`: who sends no more messages */
+    bool listens;        /* `message` is under way */
+    uint64_t *taken;     /* one per rank: messages received from it */
+    unsigned char *left; /* as `departed`: ranks that send no more messages */
 
     /* failure.c */
     ls_transfer notice;
     ls_notice heard;
-    ls_notice revoked;       /* why this communicator is no more; kind 0: it is */
-    int teller;              /* who told of it; -1: this rank, or nobody */
-    bool ended;              /* this rank has left or given up */
-    bool failed;             /* it has given up, */
-    bool deserted;           /* because another had left */
-    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of one that left */
-    int gone;                /* peers that are gone and had left */
-    ls_transfer *telling;    /* one per rank: of `revoked` */
-    ls_engine_notice *words; /* on their way, and nobody waits for them */
-    int failed_rank;         /* of the failure that was found last */
-    int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
-    bool waits_in_call;      /* and not for a message */
-    unsigned named;          /* how often it has named one of those that it waits for in a call */
-    int asked;               /* whom this rank has asked for whom it waits; -1: nobody */
-    int next_asked;          /* what that one answered; -1: nothing, or nobody */
-    int answers;             /* so far; of a call that the network makes: times that all have answered */
-    unsigned char *answered; /* one per rank: whether it has, since all were asked */
-    unsigned char *unknown;  /* one per rank: it was asked when nothing was known of it, and has said nothing since. It
-                                may have left before without telling this rank; if it died, others know */
+    ls_notice revoked;       /* the reason of the revocation; kind 0: not revoked */
+    int teller;              /* rank that sent the notice; -1: this rank, or none */
+    bool ended;              /* this rank has left or aborted */
+    bool failed;             /* it has aborted, */
+    bool deserted;           /* because another rank had left */
+    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of a rank that left */
+    int gone;                /* ranks that are gone and had left before */
+    ls_transfer *telling;    /* one per rank: sends `revoked` */
+    ls_engine_notice *words; /* notices under way */
+    int failed_rank;         /* rank of the latest failure */
+    int waits_for;           /* the rank that this rank waits for; -1: none */
+    bool waits_in_call;      /* in a call, not for a message */
+    unsigned named;          /* how often this rank has named a rank that it waits for in a call */
+    int asked;               /* the rank that was queried which rank it waits for; -1: none */
+    int next_asked;          /* its answer; -1: none */
+    int answers;             /* answers so far; during a native collective: rounds in which all ranks answered */
+    unsigned char *answered; /* one per rank: it has answered since all were queried */
+    unsigned char *unknown;  /* one per rank: it was queried when nothing was known of it, and has not answered. It may
+                                have left before without telling this rank; if it died, other ranks know */
     uint64_t asked_ns;
-    uint64_t more_ns; /* that whoever was asked is given beside the time for an answer */
+    uint64_t more_ns; /* additional time for the queried rank */
 };
 
 /* Bytes of the largest packet. */
@@ -312,73 +313,74 @@ static inline uint64_t ls_engine_now(const ls_engine *engine) {
 
 /* ---- transfers.c ------------------------------------------------------------------------------------------------- */
 
-/* Begin transfers of the call; the next stage comes when all of them have ended. */
+/* Begin transfers of the call. The next stage runs when all have ended. */
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
                             ls_transfer **transfer);
 
-/* The same for what the transport is about to begin: with no rank in particular. */
+/* Returns a transfer without a rank, for a native collective. */
 ls_transfer *ls_engine_transfer(ls_engine *engine);
 
-/* Scratch memory of at least so many bytes, in engine->scratch. */
+/* Makes engine->scratch have at least this number of bytes. */
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
 
-/* Puts the name of a call before what a transport says: it names none. Returns `status`. */
+/* Puts the name of a call before the error of a transport, which names no call. Returns `status`. */
 ls_status ls_engine_name_failure(const ls_call *call, ls_status status);
 
 /* Writes the name of the call in progress. Returns `name`. */
 const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 
-/* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
+/* ---- headers.c --------------------------------------------------------------------------------------------------- */
 
-/* Begins the rounds of the call with the data in engine->own; `agreed` is the stage after them. */
+/* Begins the exchange of headers with the packet engine->own. `agreed` is the stage after the agreement. */
 ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed);
 
-/* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `down` above. */
+/* Finds the shape of the exchange of headers from endpoint, rank, size and place: the fields from `butterfly` to
+ * `down`. */
 void ls_headers_find_shape(ls_engine *engine);
 
-/* The ranks that receive from this one in rounds, who hear of it there when it leaves; returns how many. */
+/* Lists the ranks that receive headers from this rank: they learn of its end there. Returns their number. */
 int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
-/* ---- carried.c --------------------------------------------------------------------------------------------------- */
+/* ---- payload.c -------------------------------------------------------------------------------------------------- */
 
 /* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer;
  * exception: in a scatterv, only the root knows. The others get true, and the envelope says whether it has data. */
 bool ls_payload_fits(const ls_engine *engine);
 
-/* Puts the envelope of this rank alone, for data of so many bytes, into engine->own; the data is the caller's to fill.
- */
-void ls_payload_fill(ls_engine *engine, bool carried, size_t bytes);
+/* Makes engine->own the envelope of this rank alone, for this number of bytes of data, which the caller fills in. */
+void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes);
 
-/* Puts this rank's envelope and data into engine->own. */
+/* Makes engine->own this rank's envelope and inline data. */
 void ls_payload_begin(ls_engine *engine);
 
-/* LS_ERR_PEER where a packet that rank `from` sent, of the ranks from `first` to before `last`, which call the same as
- * this one, has not the data that it must have. */
+/* Fails with LS_ERR_PEER if a packet from rank `from`, about the ranks from `first` to before `last`, has other inline
+ * data than the call needs. These ranks make the same call as this rank. */
 ls_status ls_payload_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last);
 
-/* Joins the data of `other`, of ranks next to those of `into` and `before` them or behind, where all call the same. */
+/* Combines the data of `other` into `into`. Its ranks come directly `before` the ranks of `into`, or after them, and
+ * all make the same call. */
 void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before);
 
-/* Bytes of data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
+/* Returns the bytes of inline data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
 size_t ls_payload_bytes(const ls_engine *engine, int first, int last);
 
-/* Puts the data of all ranks where the call wants it. */
+/* Copies the data of all ranks to the buffers of the call. */
 ls_status ls_payload_deliver(ls_engine *engine);
 
 /* ---- counts.c ---------------------------------------------------------------------------------------------------- */
 
-/* What this rank adds to the balance of the call. */
+/* Returns this rank's part of the balance of the call. */
 uint64_t ls_counts_balance(const ls_engine *engine);
 
-/* The stage after rounds with a balance that is not 0: finds out whose counts do not fit, and fails. */
+/* The stage after an agreement with a balance other than 0: finds the counts that do not fit, and fails. */
 ls_status ls_counts_find(ls_engine *engine, bool *finished);
 
 /* ---- algorithms/ --------------------------------------------------------------------------------------------------
  */
 
-/* Elements of each part that an all-reduce by halves is cut into: where machines have several ranks, so that their link
- * carries some parts while they reduce others; else the vector is one part. */
+/* Returns the elements of a pipeline segment of an all-reduce: if machines have several ranks, their link carries some
+ * segments while the ranks reduce others; otherwise the vector is one segment. */
 size_t ls_segment_count(const ls_engine *engine);
 
 /* Moves the traffic between all ranks, with direct exchange. `exchanged` is the next stage. */
@@ -393,16 +395,16 @@ bool ls_native_is_running(const ls_engine *engine);
 /* ---- direct_reduction.c
  * ------------------------------------------------------------------------------------------------- */
 
-/* Whether each rank gets a part of what the call reduces. */
+/* Returns true if each rank gets a part of the result of the reduction. */
 static inline bool ls_reduction_scatters(const ls_engine *engine) {
     return engine->call.operation == LS_OP_REDUCE_SCATTER || engine->call.operation == LS_OP_REDUCE_SCATTERV;
 }
 
-/* Elements of a rank's send buffer in a reduction. */
+/* Returns the elements of a rank's send buffer in a reduction. */
 size_t ls_reduced_count(const ls_engine *engine);
 
-/* The part of the send buffer that `rank` is to have of a reduce_scatter(v), and that it reduces of other reductions
- * by shares. */
+/* Returns the part of the send buffer that `rank` receives in a reduce_scatter(v), or that it reduces for all ranks in
+ * another direct reduction. */
 ls_piece ls_reduced_by(const ls_engine *engine, int rank);
 
 /* Reduces by direct exchange: ls_direct_run for calls that reduce. */
@@ -410,18 +412,18 @@ ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 
 /* ---- messages.c -------------------------------------------------------------------------------------------------- */
 
-/* Looks at what has come of messages, and has ended; `*moved` becomes true when something did. */
+/* Polls the messages that have arrived or ended. Sets `*moved` to true if there are any. */
 ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
-/* Begins to take messages in. */
+/* Begins to receive messages. */
 ls_status ls_messages_listen(ls_engine *engine);
 
-/* How far messages from and to a rank are: a number that changes where one of them moves. */
+/* Returns a number that changes if a message from or to the rank progresses. */
 uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 
 bool ls_messages_has_ended(const ls_message_request *asked);
 
-/* Gives back a request that has ended, or failed with `status`; what became of it. */
+/* Frees a request that has ended, or failed with `status`. Returns its status. */
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
 
 void ls_messages_free(ls_engine *engine);
@@ -447,7 +449,7 @@ void ls_messages_withdraw(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
-/* Somebody waits: of a call, or of what was posted. */
+/* A wait, for a call or for a posted message. */
 typedef struct ls_engine_wait {
     const ls_call *call;
     const ls_message_request *request; /* NULL: the call */
@@ -455,27 +457,27 @@ typedef struct ls_engine_wait {
     uint64_t *told_ns;
 } ls_engine_wait;
 
-/* The failure of `call` where another rank has told that it gave up. */
+/* Fails `call` if another rank has revoked the communicator. */
 ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 
-/* Reads notices that came. */
+/* Receive notices, and read those that have arrived. */
 ls_status ls_failure_listen(ls_engine *engine);
 ls_status ls_failure_hear(ls_engine *engine);
 
-/* Reasons to give up waiting: a rank that is gone, has left, or is silent for too long. */
+/* Fails if the wait cannot end: a rank is gone, has left, or was silent for longer than the timeout. */
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 
-/* LS_OK while the communicator works. */
+/* Returns LS_OK if the communicator is usable. */
 ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
 
 /* Ends the communicator with this thread's error, of `status`, which it returns, and tells the others. `failed_rank`:
  * which rank is to blame, -1: none. */
 ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
 
-/* The rank to blame for the failure that was found last, here or by the transport; -1: none. */
+/* Returns the rank of the latest failure, found here or by the transport; -1: none. */
 int ls_failure_rank(const ls_engine *engine);
 
-/* Tells those who may wait for this rank that it makes no more calls. */
+/* Tells the ranks that may wait for this rank that it makes no more calls. */
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);
 
 #endif

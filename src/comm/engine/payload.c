@@ -105,9 +105,9 @@ static ls_payload payload_of(ls_operation operation) {
                : LS_PAYLOAD_BLOCKS;
 }
 
-void ls_payload_fill(ls_engine *engine, bool carried, size_t bytes) {
+void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes) {
     ls_envelope *own = ls_packet_envelope(&engine->own);
-    *own = (ls_envelope){.groups = 1, .has_payload = carried, .bytes = bytes};
+    *own = (ls_envelope){.groups = 1, .has_payload = has_payload, .bytes = bytes};
     *ls_packet_groups(&engine->own) =
         (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
     engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;

@@ -170,7 +170,8 @@ SCOPED_TEST(test_refusals) {
                   "ls_sum: more than 8 axes");
     check_refused(ls_mean(ls_ones(LS_SHAPE(2), LS_I64)), LS_ERR_SHAPE, "ls_mean: the tensor is i64");
     check_refused(ls_max(ls_ones(LS_SHAPE(0, 2), LS_F32)), LS_ERR_SHAPE, "ls_max: the tensor has no elements: [0, 2]");
-    check_refused(ls_argmax(ls_ones(LS_SHAPE(2, 0), LS_F32), 1, false), LS_ERR_SHAPE, "ls_argmax: the tensor has no elements");
+    check_refused(ls_argmax(ls_ones(LS_SHAPE(2, 0), LS_F32), 1, false), LS_ERR_SHAPE,
+                  "ls_argmax: the tensor has no elements");
     check_refused(ls_argmin(ls_ones(LS_SHAPE(2), LS_F32), -2, false), LS_ERR_ARGUMENT, "ls_argmin: axis -2");
     check_refused(ls_cumsum(ls_ones(LS_SHAPE(2), LS_F32), 1), LS_ERR_ARGUMENT, "ls_cumsum: axis 1 of [2]");
     check_refused(ls_norm_axes(ls_ones(LS_SHAPE(2), LS_F32), 0, LS_AXES(0), false), LS_ERR_ARGUMENT, "ls_norm: p is 0");
