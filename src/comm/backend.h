@@ -1,40 +1,38 @@
 /*
- * The boundary between communicators and what carries them. One folder under backend/ is one ls_backend: shared memory,
- * sockets, a world of one, and MPI, Gloo and NCCL as modules. The frame (comm.c, work.c) checks arguments, numbers the
- * calls, keeps them in order and remembers failures, so a backend only moves data.
+ * The interface of backends. Each folder under backend/ has one ls_backend: shared memory, sockets, a world of one
+ * rank, and MPI, Gloo and NCCL as plug-ins (module.h). The caller of a backend is the call layer (comm.c, work.c),
+ * which checks arguments, numbers the calls, keeps them in order and remembers failures. A backend only moves data.
  *
  * Rules for every entry:
- *  - Who locks: nobody. One thread at a time uses a state; different states may be used by different threads at once.
- *  - Order: the frame starts a call only when the one before it has finished, so a state holds one call at most.
- *  - What may fail: a failing entry has set the error message, which begins with the call's name and number as
- *    ls_call_describe writes them. After LS_ERR_MISMATCH the state is usable again; after any other failure of a call
- *    the frame makes no further call on it but close.
- *  - The contract of lockstep/comm.h: no entry waits longer than the join's timeout for a silent rank.
+ *  - Locking: the caller. One thread at a time uses a state. Different threads may use different states.
+ *  - Order: a call begins after the previous call has finished, so a state has at most one call.
+ *  - Errors: a failing entry sets the error message, which begins with the name and number of the call as
+ *    ls_call_describe writes them. After LS_ERR_MISMATCH the state is usable. After any other failure of a call, the
+ *    caller calls only close.
+ *  - Blocking: no entry waits longer for a silent rank than the timeout of the join.
  *
- * What a backend must have: open, close, every entry of `begin`, post, test and progress. ls_comm_alloc begins with an
- * all-reduce: begin[LS_OP_ALLREDUCE] gets a call whose `operation` is LS_OP_ALLOC.
+ * Every backend has open, close, all entries of `begin`, post, test and progress. ls_comm_alloc begins with an
+ * all-reduce: begin[LS_OP_ALLREDUCE] gets a call with the operation LS_OP_ALLOC.
  *
- * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in pieces.c, an
- * entry, and the public function.
+ * A new call needs an ls_operation, its row in pieces.c, an entry, and the public function.
  */
 #ifndef LS_COMM_BACKEND_H
 #define LS_COMM_BACKEND_H
 
 #include <lockstep/comm.h>
 
-/* How a rank gets into a communicator: everything lent for the time of ls_comm_open. */
+/* How a rank joins a communicator. ls_comm_open borrows everything until it returns. */
 typedef struct ls_join_context {
     int rank;
     int size;
     int local_rank; /* among the ranks of this machine */
     int local_size;
-    ls_store *store;    /* open, shared by all ranks; NULL only where size is 1 or `shared` is set */
-    const char *prefix; /* begins every key that this communicator sets; no other communicator of the store has it */
-    double timeout;     /* seconds to wait for a silent rank, positive */
-    void *shared;       /* ls_run_threads: what the threads share; NULL between processes */
-    uint64_t machine;   /* equal on ranks of one machine; for what a split communicator calls local */
-    const char
-        *address; /* of this machine, numeric: where to listen for data; NULL where the ranks meet without a store */
+    ls_store *store;     /* open, shared by all ranks; NULL only if size is 1 or `shared` is set */
+    const char *prefix;  /* prefix of every key that this communicator sets; unique in the store */
+    double timeout;      /* seconds to wait for a silent rank, positive */
+    void *shared;        /* memory of the threads of ls_run_threads; NULL for processes */
+    uint64_t machine;    /* equal on the ranks of one machine */
+    const char *address; /* numeric address of this machine, for data; NULL if the ranks meet without a store */
 } ls_join_context;
 
 typedef enum ls_operation {
@@ -53,18 +51,17 @@ typedef enum ls_operation {
     LS_OP_REDUCE_SCATTERV,
     LS_OP_ALLTOALL,
     LS_OP_ALLTOALLV,
-    LS_OP_SPLIT, /* an allgather of what the ranks want */
+    LS_OP_SPLIT, /* an all-gather of colors and keys */
     LS_OP_SEND,
     LS_OP_RECV,
     LS_OP_COUNT
 } ls_operation;
 
 /*
- * One call as the frame checked it (check.c). Fields that an operation does not have are 0. Counts
- * and displacements are in elements of `width` bytes. `count` is what the public call says; for allgatherv and
- * reduce_scatterv it is this rank's own. An exchange has all four arrays and no count; calls that end in v have those
- * of their varying side, displacements included. Where the own part of an exchange is sent to the very place it is
- * received at, there is nothing to move.
+ * A checked call (check.c). Fields that an operation does not have are 0. Counts and displacements are in elements of
+ * `width` bytes. `count` is the count of the public call; for allgatherv and reduce_scatterv, this rank's own count.
+ * alltoallv has all four arrays and no count. Other calls that end in v have the arrays of the side with varying
+ * counts. If the own part is sent to the address that receives it, the backend moves nothing.
  */
 typedef struct ls_call {
     ls_operation operation;
@@ -73,19 +70,18 @@ typedef struct ls_call {
     int root;          /* send, recv: the other rank */
     int tag;           /* send, recv */
     size_t count;      /* elements; pairs for minloc and maxloc */
-    size_t width;      /* bytes of one of these */
-    const void *send;  /* the buffers stay the caller's and live until the call has finished */
-    void *receive;     /* the same as send where the call is in place */
-    uint64_t sequence; /* the number of this call on this communicator, from 1; send and recv are numbered apart */
+    size_t width;      /* bytes of an element */
+    const void *send;  /* the backend borrows the buffers until the call has finished */
+    void *receive;     /* equal to send if the call is in place */
+    uint64_t sequence; /* number of this call on this communicator, from 1; sends and receives have their own numbers */
     const size_t *send_counts;
     const size_t *send_displacements;
     const size_t *receive_counts;
     const size_t *receive_displacements;
-    bool waits;     /* send, recv: the caller has nothing else to do until the end */
-    bool any_order; /* reductions: values may be combined in any order */
-    void *stream;   /* the buffers are in memory of a device, and this is its stream, as the device's libraries know it,
-                       by which they are written and read; NULL: in memory of the host */
-    size_t total;   /* all ranks must agree on it. allgatherv, reduce_scatterv: the sum of counts; alloc: the bytes */
+    bool waits;         /* send, recv: the caller waits for the end */
+    bool any_order;     /* reductions: values may be combined in any order */
+    void *stream;       /* stream of the device whose memory the buffers are in; NULL: they are in host memory */
+    size_t total;       /* the same on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: bytes */
     uint32_t layout;    /* allgatherv, reduce_scatterv: a hash of counts */
     uint32_t algorithm; /* set by the backend: ls_algorithm_number of the rank's setting for this operation */
 } ls_call;
@@ -96,105 +92,105 @@ typedef enum ls_leave_reason {
     LS_LEAVE_FREED,     /* it freed the communicator */
     LS_LEAVE_FINALIZED, /* it called ls_finalize */
     LS_LEAVE_EXITED,    /* its process exits without ls_finalize */
-    LS_LEAVE_FAILED     /* it gave up after a failure */
+    LS_LEAVE_FAILED     /* it aborted after a failure */
 } ls_leave_reason;
 
-/*
- * Begins a call (copied by the backend where it needs it later) and does of it what is possible without waiting. On
- * LS_OK, progress is called until it reports the end.
- */
+/* Begins a call, which the backend copies if necessary. Does not wait. After LS_OK, the caller calls progress until it
+ * reports the end. */
 typedef ls_status ls_backend_begin(void *state, const ls_call *call);
 
 typedef struct ls_backend {
     const char *name;
 
-    /* Joins the other ranks and gives a state. On failure nothing stays behind. Blocks, at most the timeout. */
+    /* Joins the other ranks, and returns a state. Leaves nothing on failure. Blocks, at most for the timeout. */
     ls_status (*open)(const ls_join_context *join, void **state);
 
-    /* Frees the state without waiting for others, in whatever condition it is; they learn that this rank left. */
+    /* Frees the state, in any condition, without waiting. The other ranks learn that this rank has left. */
     void (*close)(void *state);
 
     /*
-     * Tells the others that this rank makes no more calls, and why; what it has sent still arrives. Those that wait for
-     * more of it fail with LS_ERR_PEER, at once. Only close and release come after this: memory of
-     * alloc stays until then. NULL: there are no others.
+     * Tells the other ranks that this rank makes no more calls, and the reason. Data that it has sent still arrives.
+     * Ranks that wait for more data fail with LS_ERR_PEER at once. Afterwards, only close and release are called;
+     * memory of alloc lives until then. NULL for a world of one rank.
      */
     void (*leave)(void *state, ls_leave_reason reason);
 
     /*
-     * After leave: waits, at most the timeout, until all others have called ls_finalize too. LS_ERR_PEER where one left
-     * for another reason. For ranks that met without a store; NULL: such ranks do not have this backend.
+     * After leave: waits, at most for the timeout, until all other ranks have called ls_finalize. Fails with
+     * LS_ERR_PEER if a rank left for another reason. For ranks that met without a store; NULL if such ranks never use
+     * this backend.
      */
     ls_status (*finalize_barrier)(void *state);
 
     /*
-     * Tells the others that this rank can go on no more, for a reason that the frame has met between calls: this
-     * thread's error, of `status`. They fail with LS_ERR_PEER, at once. NULL: there are no others.
+     * Revokes the communicator after a failure between calls: this thread's error, with `status`. The other ranks fail
+     * with LS_ERR_PEER at once. NULL for a world of one rank.
      */
     void (*abort)(void *state, ls_status status);
 
     /*
-     * The rank whose end was the reason of the failure that ended the communicator; -1: unknown. This rank, where it
-     * was the end of none: it failed itself, or another called ls_finalize. NULL: there are no others.
+     * Returns the rank whose end caused the failure of the communicator; -1 if unknown. Returns this rank if no rank
+     * ended: this rank failed, or another rank called ls_finalize. NULL for a world of one rank.
      */
     int (*failed_rank)(const void *state);
 
     /*
-     * Queried before every call: LS_ERR_STATE if the backend's library does not allow this thread to make a call now.
-     * The communicator stays usable. Any thread may call this. NULL: every call is allowed.
+     * Runs before every call. Fails with LS_ERR_STATE if the backend's library does not allow this thread to make a
+     * call now; the communicator stays usable. Any thread may call this entry. NULL: every call is allowed.
      */
     ls_status (*check)(const void *state);
 
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*
-     * Whether collectives take buffers in memory of a device, with its stream in ls_call: those that reduce so, or
-     * those that only move data. The same on all ranks; barriers and messages never do. NULL: none does.
+     * Returns true if collectives accept buffers in device memory, with its stream in ls_call: reductions with this
+     * dtype and reduction, or calls that only move data. The same on all ranks. Barriers and messages never accept
+     * them. NULL: no call does.
      */
     bool (*accepts_device_memory)(const void *state, bool reduces, ls_dtype dtype, ls_reduction reduction);
 
     /*
-     * Carries out a call from beginning to end, waiting, with less ado than `begin` and `progress`; false: this is
-     * none for it, and nothing was done. `*status` becomes what those two would return. NULL: there is no shorter way.
+     * Executes a whole call, blocking, faster than `begin` and `progress`. Sets `*status` as these would. Returns false
+     * if it does not support the call; then it has done nothing. NULL: there is no fast path.
      */
     bool (*try_fast_path)(void *state, const ls_call *call, ls_status *status);
 
-    /* How the latest call, or send, travelled, in a word that the backend's page explains. NULL: there is one way. */
+    /* Returns the name of the algorithm of the latest call or send. NULL: there is only one. */
     const char *(*algorithm_name)(const void *state);
 
-    /* Messages that this rank has sent so far, and their bytes. NULL: they are not counted. */
+    /* Returns the number of messages that this rank has sent, and their bytes. NULL: they are not counted. */
     void (*traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
 
-    /* Moves the call that was begun; with `wait` until its end. `*finished` says whether the results are there. Both
-     * this and test also move all that was posted. */
+    /* Advances the call that has begun; with `wait`, until its end. Sets `*finished` to true at the end. This entry and
+     * test also advance all posted messages. */
     ls_status (*progress)(void *state, bool wait, bool *finished);
 
     /*
-     * Begins a send or receive, independent of the other calls: any number may be under way. `*request` is NULL when it
-     * has finished already, else test is called with it until it reports the end or fails, which frees it. close frees
-     * those that are left. A receive of something else than was sent is LS_ERR_MISMATCH.
+     * Begins a send or receive, independent of other calls; any number may be under way. Sets `*request` to NULL if it
+     * has already finished. Otherwise the caller calls test until it reports the end or fails, which frees the request.
+     * close frees the remaining requests. A receive of another count or dtype than was sent fails with LS_ERR_MISMATCH.
      */
     ls_status (*post)(void *state, const ls_call *call, void **request);
     ls_status (*test)(void *state, void *request, bool wait, bool *finished);
 
     /*
-     * Opens the state of a communicator made of ranks of this one: `join` is lent as for open; ranks[i] is the rank
-     * here of the new rank i. Called by all ranks together while no call is in progress, with `join` NULL on those that
-     * join none. On failure of the new group alone, this state goes on. NULL: the frame calls open, which meets through
-     * the store.
+     * Opens a communicator of some ranks of this one. Borrows `join`, as open does. ranks[i] is the number here of the
+     * new rank i. All ranks call it together while no call is in progress; `join` is NULL on ranks that do not join. If
+     * only the new group fails, this state stays usable. NULL: the caller uses open, and the ranks meet through the
+     * store.
      */
     ls_status (*split)(void *state, const ls_join_context *join, const int *ranks, void **result);
 
     /*
      * Opens a state over the program's own communicator: `handle` points to an MPI_Comm, or to an MPI_Fint if `fortran`
-     * is true. `join` has the timeout and the machine; this adds rank and size. All ranks of the communicator call it.
-     * It blocks, at most the timeout for each of its steps. NULL if the backend has no such communicators.
+     * is true. `join` has the timeout and the machine; this entry adds rank and size. All ranks of the communicator
+     * call it. Blocks, at most for the timeout in each of its steps. NULL if the backend has no such communicators.
      */
     ls_status (*adopt)(const void *handle, bool fortran, ls_join_context *join, void **state);
 
     /*
-     * Memory for ls_comm_alloc: a call like the others (all ranks, in order, number `sequence`), blocking. It is owned
-     * by the state, at the latest until close; release is local and takes only what alloc gave. NULL: ordinary memory.
+     * Allocates memory for ls_comm_alloc: a call like others (all ranks, in order, with number `sequence`), blocking.
+     * The state owns the memory, at the latest until close. release is local. NULL: ordinary memory.
      */
     ls_status (*alloc)(void *state, size_t size, uint64_t sequence, void **memory);
     void (*release)(void *state, void *memory);
@@ -207,50 +203,51 @@ extern const ls_backend ls_backend_tcp;  /* ranks anywhere */
 /* Differs between builds whose ranks cannot share memory. */
 extern const uint64_t ls_shm_layout_number;
 
-/* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
+/* Returns the backend with this name; opens it if it is a plug-in (module.h). Returns NULL and sets an error on
+ * failure. */
 const ls_backend *ls_backend_find(const char *name);
 
-/* Backend mpi on the MPI library of that name, "openmpi" or "mpich". */
+/* Returns backend mpi for an MPI library, "openmpi" or "mpich". */
 const ls_backend *ls_backend_find_mpi(const char *library);
 
-/* "barrier", "broadcast", ...: the public name without its ls_comm_. */
+/* Returns the public name without ls_comm_: "barrier", "broadcast", ... */
 const char *ls_operation_name(ls_operation operation);
 
-/* Writes how messages name the call: "ls_comm_allreduce #17". Returns `text`. */
+/* Writes the name of a call for messages: "ls_comm_allreduce #17". Returns `text`. */
 const char *ls_call_describe(ls_operation operation, uint64_t sequence, char *text, size_t capacity);
 
-/* What messages say of a rank that left: "called ls_finalize". */
+/* Returns the words of messages about a rank that left: "called ls_finalize". */
 const char *ls_leave_describe(ls_leave_reason reason);
 
-/* Ranks that a message names: "rank 1", "ranks 0, 2, 3", with dots at the end where there is no room for all. */
+/* Ranks in a message: "rank 1", "ranks 0, 2, 3", with dots at the end if there are too many. */
 typedef struct ls_rank_list {
     char text[400];
     size_t length;
     int count;
-    int first; /* that was added */
+    int first; /* the first that was added */
 } ls_rank_list;
 
 void ls_rank_list_add(ls_rank_list *list, int rank);
 
-/* A call that waits for others. */
+/* A call that waits for other ranks. */
 typedef struct ls_waiting {
     const ls_call *call; /* NULL: ls_finalize */
     const ls_rank_list *awaited;
     uint64_t waited_ns;
-    uint64_t *told_ns; /* how long it had waited when the log was told last; the caller's, 0 at first */
+    uint64_t *told_ns; /* nanoseconds waited at the latest notice in the log; the caller keeps the number, 0 at first */
     const char *more;  /* ends the sentence */
-    bool knows_latest; /* of the first rank that is awaited, which call it began last: */
+    bool knows_latest; /* the latest call of the first awaited rank is known: */
     ls_operation latest;
-    uint64_t latest_sequence; /* 0: it made none */
+    uint64_t latest_sequence; /* 0: it has made no call */
 } ls_waiting;
 
-/* Tells the log of it when the wait has lasted 10 s, and then every minute. Asked now and then by who waits. */
+/* Logs the wait after 10 s, and then every minute. A waiting rank calls it now and then. */
 void ls_comm_tell_waiting(const ls_waiting *waiting);
 
-/* The count that ranks must agree on: 0 where each may have its own. */
+/* Returns the count that ranks must agree on; 0 if each rank may have its own. */
 size_t ls_call_agreed(const ls_call *call);
 
-/* Writes all that ranks must agree on: "allreduce of 10 f32, sum". Returns `text`. */
+/* Writes everything that ranks must agree on: "allreduce of 10 f32, sum". Returns `text`. */
 const char *ls_call_detail(const ls_call *call, char *text, size_t capacity);
 
 #endif

@@ -1,18 +1,18 @@
 /*
- * The boundary between the engine (engine/) and a network. A transport carries messages between the ranks of one
- * communicator; everything else, from agreement to the sums, is the engine's. transport/tcp is sockets, transport/mpi
- * messages of an MPI library, and the network of transport/simulated is a model.
+ * The interface between the engine (engine/) and a network. A transport sends messages between the ranks of one
+ * communicator. The engine does everything else, from the agreement to the sums. transport/tcp uses sockets,
+ * transport/mpi uses messages of an MPI library, and transport/simulated models a network.
  *
- * An endpoint is one rank's end of it. Messages between two ranks travel on channels, small numbers that keep kinds of
- * messages apart; on one channel they arrive in the order in which they were sent.
+ * An endpoint is the end of one rank. Messages between two ranks use channels, small numbers that separate kinds of
+ * messages. Messages of one channel arrive in the order of sending.
  *
  * Rules for every entry:
- *  - Who locks: nobody. One thread at a time uses an endpoint.
- *  - What blocks: only `progress`, at most as long as it is told.
- *  - What may fail: an entry that returns a status has set the error message, without a call's name before it. A peer
- *    that is gone is no failure of an entry: transfers with it do not end, and `peer` tells.
- *  - Who owns: transfers and their memory are the engine's and stay where they are until the transfer has ended, was
- *    withdrawn, or `close` has released them.
+ *  - Locking: the caller. One thread at a time uses an endpoint.
+ *  - Blocking: only `progress`, at most for the given time.
+ *  - Errors: an entry that returns a status sets the error message, without the name of a call. A peer that is gone is
+ * not an error: transfers with it do not end, and `peer` reports it.
+ *  - Ownership: the engine owns transfers and their memory. Both stay in place until the transfer has ended, was
+ *    withdrawn, or `close` has released it.
  */
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
@@ -20,20 +20,20 @@
 #include "comm/backend.h"
 #include "comm/transport/place.h"
 
-/* The largest message that comes from any rank (peer -1), and that control messages may have: a little less than what
- * every MPI library sends without asking the receiver. */
+/* The largest message that can be received from any rank (peer -1), and the largest control message: a little less than
+ * the eager limit of every MPI library. */
 #define LS_TRANSPORT_LEAST_EAGER 3840
 
 /* A message under way. */
 typedef struct ls_transfer {
-    int peer;      /* to or from; of a receive -1: from any rank, then who sent it; of a collective -1 */
+    int peer;      /* to or from; -1 in a receive: any rank, replaced by the sender; -1 in a collective */
     int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
-    void *data;    /* not written to by a send */
-    size_t bytes;  /* of a receive: the room there is, then what came */
-    bool of_user;  /* data may be the program's own buffer, not memory of the endpoint's owner */
+    void *data;    /* a send only reads it */
+    size_t bytes;  /* in a receive: the room, replaced by the size of the message */
+    bool of_user;  /* data may be a buffer of the program, not of the endpoint's owner */
     bool ended;    /* set by the transport */
     bool receives; /* the same */
-    size_t moved;  /* the transport's, as all that follows */
+    size_t moved;  /* for the transport, as are the fields below */
     uint64_t number;
     struct ls_transfer *next;
 } ls_transfer;
@@ -41,14 +41,14 @@ typedef struct ls_transfer {
 enum { LS_TRANSPORT_CHANNELS = 16 };
 
 typedef enum ls_peer_state {
-    LS_PEER_UNKNOWN = 0, /* it was not reached yet, nor has it reached this rank */
+    LS_PEER_UNKNOWN = 0, /* neither rank has reached the other yet */
     LS_PEER_REACHED,
-    LS_PEER_GONE /* its process has ended, or closed its endpoint: nothing more comes of it */
+    LS_PEER_GONE /* its process has ended or has closed its endpoint: it sends no more */
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
 
-/* Frees what the owner of an endpoint gave to transfers. */
+/* Frees the memory that the owner of an endpoint gave to transfers. */
 typedef void ls_endpoint_release(void *owner);
 
 /* When a call uses a collective of the network by default. LOCKSTEP_ALGORITHM overrides it. */
@@ -62,87 +62,87 @@ typedef struct ls_transport {
     const char *name;
 
     /*
-     * Begins to send `transfer`, which has peer, channel, data and bytes set. Up to LS_TRANSPORT_LEAST_EAGER bytes it
-     * needs no receive to end, though it may wait until the peer has made room by looking (`progress`). Up to the
-     * endpoint's `eager` bytes neither, unless the peer is far behind with receives for what was sent before. A larger
-     * one may wait for its receive. It may have ended already on return. What has ended arrives without this rank
-     * looking at the endpoint again. Connects to the peer where that is needed.
+     * Begins to send `transfer`, which has peer, channel, data and bytes set. A message of up to
+     * LS_TRANSPORT_LEAST_EAGER bytes ends without a receive, but may wait until the peer has made room by polling
+     * (`progress`). So does a message of up to the endpoint's `eager` bytes, unless the peer has many earlier messages
+     * to receive. A larger message may wait for its receive. The transfer may have ended on return. Data of an ended
+     * transfer arrives even if this rank never polls the endpoint again. Connects to the peer if necessary.
      */
     ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
-     * Begins to receive the next message of `transfer`'s channel from its peer. Receives of one peer and channel are
-     * served in their order. From any rank (peer -1) only messages up to LS_TRANSPORT_LEAST_EAGER bytes are received,
-     * and a channel has receives from any rank or from named ones, not both. A message for which the receive has no
-     * room is LS_ERR_PEER, from `progress`. Connects to a named peer, so that its end is noticed.
+     * Begins to receive the next message of `transfer`'s channel from its peer. Receives of one peer and channel get
+     * messages in order. A receive from any rank (peer -1) gets messages up to LS_TRANSPORT_LEAST_EAGER bytes; all
+     * receives of a channel are either from any rank or from given ranks. If a message does not fit, `progress` fails
+     * with LS_ERR_PEER. Connects to a given peer, so that its end is noticed.
      */
     ls_status (*receive)(ls_endpoint *endpoint, ls_transfer *transfer);
 
-    /* Takes back a transfer that has not ended: its memory is free then, or, where the network cannot take it back,
-     * once `close` says so. What a send has begun may still arrive, and a message that was on its way into a receive is
-     * lost; so only the end of the endpoint comes after this. */
+    /* Withdraws a transfer that has not ended. Afterwards, its memory is free; if the network cannot withdraw it, after
+     * `close` has released it. Data of a send may still arrive, and a message that was arriving is lost, so only the
+     * end of the endpoint follows. */
     void (*withdraw)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
-     * Moves what can be moved; where that is nothing, waits until something can, at most `wait_ns` (0: not at all).
-     * `*moved` becomes true when any transfer has ended, or a peer is newly known to be gone.
+     * Advances transfers. If none can advance, waits until one can, for at most `wait_ns` (0: does not wait). Sets
+     * `*moved` to true if a transfer has ended, or if a peer was found to be gone.
      */
     ls_status (*progress)(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved);
 
     /*
-     * Whether the network can make this rank's part of the call by a collective of its own. Of reductions all ranks get
-     * the same answer; of others one may get another, where counts or displacements of its own are too large. Does not
-     * block, and cannot fail. NULL, together with `collective`: the network has none.
+     * Returns true if a collective of the network can make this rank's part of the call. All ranks get the same answer
+     * for a reduction. For another call, a rank may get false because its own counts or displacements are too large.
+     * Does not block. NULL, together with `collective`: the network has no collectives.
      */
     bool (*can_make)(const ls_endpoint *endpoint, const ls_call *call);
 
     /*
-     * Begins that collective, once all ranks have agreed on the call, and that all can. `transfer` has nothing set; it
-     * ends when the call's buffers are the caller's again and the result is there, as `progress` sees, and its peer is
-     * -1: it waits for no rank in particular. An endpoint has one under way at a time, and the ranks begin theirs in
-     * the same order: that of their calls. `call` is lent for the time of this entry, its buffers until the transfer
-     * has ended or was withdrawn; what is received may not overlap what is sent, but for the own part of a call that
-     * only moves data, and reductions where `in_place` says so. Does not wait. What may fail: as `send`.
+     * Begins that collective, after all ranks have agreed on the call and can make it. `transfer` has no fields set;
+     * its peer becomes -1. It ends when the result is there and the buffers are the caller's again. An endpoint has at
+     * most one collective under way, and the ranks begin theirs in the order of their calls. Borrows `call` until this
+     * entry returns, and its buffers until the transfer has ended or was withdrawn. The buffers do not overlap, except
+     * for the own part of a call that only moves data, and except for reductions if `in_place` is true. Does not wait.
+     * Errors: as `send`.
      *
-     * Where the call has a stream, whose backend `takes` it, can_make is not asked; the buffers overlap in all ways
-     * that the public call allows, and the average is the network's, too.
+     * If the call has a stream, which the backend accepts, can_make is not called; the buffers may overlap as in the
+     * public call, and the network computes averages.
      */
     ls_status (*collective)(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
-    bool in_place; /* each rank may or may not receive a reduction in the very place that it sends from */
+    bool in_place; /* each rank may choose to receive a reduction into its send buffer */
 
-    /* What is known of a rank. */
+    /* Returns the state of a rank. */
     ls_peer_state (*peer)(const ls_endpoint *endpoint, int peer);
 
-    /* The time, which goes on only while this process can run. */
+    /* Returns the time, which advances only while this process can run. */
     uint64_t (*now_ns)(const ls_endpoint *endpoint);
 
     /*
-     * Ends the endpoint without waiting for others. What eager sends have begun still goes, where that takes no more
-     * than `linger_ns`. Calls `release(owner)`, unless `release` is NULL, once nothing uses the memory of transfers any
-     * more: before this returns, or later, while the process uses another endpoint of the network. Never calls it if
-     * the process ends first.
+     * Ends the endpoint without waiting for other ranks. Eager sends that have begun are completed within `linger_ns`.
+     * Calls `release(owner)`, unless `release` is NULL, when nothing uses the memory of transfers: before this entry
+     * returns, or later, while the process uses another endpoint of the network. Never calls it if the process ends
+     * first.
      */
     void (*close)(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner);
 } ls_transport;
 
-/* Each transport's own struct begins with this. */
+/* The first member of each transport's own struct. */
 struct ls_endpoint {
     const ls_transport *transport;
     int rank;
     int size;
-    ls_place place;    /* all 0 where it is not known */
-    size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
-    int gone;          /* peers that are known to be */
-    int blamed;        /* 1 + the rank for which an entry was LS_ERR_PEER; 0: none is to blame */
-    uint64_t messages; /* sent by this rank so far, and their bytes: what users count. A collective of the network's own
-                          is one message of the bytes that this rank gives */
+    ls_place place;    /* all 0 if unknown */
+    size_t eager;      /* largest message of the eager protocol, in bytes; at least LS_TRANSPORT_LEAST_EAGER */
+    int gone;          /* number of peers that are known to be gone */
+    int blamed;        /* 1 + the rank for which an entry failed with LS_ERR_PEER; 0: none */
+    uint64_t messages; /* sent by this rank; `bytes` of data, too. A native collective counts as one message with the
+                          bytes that this rank gives */
     uint64_t bytes;
     ls_own_collectives own;
-    /* All ranks are on one machine, with fewer cores: fewer messages are worth more than fewer steps. All know the
-     * same. */
+    /* All ranks are on one machine with fewer cores: fewer messages count more than fewer steps. The same on all ranks.
+     */
     bool oversubscribed;
-    /* A rank that waits looks again and again instead of sleeping. Where ranks share cores, those that wait take turns
-     * on them too, so a step takes a turn of all ranks. All know the same. */
+    /* A waiting rank polls instead of sleeping. If ranks share cores, waiting ranks take turns, too, so a step takes a
+     * turn of all ranks. The same on all ranks. */
     bool polls;
     bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
 };
