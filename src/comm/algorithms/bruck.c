@@ -1,8 +1,8 @@
 /*
- * All-gathers of many ranks (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
- * message-passing systems", 1997): a rank that has the blocks of h ranks, up to its own, sends them to the rank h
- * places behind it and receives as many from the one h places before it. So ceil(log2 P) steps, for any P. Blocks are
- * where they belong from the beginning; those of the last ranks and of the first are two messages.
+ * All-gather by Bruck's algorithm (J. Bruck and others, "Efficient algorithms for all-to-all communications in
+ * multiport message-passing systems", 1997): a rank that has the blocks of h ranks, up to its own, sends them to the
+ * rank h after it, and receives as many from the rank h before it. This takes ceil(log2 P) steps for any P. All blocks
+ * are received into their final position; blocks that wrap around from the last rank to the first take two messages.
  */
 #include <string.h>
 

@@ -21,11 +21,11 @@
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 
-#define STEP    32768.0 /* bytes in 2.6 us: a message from one rank to another */
-#define MESSAGE 4096.0  /* and in 0.3 us: one more message of the same rank */
-#define ALIGNED 16      /* elements: parts begin with a cache line where the buffer does */
+#define STEP    32768.0 /* bytes that a link moves in 2.6 us: a message from one rank to another */
+#define MESSAGE 4096.0  /* and in 0.3 us: another message of the same rank */
+#define ALIGNED 16      /* elements: segments begin with a cache line if the buffer does */
 
-/* Whether there are several machines, and blocks of the tree that are on one. */
+/* Returns true if there are several machines, and if blocks of the tree are on one machine. */
 static bool has_machines(const ls_engine *engine) {
     return engine->place.block_ranks > 1 && engine->place.block_ranks < engine->size;
 }
@@ -37,9 +37,9 @@ bool ls_cost_has_equal_machines(const ls_engine *engine) {
 }
 
 /*
- * The ranks of a machine share its link. What part of a vector they send to other machines in one phase: where machines
- * are blocks of W ranks, each keeps 1/W of the vector before it asks others; by shares it grows with the number of
- * ranks.
+ * The ranks of a machine share its link. These return the part of a vector that they send to other machines in one
+ * phase. With recursive halving, if machines are blocks of W ranks, each rank keeps 1/W of the vector before it
+ * exchanges data with other machines. With direct exchange, the part grows with the number of ranks.
  */
 static double on_link_by_halves(const ls_engine *engine) {
     const double block = engine->place.block_ranks;
@@ -85,7 +85,7 @@ static double accumulated(const ls_engine *engine) {
     return elements(engine) * (double)width;
 }
 
-/* Where ranks share cores the model does not hold: as if there were no trees. */
+/* If ranks share cores, the model does not hold: costs are computed without trees. */
 static bool has_tree(const ls_engine *engine) {
     return engine->tree_levels > 0 && !engine->shares_cores;
 }
@@ -111,7 +111,7 @@ static amount amount_of(const ls_engine *engine) {
 double ls_cost_direct(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const double others = engine->size - 1;
-    /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
+    /* If the ranks do not form pairs, some links have two messages at a time and others have none (simulated). */
     const double unevenly = engine->butterfly ? 1 : 1.4;
     const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
     const double phase = STEP + others * MESSAGE + moved * data.bytes;
@@ -127,16 +127,16 @@ double ls_cost_hierarchical(const ls_engine *engine) {
 }
 
 /*
- * Of a vector, by the rank that moves most of it one after the other: a half, a quarter, ... in its block of ranks, and
- * then all sums of the block behind, which that has when it has those of the one behind it.
+ * Returns the part of a vector that the busiest rank moves, one message after another: a half, a quarter, ... in its
+ * block, and then all sums of the next block, which has them after the sums of the block after it.
  */
 static double moved_by_halves(int ranks) {
     double moved = 0;
-    int behind = 0;
+    int next = 0; /* ranks of the previous, smaller block */
     for (int width = 1; width <= ranks; width *= 2) {
         if ((ranks & width) != 0) {
-            moved = fmax(moved, 1 - 1.0 / width) + (behind != 0 ? 1.0 / behind : 0);
-            behind = width;
+            moved = fmax(moved, 1 - 1.0 / width) + (next != 0 ? 1.0 / next : 0);
+            next = width;
         }
     }
     return moved;
@@ -215,7 +215,8 @@ double ls_cost_native(const ls_engine *engine) {
     return engine->call.stream != NULL ? -HUGE_VAL : -1;
 }
 
-/* ---- the network's own collectives ------------------------------------------------------------------------------- */
+/* ---- native collectives -------------------------------------------------------------------------------------------
+ */
 
 /* From how many ranks and bytes on they are faster than what the engine makes of messages: measured, see
  * docs/internals/performance.md. */

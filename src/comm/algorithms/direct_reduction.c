@@ -1,6 +1,6 @@
 /*
- * Reductions by shares: each rank gets a share of every other rank's buffer, reduces it in the order of the tree, and
- * the results go to those who want them. So each rank sends (P-1)/P of a buffer, twice for an all-reduce.
+ * Direct reductions: each rank receives its part of the buffers of all other ranks, reduces them in the order of the
+ * tree, and sends the result to the ranks that need it. So each rank sends (P-1)/P of a buffer, twice in an all-reduce.
  */
 #include "base/share.h"
 #include "base/status.h"
@@ -40,7 +40,7 @@ static ls_stretch part_received(const ls_engine *engine, int from) {
     return (ls_stretch){engine->scratch + (size_t)from * bytes, from != engine->rank ? bytes : 0};
 }
 
-/* Where this rank's share of the result is made. */
+/* Returns the memory for this rank's part of the result. */
 static unsigned char *result_of(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     if (call->operation == LS_OP_REDUCE && engine->rank != call->root) {

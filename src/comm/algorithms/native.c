@@ -1,8 +1,8 @@
 /*
- * Calls that the network makes by a collective of its own: the ranks agree in rounds, as in every call, and then each
- * begins it. The frame begins a call when the one before it has ended, so that all ranks begin these in the order of
- * their calls. MPI wants all ranks to say alike whether a reduction is in place, and each may be or not: so there none
- * is, and a rank that was sends from a copy.
+ * Native collectives: the ranks agree on the call, as always, and then each begins the collective of the network. A
+ * call begins after the previous call has ended, so all ranks begin native collectives in the order of their calls. MPI
+ * demands that all ranks agree on whether a reduction is in place, but here each rank decides for itself: so no
+ * reduction is in place for MPI, and a rank whose call is in place sends a copy.
  */
 #include <string.h>
 

@@ -1,17 +1,18 @@
 /*
- * Reductions by halves (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004), in the order of
- * the tree. Ranks are in blocks of powers of two, the largest first, as in that tree. In a block each exchanges with
- * the rank at distance 1 half of the vector, keeps the sum of the other half, and so on with the ranks at distance 2,
- * 4 ... a half of that: then each holds the block's sum of one part. The last block hands its sums to the one before
- * it, which adds them to its own ("binary blocks": Rabenseifner and Traff, EuroPVM/MPI 2004), up to the first one. An
- * all-reduce goes back the same way, with results.
+ * Reductions by recursive halving and doubling (R. Rabenseifner, "Optimization of collective reduction operations",
+ * ICCS 2004), in the order of the tree of sums. Ranks form blocks of powers of two, the largest first, as in that tree.
+ * In a block, each rank exchanges half of the vector with the rank at distance 1 and keeps the sum of the other half,
+ * then a half of that with the rank at distance 2, then 4, and so on: in the end each rank has the block's sum of one
+ * part. The last block sends its sums to the previous block, which adds them to its own ("binary blocks": Rabenseifner
+ * and Traeff, EuroPVM/MPI 2004), up to the first block. An all-reduce returns the results in the same way.
  *
- * A broadcast is the second half of that: in the first block the root hands on half of what it has, each that got some
- * half of that, and so on, until each has one part. Ranks are counted from the root then.
+ * A broadcast is the second half of this (R. van de Geijn's scatter and all-gather): in the first block, the root sends
+ * half of its data, each receiver sends half of that, and so on, until each rank has one part. Ranks are numbered from
+ * the root.
  *
- * The vector, or each part of it that goes by itself, is cut into as many positions as the first block has ranks. In a
- * reduce_scatter(v) each has the part that a rank of the first block wants, and that of the rank so many places behind
- * that, if there is one.
+ * The vector, or each pipeline segment, has as many positions as the first block has ranks. In a reduce_scatter(v), a
+ * position is the part of a rank of the first block, together with the part of the rank of the next blocks with the
+ * same index, if there is one.
  */
 #include <string.h>
 
@@ -22,7 +23,7 @@
 #include "comm/pieces.h"
 #include "comm/reduce_kernels.h"
 
-/* Positions from one to before another. */
+/* Positions from `from` to before `to`. */
 typedef struct span {
     int from;
     int to;
@@ -32,12 +33,12 @@ static const ls_reduce_kernel *kernel_of(const ls_engine *engine) {
     return ls_reduce_find(engine->call.dtype, engine->call.reduction);
 }
 
-/* Its number in its block. */
+/* Returns the index of this rank in its block. */
 static int index_of(const ls_engine *engine) {
     return engine->segment->halving.rank - engine->segment->halving.first;
 }
 
-/* What a rank holds after so many levels: each bit of its number chooses a half. */
+/* Returns the positions that a rank holds after some levels: each bit of its index selects a half. */
 static span span_after(const ls_engine *engine, int index, int levels) {
     int at = 0;
     for (int level = 0; level < levels; level++) {
@@ -53,7 +54,7 @@ static span own_span(const ls_engine *engine) {
     return span_after(engine, index_of(engine), engine->segment->halving.levels);
 }
 
-/* Elements before a position. */
+/* Returns the number of elements before a position. */
 static size_t place(const ls_engine *engine, int position) {
     const ls_halving *halving = &engine->segment->halving;
     return ls_reduction_scatters(engine)
@@ -111,7 +112,7 @@ static void find_block(ls_engine *engine) {
     }
 }
 
-/* The rank whose part is at a position; that of the rank `positions` places behind it follows, if there is one. */
+/* Returns the rank whose part is at a position. The part of the rank `positions` after it follows, if there is one. */
 static int rank_at(const ls_engine *engine, int position) {
     int levels = 0;
     while (1 << levels < engine->segment->halving.positions) {
@@ -181,7 +182,7 @@ static size_t room_of_part(const ls_engine *engine) {
     const ls_halving *halving = &engine->segment->halving;
     size_t elements = copies(engine) ? place(engine, halving->positions) : 0;
     const size_t own = count_of(engine, own_span(engine));
-    /* Sums of the block behind, and results on their way to others. */
+    /* Sums of the next block, and results under way to other ranks. */
     elements += (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
     for (int level = 1; level <= halving->levels; level++) {
         elements += count_of(engine, span_after(engine, index_of(engine), level));
@@ -189,7 +190,7 @@ static size_t room_of_part(const ls_engine *engine) {
     return (elements * kernel_of(engine)->accumulator + 63) / 64 * 64;
 }
 
-/* The part that begins with element `start` is now this segment's. */
+/* Assigns the part of the vector that begins with element `start` to this segment. */
 static void begin_part(ls_engine *engine, size_t start) {
     ls_halving *halving = &engine->segment->halving;
     const size_t left = engine->call.count - start;
@@ -209,7 +210,7 @@ static void begin_part(ls_engine *engine, size_t start) {
     }
 }
 
-/* Lanes that have a part at first. */
+/* Returns the number of segments at the beginning. */
 static int segments_of(const ls_engine *engine) {
     const size_t count = engine->call.count;
     const size_t parts = engine->part < count ? (count + engine->part - 1) / engine->part : 1;
@@ -234,9 +235,9 @@ ls_status ls_rabenseifner_prepare(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- down to one part, up to the first block --------------------------------------------------------------------- */
+/* ---- halving, and sums to the first block ------------------------------------------------------------------------ */
 
-/* Adds what came into `room` to what this rank holds of these positions, which begins at `kept`. */
+/* Adds the data that arrived in `room` to the sums of these positions, which begin at `kept`. */
 static void add(ls_engine *engine, unsigned char *kept, span positions, bool before) {
     ls_halving *halving = &engine->segment->halving;
     const ls_reduce_kernel *kernel = kernel_of(engine);
@@ -444,7 +445,7 @@ static ls_stretch received_by_root(const ls_engine *engine, int from) {
                     : (ls_stretch){NULL, 0};
 }
 
-/* This rank's own part, and that of the rank `positions` places behind it. */
+/* This rank's own part, and the part of the rank `positions` after it. */
 static ls_status scatter(ls_engine *engine) {
     const ls_halving *halving = &engine->segment->halving;
     const int other = engine->rank + halving->positions;
@@ -462,7 +463,7 @@ static ls_status scatter(ls_engine *engine) {
     return give(engine, other, halving->room, more * engine->call.width);
 }
 
-/* The first block has the sums of all ranks; those behind it have handed theirs on. */
+/* The first block has the sums of all ranks; the next blocks have sent theirs. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     static const ls_traffic to_root = {.sent = sent_to_root, .received = received_by_root};
     const ls_halving *halving = &engine->segment->halving;

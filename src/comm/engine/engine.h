@@ -41,7 +41,7 @@ const char *ls_engine_algorithm(const void *state);
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
-/* Gives every rank so many `bytes` of each, in the order of ranks: between calls, by all ranks, as a part of
+/* Gathers `bytes` of each rank, in rank order, on all ranks. All ranks call it between calls, as a part of
  * ls_comm_split. */
 ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size_t bytes);
 

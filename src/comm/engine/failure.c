@@ -1,8 +1,9 @@
 /*
- * How ranks leave and fail, and how those that wait in vain learn of it. A rank that is gone is seen by those that are
- * connected to it. Whoever gives up tells the ranks at distances of powers of two, with the reason and who is to blame,
- * and each that hears of it for the first time does the same; so all know within log2 P messages. Who has waited for
- * too long asks the one it waits for whom that one waits for, and so on: who does not answer is to blame.
+ * How ranks leave and fail, and how waiting ranks learn of it. A rank that is gone is noticed by the ranks that are
+ * connected to it. A rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed
+ * rank, and each rank that hears of it for the first time does the same: so all know after log2 P messages. A rank that
+ * has waited longer than the timeout queries the rank that it waits for, which rank that one waits for, and so on: the
+ * rank at the end of the chain, which does not answer or waits for no rank, has failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,28 +12,30 @@
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-#define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is nothing for the log */
+#define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is not logged */
 #define ANSWER_NS     UINT64_C(1000000000)
 #define ON_ITS_WAY_NS UINT64_C(100000000)
 
 enum {
     MOST_ANSWERS = 64,
-    MOST_PERIODS = 3, /* that a call of the network's may take, each the timeout, while all ranks answer */
+    MOST_PERIODS = 3, /* timeouts that a native collective may take while all ranks answer */
     MORE_CAPACITY = 224,
-    ALL_TOLD = 64 /* in a communicator of so many ranks, whoever leaves tells all of them */
+    ALL_TOLD = 64 /* in a communicator of up to this number of ranks, a leaving rank notifies all */
 };
 
-/* ---- leaving and giving up --------------------------------------------------------------------------------------- */
+/* ---- leaving and aborting -----------------------------------------------------------------------------------------
+ */
 
-/* Whether one is a power of two above the other, around the circle of ranks. */
+/* Returns true if the distance of the ranks, around the circle, is a power of two. */
 static bool is_neighbour(const ls_engine *engine, int rank) {
     const int up = (rank - engine->rank + engine->size) % engine->size;
     const int down = engine->size - up;
     return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
 }
 
-/* Neighbours are told, and whoever knows this rank, and so will see that it ends. In a call that the network makes any
- * rank may be the only one that still waits: neighbours that have left would tell it nothing. */
+/* Returns true if this rank notifies the other: neighbours, and ranks that are connected to this rank and will see its
+ * end. During a native collective, all ranks: any rank may be the only one that still waits, and neighbours that have
+ * left would not notify it. */
 static bool is_told(const ls_engine *engine, int rank) {
     const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
     const bool all = engine->size <= ALL_TOLD || (engine->teller < 0 && ls_native_is_running(engine));
@@ -40,7 +43,7 @@ static bool is_told(const ls_engine *engine, int rank) {
     return rank != engine->rank && (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && near));
 }
 
-/* There may be no memory any more. */
+/* Allocates nothing: memory may be exhausted. */
 static void tell_revoked(ls_engine *engine) {
     const ls_transport *transport = engine->endpoint->transport;
     for (int rank = 0; rank < engine->size; rank++) {
@@ -52,7 +55,7 @@ static void tell_revoked(ls_engine *engine) {
     }
 }
 
-/* The memory of what is under way is the caller's again. */
+/* Afterwards, the buffers of transfers are the caller's again. */
 static void withdraw_all(ls_engine *engine) {
     const ls_transport *transport = engine->endpoint->transport;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -64,7 +67,7 @@ static void withdraw_all(ls_engine *engine) {
     ls_messages_withdraw(engine);
 }
 
-/* This thread's error ends the communicator; the others are told. */
+/* Revokes the communicator with this thread's error, and notifies the other ranks. */
 static void revoke(ls_engine *engine, ls_status status, int failed_rank) {
     const char *reason = strstr(ls_error_message(), ": ");
     reason = reason != NULL ? reason + 2 : ls_error_message();
@@ -119,9 +122,9 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     if (engine->ended) {
         return;
     }
-    if (engine->calling) { /* its partners are in the midst of it */
+    if (engine->calling) { /* the other ranks of the call are still in it */
         char name[64];
-        (void)ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_engine_call_name(engine, name),
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d left during this call", ls_engine_call_name(engine, name),
                       engine->rank);
         engine->deserted = true;
         revoke(engine, LS_ERR_PEER, engine->rank);
@@ -148,7 +151,7 @@ void ls_engine_leave(void *state, ls_leave_reason reason) {
     ls_failure_leave(state, reason);
 }
 
-/* ---- what others say --------------------------------------------------------------------------------------------- */
+/* ---- notices of others ------------------------------------------------------------------------------------------- */
 
 static ls_status receive_next(ls_engine *engine) {
     engine->notice = (ls_transfer){.peer = -1,
@@ -163,8 +166,8 @@ ls_status ls_failure_listen(ls_engine *engine) {
     return engine->size == 1 ? LS_OK : receive_next(engine);
 }
 
-/* With whom a transfer of the call is under way, one that is to send something if there are any: with `turn` 0 the last
- * of them, then the others in turn. -1: nobody. */
+/* Returns a rank with which the call has a transfer under way, preferably a rank that must send: with `turn` 0 the last
+ * one, then the others in turn. -1: none. */
 static int awaited_by_call(const ls_engine *engine, unsigned turn) {
     int count[2] = {0};
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -185,8 +188,8 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
     return wait->request != NULL ? wait->call->root : awaited_by_call(engine, 0);
 }
 
-/* Who waits for several ranks names another one each time: ranks that wait for each other may wait for others, too, and
- * a walk along such answers leaves every circle that it can. */
+/* A rank that waits for several ranks names another one each time: ranks that wait for each other may wait for others,
+ * too, and a chain of such answers leaves every circle that it can. */
 static void answer(ls_engine *engine, int to) {
     const int in_call = engine->calling ? awaited_by_call(engine, engine->named++) : -1;
     const int awaited = engine->waits_in_call || engine->waits_for < 0 ? in_call : engine->waits_for;
@@ -218,7 +221,7 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
     case LS_NOTICE_ANSWERED:
         engine->answered[from] = 1;
         if (from == engine->asked && notice->status == 1) {
-            engine->more_ns = engine->timeout_ns + ANSWER_NS; /* in which that one finds out who is silent */
+            engine->more_ns = engine->timeout_ns + ANSWER_NS; /* time in which the other rank finds the silent rank */
         }
         if (from == engine->asked && notice->failed_rank >= 0 && notice->failed_rank < engine->size) {
             engine->next_asked = notice->failed_rank;
@@ -243,7 +246,8 @@ ls_status ls_failure_hear(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- waiting in vain --------------------------------------------------------------------------------------------- */
+/* ---- waits that cannot end------------------------------------------------------------------------------------------
+ */
 
 static const char *name_of(const ls_engine_wait *wait, char name[64]) {
     return ls_call_describe(wait->call->operation, wait->call->sequence, name, 64);
@@ -287,7 +291,7 @@ static bool is_gone(const ls_engine *engine, int peer) {
 }
 
 static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int rank) {
-    if (engine->revoked.kind != 0) { /* which is why it ended */
+    if (engine->revoked.kind != 0) { /* the reason of its end */
         return fail_revoked(engine, wait->call);
     }
     char name[64];
@@ -297,7 +301,7 @@ static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int ra
                            name_of(wait, name), rank, describe_waiting(engine, wait, waiting)));
 }
 
-/* All that a rank which is gone has sent is here: who waits for more of it does so in vain. */
+/* All data of a rank that is gone has arrived: a wait for more cannot end. */
 static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL && is_gone(engine, wait->call->root)) {
         return fail_gone(engine, wait, wait->call->root);
@@ -311,8 +315,8 @@ static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     return LS_OK;
 }
 
-/* Whoever ends without having left ends the communicator, but not calls that it has made: what is on its way of those
- * comes first. */
+/* A rank that ends without having left ends the communicator, but not the calls that it has made: their data arrives
+ * first. */
 static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
     if ((engine->revoked.kind == 0 && engine->endpoint->gone == engine->gone) ||
         ls_engine_now(engine) - wait->since_ns < ON_ITS_WAY_NS) {
@@ -332,14 +336,14 @@ static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
     return LS_OK;
 }
 
-/* A rank that said so leaves what was posted to it unanswered. */
+/* A rank that has left answers no posted message. */
 static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
     const ls_message_request *asked = wait->request;
     const int peer = awaited_by(engine, wait);
     if (peer < 0) {
         return LS_OK;
     }
-    const bool has_left = engine->departed[peer] != 0 && is_gone(engine, peer); /* all that it sent is here */
+    const bool has_left = engine->departed[peer] != 0 && is_gone(engine, peer); /* all its data has arrived */
     const unsigned char why = has_left ? engine->departed[peer] : asked != NULL ? engine->left[peer] : 0;
     if (why == 0 || (asked != NULL && asked->receipt != NULL && asked->receipt->claimed)) {
         return LS_OK;
@@ -393,12 +397,12 @@ static void ask_all(ls_engine *engine) {
             put_question(engine, rank);
         }
     }
-    engine->asked = engine->rank; /* nobody in particular */
+    engine->asked = engine->rank; /* no rank in particular */
     engine->asked_ns = ls_engine_now(engine);
 }
 
-/* The time is over of a call that the network makes, which does not say for whom it waits: all are asked. Where all
- * answer, it is only slow. Who has left had ended this call before. */
+/* The timeout of a native collective has passed, which does not say for which rank it waits: queries all ranks. If all
+ * answer, the collective is only slow. A rank that has left had finished this call before. */
 static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
     const double seconds = (double)engine->timeout_ns * 1e-9;
     const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
@@ -433,7 +437,7 @@ static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
                            silent.text, seconds));
 }
 
-/* The time is over: asks along the chain of who waits for whom. */
+/* The timeout has passed: queries the ranks along the chain of waits. */
 static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t now = ls_engine_now(engine);
     if (wait->request == NULL && ls_native_is_running(engine)) {
@@ -464,7 +468,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     return fail_silent(engine, wait, around || engine->asked < 0 ? awaited : engine->asked);
 }
 
-/* Whether a transfer before this one, under way too, is with the same rank. */
+/* Returns true if an earlier transfer under way has the same rank. */
 static bool with_earlier(const ls_engine *engine, int transfer) {
     for (int i = 0; i < transfer; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer == engine->transfers[transfer].peer) {
@@ -476,12 +480,12 @@ static bool with_earlier(const ls_engine *engine, int transfer) {
 
 static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t waited_ns = ls_engine_now(engine) - wait->since_ns;
-    if (waited_ns < LEAST_TOLD_NS) { /* this is asked at every look */
+    if (waited_ns < LEAST_TOLD_NS) { /* this runs at every poll */
         return;
     }
     ls_rank_list awaited = {.count = 0};
     char waiting[MORE_CAPACITY];
-    /* Who is awaited in the rounds of a call alone has made the one before it at least. */
+    /* A rank whose headers are awaited has made at least the previous call. */
     bool begun = wait->request != NULL || engine->transfer_count == 0;
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer >= 0 && !with_earlier(engine, i)) {

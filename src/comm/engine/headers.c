@@ -426,8 +426,8 @@ static void find_wide_way_down(ls_engine *engine) {
     }
 }
 
-/* The way up: in steps that end at a width of `blocks` ranks, those of a machine, and of `top`. Returns one behind the
- * ranks of which this one tells its parent. */
+/* Finds the tree up: steps end at a width of `blocks` ranks, those of a machine, and of `top`. Returns one past the
+ * ranks for which this rank sends to its parent. */
 static int find_way_up(ls_engine *engine, int blocks, int top) {
     const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
     int block_last = engine->size;

@@ -1,11 +1,11 @@
-/* The end of a job over a network where whoever leaves tells all: each rank waits until all others have left, so that
- * the network may end. */
+/* The end of a job over a network on which a leaving rank notifies all: each rank waits until all other ranks have
+ * left, so that the network may end. */
 #include <stdio.h>
 
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-/* Lists the ranks that have not left. LS_ERR_PEER for one that gave up, or left by another way than ls_finalize. */
+/* Lists the ranks that have not left. Fails with LS_ERR_PEER if a rank aborted, or left without ls_finalize. */
 static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
     *staying = (ls_rank_list){.count = 0};
     if (engine->revoked.kind != 0) {

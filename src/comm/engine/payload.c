@@ -31,7 +31,7 @@ static size_t root_bytes(const ls_engine *engine) {
     if (call->operation == LS_OP_SCATTER) {
         return call->count * call->width * (size_t)engine->size;
     }
-    size_t elements = 0; /* scatterv: what is cut, behind a table of the counts */
+    size_t elements = 0; /* scatterv: the parts, after a table of the counts */
     for (int rank = 0; rank < engine->size; rank++) {
         elements += call->send_counts[rank];
     }
@@ -61,7 +61,7 @@ size_t ls_payload_bytes(const ls_engine *engine, int first, int last) {
     }
 }
 
-/* Whether `count` elements of `width` bytes, for so many ranks, are at most `most` bytes. */
+/* Returns true if `count` elements of `width` bytes, for this number of ranks, are at most `most` bytes. */
 static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
     return width == 0 || count <= most / width / ranks;
 }
@@ -249,7 +249,7 @@ static void deliver_blocks(const ls_engine *engine, const unsigned char *data) {
     }
 }
 
-/* scatterv: behind the table of counts. */
+/* scatterv: the parts follow the table of counts. */
 static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_t bytes) {
     const ls_call *call = &engine->call;
     const size_t table = (size_t)engine->size * sizeof(uint64_t);
