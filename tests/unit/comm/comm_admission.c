@@ -33,8 +33,8 @@ static ls_store *open_store(const ls_forks *forks, bool serve) {
     return store;
 }
 
-static ls_shm_ticket read_ticket(const ls_forks *forks) {
-    ls_shm_ticket ticket;
+static ls_shm_connect_request read_ticket(const ls_forks *forks) {
+    ls_shm_connect_request ticket;
     size_t size = 0;
     ls_store *store = open_store(forks, false);
     assert_int_equal(ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size), LS_OK);
@@ -44,7 +44,7 @@ static ls_shm_ticket read_ticket(const ls_forks *forks) {
 }
 
 /* Opens a connection that sends no hello. */
-static int connect_to(const ls_shm_ticket *ticket) {
+static int connect_to(const ls_shm_connect_request *ticket) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const size_t length = strlen(ticket->name);
     memcpy(address.sun_path + 1, ticket->name, length);
@@ -65,7 +65,7 @@ static void let_in(ls_forks *forks) {
 TEST(others_get_nothing) {
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
-    const ls_shm_ticket ticket = read_ticket(&forks);
+    const ls_shm_connect_request ticket = read_ticket(&forks);
     const int wrong = connect_to(&ticket);
     const int gone = connect_to(&ticket);
     close(gone);
@@ -80,7 +80,7 @@ TEST(silent_connections_keep_nobody_out) {
     ls_forks forks;
     int connections[SILENT];
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
-    const ls_shm_ticket ticket = read_ticket(&forks);
+    const ls_shm_connect_request ticket = read_ticket(&forks);
     for (int i = 0; i < SILENT; i++) {
         connections[i] = connect_to(&ticket);
     }
@@ -102,7 +102,7 @@ TEST(garbage_is_turned_away) {
     } greeting;
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
-    const ls_shm_ticket ticket = read_ticket(&forks);
+    const ls_shm_connect_request ticket = read_ticket(&forks);
     for (uint64_t i = 0; i < GARBAGE; i++) {
         static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
         memset(&greeting, 0, sizeof greeting);
@@ -170,7 +170,7 @@ static const char *survives(int rank, const void *what) {
 /* Connects without a pause, until no process listens any more. */
 static const char *keeps_connecting(int number, const void *what) {
     const contended *p = what;
-    ls_shm_ticket ticket;
+    ls_shm_connect_request ticket;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t size = 0;
     char opened[16], key[16];
@@ -236,7 +236,7 @@ static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
 /* Rank 1 finds a value in the store that rank 0 did not write: it fails at once. */
 TEST(damaged_announcements) {
     for (int i = 0; i < 4; i++) {
-        ls_shm_ticket ticket;
+        ls_shm_connect_request ticket;
         ls_forks forks;
         ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
         ls_store *store = open_store(&forks, true);

@@ -43,7 +43,7 @@ typedef struct share_status {
 
 typedef struct server {
     const ls_join_context *join;
-    const ls_shm_ticket *ticket;
+    const ls_shm_connect_request *ticket;
     int listener;
     int file;
     size_t bytes;
@@ -73,7 +73,7 @@ static ls_status store_key(const ls_join_context *join, char key[256]) {
     return LS_OK;
 }
 
-static ls_status make_ticket(ls_shm_ticket *made) {
+static ls_status make_ticket(ls_shm_connect_request *made) {
     unsigned char bytes[32];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
         return ls_fail(LS_ERR_IO, "ls_comm_open: no random bytes: %s", strerror(errno));
@@ -87,7 +87,7 @@ static ls_status make_ticket(ls_shm_ticket *made) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener) {
+ls_status ls_shm_share_listen(int ranks, ls_shm_connect_request *ticket, int *listener) {
     struct sockaddr_un address;
     LS_TRY(make_ticket(ticket));
     const socklen_t length = abstract_address(ticket->name, &address);
@@ -103,13 +103,13 @@ ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_ticket *ticket) {
+ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_connect_request *ticket) {
     char key[256];
     LS_TRY(store_key(join, key));
     return ls_store_set(join->store, key, ticket, sizeof *ticket);
 }
 
-ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_ticket *ticket) {
+ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_connect_request *ticket) {
     char key[256];
     size_t size = 0;
     LS_TRY(store_key(join, key));
@@ -293,8 +293,8 @@ static ls_status serve(server *self) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
-                             const ls_shm *parent, const int *ranks) {
+ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_connect_request *ticket, int listener,
+                             const ls_shm *made, const ls_shm *parent, const int *ranks) {
     const size_t size = (size_t)join->size;
     server self = {.join = join,
                    .ticket = ticket,
@@ -366,7 +366,7 @@ static ls_status receive_file(const ls_join_context *join, int connection, int *
     return LS_OK;
 }
 
-static ls_status greet(const ls_join_context *join, const ls_shm_ticket *from, int connection) {
+static ls_status greet(const ls_join_context *join, const ls_shm_connect_request *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
     /* Other connections may have filled the queue of a rank 0 that is stopped. */
@@ -387,8 +387,8 @@ static ls_status greet(const ls_join_context *join, const ls_shm_ticket *from, i
     return LS_OK;
 }
 
-ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_ticket *from, int *connection, int *file,
-                               size_t *bytes) {
+ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_connect_request *from, int *connection,
+                               int *file, size_t *bytes) {
     const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (made < 0) {
         return ls_fail(LS_ERR_IO, "ls_comm_open: cannot make a local socket: %s", strerror(errno));

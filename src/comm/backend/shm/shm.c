@@ -27,7 +27,7 @@ static ls_status open_first(ls_shm *shm, const ls_join_context *join) {
     if (shm->size == 1) {
         return LS_OK;
     }
-    ls_shm_ticket ticket;
+    ls_shm_connect_request ticket;
     int listener = -1;
     LS_TRY(ls_shm_share_listen(join->size, &ticket, &listener));
     ls_status status = ls_shm_share_announce(join, &ticket);
@@ -55,7 +55,7 @@ static ls_status map_received(ls_shm *shm, size_t bytes) {
     return LS_OK;
 }
 
-ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_ticket *ticket) {
+ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_connect_request *ticket) {
     int connection = -1;
     size_t bytes = 0;
     LS_TRY(ls_shm_share_receive(join, ticket, &connection, &shm->file, &bytes));
@@ -63,7 +63,7 @@ ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_t
 }
 
 static ls_status open_other(ls_shm *shm, const ls_join_context *join) {
-    ls_shm_ticket ticket;
+    ls_shm_connect_request ticket;
     LS_TRY(ls_shm_share_find(join, &ticket));
     return ls_shm_attach(shm, join, &ticket);
 }

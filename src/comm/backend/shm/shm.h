@@ -1,18 +1,18 @@
 /*
- * shm: ranks of one machine over shared memory; between processes a memfd (no name, so nothing can be left behind),
- * between the threads of ls_run_threads ordinary memory, with the same code.
+ * Backend shm: ranks of one machine over shared memory. Between processes, this is a memfd (without a name, so nothing
+ * remains after any exit); between the threads of ls_run_threads, it is ordinary memory, with the same code.
  *
- * How it works. All ranks go through the same sequence of steps. To take step k a rank writes its cell and its slot of
- * step k and publishes k in the cell (ls_shm_post); when all ranks have published k (ls_shm_wait), each may read what
- * the others wrote for k. A rank writes for k + 2 only when all have published k + 1, thus finished reading k: two
- * slots a rank are enough, for ever and for any mix of calls, and so would two cells be (LS_SHM_CELLS says why there
- * are more). The one rule for all code here:
+ * All ranks go through the same sequence of steps. To take step k, a rank writes its cell and its slot of step k, and
+ * publishes k in the cell (ls_shm_post). When all ranks have published k (ls_shm_wait), each rank may read the data of
+ * the others for k. A rank writes for step k + 2 only after all have published k + 1 and so have finished reading k.
+ * Two slots per rank are therefore enough for any sequence of calls (LS_SHM_CELLS says why there are more cells). All
+ * code here follows one rule:
  *
- *     what is published with step k lies in the cell k % LS_SHM_CELLS and the slot k & 1, and is read only between
- *     waiting for k and posting k + 1
+ *     Data that is published with step k is in the cell k % LS_SHM_CELLS and the slot k & 1. It is read only between
+ *     waiting for k and posting k + 1.
  *
- * The first step of every call carries what ranks must agree on in the same cache line as the step itself, so checking
- * it costs a comparison.
+ * The first step of a call has the data that ranks must agree on in the cache line of the step itself, so the check
+ * costs a comparison.
  */
 #ifndef LS_COMM_BACKEND_SHM_H
 #define LS_COMM_BACKEND_SHM_H
@@ -29,56 +29,55 @@
 #include "comm/backend/shm/point.h"
 #include "comm/backend/shm/sizes.h"
 
-/* Cells of a rank. Two would do; with four, the one for the next step has long been read by all when a step is posted,
- * so that its line can be claimed at once without a tug-of-war. */
+/* Cells of a rank. Two would suffice. With four, all ranks have long read the cell of the next step when a step is
+ * posted, so its cache line can be claimed at once, without contention. */
 #define LS_SHM_CELLS 4
 
-/* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
+/* The data that a rank publishes with a step. The first bytes of the payload are in the cache line of the step. */
 typedef struct ls_shm_cell {
     _Alignas(128) _Atomic uint64_t step;
     uint64_t signature; /* operation, dtype, reduction, root */
     uint64_t count;
     uint32_t sequence; /* lower half of the call's number */
-    uint32_t region;   /* ls_comm_alloc's memory that the buffers lie in; 0: none */
+    uint32_t region;   /* the memory of ls_comm_alloc that the buffers are in; 0: none */
     uint64_t send;     /* their offsets in the rank's part of that memory */
     uint64_t receive;
     unsigned char payload[LS_SHM_PAYLOAD];
 } ls_shm_cell;
 
-/* What others need to know of a rank. */
+/* The data of a rank that the others need. */
 typedef struct ls_shm_rank {
-    _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason: it makes no more calls */
+    _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason: the rank makes no more calls */
     int32_t process;
-    _Atomic int32_t core;    /* that it ran on when it waited last */
-    _Atomic uint32_t asleep; /* or about to be */
-    uint64_t process_space;  /* the inode of its PID namespace: process numbers mean something only within one */
-    uint64_t magic;          /* the address of a number that shows whether others can read its memory */
-    _Alignas(
-        64) _Atomic uint64_t latest; /* call that it began: 256 times its number, and its operation; 0: it made none */
-    _Atomic uint64_t awaited;        /* message: 2^32 times its sender + 1, and its tag, where it is late; 0: none */
-    _Atomic uint32_t reading;        /* between threads: it reads the memory of others */
-    uint32_t peer_reads;             /* it can read from the memory of others */
-    _Atomic int32_t file;            /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
-    uint64_t sizes;                  /* a hash of its sizes below */
+    _Atomic int32_t core;    /* on which it ran at its latest wait */
+    _Atomic uint32_t asleep; /* or about to sleep */
+    uint64_t process_space;  /* inode of its PID namespace, in which its process number is valid */
+    uint64_t magic;          /* address of a number by which others test whether they can read its memory */
+    _Alignas(64) _Atomic uint64_t latest; /* latest call: 256 times its number + its operation; 0: none */
+    _Atomic uint64_t awaited;             /* late message: 2^32 (sender + 1) + tag; 0: none */
+    _Atomic uint32_t reading;             /* between threads: it is reading the memory of others */
+    uint32_t peer_reads;                  /* it can read from the memory of others */
+    _Atomic int32_t file;                 /* descriptor of the memfd + 1; negative: it has ended; 0: none is open */
+    uint64_t sizes;                       /* hash of its ls_shm_sizes */
     cpu_set_t cores;
-    _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
+    _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to its announced messages: see point.h */
 } ls_shm_rank;
 
 enum { LS_SHM_SOUND = 0, LS_SHM_BEING_REVOKED, LS_SHM_REVOKED };
 
 /* The head of the shared memory. */
 typedef struct ls_shm_control {
-    _Alignas(128) _Atomic uint32_t sleepers; /* ranks asleep, or about to be: whoever posts must look */
+    _Alignas(128) _Atomic uint32_t sleepers; /* ranks asleep, or about to sleep: a posting rank checks it */
     _Atomic uint32_t revoked;
-    _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
-    _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
-    int32_t failed_rank;                 /* the rank whose end, or whose failure, it is */
-    struct ls_shm_lent *lent;            /* of a world of threads: memory of some ranks, see ls_shm_lend */
-    atomic_int holders;                  /* of a world of threads: states in it, and ls_run_threads */
+    _Alignas(128) _Atomic uint32_t wake; /* futex word; changes whenever sleepers must poll again */
+    _Alignas(128) uint32_t failure;      /* an ls_status, after revocation */
+    int32_t failed_rank;                 /* rank that ended or failed */
+    struct ls_shm_lent *lent;            /* world of threads: memory of some ranks, see ls_shm_lend */
+    atomic_int holders;                  /* world of threads: its states, and ls_run_threads */
     char message[LS_ERROR_CAPACITY];
 } ls_shm_control;
 
-/* One ls_comm_alloc: `stride` bytes per rank, one rank's part after the other. */
+/* Memory of one ls_comm_alloc: `stride` bytes per rank, in rank order. */
 typedef struct ls_shm_region {
     uint32_t id;
     unsigned char *base; /* rank 0's part; NULL: this entry is free */
@@ -86,23 +85,23 @@ typedef struct ls_shm_region {
     uint64_t offset; /* in the memfd; unused between threads */
 } ls_shm_region;
 
-/* The payload of the first cell of a call that does not go in cells begins with this. */
+/* Begins the payload of the first cell of a call that does not use algorithm cells. */
 typedef struct ls_shm_note {
-    uint32_t far;    /* lines of the latest slots this rank looked at were slow to come */
-    uint32_t into;   /* of a reduction: the region of the buffer that is received into, where the cell has a region */
-    uint64_t offset; /* of a move: where its buffer begins, in the rank's part of the cell's region */
+    uint32_t far;    /* cache lines of the latest slots that this rank polled were slow to arrive */
+    uint32_t into;   /* reductions: region of the receive buffer, if the cell has a region */
+    uint64_t offset; /* data movement: offset of the buffer in the rank's part of the cell's region */
 } ls_shm_note;
 
 typedef struct ls_shm ls_shm;
 
-/* The next part of a call, run when all ranks have taken this rank's latest step. Ends the call, as its failure does,
- * or posts a step. */
+/* The next part of a call, run after all ranks have taken this rank's latest step. Ends the call, or posts a step. A
+ * failure ends the call. */
 typedef ls_status ls_shm_stage(ls_shm *shm, bool *finished);
 
 struct ls_shm {
     int rank;
     int size;
-    bool part; /* it was split from another */
+    bool part; /* of another communicator, by ls_comm_split */
     ls_shm_control *control;
     ls_shm_rank *ranks;
     ls_shm_cell *cells;   /* LS_SHM_CELLS per rank */
@@ -113,24 +112,23 @@ struct ls_shm {
     uint64_t timeout_ns;
     uint64_t spin_ns;
     ls_shm_sizes sizes[LS_OP_COUNT];
-    const char *algorithm_name; /* how the latest call travelled, see ls_backend */
-    int core;                   /* that this rank has told the others it runs on */
-    unsigned
-        oversubscribed; /* 0, or how often this rank has waited since it found that it shares a core with another */
+    const char *algorithm_name; /* of the latest call */
+    int core;                   /* core of this rank, as published */
+    unsigned oversubscribed;    /* 0, or number of waits since this rank found that it shares a core */
 
-    unsigned long_yields;  /* waits in a row with a yield that took a whole slice */
-    unsigned waits_asleep; /* so many next waits do not yield, see ls_shm_yields */
+    unsigned long_yields;  /* consecutive waits with a long yield */
+    unsigned waits_asleep; /* number of following waits that do not yield: see ls_shm_yields */
 
-    uint64_t step;    /* the latest this rank has published */
-    int seen;         /* ranks before this one are known to have published it too */
+    uint64_t step;    /* latest step that this rank has published */
+    int seen;         /* ranks below this number have published it, too */
     ls_awake waited;  /* for the other ranks to publish it */
     uint64_t told_ns; /* nanoseconds waited at the latest notice in the log */
 
     ls_call call;
-    bool past_caches; /* its slots are written past the caches */
+    bool past_caches; /* slots of the call are written past the caches */
     ls_shm_stage *stage;
-    size_t chunk;         /* elements that travel together */
-    size_t done;          /* elements that have gone through the pipeline */
+    size_t chunk;         /* elements per step */
+    size_t done;          /* elements that are finished */
     size_t most;          /* bytes of the largest piece of the call */
     const void **sources; /* scratch: one pointer per rank */
     void **destinations;
@@ -138,72 +136,73 @@ struct ls_shm {
     ls_shm_region *regions;
     int region_count;
     uint32_t last_region;
-    uint64_t file_end; /* where the next region begins: all ranks count alike */
+    uint64_t file_end; /* start of the next region; the same on all ranks */
 
-    bool peer_reads; /* all ranks can read straight from each other's memory */
+    bool peer_reads; /* all ranks can read each other's memory */
     ls_shm_distance distance;
     uint64_t magic;        /* see ls_shm_rank */
-    ls_shm_control *world; /* between threads: of the world this is a part of */
+    ls_shm_control *world; /* between threads: world of this communicator */
     ls_shm_point point;
 };
 
 /* ---- segment.c, free_memory.c: memory
  * ---------------------------------------------------------------------------------------- */
 
-/* Bytes of shared memory for `size` ranks, and where its parts are. */
+/* Returns the bytes of shared memory for `size` ranks, and sets the addresses of its parts. */
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
 
-/* A new memfd of `bytes`, all reserved, that cannot shrink. */
+/* Creates a memfd of `bytes`, all reserved, that cannot shrink. */
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
 
-/* free_memory.c: LS_ERR_MEMORY when the machine or the control group cannot spare so many bytes. */
+/* free_memory.c: fails with LS_ERR_MEMORY if the machine or the cgroup has less free memory. */
 ls_status ls_shm_check_memory(const char *call, size_t bytes);
 
-/* Reserves [offset, offset + bytes) of the memfd. LS_ERR_MEMORY, never a signal, when there is no room. */
+/* Reserves [offset, offset + bytes) of the memfd. Fails with LS_ERR_MEMORY, never with a signal, if there is no room.
+ */
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes);
 
-/* Maps that part of the memfd, all pages present. */
+/* Maps this part of the memfd, with all pages present. */
 ls_status ls_shm_file_map(const char *call, int file, uint64_t offset, size_t bytes, unsigned char **base);
 
-/* ---- share.c: how the memfd gets from rank 0 to the others ------------------------------------------------------- */
+/* ---- share.c: passes the memfd from rank 0 to the others --------------------------------------------------------- */
 
-/* Where rank 0 can be met; travels to the others. */
-typedef struct ls_shm_ticket {
+/* How the other ranks connect to rank 0. */
+typedef struct ls_shm_connect_request {
     char name[40];
     unsigned char secret[16];
-} ls_shm_ticket;
+} ls_shm_connect_request;
 
-/* Rank 0: listens for so many. The listener is the caller's. */
-ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
+/* Rank 0: listens for this number of ranks. The caller closes the listener. */
+ls_status ls_shm_share_listen(int ranks, ls_shm_connect_request *ticket, int *listener);
 
-/* The ticket goes through the store. */
-ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_ticket *ticket);
-ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_ticket *ticket);
+/* Pass the request through the store. */
+ls_status ls_shm_share_announce(const ls_join_context *join, const ls_shm_connect_request *ticket);
+ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_connect_request *ticket);
 
-/* Rank 0: hands the memory of `made` to all other ranks and returns when each has confirmed; fails when one of them
- * dies. They are `ranks` of `parent`; where both are NULL, those of the store. */
-ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
-                             const ls_shm *parent, const int *ranks);
+/* Rank 0: passes the memory of `made` to all other ranks, and returns after each has confirmed. Fails if one of them
+ * dies. The ranks are `ranks` of `parent`, or the ranks of the store if both are NULL. */
+ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_connect_request *ticket, int listener,
+                             const ls_shm *made, const ls_shm *parent, const int *ranks);
 
-/* The others: receive it over a connection that stays open until confirmed. */
-ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_ticket *from, int *connection, int *file,
-                               size_t *bytes);
+/* Other ranks: receive the memory over a connection that stays open until they confirm. */
+ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_connect_request *from, int *connection,
+                               int *file, size_t *bytes);
 
-/* Tells rank 0 whether this rank could map it (`status` and this thread's message), closes the connection and returns
- * whether everybody could. */
+/* Reports to rank 0 whether this rank could map the memory (`status` and this thread's message), and closes the
+ * connection. Fails if any rank could not. */
 ls_status ls_shm_share_confirm(const ls_join_context *join, int connection, ls_status status);
 
-/* ---- shm.c: joining, and split.c, which joins the ranks of another communicator ---------------------------------- */
+/* ---- shm.c: joining; split.c: joining the ranks of another communicator ------------------------------------------ */
 
-/* A state without shared memory, and its end, in whatever condition it is. */
+/* Create a state without shared memory; free a state in any condition. */
 ls_status ls_shm_make(const ls_join_context *join, ls_shm **shm);
 void ls_shm_forget(ls_shm *shm);
 
-/* Rank 0 makes the shared memory, and serves it; the others get it from the one who gave the ticket. */
+/* Rank 0 creates the shared memory; the other ranks get it through the connect request. */
 ls_status ls_shm_create(ls_shm *shm);
-ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_ticket *ticket);
+ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_connect_request *ticket);
 
-/* The first step: all ranks have introduced themselves, and decide how to wait and to read. */
+/* Takes the first step. All ranks have published their data, and choose how to wait and to read. */
 ls_status ls_shm_settle_in(ls_shm *shm);
 
 /* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
@@ -212,92 +211,93 @@ static inline ls_shm_cell *ls_shm_cell_at(const ls_shm *shm, int rank, uint64_t 
     return &shm->cells[LS_SHM_CELLS * (size_t)rank + step % LS_SHM_CELLS];
 }
 
-/* This rank's cell for the step it will post next. */
+/* Returns this rank's cell for its next step. */
 static inline ls_shm_cell *ls_shm_next_cell(const ls_shm *shm) {
     return ls_shm_cell_at(shm, shm->rank, shm->step + 1);
 }
 
-/* The cell that `rank` published with the current step. */
+/* Returns the cell that `rank` published with the current step. */
 static inline const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
     return ls_shm_cell_at(shm, rank, shm->step);
 }
 
-/* Bytes of each of so many places in a slot, in which that much of a piece goes in one step; whole lines where it can.
- * `taken` bytes of the slot are used otherwise. */
+/* Divides a slot into `places` places, after `taken` bytes that are in use. Returns the bytes of each: the part of a
+ * piece that goes through the slot in one step; a multiple of the cache line if possible. */
 static inline size_t ls_shm_place(const ls_shm *shm, int places, size_t taken) {
     const size_t room = (shm->slot - taken) / (size_t)places;
     const size_t place = room < shm->sizes[shm->call.operation].chunk ? room : shm->sizes[shm->call.operation].chunk;
     return place < 64 ? place : place & ~(size_t)63;
 }
 
-/* The slot of `rank` for `step`. */
+/* Returns the slot of `rank` for `step`. */
 static inline unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step) {
     return shm->slots + (2 * (size_t)rank + (step & 1)) * shm->slot;
 }
 
-/* Publishes the next step, with whatever was written for it. */
+/* Publishes the next step, with the data written for it. */
 void ls_shm_post(ls_shm *shm);
 
-/* Whether all ranks have published this rank's latest step. */
+/* Returns true if all ranks have published this rank's latest step. */
 bool ls_shm_ready(ls_shm *shm);
 
-/* Whether they have, or do so within a moment: not longer than ranks that run side by side are apart. */
+/* Returns true if all ranks have published it, or do so in a moment: as long as concurrent ranks are apart. */
 bool ls_shm_meet(ls_shm *shm);
 
-/* Returns when they have; fails when a rank died, left, or stayed away for the timeout. */
+/* Waits until all ranks have published it. Fails if a rank died, left, or did not come within the timeout. */
 ls_status ls_shm_wait(ls_shm *shm);
 
-/* Wakes `rank`, if it sleeps: there is something for it. */
+/* Wakes `rank` if it sleeps. */
 void ls_shm_wake(ls_shm *shm, int rank);
 
-/* What a rank waits for. */
+/* Returns true if the wait is over. */
 typedef bool ls_shm_condition(ls_shm *shm, const void *context);
 
 /*
- * Where ranks share cores, who waits for one that was last seen on its own core yields at once: it cannot come before.
- * Others run now, or another rank yields to them; to wait for them first, so many looks, costs less than a switch to a
- * process that waits as well, and back. Either way so often before it sleeps.
+ * If ranks share cores, a rank that waits for a rank on its own core yields at once: that rank cannot run otherwise.
+ * Other ranks run now, or another rank yields to them. Polling for them first, LS_SHM_YIELD_LOOKS times, costs less
+ * than a switch to a process that waits, too, and back. After LS_SHM_YIELDS rounds, the rank sleeps.
  */
 #define LS_SHM_YIELDS      16
 #define LS_SHM_YIELD_LOOKS 64
 
 /*
- * How often a wait may yield, asked once in it. Not at all for a while after yields in several waits in a row took a
- * whole slice of the scheduler: another program has the core, and would get a slice, milliseconds, in every wait. Who
- * sleeps instead gets the core back when it is woken.
+ * Returns how often a wait may yield; called once per wait. Returns 0 for a while after long yields in several
+ * consecutive waits: another program uses the core, and would get a slice of the scheduler, milliseconds, in every
+ * wait. A rank that sleeps gets the core back when it is woken.
  */
 unsigned ls_shm_yields(ls_shm *shm);
 
-/* Yields; whether the core came back soon. If not, the caller sleeps; the first time in a wait it is *counted. */
+/* Yields. Returns false after a long yield: then the caller sleeps. Counts the first long yield of a wait (`*counted`).
+ */
 bool ls_shm_yield(ls_shm *shm, bool *counted);
 
-/* Tells the others which core this rank runs on, when that has changed; and where `rank` was seen last. */
+/* Publishes the core of this rank if it has changed; returns the latest core of `rank`. */
 void ls_shm_tell_core(ls_shm *shm);
 
 static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
     return atomic_load_explicit(&shm->ranks[rank].core, memory_order_relaxed);
 }
 
-/* Sleeps until it is woken, for a short while at most; not at all when a message can move or `met` says so. */
+/* Sleeps until it is woken, for a short time at most. Does not sleep if a message can advance, or if `met` is true. */
 ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
 
-/* Makes this thread's error, which the end of rank `failed_rank` or its failure has caused, that of all ranks, unless
- * another rank was first. Returns what now holds. */
+/* Revokes the communicator with this thread's error, caused by the end or the failure of `failed_rank`, unless another
+ * rank was first. Returns the status of the revocation. */
 ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank);
 
 /* Fails `call` because the rank has left or died; `more` ends the sentence. */
 ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const char *more);
 
-/* Whether the kernel vouches for the process of `rank`. */
+/* Returns true if the process of `rank` lives: the kernel holds its lock. */
 bool ls_shm_alive(const ls_shm *shm, int rank);
 
-/* Whether it may have given its buffers back: who waits in ls_finalize has not. */
+/* Returns true if the rank may have freed its buffers. A rank that waits in ls_finalize has not. */
 static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
     const uint32_t left = atomic_load(&shm->ranks[rank].left);
     return left != LS_LEAVE_NONE && left != LS_LEAVE_FINALIZED;
 }
 
-/* Why it makes no more calls, if it does not. */
+/* Returns the reason why the rank makes no more calls, or LS_LEAVE_NONE. */
 static inline ls_leave_reason ls_shm_left(const ls_shm *shm, int rank) {
     return (ls_leave_reason)atomic_load(&shm->ranks[rank].left);
 }
@@ -308,7 +308,7 @@ static inline void ls_shm_note_call(ls_shm *shm, const ls_call *call) {
                           memory_order_relaxed);
 }
 
-/* Tells the log whom this rank waits for, when that has lasted long enough: `waited_ns` already. */
+/* Logs the ranks that this rank waits for, if the wait of `waited_ns` is long enough. */
 void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,
                          uint64_t *told_ns, const char *more);
 
@@ -332,25 +332,26 @@ void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
  * slots, for pieces of up to so many bytes. */
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes);
 
-/* After it, where the call goes through slots: looks now and then how long the lines take to come that rank `from` has
- * put for this one, `bytes` at `at` in its slot; as they are wanted soon, that costs little. */
+/* After the first step of a call through slots: measures now and then the time to load the lines that rank `from` has
+ * written for this rank, `bytes` at `at` in its slot. This costs little, because the data is needed soon. */
 void ls_shm_look(ls_shm *shm, int from, size_t at, size_t bytes);
 
-/* And then counts, alike on all ranks, for how many calls more the cores are taken to be far from each other. The call
- * has pieces of up to so many bytes on any rank. */
+/* Then counts, equally on all ranks, the following calls for which the cores are considered distant. `bytes` is the
+ * size of the largest piece on any rank. */
 void ls_shm_learn_distance(ls_shm *shm, size_t bytes);
 
-/* Whether any of this can matter to a call whose largest piece, on any rank, has so many bytes. */
+/* Returns true if the distance can matter to a call whose largest piece, on any rank, has `bytes`. */
 static inline bool ls_shm_minds_distance(const ls_shm *shm, size_t bytes) {
     return bytes > LS_SHM_FAR_LEAST || shm->sizes[shm->call.operation].past != LS_SHM_PAST_BY_DISTANCE;
 }
 
-/* Copies into a slot of this rank. */
+/* Copies data into a slot of this rank. */
 static inline void ls_shm_put(const ls_shm *shm, void *slot, const void *from, size_t bytes) {
     ls_shm_copy(slot, from, bytes, shm->past_caches ? SIZE_MAX : 0);
 }
 
-/* The same for what only `to` takes: one that shares this rank's core finds it in the caches. */
+/* Does the same with data that only `to` reads: if that rank shares this rank's core, it finds the data in the caches.
+ */
 static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const void *from, size_t bytes) {
     const bool beside = shm->spin_ns == 0 && ls_shm_core_of(shm, to) == shm->core;
     ls_shm_copy(slot, from, bytes, shm->past_caches && !beside ? SIZE_MAX : 0);
@@ -360,57 +361,58 @@ static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const v
  * ---------------------------------------------------------------
  */
 
-/* Shows where to look for this rank's number; says whether this rank finds that of the next rank. */
+/* Publish the address of this rank's number; test whether this rank can read the number of the next rank. */
 void ls_shm_peer_read_offer(ls_shm *shm);
 bool ls_shm_peer_read_probe(ls_shm *shm);
 
 /* Copies `bytes` at `address` in the memory of `rank`, for `call`. */
 ls_status ls_shm_peer_read(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes);
 
-/* After a failure: returns when no other thread reads from this rank's buffers any more. */
+/* After a failure: waits until no other thread reads from this rank's buffers. */
 void ls_shm_peer_read_settle(const ls_shm *shm);
 
-/* For callers that poll: fails as ls_shm_wait would, without waiting. */
+/* For callers that poll: fails like ls_shm_wait, without waiting. */
 ls_status ls_shm_check(ls_shm *shm);
 
 static inline bool ls_shm_is_revoked(const ls_shm *shm) {
     return atomic_load(&shm->control->revoked) == LS_SHM_REVOKED;
 }
 
-/* Fails with the reason of the rank that revoked the communicator, if one has. Then, as after ls_shm_abort, nobody
- * reads from this rank's buffers any more. */
+/* Fails with the reason of the revocation if the communicator is revoked. Afterwards, as after ls_shm_abort, no rank
+ * reads from this rank's buffers. */
 ls_status ls_shm_sound(const ls_shm *shm);
 
-/* This rank can go on no more, with this thread's error of `status`, which it keeps: the others fail, too. */
+/* Aborts with this thread's error, of `status`, which it keeps: the other ranks fail, too. */
 void ls_shm_resign(void *state, ls_status status);
 
-/* Marks this rank as one that will take no further step and wakes the others. */
+/* Marks this rank as a rank that takes no further steps, and wakes the others. */
 void ls_shm_leave(ls_shm *shm, ls_leave_reason reason);
 
-/* Takes the lock by which the others know that this process lives. */
+/* Takes the lock that shows to the others that this process lives. */
 ls_status ls_shm_vouch(ls_shm *shm);
 
-/* Closes the memfd, for a rank that has introduced itself; the lock goes with it. */
+/* Closes the memfd of a rank that has published its data, and so releases its lock. */
 void ls_shm_close_file(ls_shm *shm);
 
-/* Notes who this rank is and, once all have, decides whether to spin. */
+/* Publish the data of this rank; after all ranks have done so, choose whether to spin. */
 void ls_shm_introduce(ls_shm *shm);
 void ls_shm_choose_spin(ls_shm *shm);
 
-/* ---- agree.c: what ranks must agree on -------------------------------------------------------------------------- */
+/* ---- agree.c: agreement on calls --------------------------------------------------------------------------------- */
 
-/* Writes it into `cell`. */
+/* Writes what ranks must agree on into `cell`. */
 void ls_shm_sign(ls_shm_cell *cell, const ls_call *call);
 
-/* Begins a call: writes it into this rank's next cell, which may then be filled. Fails when the communicator was
- * revoked meanwhile. */
+/* Begins a call: writes it into this rank's next cell, which the caller then fills. Fails if the communicator is
+ * revoked.
+ */
 ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **cell);
 
-/* After the first step: LS_ERR_MISMATCH, saying who called what, unless all ranks declared the same as this one, which
- * is `call`. */
+/* After the first step: fails with LS_ERR_MISMATCH and lists the calls, unless all ranks have declared the same as this
+ * rank, which is `call`. */
 ls_status ls_shm_agree(const ls_shm *shm, const ls_call *call);
 
-/* ---- cells.c: calls that fit the cells --------------------------------------------------------------------------- */
+/* ---- cells.c: calls that fit into cells -------------------------------------------------------------------------- */
 
 bool ls_shm_fits_cells(const ls_shm *shm, const ls_call *call);
 ls_status ls_shm_begin_cells(void *state, const ls_call *call);
@@ -423,10 +425,10 @@ ls_status ls_shm_reduce(void *state, const ls_call *call); /* allreduce too */
 ls_status ls_shm_reduce_scatter(void *state, const ls_call *call);
 ls_status ls_shm_progress(void *state, bool wait, bool *finished);
 
-/* exchange.c: every call that only moves data between the ranks' buffers. */
+/* exchange.c: calls that only move data between the buffers of the ranks. */
 ls_status ls_shm_exchange(void *state, const ls_call *call);
 
-/* A stage that ends a call. */
+/* The stage that ends a call. */
 ls_status ls_shm_end(ls_shm *shm, bool *finished);
 
 /* split.c */
@@ -435,35 +437,34 @@ ls_status ls_shm_split(void *state, const ls_join_context *join, const int *rank
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
 void ls_shm_release(void *state, void *memory);
 
-/* Between threads: `bytes`, cleared, that so many ranks hold until each has let go of them; whoever fails on its way
- * may never learn of them, so that what is left goes with the world, when no thread uses it any more. NULL: no memory.
- */
+/* Between threads: allocates `bytes`, cleared, that `holders` ranks hold until each has released them. A rank that
+ * fails before it learns of them never does; the remaining memory is freed with the world. Returns NULL if out of
+ * memory. */
 void *ls_shm_lend(const ls_shm *shm, int holders, size_t bytes);
 void ls_shm_let_go(void *memory, int holders);
 
-/* The memory of a world of threads is there for as long as somebody holds it: what was allocated in it may outlive
- * ls_run_threads. */
+/* The memory of a world of threads lives as long as it has holders: allocations in it may outlive ls_run_threads. */
 ls_shm_control *ls_shm_hold_world(ls_shm_control *world);
 void ls_shm_drop_world(ls_shm_control *world);
 
-/* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
+/* Returns the region whose part of this rank contains all `bytes` at `memory`, or NULL. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);
 
-/* The region that has this id on all ranks; NULL: it is 0, or this rank has given that region back. */
+/* Returns the region with this id; NULL if the id is 0, or if this rank has freed the region. */
 const ls_shm_region *ls_shm_region_of(const ls_shm *shm, uint32_t id);
 
-/* The region in which all ranks' cells say that their buffers lie; NULL: there is none. And whether any rank's do in
- * any. */
+/* Return the region that contains the buffers of all ranks, according to their cells, or NULL; and whether the buffers
+ * of any rank are in a region. */
 const ls_shm_region *ls_shm_region_common(const ls_shm *shm);
 bool ls_shm_region_any(const ls_shm *shm);
 
 /*
- * The `bytes` that a rank says it has `offset` bytes into its part of the region. NULL and LS_ERR_PEER, which ends the
- * communicator, when that is not so: any rank can damage memory that all share.
+ * Returns the address of `bytes` at `offset` in a rank's part of the region. If they are not in it, returns NULL and
+ * revokes the communicator with LS_ERR_PEER: any rank can damage memory that all share.
  */
 unsigned char *ls_shm_region_at(ls_shm *shm, const ls_shm_region *region, int rank, uint64_t offset, size_t bytes);
 
-/* Gives back one region, or none if its entry is free. */
+/* Frees a region. Does nothing if its entry is free. */
 void ls_shm_region_free(ls_shm *shm, ls_shm_region *region);
 
 #endif

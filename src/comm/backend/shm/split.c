@@ -8,8 +8,8 @@
 /* What every rank tells in one step of the parent; the place matters from the new rank 0. */
 typedef struct word {
     int32_t status;
-    uint64_t address;     /* between threads */
-    ls_shm_ticket ticket; /* between processes */
+    uint64_t address;              /* between threads */
+    ls_shm_connect_request ticket; /* between processes */
 } word;
 
 _Static_assert(sizeof(word) <= LS_SHM_PAYLOAD, "a word travels in a cell");
