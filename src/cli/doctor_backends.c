@@ -46,7 +46,8 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
         setenv("LOCKSTEP_LOG", "off", 1);
         unsetenv("RANK"); /* a job that the shell is prepared for is not the job of the test */
         unsetenv("WORLD_SIZE");
-        unsetenv("LOCKSTEP_BACKEND"); /* --backend selects the backend */
+        unsetenv("LOCKSTEP_BACKEND");   /* --backend selects the backend */
+        unsetenv("LOCKSTEP_ALGORITHM"); /* names of one backend are wrong for the others */
         /* Open MPI refuses to run as root, and with fewer cores than ranks, unless these variables allow it. */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);

@@ -106,7 +106,7 @@ done
 
 # ---- the environment ----
 secret=correct-horse-battery-staple
-LOCKSTEP_KEY=$secret LOCKSTEP_TIMEOUT=7 LOCKSTEP_BACKEND=gloo RANK=1 WORLD_SIZE=2 launch doctor </dev/null
+LOCKSTEP_KEY=$secret LOCKSTEP_TIMEOUT=7 LOCKSTEP_ALGORITHM=allreduce:chunks LOCKSTEP_BACKEND=gloo RANK=1 WORLD_SIZE=2 launch doctor </dev/null
 check "variables are shown" says out "^  LOCKSTEP_TIMEOUT  *7\$"
 check "the key is said to be set" says out "^  LOCKSTEP_KEY  *(set, not shown)\$"
 check "and not shown" is "$(cat out err | grep -c "$secret")" 0
