@@ -220,7 +220,7 @@ for name in gpt charlstm; do # trained in bf16: near what it is in f32, and not 
     check "$name --bf16: another model" differs model model--bf16
 done
 alone "$examples/gpt" --file text --width 30
-check "gpt, heads that do not fit: refused" is "$status $(grep -c 'width 30 does not make 4 heads' err)" "1 1"
+check "gpt, heads that do not fit: refused" is "$status $(grep -c 'width 30 cannot be divided into 4 heads' err)" "1 1"
 alone "$examples/gpt" --file text --context 100000
 check "gpt, a file that is too short: refused" is "$status $(grep -c 'text has 8800 bytes' err)" "1 1"
 
@@ -274,7 +274,7 @@ alone "${small[@]}" --learned --load "$fixtures/pytorch_gpt.safetensors" --save 
 check "gpt takes PyTorch's weights" is "$status $(complaints err)" "0 "
 alone "${small[@]}" --load "$fixtures/pytorch_gpt.safetensors"
 check "gpt, weights of another model: says what differs" is \
-    "$status $(grep -c 'has a tensor positions.weight that the model has not' err)" "1 1"
+    "$status $(grep -c 'has a tensor positions.weight that the model does not have' err)" "1 1"
 alone "$examples/resnet" --data pictures --depth 2 --width 3 --epochs 0 --quiet --load "$fixtures/pytorch_resnet.safetensors" \
     --save resnet.back
 check "resnet takes PyTorch's weights" is "$status $(complaints err)" "0 "
