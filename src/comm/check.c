@@ -42,7 +42,8 @@ static ls_status fail_null(const char *name, size_t elements) {
 }
 
 static ls_status fail_overlap(const char *name) {
-    return ls_fail(LS_ERR_ARGUMENT, "%s: send and receive overlap without being in place", name);
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "%s: the send and receive buffers overlap; pass separate buffers, or call it in place", name);
 }
 
 static inline bool overlap(const void *send, size_t sent, const void *receive, size_t received) {

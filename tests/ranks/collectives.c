@@ -274,7 +274,7 @@ static ls_status side_by_side(ls_comm *world) {
     }
     LS_CHECK(ls_comm_allreduce(world, x, x + COUNT - 1, COUNT, LS_I32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_comm_allreduce(world, x + COUNT - 1, x, COUNT, LS_I32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("send and receive overlap without being in place");
+    LS_EXPECT_MESSAGE("the send and receive buffers overlap; pass separate buffers");
     return LS_OK;
 }
 
@@ -296,11 +296,11 @@ static ls_status among_parts(ls_comm *world) {
         LS_CHECK(x[2 * COUNT * i] == i && x[2 * COUNT * i + 1] == -i);
     }
     LS_CHECK(ls_comm_allgatherv(world, x + 1, x, counts, displacements, LS_I32, NULL) == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("ls_comm_allgatherv: send and receive overlap without being in place");
+    LS_EXPECT_MESSAGE("ls_comm_allgatherv: the send and receive buffers overlap; pass separate buffers");
     if (rank == 0) {
         LS_CHECK(ls_comm_gatherv(world, x + 1, COUNT, x, counts, displacements, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
         LS_CHECK(ls_comm_scatterv(world, x, counts, displacements, x + 1, COUNT, LS_I32, 0, NULL) == LS_ERR_ARGUMENT);
-        LS_EXPECT_MESSAGE("ls_comm_scatterv: send and receive overlap without being in place");
+        LS_EXPECT_MESSAGE("ls_comm_scatterv: the send and receive buffers overlap; pass separate buffers");
     }
     return LS_OK;
 }
