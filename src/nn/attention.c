@@ -1,5 +1,6 @@
 /* Layers of attention: multi-head attention, learned positions, and the Transformer block. */
 
+#include "autograd/ops/attention.h"
 #include "nn/module.h"
 
 /* ---- multi-head attention ---------------------------------------------------------------------------------------- */
@@ -24,11 +25,10 @@ static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
         ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1), state->heads, state->width / state->heads)), 1, 2);
 }
 
-/* Computes queries, keys and values of one input by one product. */
-static void project_one(const attention_state *state, ls_tensor *x, ls_tensor **parts) {
-    ls_tensor *all = ls_linear(x, state->in_weight, state->in_bias);
+/* Divides the queries, keys and values of one input, which are in one tensor. */
+static void divide(const attention_state *state, ls_tensor *all, ls_tensor **parts) {
     for (int i = 0; i < 3; i++) {
-        parts[i] = all == NULL ? NULL : heads_apart(state, ls_narrow(all, -1, i * state->width, state->width));
+        parts[i] = heads_apart(state, ls_narrow(all, -1, i * state->width, state->width));
     }
 }
 
@@ -73,6 +73,28 @@ static ls_tensor *attend(const attention_state *state, ls_tensor **parts, ls_ten
                             : ls_reshape(together, LS_SHAPE(ls_size(together, 0), ls_size(together, 1), state->width));
 }
 
+/* Computes the attention of x to itself. One product makes its queries, keys and values. */
+static ls_tensor *attend_to_itself(const attention_state *state, ls_tensor *const *given) {
+    ls_tensor *all = ls_linear(given[QUERY], state->in_weight, state->in_bias);
+    if (all == NULL) {
+        return NULL;
+    }
+    if (!state->rotary && given[KEY_MASK] == NULL && given[ATTN_MASK] == NULL) {
+        return ls_attention_of_projection(all, state->heads, state->causal);
+    }
+    ls_tensor *parts[3];
+    divide(state, all, parts);
+    return attend(state, parts, given);
+}
+
+static ls_tensor *attend_to_others(const attention_state *state, ls_tensor **given) {
+    ls_tensor *parts[3];
+    given[KEY] = given[KEY] != NULL ? given[KEY] : given[QUERY];
+    given[VALUE] = given[VALUE] != NULL ? given[VALUE] : given[KEY];
+    project_each(state, given, parts);
+    return attend(state, parts, given);
+}
+
 static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                    int output_count) {
     const attention_state *state = self->state;
@@ -82,15 +104,9 @@ static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, in
     for (int i = 0; i < input_count; i++) {
         given[i] = inputs[i];
     }
-    ls_tensor *parts[3];
-    if ((given[KEY] == NULL || given[KEY] == given[QUERY]) && (given[VALUE] == NULL || given[VALUE] == given[QUERY])) {
-        project_one(state, given[QUERY], parts);
-    } else {
-        given[KEY] = given[KEY] != NULL ? given[KEY] : given[QUERY];
-        given[VALUE] = given[VALUE] != NULL ? given[VALUE] : given[KEY];
-        project_each(state, given, parts);
-    }
-    ls_tensor *y = attend(state, parts, given);
+    const bool to_itself =
+        (given[KEY] == NULL || given[KEY] == given[QUERY]) && (given[VALUE] == NULL || given[VALUE] == given[QUERY]);
+    ls_tensor *y = to_itself ? attend_to_itself(state, given) : attend_to_others(state, given);
     outputs[0] = y == NULL ? NULL : ls_forward(state->out, y);
     return outputs[0] != NULL ? LS_OK : ls_error_status();
 }

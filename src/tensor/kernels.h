@@ -43,6 +43,8 @@ typedef struct ls_gemm {
     ls_dtype compute;   /* sums are computed in the wider of this and `dtype` */
     ls_dtype rounds_to; /* for f32: LS_BF16 or LS_F16 rounds the elements of A and B to it; sums and C stay f32. LS_F32,
                            which is zero: no rounding */
+    ls_dtype a_rounded, b_rounded; /* rounds_to, if A or B has elements of that dtype already, with rows of a multiple
+                                      of 8 elements; else LS_F32. For a device with takes_rounded */
 } ls_gemm;
 
 /* One optimizer step over `count` adjacent elements, f32 or f64. optim.h explains the fields. */

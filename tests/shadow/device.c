@@ -498,6 +498,7 @@ static bool add_second(void) {
     second.name = "shadow:1";
     second.index = 1;
     second.kernels = shadow_gpu_kernels();
+    second.takes_rounded = true;
     return wanted == NULL || strcmp(wanted, second.name) != 0 || second.kernels == NULL ||
            ls_device_add(&second) == LS_OK;
 }

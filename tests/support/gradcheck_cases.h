@@ -13,6 +13,7 @@
 
 #include <math.h>
 
+#include "autograd/ops/attention.h"
 #include "autograd/ops/linear.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/recurrent.h"
@@ -172,6 +173,8 @@ FUNCTION(f_attention, ls_attention(x[0], x[1], x[2], NULL))
 FUNCTION(f_attention_causal, ls_attention(x[0], x[1], x[2], &(ls_attention_options){.causal = true, .scale = 0.7}))
 FUNCTION(f_attention_heads,
          ls_attention(ls_transpose(x[0], 1, 2), ls_transpose(x[1], 1, 2), ls_transpose(x[1], 1, 2), NULL))
+FUNCTION(f_attention_of_projection,
+         ls_attention_of_projection(ls_concat((ls_tensor *[]){x[0], x[1], x[2], x[2], x[0], x[1]}, 6, -1), 2, true))
 FUNCTION(f_rotary, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1), NULL))
 FUNCTION(f_rotary_halves, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1),
                                     &(ls_rotary_options){.base = 5, .first = 3, .halves = true}))
@@ -443,6 +446,7 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "attention, masked", .function = f_attention_masked, .shapes = "aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, biased", .function = f_attention_biased, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
     {.name = "attention, heads inside", .function = f_attention_heads, .shapes = "aiBj,akBj"},
+    {.name = "attention, one projection", .function = f_attention_of_projection, .shapes = "aij,aij,aij"},
     {.name = "rotary", .function = f_rotary, .shapes = "ij aij"},
     {.name = "rotary, halves", .function = f_rotary_halves, .shapes = "ij aij"},
     {.name = "rms_norm", .function = f_rms_norm, .shapes = "aB,B abC,bC aB"},

@@ -1,5 +1,5 @@
 /* Attention: softmax(scale q k^T) v, and its gradient, by kernels that never store the matrix of all scores. */
-#include <lockstep/attention.h>
+#include "autograd/ops/attention.h"
 
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
@@ -148,7 +148,78 @@ static const ls_op attention_op = {.name = "ls_attention",
                                              [K] = 1U << Q | 1U << K | 1U << V | 1U << BIAS | 1U << MASK,
                                              [V] = 1U << Q | 1U << K | 1U << BIAS | 1U << MASK}};
 
-const ls_op *const ls_attention_ops[] = {&attention_op, NULL};
+/* ---- of one projection ------------------------------------------------------------------------------------------- */
+
+/* Views a tensor [batch, length, parts * width] as the kernels' [batch, heads, length, width / heads] of one part. */
+static ls_tensor part_of(const ls_tensor *x, int part, int parts, int64_t heads) {
+    const int64_t length = x->size[1], row = x->size[2], width = row / parts;
+    const int64_t size[4] = {x->size[0], heads, length, width / heads};
+    const int64_t stride[4] = {length * row, width / heads, row, 1};
+    return ls_stack_view(x, 4, size, stride, part * width);
+}
+
+static ls_status projection_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const int64_t size[3] = {x->size[0], x->size[1], x->size[2] / 3};
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), 3, size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+static ls_status projection_forward(ls_op_call *call) {
+    const ls_op_parameters *p = call->parameters;
+    const ls_tensor *x = call->inputs[0];
+    const int64_t heads = p->integer[1];
+    const ls_tensor q = part_of(x, Q, 3, heads), k = part_of(x, K, 3, heads), v = part_of(x, V, 3, heads);
+    ls_tensor y = part_of(call->output, 0, 1, heads);
+    ls_tensor *log_sum = ls_tensor_new_owned(call->op->name, ls_tensor_device(x), 3, q.size, (ls_dtype)x->dtype);
+    call->saved[SAVED_LOG_SUM] = log_sum;
+    LS_TRY(ls_made(log_sum));
+    return ls_kernels_of(x)->attention(ls_stream_of(x), &y, log_sum, &q, &k, &v, NULL, NULL, p->number[0],
+                                       p->integer[0] != 0, call->rounds_to);
+}
+
+static ls_status give_projection(const ls_node *node, const ls_tensor *gradient, const ls_tensor *dx) {
+    const ls_tensor *x = node->inputs[0];
+    const int64_t heads = node->parameters.integer[1];
+    const ls_tensor q = part_of(x, Q, 3, heads), k = part_of(x, K, 3, heads), v = part_of(x, V, 3, heads);
+    ls_tensor dq = part_of(dx, Q, 3, heads), dk = part_of(dx, K, 3, heads), dv = part_of(dx, V, 3, heads);
+    const ls_tensor g = part_of(gradient, 0, 1, heads), y = part_of(node->saved[SAVED_OUTPUT], 0, 1, heads);
+    return ls_kernels_of(x)->attention_backward(ls_stream_of(x), &dq, &dk, &dv, &g, &y, node->saved[SAVED_LOG_SUM], &q,
+                                                &k, &v, NULL, NULL, node->parameters.number[0],
+                                                node->parameters.integer[0] != 0, node->rounds_to);
+}
+
+static ls_status projection_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *dx = ls_tensor_like(node->op->name, node->inputs[0], (ls_dtype)gradient->dtype);
+    LS_TRY(ls_made(dx));
+    ls_tensor *g = ls_dense(node->op->name, gradient);
+    LS_TRY(ls_made(g));
+    const ls_status status = give_projection(node, g, dx);
+    ls_tensor_drop(g);
+    LS_TRY(status);
+    return ls_accumulate(node, 0, dx);
+}
+
+static ls_samples_use projection_samples(ls_samples_call *call) {
+    return ls_sample_axis(call, 0) == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
+}
+
+static const ls_op projection_op = {.name = "ls_attention",
+                                    .shape = projection_shape,
+                                    .forward = projection_forward,
+                                    .backward = projection_backward,
+                                    .over_samples = projection_samples,
+                                    .saves_output = true,
+                                    .reads = {1}};
+
+const ls_op *const ls_attention_ops[] = {&attention_op, &projection_op, NULL};
+
+ls_tensor *ls_attention_of_projection(ls_tensor *x, int64_t heads, bool causal) {
+    const int64_t width = x->size[2] / 3 / heads;
+    const ls_op_parameters parameters = {.number = {1 / sqrt((double)width)}, .integer = {causal, heads}};
+    ls_tensor *const inputs[] = {x};
+    return ls_apply_dense(&projection_op, inputs, 1, 1, &parameters, 1);
+}
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 

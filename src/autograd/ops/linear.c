@@ -32,6 +32,30 @@ static bool matrix_of(const ls_tensor *tensor, int64_t rows, int64_t columns, in
            ls_matrix_layout(rows, columns, tensor->stride[0], tensor->stride[1], leading, transposed);
 }
 
+/* Copies of x and weight, rounded once for the forward and the backward pass; NULL: not rounded ahead. */
+enum { SAVED_X = 1, SAVED_WEIGHT = 2 };
+
+/*
+ * Rounds a matrix that several products use. Gives ownership of the copy to *rounded; NULL: each product rounds the
+ * matrix itself.
+ */
+static ls_status round_ahead(const char *call, const ls_tensor *x, ls_dtype rounds_to, ls_tensor **rounded) {
+    const bool is_useful = rounds_to != LS_F32 && x->dtype == LS_F32 && x->contiguous && x->count > 0 &&
+                           x->size[x->ndim - 1] % 8 == 0 && ls_tensor_device(x)->takes_rounded;
+    if (!is_useful) {
+        return LS_OK;
+    }
+    *rounded = ls_tensor_like_owned(call, x, rounds_to);
+    LS_TRY(ls_made(*rounded));
+    return ls_kernels_of(x)->cast(ls_stream_of(x), *rounded, x);
+}
+
+/* Sets an operand of a product: the rounded copy, if there is one. Returns the dtype for ls_gemm.a_rounded. */
+static ls_dtype operand_of(const ls_tensor *x, const ls_tensor *rounded, const void **data) {
+    *data = rounded != NULL ? rounded->data : x->data;
+    return rounded != NULL ? (ls_dtype)rounded->dtype : LS_F32;
+}
+
 /* Returns false if x or weight must be copied first. */
 static bool affine_of(const ls_tensor *x, const ls_tensor *weight, affine *map) {
     *map = (affine){.x = x, .weight = weight, .rows = 1, .in = weight->size[1], .out = weight->size[0]};
@@ -82,66 +106,76 @@ static ls_status linear_forward(ls_op_call *call) {
     }
     affine map;
     (void)affine_of(call->inputs[0], call->inputs[1], &map); /* cannot fail: ls_linear_activation has made the copies */
-    const ls_gemm gemm = {.dtype = (ls_dtype)output->dtype,
-                          .m = map.rows,
-                          .n = map.out,
-                          .k = map.in,
-                          .a = map.x->data,
-                          .lda = map.x_leading,
-                          .transpose_a = map.x_transposed,
-                          .b = map.weight->data,
-                          .ldb = map.weight_leading,
-                          .transpose_b = !map.weight_transposed,
-                          .c = output->data,
-                          .ldc = map.out,
-                          .bias = bias != NULL ? bias->data : NULL,
-                          .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE,
-                          .rounds_to = call->rounds_to};
+    if (call->records) {
+        LS_TRY(round_ahead(call->op->name, map.x, call->rounds_to, &call->saved[SAVED_X]));
+        LS_TRY(round_ahead(call->op->name, map.weight, call->rounds_to, &call->saved[SAVED_WEIGHT]));
+    }
+    ls_gemm gemm = {.dtype = (ls_dtype)output->dtype,
+                    .m = map.rows,
+                    .n = map.out,
+                    .k = map.in,
+                    .a = map.x->data,
+                    .lda = map.x_leading,
+                    .transpose_a = map.x_transposed,
+                    .b = map.weight->data,
+                    .ldb = map.weight_leading,
+                    .transpose_b = !map.weight_transposed,
+                    .c = output->data,
+                    .ldc = map.out,
+                    .bias = bias != NULL ? bias->data : NULL,
+                    .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE,
+                    .rounds_to = call->rounds_to};
+    gemm.a_rounded = operand_of(map.x, call->saved[SAVED_X], &gemm.a);
+    gemm.b_rounded = operand_of(map.weight, call->saved[SAVED_WEIGHT], &gemm.b);
     return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
 }
 
-static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
+static ls_status give_x(ls_node *node, const ls_tensor *dz, const ls_tensor *rounded, const affine *map) {
     bool accumulate;
     ls_tensor *dx = ls_gradient_place(node, 0, &accumulate);
     if (dx == NULL || dx->count == 0) {
         return ls_made(dx);
     }
-    const ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
-                          .m = map->rows,
-                          .n = map->in,
-                          .k = map->out,
-                          .a = dz->data,
-                          .lda = map->out > 0 ? map->out : 1,
-                          .b = map->weight->data,
-                          .ldb = map->weight_leading,
-                          .transpose_b = map->weight_transposed,
-                          .c = dx->data,
-                          .ldc = map->in,
-                          .accumulate = accumulate,
-                          .rounds_to = node->rounds_to};
+    ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
+                    .m = map->rows,
+                    .n = map->in,
+                    .k = map->out,
+                    .a = dz->data,
+                    .lda = map->out > 0 ? map->out : 1,
+                    .b = map->weight->data,
+                    .ldb = map->weight_leading,
+                    .transpose_b = map->weight_transposed,
+                    .c = dx->data,
+                    .ldc = map->in,
+                    .accumulate = accumulate,
+                    .rounds_to = node->rounds_to};
+    gemm.a_rounded = operand_of(dz, rounded, &gemm.a);
+    gemm.b_rounded = operand_of(map->weight, node->saved[SAVED_WEIGHT], &gemm.b);
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
-static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *map) {
+static ls_status give_weight(ls_node *node, const ls_tensor *dz, const ls_tensor *rounded, const affine *map) {
     bool accumulate;
     ls_tensor *dw = ls_gradient_place(node, 1, &accumulate);
     if (dw == NULL || dw->count == 0) {
         return ls_made(dw);
     }
-    const ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
-                          .m = map->out,
-                          .n = map->in,
-                          .k = map->rows,
-                          .a = dz->data,
-                          .lda = map->out,
-                          .transpose_a = true,
-                          .b = map->x->data,
-                          .ldb = map->x_leading,
-                          .transpose_b = map->x_transposed,
-                          .c = dw->data,
-                          .ldc = map->in,
-                          .accumulate = accumulate,
-                          .rounds_to = node->rounds_to};
+    ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
+                    .m = map->out,
+                    .n = map->in,
+                    .k = map->rows,
+                    .a = dz->data,
+                    .lda = map->out,
+                    .transpose_a = true,
+                    .b = map->x->data,
+                    .ldb = map->x_leading,
+                    .transpose_b = map->x_transposed,
+                    .c = dw->data,
+                    .ldc = map->in,
+                    .accumulate = accumulate,
+                    .rounds_to = node->rounds_to};
+    gemm.a_rounded = operand_of(dz, rounded, &gemm.a);
+    gemm.b_rounded = operand_of(map->x, node->saved[SAVED_X], &gemm.b);
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
@@ -183,15 +217,25 @@ static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
     return dz;
 }
 
+/* Uses dz, and its rounded copy if that is not NULL, for the gradients of x and weight. */
+static ls_status give_products(ls_node *node, const ls_tensor *dz, const ls_tensor *rounded, const affine *map) {
+    if (ls_wants(node, 0)) {
+        LS_TRY(give_x(node, dz, rounded, map));
+    }
+    return ls_wants(node, 1) ? give_weight(node, dz, rounded, map) : LS_OK;
+}
+
 static ls_status give_all(ls_node *node, const ls_tensor *dz) {
     affine map;
     (void)affine_of(node->inputs[0], node->inputs[1], &map);
-    if (ls_wants(node, 0)) {
-        LS_TRY(give_x(node, dz, &map));
+    ls_tensor *rounded = NULL;
+    ls_status status = LS_OK;
+    if (ls_wants(node, 0) && ls_wants(node, 1)) {
+        status = round_ahead(node->op->name, dz, (ls_dtype)node->rounds_to, &rounded);
     }
-    if (ls_wants(node, 1)) {
-        LS_TRY(give_weight(node, dz, &map));
-    }
+    status = status == LS_OK ? give_products(node, dz, rounded, &map) : status;
+    ls_tensor_drop(rounded);
+    LS_TRY(status);
     return node->input_count > 2 && ls_wants(node, 2) ? give_bias(node, dz, &map) : LS_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include <lockstep/nn.h>
 
+#include "autograd/ops/attention.h"
 #include "base/memory.h"
 #include "tensor/scope.h"
 #include "tests/support/elements.h"
@@ -159,6 +160,36 @@ TEST(test_attn_masks) {
             check_attn_mask(shapes[i], numbers != 0, LS_F32);
             check_attn_mask(shapes[i], numbers != 0, LS_F64);
         }
+    }
+}
+
+/* Attention of one projection equals attention of its three parts, with the same gradient. */
+static void check_projection(ls_dtype dtype, bool causal) {
+    enum { BATCH = 3, LENGTH = 70, HEADS = 2, WIDTH = 16 };
+    ls_tensor *y[2], *x[2];
+    for (int way = 0; way < 2; way++) {
+        ls_seed(9);
+        x[way] = random_leaf(LS_SHAPE(BATCH, LENGTH, 3 * HEADS * WIDTH), dtype);
+        ls_tensor *parts[3];
+        for (int i = 0; i < 3; i++) {
+            ls_tensor *part = ls_narrow(x[way], -1, i * HEADS * WIDTH, HEADS * WIDTH);
+            parts[i] = ls_transpose(ls_reshape(part, LS_SHAPE(BATCH, LENGTH, HEADS, WIDTH)), 1, 2);
+        }
+        ls_tensor *apart = ls_attention(parts[0], parts[1], parts[2], &(ls_attention_options){.causal = causal});
+        y[way] = way == 0 ? ls_attention_of_projection(x[way], HEADS, causal)
+                          : ls_reshape(ls_transpose(apart, 1, 2), LS_SHAPE(BATCH, LENGTH, HEADS * WIDTH));
+        assert_int_equal(ls_backward(ls_sum(ls_sin(y[way]))), LS_OK);
+    }
+    const double tolerance = dtype == LS_F64 ? 1e-12 : dtype == LS_F32 ? 1e-5 : 2e-2;
+    expect_near("values", y[0], y[1], tolerance);
+    expect_near("gradient", ls_grad(x[0]), ls_grad(x[1]), tolerance);
+}
+
+SCOPED_TEST(test_one_projection) {
+    const ls_dtype dtypes[] = {LS_F64, LS_F32, LS_BF16};
+    for (int i = 0; i < 3; i++) {
+        check_projection(dtypes[i], false);
+        check_projection(dtypes[i], true);
     }
 }
 
@@ -450,6 +481,7 @@ int main(void) {
         cmocka_unit_test(test_agrees_with_pytorch),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_attn_masks),
+        cmocka_unit_test(test_one_projection),
         cmocka_unit_test(test_strides_and_dtypes),
         cmocka_unit_test(test_nothing_to_see),
         cmocka_unit_test(test_memory_is_linear),

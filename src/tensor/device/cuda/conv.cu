@@ -1,7 +1,7 @@
 /*
  * Convolution by cuDNN (conv_library.cu), or, if that refuses (padding that differs between the two sides; everything
  * on the host), by simple gather kernels: one thread per element of the result, or one team for gradients of the
- * weight.
+ * weight. Gradients of small weights are matrix products.
  */
 #include "tensor/device/cuda/conv.cuh"
 
@@ -159,8 +159,73 @@ template <class T> ls_status make(ls_stream *stream, conv_work work, const conv_
                           });
 }
 
-ls_status convolve(ls_stream *stream, conv_work work, const conv_shape &shape, const conv_data &data, bool exact) {
-    const ls_status status = ls::library_conv(stream, work, shape, data, exact);
+/* ---- the gradient of the weight as a matrix product ---- */
+
+constexpr int64_t most_weights = (int64_t)1 << 16, most_bytes = (int64_t)1 << 28;
+
+/*
+ * Returns whether to compute the gradient of the weight as one product over all positions of all samples. cuDNN's
+ * kernels with reproducible bits use one block of threads for 32 x 32 weights, so they leave most of a GPU idle if
+ * there are few weights.
+ */
+bool is_for_product(conv_work work, const conv_shape &s, const conv_data &data) {
+    const int64_t columns = s.channels * product_of(s.kernel), positions = s.samples * product_of(s.out);
+    const int64_t bytes = (columns + s.outputs) * positions * (int64_t)ls_dtype_size(data.dtype);
+    return work == ls::CONV_WEIGHT && s.groups == 1 && s.outputs * columns <= most_weights && bytes <= most_bytes;
+}
+
+/* Copies the small side [samples, outputs, positions] to `to` [outputs, samples, positions]. */
+template <class T> ls_status outputs_first(ls_stream *stream, const conv_shape &s, const T *small, T *to) {
+    const int64_t positions = product_of(s.out), samples = s.samples, outputs = s.outputs;
+    return ls::each(stream, "conv_weight", samples * outputs * positions, [=] LS_BODY(int64_t i) {
+        const int64_t row = ls::quotient(i, positions), output = ls::quotient(row, samples);
+        const int64_t sample = row - output * samples;
+        to[i] = small[(sample * outputs + output) * positions + (i - row * positions)];
+    });
+}
+
+/* Sets `to` [channels, taps, samples, positions] to the numbers that each tap of the window reads. */
+template <class T> ls_status taps_first(ls_stream *stream, const conv_shape &shape, const T *large, T *to) {
+    const conv_shape s = shape;
+    const int64_t positions = product_of(s.out), plane = product_of(s.size);
+    const int64_t count = s.channels * product_of(s.kernel) * s.samples * positions;
+    return ls::each(stream, "conv_weight", count, [=] LS_BODY(int64_t i) {
+        int64_t at[3], tap[3];
+        const int64_t row = place_of(i, s.out, at), pair = ls::quotient(row, s.samples);
+        const int64_t channel = place_of(pair, s.kernel, tap), sample = row - pair * s.samples;
+        const int64_t seen = seen_at(s, at, tap[0], tap[1], tap[2]);
+        to[i] = seen >= 0 ? large[(sample * s.channels + channel) * plane + seen] : (T)0;
+    });
+}
+
+template <class T>
+ls_status weight_by_product(ls_stream *stream, const conv_shape &s, const conv_data &data, ls_dtype rounds_to) {
+    const int64_t columns = s.channels * product_of(s.kernel), positions = s.samples * product_of(s.out);
+    const ls::scratch left(stream, (size_t)(s.outputs * positions) * sizeof(T));
+    const ls::scratch right(stream, (size_t)(columns * positions) * sizeof(T));
+    LS_TRY(left.status("conv_weight"));
+    LS_TRY(right.status("conv_weight"));
+    LS_TRY(outputs_first(stream, s, static_cast<const T *>(data.small), left.as<T>()));
+    LS_TRY(taps_first(stream, s, static_cast<const T *>(data.large), right.as<T>()));
+    ls_gemm gemm = {};
+    gemm.dtype = data.dtype;
+    gemm.rounds_to = rounds_to;
+    gemm.m = s.outputs, gemm.n = columns, gemm.k = positions;
+    gemm.a = left.memory, gemm.lda = positions;
+    gemm.b = right.memory, gemm.ldb = positions, gemm.transpose_b = true;
+    gemm.c = data.weight, gemm.ldc = columns;
+    gemm.accumulate = true;
+    return ls_cuda_gemm(stream, &gemm);
+}
+
+/* rounds_to: the dtype to which the operands have been rounded; LS_F32: not rounded. */
+ls_status convolve(ls_stream *stream, conv_work work, const conv_shape &shape, const conv_data &data,
+                   ls_dtype rounds_to) {
+    if (is_for_product(work, shape, data)) {
+        return data.dtype == LS_F32 ? weight_by_product<float>(stream, shape, data, rounds_to)
+                                    : weight_by_product<double>(stream, shape, data, rounds_to);
+    }
+    const ls_status status = ls::library_conv(stream, work, shape, data, rounds_to != LS_F32);
     if (status != LS_ERR_UNSUPPORTED) {
         return status;
     }
@@ -184,7 +249,7 @@ ls_status convolve_rounded(ls_stream *stream, conv_work work, const conv_shape &
     LS_TRY(ls::rounded(stream, static_cast<const float *>(*second), half, other, room_other.as<float>()));
     *first = room_one.memory;
     *second = room_other.memory;
-    return convolve(stream, work, s, copies, true);
+    return convolve(stream, work, s, copies, half);
 }
 
 ls_status run(ls_stream *stream, const char *name, conv_work work, const ls_tensor *large, const ls_tensor *small,
@@ -201,7 +266,8 @@ ls_status run(ls_stream *stream, const char *name, conv_work work, const ls_tens
     }
     const conv_shape shape = shape_of(large, small, window);
     const bool rounds = rounds_to != LS_F32 && data.dtype == LS_F32;
-    return rounds ? convolve_rounded(stream, work, shape, data, rounds_to) : convolve(stream, work, shape, data, false);
+    return rounds ? convolve_rounded(stream, work, shape, data, rounds_to)
+                  : convolve(stream, work, shape, data, LS_F32);
 }
 
 template <class T> ls_status bias_to(ls_stream *stream, ls_tensor *y, const ls_tensor *bias) {

@@ -1,5 +1,6 @@
 /* Setting and converting elements of all dtypes, with any strides. */
-#include "tensor/device/cuda/launch.cuh"
+#include "tensor/device/cuda/four.cuh"
+#include "tensor/device/cuda/products.cuh"
 
 namespace {
 
@@ -85,11 +86,21 @@ template <class FROM> ls_status cast_from(ls_stream *stream, ls_tensor *y, const
     }
 }
 
+template <class T> ls_status copy_dense(ls_stream *stream, int64_t count, T *to, const T *from) {
+    const ls::arrays<T, 2> both = {{to, ls::numbers<T>(from)}, count};
+    return ls::each_four<1, 1>(stream, "copy", both, [=] LS_BODY(T(&v)[2]) { v[0] = v[1]; });
+}
+
 template <class T> ls_status copy_of(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     const ls_tensor *const both[2] = {y, x};
     const ls::walk<2> walk(both);
     T *const to = ls::data<T>(y);
     const T *const from = ls::data<T>(x);
+    if constexpr (sizeof(T) >= 4) {
+        if (walk.dense) {
+            return copy_dense(stream, walk.count, to, from);
+        }
+    }
     return ls::each(stream, "copy", walk.count, [=] LS_BODY(int64_t i) {
         int64_t at[2];
         walk.at(i, at);
@@ -97,11 +108,21 @@ template <class T> ls_status copy_of(ls_stream *stream, ls_tensor *y, const ls_t
     });
 }
 
+template <class T> ls_status fill_dense(ls_stream *stream, int64_t count, T *to, T number) {
+    const ls::arrays<T, 1> one = {{to}, count};
+    return ls::each_four<1, 1>(stream, "fill", one, [=] LS_BODY(T(&v)[1]) { v[0] = number; });
+}
+
 template <int D> ls_status fill_of(ls_stream *stream, ls_tensor *y, double value) {
     const ls_tensor *const one[1] = {y};
     const ls::walk<1> walk(one);
     typedef decltype(stored<D>(0.0)) T;
     T *const to = ls::data<T>(y);
+    if constexpr (sizeof(T) >= 4) {
+        if (walk.dense) {
+            return fill_dense(stream, walk.count, to, stored<D>(value));
+        }
+    }
     return ls::each(stream, "fill", walk.count, [=] LS_BODY(int64_t i) {
         int64_t at[1];
         walk.at(i, at);
@@ -120,6 +141,11 @@ template <int D> ls_status count_of(ls_stream *stream, ls_tensor *y) {
 ls_status ls_cuda_cast(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     if (x->dtype == y->dtype) {
         return ls_cuda_copy(stream, y, x);
+    }
+    const bool to_halves = x->dtype == LS_F32 && (y->dtype == LS_BF16 || y->dtype == LS_F16);
+    if (to_halves && x->contiguous && y->contiguous && x->count == y->count) {
+        const ls::matrices row = {x->data, 1, x->count, x->count, 1, x->count};
+        return ls::to_halves(stream, row, (ls_dtype)y->dtype, x->count, ls::data<uint16_t>(y));
     }
     switch (x->dtype) {
     case LS_F32:

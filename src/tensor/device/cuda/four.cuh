@@ -55,21 +55,24 @@ template <class T> LS_HOST_DEVICE void write_four(T *to, const T (&from)[4], int
 }
 
 /*
- * Calls f(v) for every index; v[k] is the element of array k. If bit k of WRITTEN is set, array k gets v[k] afterwards.
+ * Calls f(v) for every index; v[k] is the element of array k, or 0 if bit k of UNREAD is set. If bit k of WRITTEN is
+ * set, array k gets v[k] afterwards.
  */
-template <unsigned WRITTEN, class T, int N, class F>
+template <unsigned WRITTEN, unsigned UNREAD = 0, class T, int N, class F>
 ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F f) {
     const bool aligned = a.aligned();
     return each(stream, name, (a.count + 3) / 4, [=] LS_BODY(int64_t t) {
         const bool whole = aligned && 4 * t + 4 <= a.count;
         T all[N][4];
         for (int k = 0; k < N; k++) {
-            read_four(all[k], a.of[k], t, a.count, whole);
+            if ((UNREAD >> k & 1U) == 0) {
+                read_four(all[k], a.of[k], t, a.count, whole);
+            }
         }
         for (int l = 0; l < 4; l++) {
             T v[N];
             for (int k = 0; k < N; k++) {
-                v[k] = all[k][l];
+                v[k] = (UNREAD >> k & 1U) == 0 ? all[k][l] : (T)0;
             }
             f(v);
             for (int k = 0; k < N; k++) {

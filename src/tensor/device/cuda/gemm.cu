@@ -215,22 +215,38 @@ ls::matrices matrices_b(const ls_gemm &gemm) {
             gemm.step_b};
 }
 
+/* An operand of a product, rounded to 16-bit floats: a copy, unless it is rounded already. */
+struct rounded_operand {
+    const ls::matrices from;
+    const bool is_rounded;
+    const int64_t leading;
+    const ls::scratch copy;
+
+    rounded_operand(ls_stream *stream, const ls::matrices &given, bool rounded)
+        : from(given), is_rounded(rounded), leading(rounded ? given.leading : aligned_row(given.columns)),
+          copy(stream, rounded ? 1 : (size_t)(given.count * given.rows * leading) * sizeof(uint16_t)) {
+    }
+    const void *data() const {
+        return is_rounded ? from.data : copy.memory;
+    }
+    int64_t step() const {
+        return from.step == 0 || is_rounded ? from.step : from.rows * leading;
+    }
+    ls_status make(ls_stream *stream, ls_dtype half) const {
+        LS_TRY(copy.status("gemm"));
+        return is_rounded ? LS_OK : ls::to_halves(stream, from, half, leading, copy.as<uint16_t>());
+    }
+};
+
 ls_status multiply_halves(ls_stream *stream, const ls_gemm &gemm) {
-    const ls::matrices a = matrices_a(gemm), b = matrices_b(gemm);
+    const rounded_operand a(stream, matrices_a(gemm), gemm.a_rounded != LS_F32);
+    const rounded_operand b(stream, matrices_b(gemm), gemm.b_rounded != LS_F32);
+    LS_TRY(a.make(stream, gemm.rounds_to));
+    LS_TRY(b.make(stream, gemm.rounds_to));
     ls_gemm halves = gemm;
     halves.dtype = gemm.rounds_to;
-    halves.lda = aligned_row(a.columns);
-    halves.ldb = aligned_row(b.columns);
-    halves.step_a = gemm.step_a == 0 ? 0 : a.rows * halves.lda;
-    halves.step_b = gemm.step_b == 0 ? 0 : b.rows * halves.ldb;
-    const ls::scratch room_a(stream, (size_t)(a.count * a.rows * halves.lda) * sizeof(uint16_t));
-    LS_TRY(room_a.status("gemm"));
-    const ls::scratch room_b(stream, (size_t)(b.count * b.rows * halves.ldb) * sizeof(uint16_t));
-    LS_TRY(room_b.status("gemm"));
-    LS_TRY(ls::to_halves(stream, a, gemm.rounds_to, halves.lda, room_a.as<uint16_t>()));
-    LS_TRY(ls::to_halves(stream, b, gemm.rounds_to, halves.ldb, room_b.as<uint16_t>()));
-    halves.a = room_a.memory;
-    halves.b = room_b.memory;
+    halves.a = a.data(), halves.lda = a.leading, halves.step_a = a.step();
+    halves.b = b.data(), halves.ldb = b.leading, halves.step_b = b.step();
     return multiply(stream, halves, LS_F32);
 }
 

@@ -5,6 +5,7 @@
 #ifndef LS_TENSOR_DEVICE_CUDA_MAP_CUH
 #define LS_TENSOR_DEVICE_CUDA_MAP_CUH
 
+#include "tensor/device/cuda/four.cuh"
 #include "tensor/device/cuda/scalar.cuh"
 
 namespace ls {
@@ -44,6 +45,21 @@ LS_OF_TWO(normal_of, ls_normal_f32, ls_normal_f64)
 LS_OF_TWO(bell_of, ls_bell_f32, ls_bell_f64)
 #undef LS_OF_TWO
 
+/* Maps of dense tensors with elements of one type, of four or eight bytes. */
+template <class T, class F>
+ls_status dense_map1(ls_stream *stream, const char *name, int64_t count, T *to, const T *a, F f) {
+    const arrays<T, 2> all = {{to, numbers<T>(a)}, count};
+    return each_four<1, 1>(stream, name, all, [=] LS_BODY(T(&v)[2]) { v[0] = f(v[1]); });
+}
+
+template <class T, class F>
+ls_status dense_map2(ls_stream *stream, const char *name, int64_t count, T *to, const T *a, const T *b, F f) {
+    const arrays<T, 3> all = {{to, numbers<T>(a), numbers<T>(b)}, count};
+    return each_four<1, 1>(stream, name, all, [=] LS_BODY(T(&v)[3]) { v[0] = f(v[1], v[2]); });
+}
+
+template <class R, class T> constexpr bool by_four = std::is_same<R, T>::value && sizeof(T) >= 4;
+
 /*
  * y = f(operands), with elements of type R computed from type T. F is a class, not a lambda, because rows name their
  * operands.
@@ -54,6 +70,11 @@ ls_status map1(ls_stream *stream, const char *name, ls_tensor *y, const ls_tenso
     const walk<2> over(all);
     R *const to = data<R>(y);
     const T *const a = data<T>(operand[0]);
+    if constexpr (by_four<R, T>) {
+        if (over.dense) {
+            return dense_map1(stream, name, over.count, to, a, f);
+        }
+    }
     return each(stream, name, over.count, [=] LS_BODY(int64_t i) {
         int64_t at[2];
         over.at(i, at);
@@ -68,6 +89,11 @@ ls_status map2(ls_stream *stream, const char *name, ls_tensor *y, const ls_tenso
     R *const to = data<R>(y);
     const T *const a = data<T>(operand[0]);
     const T *const b = data<T>(operand[1]);
+    if constexpr (by_four<R, T>) {
+        if (over.dense) {
+            return dense_map2(stream, name, over.count, to, a, b, f);
+        }
+    }
     return each(stream, name, over.count, [=] LS_BODY(int64_t i) {
         int64_t at[3];
         over.at(i, at);

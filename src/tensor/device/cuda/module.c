@@ -61,6 +61,7 @@ static ls_gpu *make_gpu(int index) {
     gpu->device.kernels = &kernels;
     gpu->device.state = gpu;
     gpu->device.gains_by = gains_by;
+    gpu->device.takes_rounded = true;
     ls_cuda_fill_device(&gpu->device);
     const cudaError_t error = ls_cuda_use_index(index);
     if (error != cudaSuccess || ls_cuda_own_stream(gpu) == NULL) {

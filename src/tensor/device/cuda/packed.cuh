@@ -16,6 +16,9 @@ struct alignas(16) packed_numbers {
 struct alignas(16) packed_halves {
     uint16_t x[8];
 };
+struct alignas(8) half_of_packed {
+    uint16_t x[4];
+};
 
 /*
  * One tensor [batch, heads, rows, 8 groups]. Item i covers elements 8 (i - first) and following of the packed tensor.
@@ -85,22 +88,23 @@ template <int HALF> ls_status pack_halves(ls_stream *stream, const packed_parts 
     });
 }
 
+/* Four elements per thread, so that the threads of a warp write adjacent vectors. */
 template <int HALF> ls_status unpack_halves(ls_stream *stream, const packed_parts &given) {
     const packed_parts all = given;
-    return ls::each(stream, "attention: from halves", all.items, [=] LS_BODY(int64_t i) {
-        const packed_part &p = all.of(i);
-        const packed_halves x = p.halves[i - p.first];
-        float *const to = p.place(i - p.first);
-        packed_numbers y[2];
-        for (int l = 0; l < 8; l++) {
-            y[l / 4].x[l % 4] = HALF == LS_BF16 ? ls_bf16_to_float(x.x[l]) : ls_f16_to_float(x.x[l]);
+    return ls::each(stream, "attention: from halves", 2 * all.items, [=] LS_BODY(int64_t i) {
+        const int64_t item = i >> 1, half = i & 1;
+        const packed_part &p = all.of(item);
+        const half_of_packed from = reinterpret_cast<const half_of_packed *>(p.halves + (item - p.first))[half];
+        float *const to = p.place(item - p.first) + 4 * half;
+        packed_numbers y;
+        for (int l = 0; l < 4; l++) {
+            y.x[l] = HALF == LS_BF16 ? ls_bf16_to_float(from.x[l]) : ls_f16_to_float(from.x[l]);
         }
         if (p.by_four) {
-            reinterpret_cast<packed_numbers *>(to)[0] = y[0];
-            reinterpret_cast<packed_numbers *>(to)[1] = y[1];
+            *reinterpret_cast<packed_numbers *>(to) = y;
         } else {
-            for (int l = 0; l < 8; l++) {
-                to[l] = y[l / 4].x[l % 4];
+            for (int l = 0; l < 4; l++) {
+                to[l] = y.x[l];
             }
         }
     });
