@@ -101,6 +101,7 @@ typedef ls_status ls_backend_begin(void *state, const ls_call *call);
 
 typedef struct ls_backend {
     const char *name;
+    bool sends_by_library; /* a library sends data between machines, which LOCKSTEP_WIRE cannot protect */
 
     /* Joins the other ranks, and returns a state. Leaves nothing on failure. Blocks, at most for the timeout. */
     ls_status (*open)(const ls_join_context *join, void **state);

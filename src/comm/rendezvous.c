@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "comm/wire.h"
 
 /* "pid:[4026531836]" */
 static void read_space(const char *link, char space[24]) {
@@ -125,6 +126,20 @@ static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_
     return status;
 }
 
+/* Refuses a protection that would not cover the data. */
+static ls_status check_wire(const ls_job *job, const ls_roster *world, const ls_backend *backend) {
+    ls_wire_mode mode;
+    LS_TRY(ls_wire_find_mode(&mode));
+    const bool is_covered = backend != NULL && !backend->sends_by_library;
+    if (mode == LS_WIRE_PLAIN || is_covered || ls_roster_find_elsewhere(world, job->rank) < 0) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "LOCKSTEP_WIRE=%s does not protect backend %s, whose library sends the data between machines: use "
+                   "backend tcp, or unset LOCKSTEP_WIRE",
+                   ls_wire_names[mode], backend != NULL ? backend->name : "mpi");
+}
+
 static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting) {
     fill_peer_info(&world->peer_infos[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
@@ -155,6 +170,7 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result 
         return job->interface != NULL ? ls_fail_in("LOCKSTEP_INTERFACE") : ls_error_status();
     }
     LS_TRY(choose_backend(job, world, &meeting->backend));
+    LS_TRY(check_wire(job, world, meeting->backend));
     if (meeting->store == NULL && job->mpi == NULL) { /* MPI itself carries the world */
         ls_comm_free(meeting->launcher);
         meeting->launcher = NULL;

@@ -62,6 +62,32 @@ ends 0 1
 check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
 check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
 
+# LOCKSTEP_WIRE: all calls in each mode. What the cable carries is checked by unit/transport_tcp_wire.
+for mode in authenticated encrypted; do
+    export LOCKSTEP_WIRE=$mode
+    for k in 0 1; do
+        machine $k -n 2 "$LS_BUILD/tests/ranks_conformance"
+    done
+    ends 0 1
+    check "LOCKSTEP_WIRE=$mode: conformance" is "$statuses" "0 0"
+    machine 0 -n 2 "${train[@]}" --max-steps 60
+    machine 1 -n 2 "${train[@]}" --max-steps 60
+    ends 0 1
+    check "LOCKSTEP_WIRE=$mode: the model of one machine" is "$statuses $(models out.0 out.1)" "0 0 $wanted"
+done
+machine 0 -n 2 "${train[@]}" --max-steps 60
+LOCKSTEP_WIRE=plain machine 1 -n 2 "${train[@]}" --max-steps 60
+ends 0 1
+check "LOCKSTEP_WIRE differs: refused" test "$statuses" != "0 0"
+check "LOCKSTEP_WIRE differs: the error says where" says <(cat err.0 err.1) \
+    "LOCKSTEP_WIRE is [a-z]* for rank [0-3] and [a-z]* for rank [0-3]: set it to the same value for all ranks"
+machine 0 -n 1 "$lockstep" bench barrier --backend gloo --iterations 1
+machine 1 -n 1 "$lockstep" bench barrier --backend gloo --iterations 1
+ends 0 1
+check "LOCKSTEP_WIRE and libgloo: refused" says <(cat err.0 err.1) \
+    "LOCKSTEP_WIRE=encrypted does not protect backend gloo, .*: use backend tcp, or unset LOCKSTEP_WIRE"
+unset LOCKSTEP_WIRE
+
 for rank in 1 2; do
     down
     for k in 0 1; do

@@ -310,6 +310,7 @@ static ls_status gloo_split(void *state, const ls_join_context *join, const int 
 
 const ls_backend ls_module_backend = {
     .name = "gloo",
+    .sends_by_library = true,
     .open = gloo_open,
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,

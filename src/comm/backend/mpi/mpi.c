@@ -421,6 +421,7 @@ static ls_status mpi_check(const void *state) {
 
 const ls_backend ls_module_backend = {
     .name = "mpi",
+    .sends_by_library = true,
     .check = mpi_check,
     .open = mpi_open,
     .close = mpi_close,

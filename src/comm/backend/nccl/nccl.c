@@ -163,6 +163,7 @@ static bool nccl_takes(const void *state, bool reduces, ls_dtype dtype, ls_reduc
 
 const ls_backend ls_module_backend = {
     .name = "nccl",
+    .sends_by_library = true,
     .open = nccl_open,
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,

@@ -11,8 +11,9 @@
  * Who connects asks the listener for no proof, since that would cost a round trip before the first message. So where
  * somebody else listens at a rank's address, say because the rank has ended, they get what is sent to it; but they
  * cannot answer in its name: all that a rank is heard to say comes over a connection that began with its own proof, and
- * the hello that they got is good for that one address only. Nothing is encrypted and no frame is signed: who can read
- * or change the packets between two ranks can read or change messages. The proofs keep out those who can only connect.
+ * the hello that they got is good for that one address only. The proofs keep out those who can only connect. Those who
+ * can read or change the packets between two ranks are kept out by LOCKSTEP_WIRE (comm/wire.h), with a key that follows from
+ * the hello.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -76,6 +77,38 @@ static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
     const bool good = ls_auth_check(&key, role, hello->nonce, tcp->peer_infos[own].secret, hello->proof);
     ls_key_forget(&key);
     return good;
+}
+
+/* ---- keys of connections ---------------------------------------------------------------------------------------- */
+
+void ls_tcp_free_records(ls_tcp_records **records) {
+    if (*records != NULL) {
+        explicit_bzero(&(*records)->wire, sizeof(*records)->wire);
+        ls_free(*records);
+        *records = NULL;
+    }
+}
+
+/* Makes the records of the connection that `rank` has made to `other`, unless its frames are not protected. */
+static ls_status make_records(const ls_tcp *tcp, int rank, int other, const uint8_t nonce[LS_NONCE_SIZE],
+                              ls_tcp_records **records) {
+    const int peer = rank == tcp->endpoint.rank ? other : rank;
+    if (tcp->wire == LS_WIRE_PLAIN || tcp->peers[peer].near) {
+        return LS_OK;
+    }
+    *records = ls_allocate_zeroed(1, sizeof **records);
+    if (*records == NULL) {
+        return ls_fail_memory("a connection", sizeof **records);
+    }
+    ls_key key;
+    char role[64], purpose[80];
+    prepare_proof(&tcp->key, tcp->peer_infos, rank, other, &key, role);
+    snprintf(purpose, sizeof purpose, "%s: %s", ls_wire_names[tcp->wire], role);
+    _Static_assert((int)LS_PROOF_SIZE == (int)LS_WIRE_KEY_SIZE, "a proof makes a key");
+    ls_auth_prove(&key, purpose, nonce, tcp->peer_infos[other].secret, (*records)->wire.key);
+    (*records)->wire.mode = tcp->wire;
+    ls_key_forget(&key);
+    return LS_OK;
 }
 
 /* ---- who connects --------------------------------------------------------------------------------------------------
@@ -144,6 +177,11 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
         hello->process = getpid();
         hello->mark_at = (uint64_t)(uintptr_t)tcp->mark;
     }
+    const ls_status status = make_records(tcp, tcp->endpoint.rank, rank, hello->nonce, &peer->output_records);
+    if (status != LS_OK) {
+        ls_free(hello);
+        return status;
+    }
     peer->frame = (ls_tcp_frame){.data = (const unsigned char *)hello, .left = sizeof *hello, .memory = hello};
     set_stage(tcp, peer, LS_TCP_READY);
     ls_tcp_flush(tcp, rank);
@@ -196,9 +234,11 @@ void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection) {
 static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection) {
     const int rank = connection->hello.rank;
     ls_tcp_peer *peer = &tcp->peers[rank];
-    peer->buffer = ls_allocate(LS_TCP_BUFFER);
+    LS_TRY(make_records(tcp, rank, tcp->endpoint.rank, connection->hello.nonce, &peer->input_records));
+    const size_t bytes = peer->input_records != NULL ? LS_TCP_RECORD : LS_TCP_BUFFER;
+    peer->buffer = ls_allocate(bytes);
     if (peer->buffer == NULL) {
-        return ls_fail_memory("a connection", LS_TCP_BUFFER);
+        return ls_fail_memory("a connection", bytes);
     }
     peer->was_connected = true;
     peer->ending_ns = 0;

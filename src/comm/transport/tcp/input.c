@@ -362,6 +362,70 @@ static ls_status take_buffer(ls_tcp *tcp, int rank) {
     }
 }
 
+/*
+ * Receives into `parts`. *got: the number of bytes; 0: nothing has come, and *empty says whether to read again later.
+ * The end of the connection is the end of the rank.
+ */
+static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_t count, size_t *got, bool *empty) {
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    const ssize_t step = recvmsg(tcp->peers[rank].incoming, &message, MSG_DONTWAIT);
+    *got = step > 0 ? (size_t)step : 0;
+    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        *empty = errno != EINTR;
+        return LS_OK;
+    }
+    tcp->peers[rank].ending_ns = step > 0 ? 0 : tcp->peers[rank].ending_ns;
+    *empty = step <= 0;
+    return step > 0 ? LS_OK : ls_tcp_lose(tcp, rank);
+}
+
+/* Makes a frame of the first record, if that is complete. *size: its bytes; 0: it is not. */
+static ls_status take_record(ls_tcp *tcp, int rank, const unsigned char *bytes, size_t have, size_t *size) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    *size = 0;
+    if (have < LS_WIRE_LENGTH_SIZE) {
+        return LS_OK;
+    }
+    const size_t frame_size = ls_wire_frame_size(bytes);
+    const bool is_size = frame_size >= sizeof(ls_tcp_header) && frame_size <= LS_TCP_RECORD - LS_WIRE_OVERHEAD;
+    if (is_size && have < frame_size + LS_WIRE_OVERHEAD) {
+        return LS_OK;
+    }
+    if (!is_size || !ls_wire_open(&peer->input_records->wire, bytes, frame_size, peer->buffer)) {
+        return ls_fail(LS_ERR_PEER,
+                       "a message from rank %d was changed on its way, or repeated: its authentication fails "
+                       "(LOCKSTEP_WIRE=%s)",
+                       rank, ls_wire_names[tcp->wire]);
+    }
+    *size = frame_size + LS_WIRE_OVERHEAD;
+    peer->filled = frame_size;
+    LS_TRY(take_buffer(tcp, rank));
+    return peer->filled == 0 && peer->body.left == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_PEER, "rank %d sent a record that is not one frame", rank);
+}
+
+/* Does the same as read_once on a protected connection. */
+static ls_status read_records(ls_tcp *tcp, int rank, bool *empty) {
+    ls_tcp_records *records = tcp->peers[rank].input_records;
+    struct iovec part = {.iov_base = records->bytes + records->filled, .iov_len = LS_TCP_RECORD - records->filled};
+    const size_t asked = part.iov_len;
+    size_t got = 0, at = 0, size = 0;
+    LS_TRY(receive_parts(tcp, rank, &part, 1, &got, empty));
+    if (got == 0) {
+        return LS_OK;
+    }
+    *empty = got < asked;
+    records->filled += got;
+    do {
+        LS_TRY(take_record(tcp, rank, records->bytes + at, records->filled - at, &size));
+        at += size;
+    } while (size > 0);
+    records->filled -= at;
+    memmove(records->bytes, records->bytes + at, records->filled);
+    return LS_OK;
+}
+
 /* One look at what there is; `*empty`: that was all. */
 static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     ls_tcp_peer *peer = &tcp->peers[rank];
@@ -375,19 +439,12 @@ static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     };
     const size_t placed = parts[0].iov_len;
     const size_t asked = placed + parts[1].iov_len;
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-    const ssize_t step = recvmsg(peer->incoming, &message, MSG_DONTWAIT);
-    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        *empty = errno != EINTR;
+    size_t got = 0;
+    LS_TRY(receive_parts(tcp, rank, parts, 2, &got, empty));
+    if (got == 0) {
         return LS_OK;
     }
-    if (step <= 0) {
-        *empty = true;
-        return ls_tcp_lose(tcp, rank);
-    }
-    const size_t got = (size_t)step;
     *empty = got < asked;
-    peer->ending_ns = 0;
     peer->filled += got > placed ? got - placed : 0;
     if (placed > 0) {
         advance(tcp, rank, got < placed ? got : placed);
@@ -398,7 +455,8 @@ static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
 ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
     bool empty = false;
     for (int i = 0; i < READS && !empty; i++) {
-        const ls_status status = read_once(tcp, rank, &empty);
+        const bool has_records = tcp->peers[rank].input_records != NULL;
+        const ls_status status = (has_records ? read_records : read_once)(tcp, rank, &empty);
         if (status != LS_OK) {
             ls_saved_error cause;
             ls_error_save(&cause);

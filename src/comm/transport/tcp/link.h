@@ -20,6 +20,7 @@
 #include "comm/peer_memory.h"
 #include "comm/transport/arrivals.h"
 #include "comm/transport/tcp/tcp.h"
+#include "comm/wire.h"
 
 #define LS_TCP_GREETING "lstcp--3"
 
@@ -47,7 +48,7 @@ enum {
      * receives for them; then they are announced too. Who receives says so every fourth of that. */
     LS_TCP_UNCLAIMED = 4 << 20,
     LS_TCP_PIECE = 256 << 10,    /* at most, of a larger message in one frame; what follows waits so long */
-    LS_TCP_FAR_PIECE = 32 << 10, /* at most, in one frame for another machine */
+    LS_TCP_FAR_PIECE = 32 << 10, /* at most, in one frame for another machine; frames there are at most LS_TCP_EAGER */
     LS_TCP_UNSENT = 32 << 10, /* bytes that the kernel has not sent to another machine, with which it gets no piece */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
     LS_TCP_READ = 1 << 20,    /* in another's memory before the next message has its turn */
@@ -96,6 +97,15 @@ typedef struct ls_tcp_item {
     unsigned char data[];
 } ls_tcp_item;
 
+/* The largest record of a protected connection, and a place for one. */
+enum { LS_TCP_RECORD = sizeof(ls_tcp_header) + LS_TCP_EAGER + LS_WIRE_OVERHEAD };
+
+typedef struct ls_tcp_records {
+    ls_wire wire;
+    size_t filled; /* of an input: bytes of the records, of which the first is not complete */
+    unsigned char bytes[LS_TCP_RECORD];
+} ls_tcp_records;
+
 /* The frame that is being written; nothing is left of it: there is none. */
 typedef struct ls_tcp_frame {
     ls_tcp_header header;
@@ -103,6 +113,7 @@ typedef struct ls_tcp_frame {
     const unsigned char *data;
     size_t left;
     void *memory;         /* holds the data; freed when the frame has been written */
+    bool is_record;       /* the data is in the record of the peer's output */
     ls_transfer *content; /* of which this is a piece: the first one cleared */
 } ls_tcp_frame;
 
@@ -126,6 +137,7 @@ typedef struct ls_tcp_peer {
     bool asks_room;        /* to be told when something can be written */
     bool limits_unsent;    /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
     bool mute;             /* writing failed; what came before the end can still be read */
+    ls_tcp_records *output_records, *input_records; /* NULL: the connection's frames are not protected */
 
     uint64_t again_ns;   /* PAUSED: when */
     uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
@@ -142,7 +154,7 @@ typedef struct ls_tcp_peer {
     uint64_t sent;          /* bytes of messages beyond LS_TRANSPORT_LEAST_EAGER that were sent unannounced */
     uint64_t claimed_there; /* of these, as it said last */
 
-    unsigned char *buffer; /* of LS_TCP_BUFFER bytes, what has been read ahead */
+    unsigned char *buffer; /* of LS_TCP_BUFFER bytes, what has been read ahead; of LS_TCP_RECORD bytes for records */
     size_t filled;
     ls_tcp_body body;
     ls_transfer *awaited; /* receives that were cleared */
@@ -166,6 +178,7 @@ typedef struct ls_tcp {
                   unproven connection's number, LS_TCP_LISTENER or LS_TCP_WAKER */
     int waker; /* -1: nobody wanted one */
     ls_key key;
+    ls_wire_mode wire; /* of connections to other machines */
     ls_tcp_peer_info *peer_infos;
     ls_tcp_peer *peers;
     uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its peer info */
@@ -216,6 +229,9 @@ ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection);
 
 /* Does what is due: new attempts to connect, and the end of those that say nothing. */
 ls_status ls_tcp_tend(ls_tcp *tcp);
+
+/* Frees the records of one direction, and its key. */
+void ls_tcp_free_records(ls_tcp_records **records);
 
 /* Closes an unproven connection. */
 void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection);

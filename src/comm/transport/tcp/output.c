@@ -47,6 +47,19 @@ static bool write_frame(ls_tcp_peer *peer) {
     return true;
 }
 
+/* Turns the frame that is to be written into a record, on a protected connection. */
+static void protect_frame(ls_tcp_peer *peer) {
+    ls_tcp_frame *frame = &peer->frame;
+    ls_tcp_records *records = peer->output_records;
+    if (records != NULL) {
+        frame->left = ls_wire_seal(&records->wire, &frame->header, sizeof frame->header, frame->data, frame->left,
+                                   records->bytes);
+        frame->data = records->bytes;
+        frame->header_left = 0;
+        frame->is_record = true;
+    }
+}
+
 static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
     ls_transfer *send = peer->frame.content;
     if (send != NULL) {
@@ -89,13 +102,17 @@ static bool next_frame(ls_tcp_peer *peer) {
                                      .left = bytes,
                                      .content = send};
     }
-    return item != NULL || send != NULL;
+    if (item == NULL && send == NULL) {
+        return false;
+    }
+    protect_frame(peer);
+    return true;
 }
 
 /* The rest of the frame's data becomes the transport's own. */
 static ls_status keep_frame(ls_tcp_peer *peer) {
     ls_tcp_frame *frame = &peer->frame;
-    if (frame->left == 0) {
+    if (frame->left == 0 || frame->is_record) {
         return LS_OK;
     }
     frame->memory = ls_allocate(frame->left);
@@ -175,6 +192,7 @@ ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const v
         return enqueue(peer, header, data, bytes);
     }
     peer->frame = (ls_tcp_frame){.header = *header, .header_left = sizeof *header, .data = data, .left = bytes};
+    protect_frame(peer);
     const bool whole = write_frame(peer);
     const ls_status status = whole || peer->mute ? LS_OK : keep_frame(peer);
     if (whole) {

@@ -47,6 +47,9 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
     socklen_t length = sizeof peer_info->address;
     memset(peer_info, 0, sizeof *peer_info);
     peer_info->machine = join->machine;
+    ls_wire_mode wire;
+    LS_TRY(ls_wire_find_mode(&wire));
+    peer_info->wire = wire;
     if (sched_getaffinity(0, sizeof peer_info->cores, &peer_info->cores) != 0) {
         memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* more cores than a cpu_set_t has: enough for all */
     }
@@ -113,6 +116,8 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
     tcp->moved = true;
     ls_tcp_drop_output(peer);
     peer->announced = NULL;
+    ls_tcp_free_records(&peer->output_records);
+    ls_tcp_free_records(&peer->input_records);
     return ls_tcp_drop_input(tcp, rank);
 }
 
@@ -369,12 +374,32 @@ int ls_tcp_waker(ls_endpoint *endpoint) {
     return tcp->waker;
 }
 
+/* Each rank compares the modes of the others with its own, so nobody can weaken them on the way. */
+static ls_status check_wire(const ls_tcp_options *options, int rank) {
+    const ls_tcp_peer_info *own = &options->peer_infos[options->rank], *other = &options->peer_infos[rank];
+    if (other->wire != own->wire) {
+        return ls_fail(LS_ERR_MISMATCH,
+                       "LOCKSTEP_WIRE is %s for rank %d and %s for rank %d: set it to the same value for "
+                       "all ranks",
+                       ls_wire_names[own->wire], options->rank,
+                       other->wire <= LS_WIRE_ENCRYPTED ? ls_wire_names[other->wire] : "unknown", rank);
+    }
+    if (own->wire != LS_WIRE_PLAIN && options->key->size == 0 && other->machine != own->machine) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "LOCKSTEP_WIRE is %s, but the job has no key: set LOCKSTEP_KEY to the same secret "
+                       "for all ranks",
+                       ls_wire_names[own->wire]);
+    }
+    return LS_OK;
+}
+
 static ls_status check_peer_infos(const ls_tcp_options *options) {
     for (int rank = 0; rank < options->size; rank++) {
         if (rank != options->rank && !is_peer_info(&options->peer_infos[rank])) {
             return ls_fail(LS_ERR_MISMATCH, "rank %d says where it listens as this version of Lockstep cannot read it",
                            rank);
         }
+        LS_TRY(check_wire(options, rank));
     }
     return LS_OK;
 }
@@ -389,6 +414,7 @@ static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     }
     tcp->endpoint.place = ls_place_find(&tcp->peer_infos[0].machine, sizeof *tcp->peer_infos, options->size);
     tcp->key = *options->key;
+    tcp->wire = (ls_wire_mode)tcp->peer_infos[options->rank].wire;
     int machine_ranks = 0;
     tcp->spin_ns = has_core_for_each(options, &machine_ranks) ? SPIN_NS : 0;
     tcp->endpoint.oversubscribed = tcp->spin_ns == 0 && machine_ranks == options->size;

@@ -2,8 +2,8 @@
  * The transport over TCP sockets. A rank listens at one port, which its peer info tells; peer infos go from rank to
  * rank by whatever means their owner has. A rank connects to another when it first sends to it or waits for it, and
  * what it sends goes over its own connection, which begins with a proof that it knows the job's key and both peer infos
- * (handshake.c, which says what that keeps out; nothing is encrypted). There are no threads: all is done in the calls
- * of transport.h, and what a send that has ended gave to the system goes on without them.
+ * (handshake.c). LOCKSTEP_WIRE protects what follows between machines (comm/wire.h). There are no threads: all is done in
+ * the calls of transport.h, and what a send that has ended gave to the system goes on without them.
  *
  * tcp.c opens, waits and closes; handshake.c connects; output.c writes and input.c reads frames (link.h).
  */
@@ -25,7 +25,8 @@ typedef struct ls_tcp_peer_info {
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
-    } address; /* of so many bytes, where it listens */
+    } address;     /* of so many bytes, where it listens */
+    uint32_t wire; /* an ls_wire_mode: how it protects frames between machines */
     uint64_t machine;
     cpu_set_t cores; /* it may run on */
     uint8_t secret[LS_NONCE_SIZE];

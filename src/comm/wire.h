@@ -1,0 +1,58 @@
+/*
+ * Protection of frames between machines: LOCKSTEP_WIRE. A frame becomes one record: its length, the frame, and a tag.
+ *
+ *     plain          no records: frames are sent as they are
+ *     authenticated  the tag covers length and frame: a changed, repeated, lost or reordered record is detected
+ *     encrypted      the same, and the frame cannot be read
+ *
+ * Records use the AEAD ChaCha20-Poly1305 (RFC 8439, libsodium) with the record's number as the nonce. Each direction of
+ * each connection has its own key, derived from the job's key, the secrets of both peer infos and a fresh nonce. For
+ * authenticated records, the whole record is additional data of the AEAD, and the message is empty.
+ */
+#ifndef LS_COMM_WIRE_H
+#define LS_COMM_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum {
+    LS_WIRE_KEY_SIZE = 32,
+    LS_WIRE_LENGTH_SIZE = 4,
+    LS_WIRE_TAG_SIZE = 16,
+    LS_WIRE_OVERHEAD = LS_WIRE_LENGTH_SIZE + LS_WIRE_TAG_SIZE
+};
+
+typedef enum ls_wire_mode { LS_WIRE_PLAIN, LS_WIRE_AUTHENTICATED, LS_WIRE_ENCRYPTED } ls_wire_mode;
+
+/* The names of the modes, in their order. */
+extern const char *const ls_wire_names[3];
+
+/* One direction of a connection. */
+typedef struct ls_wire {
+    ls_wire_mode mode;
+    uint64_t number; /* records so far */
+    uint8_t key[LS_WIRE_KEY_SIZE];
+} ls_wire;
+
+/* Reads the mode of LOCKSTEP_WIRE; unset or empty selects LS_WIRE_PLAIN. LS_ERR_ARGUMENT: it names no mode. */
+ls_status ls_wire_find_mode(ls_wire_mode *mode);
+
+/*
+ * Makes the next record of a header and data. The record has LS_WIRE_OVERHEAD bytes more than both. Returns its size.
+ */
+size_t ls_wire_seal(ls_wire *wire, const void *header, size_t header_size, const void *data, size_t data_size,
+                    unsigned char *record);
+
+/* Returns the number of bytes of the frame in a record that begins with this length; without any check. */
+size_t ls_wire_frame_size(const unsigned char length[LS_WIRE_LENGTH_SIZE]);
+
+/*
+ * Checks the next record, of frame_size + LS_WIRE_OVERHEAD bytes, and copies its frame. Returns false, and copies
+ * nothing, if it is not the record that the other side made next.
+ */
+bool ls_wire_open(ls_wire *wire, const unsigned char *record, size_t frame_size, unsigned char *frame);
+
+#endif
