@@ -39,7 +39,8 @@ enum { SAVED_X = 1, SAVED_WEIGHT = 2 };
  * Rounds a matrix that several products use. Gives ownership of the copy to *rounded; NULL: each product rounds the
  * matrix itself.
  */
-static ls_status round_ahead(const char *call, const ls_tensor *x, ls_dtype rounds_to, ls_tensor **rounded) {
+__attribute__((noinline)) static ls_status round_ahead(const char *call, const ls_tensor *x, ls_dtype rounds_to,
+                                                       ls_tensor **rounded) {
     const bool is_useful = rounds_to != LS_F32 && x->dtype == LS_F32 && x->contiguous && x->count > 0 &&
                            x->size[x->ndim - 1] % 8 == 0 && ls_tensor_device(x)->takes_rounded;
     if (!is_useful) {
@@ -50,10 +51,16 @@ static ls_status round_ahead(const char *call, const ls_tensor *x, ls_dtype roun
     return ls_kernels_of(x)->cast(ls_stream_of(x), *rounded, x);
 }
 
-/* Sets an operand of a product: the rounded copy, if there is one. Returns the dtype for ls_gemm.a_rounded. */
-static ls_dtype operand_of(const ls_tensor *x, const ls_tensor *rounded, const void **data) {
-    *data = rounded != NULL ? rounded->data : x->data;
-    return rounded != NULL ? (ls_dtype)rounded->dtype : LS_F32;
+/* Has the product use rounded copies of A and B, of those that are not NULL. */
+__attribute__((noinline)) static void use_rounded(ls_gemm *gemm, const ls_tensor *a, const ls_tensor *b) {
+    if (a != NULL) {
+        gemm->a = a->data;
+        gemm->a_rounded = (ls_dtype)a->dtype;
+    }
+    if (b != NULL) {
+        gemm->b = b->data;
+        gemm->b_rounded = (ls_dtype)b->dtype;
+    }
 }
 
 /* Returns false if x or weight must be copied first. */
@@ -106,10 +113,6 @@ static ls_status linear_forward(ls_op_call *call) {
     }
     affine map;
     (void)affine_of(call->inputs[0], call->inputs[1], &map); /* cannot fail: ls_linear_activation has made the copies */
-    if (call->records) {
-        LS_TRY(round_ahead(call->op->name, map.x, call->rounds_to, &call->saved[SAVED_X]));
-        LS_TRY(round_ahead(call->op->name, map.weight, call->rounds_to, &call->saved[SAVED_WEIGHT]));
-    }
     ls_gemm gemm = {.dtype = (ls_dtype)output->dtype,
                     .m = map.rows,
                     .n = map.out,
@@ -125,8 +128,11 @@ static ls_status linear_forward(ls_op_call *call) {
                     .bias = bias != NULL ? bias->data : NULL,
                     .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE,
                     .rounds_to = call->rounds_to};
-    gemm.a_rounded = operand_of(map.x, call->saved[SAVED_X], &gemm.a);
-    gemm.b_rounded = operand_of(map.weight, call->saved[SAVED_WEIGHT], &gemm.b);
+    if (call->rounds_to != LS_F32 && call->records) {
+        LS_TRY(round_ahead(call->op->name, map.x, call->rounds_to, &call->saved[SAVED_X]));
+        LS_TRY(round_ahead(call->op->name, map.weight, call->rounds_to, &call->saved[SAVED_WEIGHT]));
+        use_rounded(&gemm, call->saved[SAVED_X], call->saved[SAVED_WEIGHT]);
+    }
     return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
 }
 
@@ -149,8 +155,9 @@ static ls_status give_x(ls_node *node, const ls_tensor *dz, const ls_tensor *rou
                     .ldc = map->in,
                     .accumulate = accumulate,
                     .rounds_to = node->rounds_to};
-    gemm.a_rounded = operand_of(dz, rounded, &gemm.a);
-    gemm.b_rounded = operand_of(map->weight, node->saved[SAVED_WEIGHT], &gemm.b);
+    if (node->rounds_to != LS_F32) {
+        use_rounded(&gemm, rounded, node->saved[SAVED_WEIGHT]);
+    }
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
@@ -174,8 +181,9 @@ static ls_status give_weight(ls_node *node, const ls_tensor *dz, const ls_tensor
                     .ldc = map->in,
                     .accumulate = accumulate,
                     .rounds_to = node->rounds_to};
-    gemm.a_rounded = operand_of(dz, rounded, &gemm.a);
-    gemm.b_rounded = operand_of(map->x, node->saved[SAVED_X], &gemm.b);
+    if (node->rounds_to != LS_F32) {
+        use_rounded(&gemm, rounded, node->saved[SAVED_X]);
+    }
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
@@ -225,17 +233,22 @@ static ls_status give_products(ls_node *node, const ls_tensor *dz, const ls_tens
     return ls_wants(node, 1) ? give_weight(node, dz, rounded, map) : LS_OK;
 }
 
-static ls_status give_all(ls_node *node, const ls_tensor *dz) {
-    affine map;
-    (void)affine_of(node->inputs[0], node->inputs[1], &map);
+/* Does the same, and rounds dz once for both gradients. */
+__attribute__((noinline)) static ls_status give_rounded(ls_node *node, const ls_tensor *dz, const affine *map) {
     ls_tensor *rounded = NULL;
     ls_status status = LS_OK;
     if (ls_wants(node, 0) && ls_wants(node, 1)) {
         status = round_ahead(node->op->name, dz, (ls_dtype)node->rounds_to, &rounded);
     }
-    status = status == LS_OK ? give_products(node, dz, rounded, &map) : status;
+    status = status == LS_OK ? give_products(node, dz, rounded, map) : status;
     ls_tensor_drop(rounded);
-    LS_TRY(status);
+    return status;
+}
+
+static ls_status give_all(ls_node *node, const ls_tensor *dz) {
+    affine map;
+    (void)affine_of(node->inputs[0], node->inputs[1], &map);
+    LS_TRY(node->rounds_to != LS_F32 ? give_rounded(node, dz, &map) : give_products(node, dz, NULL, &map));
     return node->input_count > 2 && ls_wants(node, 2) ? give_bias(node, dz, &map) : LS_OK;
 }
 
