@@ -280,7 +280,7 @@ LS_API void ls_print(const ls_tensor *tensor);
 
 /** Copies `source`, with broadcasting and conversion, into `dest`. */
 LS_API ls_status ls_copy_into(ls_tensor *dest, const ls_tensor *source) LS_WARN_UNUSED;
-/** Sets every element to `value`. */
+/** Sets every element to `value`. LS_ERR_ARGUMENT: the dtype of the tensor cannot hold it. */
 LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /**
  * Tells the library that the program has written elements through ls_data. A backward pass that needs the old values

@@ -225,14 +225,23 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
  * option.
  */
 static const char *misplaced_ranks(char **program, const char **number) {
+    static const struct {
+        const char *prefix, *option; /* --ranks=2, -n2, and -n 2 */
+        bool is_parted;
+    } forms[] = {{"--ranks=", "--ranks", false},
+                 {"--ranks", "--ranks", true},
+                 {"-np", "-np", true},
+                 {"-n", "-n", true},
+                 {"-n", "-n", false}};
     for (char **argument = program + 1; *argument != NULL && strcmp(*argument, "--") != 0; argument++) {
-        static const char with_number[] = "--ranks=";
-        const bool joined = strncmp(*argument, with_number, sizeof with_number - 1) == 0;
-        const bool parted =
-            strcmp(*argument, "-n") == 0 || strcmp(*argument, "-np") == 0 || strcmp(*argument, "--ranks") == 0;
-        *number = joined ? *argument + sizeof with_number - 1 : parted ? argument[1] : NULL;
-        if (*number != NULL && (*number)[0] != '\0' && strspn(*number, "0123456789") == strlen(*number)) {
-            return joined ? "--ranks" : *argument;
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            const size_t length = strlen(forms[i].prefix);
+            const bool begins = strncmp(*argument, forms[i].prefix, length) == 0;
+            const bool is_form = begins && (!forms[i].is_parted || (*argument)[length] == '\0');
+            *number = !is_form ? NULL : forms[i].is_parted ? argument[1] : *argument + length;
+            if (*number != NULL && (*number)[0] != '\0' && strspn(*number, "0123456789") == strlen(*number)) {
+                return forms[i].option;
+            }
         }
     }
     return NULL;

@@ -176,6 +176,10 @@ void ls_mark_changed(ls_tensor *tensor) {
 
 ls_status ls_fill(ls_tensor *tensor, double value) {
     ls_status status = check_changeable("ls_fill", tensor);
+    if (status == LS_OK && !ls_dtype_holds((ls_dtype)tensor->dtype, value)) {
+        status = ls_fail(LS_ERR_ARGUMENT, "ls_fill: %g does not fit into %s; round it", value,
+                         ls_dtype_name((ls_dtype)tensor->dtype));
+    }
     if (status == LS_OK) {
         ls_tensor_changed(tensor, "ls_fill");
         status = ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value);

@@ -75,6 +75,8 @@ check "it says what to write" says err "1 rank is started, and -n 2 is left to b
 hints "-np after the program" 1 bash -c true -np 4
 hints "--ranks after the program" 1 bash -c true --ranks 2
 hints "--ranks=2 after the program" 1 bash -c true --ranks=2
+hints "-n2 after the program" 1 bash -c true -n2
+hints "-n2 of another kind" 0 bash -c true -n2nd
 hints "-n on both sides" 0 -n 1 bash -c true -n 2
 hints "-n of another kind" 0 bash -c true -n name
 hints "-n after --" 0 bash -c true -- -n 2

@@ -354,7 +354,11 @@ SCOPED_TEST(test_full_refuses_what_a_dtype_cannot_hold) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_refused(ls_full(LS_SHAPE(2), cases[i].dtype, cases[i].value), LS_ERR_ARGUMENT, cases[i].words);
     }
-    check_values(ls_full(LS_SHAPE(1), LS_I64, -7), LS_SHAPE(1), LS_I64, VALUES(-7));
+    ls_tensor *filled = ls_full(LS_SHAPE(1), LS_I64, -7);
+    ls_scope *inner = ls_scope_begin();
+    expect_error(ls_fill(filled, 1.5), LS_ERR_ARGUMENT, "ls_fill: 1.5 does not fit into i64");
+    assert_int_equal(ls_scope_end(inner), LS_ERR_ARGUMENT);
+    check_values(filled, LS_SHAPE(1), LS_I64, VALUES(-7));
     check_refused(ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
 }
 

@@ -4,8 +4,6 @@
  */
 #include "tensor/device/cuda/products.cuh"
 
-#include <cstdlib>
-
 namespace {
 
 struct alignas(16) four_numbers {
@@ -259,14 +257,6 @@ ls_status ls::to_halves(ls_stream *stream, const matrices &from, ls_dtype half, 
 
 ls_status ls::rounded(ls_stream *stream, const float *from, ls_dtype half, int64_t count, float *to) {
     return half == LS_BF16 ? rounded_to<LS_BF16>(stream, from, count, to) : rounded_to<LS_F16>(stream, from, count, to);
-}
-
-bool ls::allows_tf32() {
-    static const bool allows = [] {
-        const char *const text = getenv("LOCKSTEP_TF32");
-        return text != nullptr && strcmp(text, "1") == 0;
-    }();
-    return allows;
 }
 
 bool ls_cuda_gains_by(ls_dtype rounds_to) {

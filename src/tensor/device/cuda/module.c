@@ -1,5 +1,4 @@
-/* The module's entry point, calls of the core's functions, and the list of GPUs. */
-#include <stdarg.h>
+/* The module's entry point, and the list of GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,33 +8,6 @@
 
 #include "tensor/device/cuda/cuda_kernels.h"
 #include "tensor/device/cuda/runtime.h"
-
-const ls_cuda_core *ls_cuda_host;
-
-/* ---- the core's functions ------------------------------------------------------------------------------------------
- */
-
-ls_status ls_error_set(ls_status status, const char *format, ...) {
-    char text[LS_ERROR_CAPACITY];
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    ls_cuda_host->error_restore(status, text);
-    return status;
-}
-
-ls_status ls_fail_memory(const char *call, size_t bytes) {
-    return ls_cuda_host->fail_memory(call, bytes);
-}
-
-size_t ls_dtype_size(ls_dtype dtype) {
-    return ls_cuda_host->dtype_size(dtype);
-}
-
-const char *ls_dtype_name(ls_dtype dtype) {
-    return ls_cuda_host->dtype_name(dtype);
-}
 
 /* ---- GPUs ----------------------------------------------------------------------------------------------------------
  */

@@ -5,6 +5,8 @@
 #ifndef LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
 
+#include <cstdlib>
+
 #include "tensor/device/cuda/launch.cuh"
 
 namespace ls {
@@ -34,7 +36,13 @@ ls_status library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bias);
 /*
  * Returns whether LOCKSTEP_TF32 is 1: products of f32 may then round their operands to 11 bits, on much faster units.
  */
-bool allows_tf32();
+inline bool allows_tf32() {
+    static const bool allows = [] {
+        const char *const text = getenv("LOCKSTEP_TF32");
+        return text != nullptr && strcmp(text, "1") == 0;
+    }();
+    return allows;
+}
 
 } // namespace ls
 

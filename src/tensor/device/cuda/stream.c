@@ -38,20 +38,6 @@ static bool waits_for_each(void) {
     return wanted == 1;
 }
 
-cudaError_t ls_cuda_use_index(int index) {
-    static _Thread_local int present = -1; /* all of this module changes the device here */
-    if (present == index) {
-        return cudaSuccess;
-    }
-    const cudaError_t error = cudaSetDevice(index);
-    present = error == cudaSuccess ? index : -1;
-    return error;
-}
-
-void ls_cuda_use(const ls_gpu *gpu) {
-    (void)ls_cuda_use_index(gpu->device.index); /* if this fails, the next work for the other GPU fails, too */
-}
-
 cudaStream_t ls_cuda_stream(ls_stream *stream) {
     ls_cuda_use(stream->gpu);
     return stream->cuda;
