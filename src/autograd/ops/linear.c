@@ -51,7 +51,7 @@ __attribute__((noinline)) static ls_status round_ahead(const char *call, const l
     return ls_kernels_of(x)->cast(ls_stream_of(x), *rounded, x);
 }
 
-/* Has the product use rounded copies of A and B, of those that are not NULL. */
+/* Has the product use the rounded copies of A and B, except NULL. */
 __attribute__((noinline)) static void use_rounded(ls_gemm *gemm, const ls_tensor *a, const ls_tensor *b) {
     if (a != NULL) {
         gemm->a = a->data;

@@ -12,8 +12,8 @@
  * somebody else listens at a rank's address, say because the rank has ended, they get what is sent to it; but they
  * cannot answer in its name: all that a rank is heard to say comes over a connection that began with its own proof, and
  * the hello that they got is good for that one address only. The proofs keep out those who can only connect. Those who
- * can read or change the packets between two ranks are kept out by LOCKSTEP_WIRE (comm/wire.h), with a key that follows from
- * the hello.
+ * can read or change the packets between two ranks are kept out by LOCKSTEP_WIRE (comm/wire.h), with a key that follows
+ * from the hello.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -2,8 +2,8 @@
  * The transport over TCP sockets. A rank listens at one port, which its peer info tells; peer infos go from rank to
  * rank by whatever means their owner has. A rank connects to another when it first sends to it or waits for it, and
  * what it sends goes over its own connection, which begins with a proof that it knows the job's key and both peer infos
- * (handshake.c). LOCKSTEP_WIRE protects what follows between machines (comm/wire.h). There are no threads: all is done in
- * the calls of transport.h, and what a send that has ended gave to the system goes on without them.
+ * (handshake.c). LOCKSTEP_WIRE protects what follows between machines (comm/wire.h). There are no threads: all is done
+ * in the calls of transport.h, and what a send that has ended gave to the system goes on without them.
  *
  * tcp.c opens, waits and closes; handshake.c connects; output.c writes and input.c reads frames (link.h).
  */
