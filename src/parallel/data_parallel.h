@@ -99,6 +99,8 @@ typedef struct ls_data_parallel_state {
     uint64_t runs;      /* number of forward passes of the model */
     bool follows;       /* the present forward pass follows the samples (mixing.h) */
     int mean_checks;    /* number of further backward passes that means.c checks */
+    int own_divisions;  /* number of the latest passes, one after the other, that divided a sum by a count of this rank
+                         */
     double factor;      /* sum, in the last pass, of the gradients of the loss with respect to its sums over samples */
 } ls_data_parallel_state;
 
