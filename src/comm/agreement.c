@@ -23,7 +23,7 @@ static bool reduces(const ls_call_header *header) {
     return header->operation < LS_OP_SEND && !ls_flows[header->operation].moves;
 }
 
-/* Bytes of an element; 0 where dtype, reduction and operation do not fit each other. */
+/* Returns the bytes of an element; 0 if dtype, reduction and operation are not compatible. */
 static size_t width_of(const ls_call_header *header) {
     if (header->dtype < 0 || header->dtype >= LS_DTYPE_COUNT || header->reduction < 0 ||
         header->reduction >= LS_REDUCTION_COUNT) {
@@ -82,11 +82,12 @@ const char *ls_call_header_detail(const ls_call_header *header, char *text, size
                     .count = (size_t)header->agreed,
                     .total = (size_t)header->agreed,
                     .layout = header->layout};
-    call.stream = header->on_device != 0 ? &call : NULL; /* any */
+    call.stream = header->on_device != 0 ? &call : NULL; /* any pointer other than NULL */
     return ls_call_detail(&call, text, capacity);
 }
 
-/* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same; what has no room is dots. */
+/* Writes the ranks that made the same call as `rank`, the first of them: " 0", or "s 1, 2" for several ranks. Ends with
+ * dots if there is no room for all ranks. */
 static void list_callers(const ls_call_header *const *headers, int size, int rank, char *text, size_t capacity) {
     size_t used = 0;
     int callers = 0;
@@ -106,7 +107,7 @@ static void list_callers(const ls_call_header *const *headers, int size, int ran
     }
 }
 
-/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
+/* Writes all calls to `text`: "rank 0 called barrier (#3); ranks 1, 2 called ...". */
 static void tell_calls(const ls_call_header *const *headers, int size, char *text, size_t capacity) {
     size_t length = 0;
     for (int rank = 0; rank < size && length < capacity - 1; rank++) {
@@ -115,7 +116,7 @@ static void tell_calls(const ls_call_header *const *headers, int size, char *tex
             first++;
         }
         if (first != rank) {
-            continue; /* told with the first that called the same */
+            continue; /* already listed with the first rank that made the same call */
         }
         char ranks[256];
         char detail[192];

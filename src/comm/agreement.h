@@ -1,13 +1,14 @@
 /*
- * Whether ranks call the same: what travels, the comparison, and the sentences of LS_ERR_MISMATCH. Knows nothing of how
- * headers travel; backend shm, which has the same in less room, makes them when calls differ.
+ * Checks that ranks make the same call: the header that they exchange, its comparison, and the messages of
+ * LS_ERR_MISMATCH. Does not exchange headers itself. Backend shm compares calls in a more compact form, and creates
+ * these headers only if calls differ.
  */
 #ifndef LS_COMM_AGREEMENT_H
 #define LS_COMM_AGREEMENT_H
 
 #include "comm/backend.h"
 
-/* A call as it travels. */
+/* The description of a call that ranks exchange. */
 typedef struct ls_call_header {
     uint32_t operation;
     int32_t dtype;
@@ -15,49 +16,51 @@ typedef struct ls_call_header {
     int32_t root;
     int32_t tag;
     uint32_t layout;
-    uint32_t on_device; /* 1: the buffers are in memory of a device */
-    uint32_t algorithm; /* ls_algorithm_number: LOCKSTEP_ALGORITHM of this call */
+    uint32_t on_device; /* 1: the buffers are in device memory */
+    uint32_t algorithm; /* ls_algorithm_number of this call's setting of LOCKSTEP_ALGORITHM */
     uint64_t agreed;
     uint64_t sequence;
-    uint64_t count; /* elements for the receiver of this header */
-    uint64_t bytes; /* the same */
+    uint64_t count; /* elements that the receiver of this header gets */
+    uint64_t bytes; /* bytes of these elements */
 } ls_call_header;
 
-/* What a rank found when it compared what it is sent with what it wants. */
+/* The result of a rank that compares the counts of the other ranks with the counts that it expects. */
 typedef struct ls_call_verdict {
     uint64_t sent;
     uint64_t wanted;
-    int64_t from; /* -1: all agrees */
+    int64_t from; /* the first rank whose count differs; -1: all counts agree */
 } ls_call_verdict;
 
-/* The header of a call, without count and bytes. */
+/* Returns the header of a call, without count and bytes. */
 ls_call_header ls_call_header_of(const ls_call *call);
 
 enum { LS_HEADER_WHY = 96 };
 
 /*
- * Whether a header that came from another of `size` ranks is one: operation, dtype, reduction, root and tag exist, and
- * the bytes are those of the elements, no more than memory can hold. Whoever reads headers asks this before anything
- * else. Otherwise `why`, LS_HEADER_WHY bytes, says what is wrong: "4096 bytes for 16 elements of f32".
+ * Returns true if a header from another of `size` ranks is sound: operation, dtype, reduction, root and tag exist, and
+ * `bytes` is the size of `count` elements, at most half of the address space. Every reader of headers calls this before
+ * any other use of the header. Otherwise, writes the reason to `why`, which has LS_HEADER_WHY bytes: "4096 bytes for 16
+ * elements of f32".
  */
 bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why);
 
-/* ls_call_detail of the call that a header is of. Returns `text`. */
+/* Writes ls_call_detail of the call that the header describes. Returns `text`. */
 const char *ls_call_header_detail(const ls_call_header *header, char *text, size_t capacity);
 
-/* Whether two ranks call the same. */
+/* Returns true if two headers describe the same call. */
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b);
 
-/* LS_ERR_MISMATCH, saying who called what, where the headers of `size` ranks are not all the same. */
+/* Fails with LS_ERR_MISMATCH if the headers of `size` ranks are not all the same. The message lists the call of each
+ * rank. */
 ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *headers, int size);
 
-/* Compares what the ranks send to `rank` with what it wants. */
+/* Compares the counts that the ranks send to `rank` with the counts that `rank` expects. */
 ls_call_verdict ls_agreement_judge(const ls_call *call, int rank, const ls_call_header *const *headers, int size);
 
-/* LS_ERR_MISMATCH where the verdict of `rank` is that something does not fit. */
+/* Fails with LS_ERR_MISMATCH if the verdict of `rank` names a count that does not fit. */
 ls_status ls_agreement_accept(const ls_call *call, int rank, const ls_call_verdict *verdict);
 
-/* Whether users give counts on both sides of the operation, so that ranks have to exchange verdicts. */
+/* Returns true if users give counts on both sides of the operation, so that ranks must exchange verdicts. */
 bool ls_agreement_varies(ls_operation operation);
 
 #endif

@@ -22,7 +22,7 @@ static ls_status fail_refused(const ls_match_header *header, const ls_call *call
                    ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
 }
 
-/* What a sender says of its message must be true of any message before anything is written for it. */
+/* Checks the header of a sender before this rank allocates or writes memory for the message. */
 static ls_status check_header(const ls_match_header *header) {
     const ls_call_header call = {.operation = LS_OP_SEND,
                                  .dtype = (int32_t)header->dtype,
@@ -179,7 +179,7 @@ static ls_match_message *find_message(const ls_match *match, const ls_call *call
     return message;
 }
 
-/* Takes a message that is here. */
+/* Gives a complete message to the receive `call`, and removes the message. */
 static ls_status take(ls_match *match, ls_match_message *message, const ls_call *call) {
     const ls_match_header header = message->header;
     const bool wanted = agrees(&header, call);
@@ -234,7 +234,7 @@ void ls_match_cancel(ls_match *match, ls_match_receipt *receipt) {
     remove_receipt(match, receipt);
 }
 
-/* Whether an earlier message has the same sender and tag. */
+/* Returns true if an earlier message has the same sender and tag. */
 static bool is_repeated(const ls_match *match, const ls_match_message *message) {
     const ls_match_message *other = match->messages;
     while (other != message && (other->receipt != NULL || other->header.from != message->header.from ||

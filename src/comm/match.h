@@ -1,112 +1,121 @@
 /*
- * Which message goes to which receive: for backends that carry messages themselves. A rank's receives wait here until
- * their message comes, messages that nobody waits for yet are kept here until somebody does, each in order for every
- * pair of sender and tag. Knows nothing of how messages travel.
+ * Matches messages to receives, for backends that move the data of messages themselves. The receives of a rank wait
+ * here for their message. Messages that have no receive yet are kept here. Both keep their order for each pair of
+ * sender and tag. Does not send or receive anything itself.
  */
 #ifndef LS_COMM_MATCH_H
 #define LS_COMM_MATCH_H
 
 #include "comm/backend.h"
 
-/* What is known of a message before its content. */
+/* The header of a message, which arrives before its content. */
 typedef struct ls_match_header {
     int from;
     int tag;
     ls_dtype dtype;
     size_t count;
     size_t bytes;
-    bool held;        /* its content comes later: ls_match_place */
-    bool remote;      /* the content still lies with the sender, see `fetch` */
-    uint64_t address; /* remote: what the sender said of it */
+    bool held;        /* the content arrives later, see ls_match_place */
+    bool remote;      /* the content is still at the sender, see ls_match_fetch */
+    uint64_t address; /* remote: the sender's values for ls_match_fetch */
     uint64_t ticket;
 } ls_match_header;
 
 typedef struct ls_match_receipt ls_match_receipt;
 typedef struct ls_match_message ls_match_message;
 
-/* A receive under way. */
+/* A receive in progress. */
 struct ls_match_receipt {
     ls_match_receipt *next;
     ls_call call;
-    bool claimed; /* its message is here or arriving */
+    bool claimed; /* its message has arrived or is arriving */
     bool arrived;
-    bool refused; /* the message was another than was wanted */
+    bool refused; /* the message has another count or dtype than the receive expects */
     ls_match_header header;
 };
 
-/* A message that came before its receive; the content follows. */
+/* A message that arrived before its receive. Its content follows this struct, unless the message is held or remote. */
 struct ls_match_message {
     _Alignas(16) ls_match_message *next;
     ls_match_header header;
-    ls_match_receipt *receipt; /* who wants it, once it is complete */
+    ls_match_receipt *receipt; /* the receive that gets the message when it is complete; NULL: none yet */
     bool complete;
-    unsigned char *content; /* NULL: there is none here */
+    unsigned char *content; /* NULL: this rank has no memory for the content */
 };
 
-/* Brings the content of a remote message to the buffer of `call`, which receives it, or lets the sender know that it is
- * refused. */
+/* Copies the content of a remote message from the sender to the buffer of `call`, which receives the message. If
+ * `refused` is true, only tells the sender that the message is refused. */
 typedef ls_status ls_match_fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused);
 
 typedef struct ls_match {
     ls_match_receipt *receipts;
     ls_match_receipt *spare;
     ls_match_message *messages;
-    size_t kept;           /* bytes of their content, of those that were held */
-    ls_match_fetch *fetch; /* needed only where messages are remote */
+    size_t kept;           /* bytes of content of the held messages in `messages` that have memory */
+    ls_match_fetch *fetch; /* required only if messages are remote */
     void *context;
 } ls_match;
 
-/* Where an arriving message goes. */
+/* The destination of an arriving message. */
 typedef struct ls_match_target {
-    unsigned char *into; /* NULL: the content is not wanted */
+    unsigned char *into; /* NULL: the content is discarded, or the message is held and ls_match_place has not run */
     ls_match_receipt *receipt;
     ls_match_message *message;
 } ls_match_target;
 
-/* A message comes. LS_ERR_PEER, naming the sender, where its header is none (agreement.h). Remote ones are fetched at
- * once where a receive waits for them; then there is nothing more to do. */
+/*
+ * Finds the destination of a message whose header has arrived. Fails with LS_ERR_PEER, naming the sender, if the header
+ * is not sound (agreement.h). If a receive waits for a remote message, fetches the message at once; the caller then has
+ * nothing more to do for it.
+ */
 ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target);
 
-/* Whether a receive has taken the message that was offered. */
+/* Returns true if a receive has claimed the message of this target. */
 bool ls_match_wants(const ls_match_target *target);
 
-/* The content of a message that was held begins to arrive: where it goes now, to its receive or to memory of its own.
- */
+/* Finds the destination of a held message whose content begins to arrive: the buffer of its receive, or newly allocated
+ * memory. */
 ls_status ls_match_place(ls_match *match, ls_match_target *target);
 
-/* Whether a receive waits for just such a message, and would be the next to take it. */
+/* Returns true if a receive waits for a message with this header, and would be the next to get it. */
 bool ls_match_awaits(const ls_match *match, const ls_match_header *header);
 
-/* The message does not come after all, nor has any of it; its receive waits again. */
+/* Returns the receive of a target to the waiting state: its message will not arrive, and none of its content has
+ * arrived. */
 void ls_match_retract(ls_match_target *target);
 
-/* Its content is complete. */
+/* Notes that the content of a message is complete. */
 void ls_match_complete(ls_match *match, ls_match_target *target);
 
-/* Begins a receive; `*receipt` is NULL when it has finished already. */
+/* Begins a receive. Sets `*receipt` to NULL if the receive has already finished. */
 ls_status ls_match_receive(ls_match *match, const ls_call *call, ls_match_receipt **receipt);
 
 static inline bool ls_match_arrived(const ls_match_receipt *receipt) {
     return receipt->arrived;
 }
 
-/* Gives back a receipt that arrived; LS_ERR_MISMATCH when the message was another than was wanted. */
+/* Frees a receipt that has arrived. Fails with LS_ERR_MISMATCH if the message has another count or dtype than the
+ * receive expects. */
 ls_status ls_match_end(ls_match *match, ls_match_receipt *receipt);
 
-/* Gives back a receipt whose message has not begun to arrive. */
+/* Frees a receipt whose message has not begun to arrive. */
 void ls_match_cancel(ls_match *match, ls_match_receipt *receipt);
 
-/* A message of `rank` to itself. */
+/* Sends a message of `rank` to itself. */
 ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call);
 
-/* Writes what is said of messages from `from` that wait for other receives than of `tag`: "; messages with tags 4, 7
- * from it wait here, none with tag 5", or nothing. Returns `text`. */
+/*
+ * Writes the tags of messages from rank `from` that are kept without a receive, for an error message about a receive
+ * with `tag`: "; messages with tags 4, 7 from it wait here, none with tag 5". Writes an empty string if there is no
+ * such message. Returns `text`.
+ */
 const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, char *text, size_t capacity);
 
-/* What is said where the receive `call` gets nothing: LS_ERR_TIMEOUT after so many seconds. */
+/* Sets the error LS_ERR_TIMEOUT for the receive `call`, which got no message within `seconds`. Returns
+ * LS_ERR_TIMEOUT. */
 ls_status ls_match_fail_silent(const ls_match *match, const ls_call *call, double seconds);
 
-/* Ends all that is left. */
+/* Frees all messages and receipts. */
 void ls_match_free(ls_match *match);
 
 #endif

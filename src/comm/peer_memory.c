@@ -4,10 +4,10 @@
 #include <string.h>
 #include <sys/uio.h>
 
-enum { ONE_READ = 256 << 20 }; /* the system has a limit */
+enum { ONE_READ = 256 << 20 }; /* bytes; the kernel limits the size of one read */
 
-/* The kernel reads the parts one after the other, and lets go of a part's pages, with a barrier, before the next one:
- * a mark that is there then was there as long as the data was read. */
+/* The kernel reads the parts in order. Before it reads the next part, it releases the pages of the previous part, with
+ * a memory barrier. So if the mark is present after the data was read, it was present while the data was read. */
 static bool read_once(const ls_peer_memory *peer, void *into, uint64_t address, size_t bytes) {
     unsigned char mark[LS_PEER_MARK_MOST];
     const struct iovec here[] = {{.iov_base = into, .iov_len = bytes}, {.iov_base = mark, .iov_len = peer->mark_size}};
@@ -19,7 +19,7 @@ static bool read_once(const ls_peer_memory *peer, void *into, uint64_t address, 
         return false;
     }
     errno = 0;
-    /* cppcheck-suppress uninitvar ; the kernel has filled it */
+    /* cppcheck-suppress uninitvar ; the kernel has filled the mark */
     return memcmp(mark, peer->mark, peer->mark_size) == 0;
 }
 

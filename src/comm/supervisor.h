@@ -1,14 +1,14 @@
 /*
- * Supervises the child processes of a job: decides which failure was the first, asks the other processes to end, and
+ * Supervises the child processes of a job: decides which failure was the first, signals the other processes to end, and
  * kills them after a grace period. ls_spawn, `lockstep run` and the launchers of several nodes use it.
  *
- * A supervisor is a state machine. It neither starts processes nor waits for them. Its owner reports what happens (a
- * process started, ended or failed), and calls ls_supervisor_tick when the deadline has passed. The supervisor calls
- * the functions of its owner.
+ * A supervisor is a state machine. It neither starts processes nor waits for them. Its owner reports events (a process
+ * started, ended or failed), and calls ls_supervisor_tick when the deadline has passed. The supervisor calls the
+ * functions of its owner.
  *
  *     running  -- first failure, or ls_supervisor_end -->  ending  -- grace period -->  killing
  *
- * A process may fail because another process ended before, and say so. The notification of the other end may arrive
+ * A process may fail because another process ended earlier, and report this. The notification of that end may arrive
  * later. Such a failure is only a suspect for LS_BLAME_SECONDS, or until all processes have ended.
  */
 #ifndef LS_COMM_SUPERVISOR_H
@@ -30,17 +30,15 @@ typedef struct ls_failure {
 
 /* ---- the first failure ------------------------------------------------------------------------------------------- */
 
-/* Zero is a verdict that nothing is known about. */
+/* All fields 0: no failure is known. */
 typedef struct ls_verdict {
     bool decided;       /* `failure` is the first failure. The owner may also set this: later failures do not count */
     bool suspected;     /* `failure` is valid */
     ls_failure failure; /* the first failure, or the suspect while nothing is decided */
 } ls_verdict;
 
-/*
- * Notes a failure that may not be the first. Replaces an earlier suspect only if that one blames another rank and this
- * one does not. Returns whether this failure is the suspect.
- */
+/* Notes a failure that may not be the first. Replaces an earlier suspect only if the earlier failure blames another
+ * rank and this failure does not. Returns true if this failure is now the suspect. */
 bool ls_verdict_suspect(ls_verdict *verdict, const ls_failure *failure);
 
 /* Notes the first failure. Returns false if the verdict was decided before. `failure` may be the suspect. */
@@ -60,7 +58,7 @@ typedef struct ls_supervisor_owner {
     void (*signal_all)(void *user, int signal);
     /* Calls ls_supervisor_tick in `seconds`; replaces an earlier timer. NULL: the owner polls the deadline. */
     void (*set_timer)(void *user, double seconds);
-    /* The first failure is known, and the processes got the signal to end. Called once. NULL: not called. */
+    /* Reports the first failure, after the processes got the signal to end. Called once. NULL: not called. */
     void (*decided)(void *user, const ls_failure *failure);
 } ls_supervisor_owner;
 

@@ -3,14 +3,14 @@
  * communicator. The engine does everything else, from the agreement to the sums. transport/tcp uses sockets,
  * transport/mpi uses messages of an MPI library, and transport/simulated models a network.
  *
- * An endpoint is the end of one rank. Messages between two ranks use channels, small numbers that separate kinds of
- * messages. Messages of one channel arrive in the order of sending.
+ * An endpoint is one rank's access to the transport. Messages between two ranks use channels: small numbers that
+ * separate kinds of messages. Messages of one channel arrive in the order of sending.
  *
  * Rules for every entry:
  *  - Locking: the caller. One thread at a time uses an endpoint.
- *  - Blocking: only `progress`, at most for the given time.
+ *  - Blocking: only `progress` waits, at most for the given time.
  *  - Errors: an entry that returns a status sets the error message, without the name of a call. A peer that is gone is
- * not an error: transfers with it do not end, and `peer` reports it.
+ *    not an error: transfers with it do not end, and `peer` reports it.
  *  - Ownership: the engine owns transfers and their memory. Both stay in place until the transfer has ended, was
  *    withdrawn, or `close` has released it.
  */
@@ -24,16 +24,16 @@
  * the eager limit of every MPI library. */
 #define LS_TRANSPORT_LEAST_EAGER 3840
 
-/* A message under way. */
+/* A message in progress, or a collective of the network. */
 typedef struct ls_transfer {
-    int peer;      /* to or from; -1 in a receive: any rank, replaced by the sender; -1 in a collective */
+    int peer;      /* the other rank; -1 in a receive: any rank, replaced by the sender; -1 in a collective */
     int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
-    void *data;    /* a send only reads it */
+    void *data;    /* a send only reads the memory */
     size_t bytes;  /* in a receive: the room, replaced by the size of the message */
     bool of_user;  /* data may be a buffer of the program, not of the endpoint's owner */
     bool ended;    /* set by the transport */
-    bool receives; /* the same */
-    size_t moved;  /* for the transport, as are the fields below */
+    bool receives; /* set by the transport: this is a receive */
+    size_t moved;  /* used by the transport, as are the fields below */
     uint64_t number;
     struct ls_transfer *next;
 } ls_transfer;
@@ -43,7 +43,7 @@ enum { LS_TRANSPORT_CHANNELS = 16 };
 typedef enum ls_peer_state {
     LS_PEER_UNKNOWN = 0, /* neither rank has reached the other yet */
     LS_PEER_REACHED,
-    LS_PEER_GONE /* its process has ended or has closed its endpoint: it sends no more */
+    LS_PEER_GONE /* its process has ended or has closed its endpoint: the peer sends no more messages */
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
@@ -51,10 +51,11 @@ typedef struct ls_endpoint ls_endpoint;
 /* Frees the memory that the owner of an endpoint gave to transfers. */
 typedef void ls_endpoint_release(void *owner);
 
-/* When a call uses a collective of the network by default. LOCKSTEP_ALGORITHM overrides it. */
+/* Selects the calls that use a collective of the network by default. LOCKSTEP_ALGORITHM overrides it. */
 typedef enum ls_own_collectives {
     LS_OWN_NEVER = 0,
-    LS_OWN_BEYOND, /* if MPI's are faster: depends on the call, the ranks and the bytes (algorithms/cost.c) */
+    LS_OWN_BEYOND, /* if MPI's collectives are faster: depends on the call, the ranks and the bytes (algorithms/cost.c)
+                    */
     LS_OWN_LARGE   /* if the data is not inline */
 } ls_own_collectives;
 
@@ -64,23 +65,26 @@ typedef struct ls_transport {
     /*
      * Begins to send `transfer`, which has peer, channel, data and bytes set. A message of up to
      * LS_TRANSPORT_LEAST_EAGER bytes ends without a receive, but may wait until the peer has made room by polling
-     * (`progress`). So does a message of up to the endpoint's `eager` bytes, unless the peer has many earlier messages
-     * to receive. A larger message may wait for its receive. The transfer may have ended on return. Data of an ended
-     * transfer arrives even if this rank never polls the endpoint again. Connects to the peer if necessary.
+     * (`progress`). A message of up to the endpoint's `eager` bytes does the same, unless the peer has many earlier
+     * messages to receive. A larger message may wait for its receive. The transfer may have ended on return. Data of an
+     * ended transfer arrives even if this rank never polls the endpoint again. Connects to the peer if necessary.
      */
     ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
      * Begins to receive the next message of `transfer`'s channel from its peer. Receives of one peer and channel get
-     * messages in order. A receive from any rank (peer -1) gets messages up to LS_TRANSPORT_LEAST_EAGER bytes; all
+     * messages in order. A receive from any rank (peer -1) gets messages up to LS_TRANSPORT_LEAST_EAGER bytes. All
      * receives of a channel are either from any rank or from given ranks. If a message does not fit, `progress` fails
-     * with LS_ERR_PEER. Connects to a given peer, so that its end is noticed.
+     * with LS_ERR_PEER. Connects to the peer of a receive from a given rank, so that this rank notices the end of the
+     * peer.
      */
     ls_status (*receive)(ls_endpoint *endpoint, ls_transfer *transfer);
 
-    /* Withdraws a transfer that has not ended. Afterwards, its memory is free; if the network cannot withdraw it, after
-     * `close` has released it. Data of a send may still arrive, and a message that was arriving is lost, so only the
-     * end of the endpoint follows. */
+    /*
+     * Withdraws a transfer that has not ended. Afterwards the transfer's memory is free. If the network cannot withdraw
+     * the transfer, its memory is free after `close` has released it. Data of a send may still arrive, and a message
+     * that was arriving is lost: the caller must close the endpoint next.
+     */
     void (*withdraw)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
@@ -92,35 +96,35 @@ typedef struct ls_transport {
     /*
      * Returns true if a collective of the network can make this rank's part of the call. All ranks get the same answer
      * for a reduction. For another call, a rank may get false because its own counts or displacements are too large.
-     * Does not block. NULL, together with `collective`: the network has no collectives.
+     * Does not block. NULL, together with `collective`, if the network has no collectives.
      */
     bool (*can_make)(const ls_endpoint *endpoint, const ls_call *call);
 
     /*
      * Begins that collective, after all ranks have agreed on the call and can make it. `transfer` has no fields set;
-     * its peer becomes -1. It ends when the result is there and the buffers are the caller's again. An endpoint has at
-     * most one collective under way, and the ranks begin theirs in the order of their calls. Borrows `call` until this
-     * entry returns, and its buffers until the transfer has ended or was withdrawn. The buffers do not overlap, except
-     * for the own part of a call that only moves data, and except for reductions if `in_place` is true. Does not wait.
-     * Errors: as `send`.
+     * its peer becomes -1. The transfer ends when the result has arrived and the collective no longer uses the buffers.
+     * An endpoint has at most one collective in progress, and the ranks begin their collectives in the order of their
+     * calls. Borrows `call` until this entry returns, and its buffers until the transfer has ended or was withdrawn.
+     * The buffers do not overlap, with two exceptions: the own part of a call that only moves data, and reductions if
+     * `in_place` is true. Does not wait. Errors: as `send`.
      *
-     * If the call has a stream, which the backend accepts, can_make is not called; the buffers may overlap as in the
+     * If the call has a stream, which the backend accepts, can_make is not called, the buffers may overlap as in the
      * public call, and the network computes averages.
      */
     ls_status (*collective)(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
-    bool in_place; /* each rank may choose to receive a reduction into its send buffer */
+    bool in_place; /* each rank may choose whether it receives a reduction into its send buffer */
 
     /* Returns the state of a rank. */
     ls_peer_state (*peer)(const ls_endpoint *endpoint, int peer);
 
-    /* Returns the time, which advances only while this process can run. */
+    /* Returns the time in nanoseconds. The time advances only while this process can run. */
     uint64_t (*now_ns)(const ls_endpoint *endpoint);
 
     /*
      * Ends the endpoint without waiting for other ranks. Eager sends that have begun are completed within `linger_ns`.
-     * Calls `release(owner)`, unless `release` is NULL, when nothing uses the memory of transfers: before this entry
-     * returns, or later, while the process uses another endpoint of the network. Never calls it if the process ends
-     * first.
+     * Calls `release(owner)`, unless `release` is NULL, when nothing uses the memory of transfers any longer: before
+     * this entry returns, or later, while the process uses another endpoint of the network. Does not call `release` if
+     * the process ends first.
      */
     void (*close)(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner);
 } ls_transport;
@@ -130,21 +134,21 @@ struct ls_endpoint {
     const ls_transport *transport;
     int rank;
     int size;
-    ls_place place;    /* all 0 if unknown */
+    ls_place place;    /* all fields are 0 if unknown */
     size_t eager;      /* largest message of the eager protocol, in bytes; at least LS_TRANSPORT_LEAST_EAGER */
     int gone;          /* number of peers that are known to be gone */
     int blamed;        /* 1 + the rank for which an entry failed with LS_ERR_PEER; 0: none */
-    uint64_t messages; /* sent by this rank; `bytes` of data, too. A native collective counts as one message with the
-                          bytes that this rank gives */
+    uint64_t messages; /* messages sent by this rank; `bytes`: their bytes of data. A native collective counts as one
+                          message, with the bytes that this rank contributes */
     uint64_t bytes;
     ls_own_collectives own;
-    /* All ranks are on one machine with fewer cores: fewer messages count more than fewer steps. The same on all ranks.
-     */
+    /* All ranks are on one machine with fewer cores than ranks: the number of messages matters more than the number of
+     * steps. The same on all ranks. */
     bool oversubscribed;
-    /* A waiting rank polls instead of sleeping. If ranks share cores, waiting ranks take turns, too, so a step takes a
-     * turn of all ranks. The same on all ranks. */
+    /* A waiting rank polls instead of sleeping. If ranks share cores, waiting ranks take turns on the cores like
+     * working ranks, so a step takes a turn of every rank. The same on all ranks. */
     bool polls;
-    bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
+    bool yields; /* `progress` sleeps at once instead of spinning: another thread does the work that it waits for */
 };
 
 #endif

@@ -41,7 +41,7 @@ static void open_remove(ls_work *work) {
 
 static void move_open(ls_comm *comm);
 
-/* Moves this communicator and the others until its call has finished or the others have no more work. */
+/* Advances this communicator and the others until its call has finished or the others have no more work. */
 static ls_status finish_among_others(ls_comm *comm, bool *finished) {
     ls_wait wait = LS_WAIT_FOR_WORK;
     do {
@@ -62,7 +62,8 @@ ls_status ls_comm_finish(ls_comm *comm) {
     return finished ? LS_OK : ls_comm_progress(comm, true, &finished);
 }
 
-/* Moves the first work of the queue; with `wait` to its end. Whether it has finished and left the queue. */
+/* Advances the first work of the queue; with `wait`, until its end. Returns true if the work has finished and has left
+ * the queue. */
 static bool advance(ls_comm *comm, bool wait) {
     ls_work *work = comm->first_queued;
     bool finished = false;
@@ -88,7 +89,8 @@ static bool advance(ls_comm *comm, bool wait) {
     return true;
 }
 
-/* A new work, on the list of those that are open; NULL and an error when there is no memory. */
+/* Creates a work and adds it to the communicator's list of open works. Returns NULL and sets an error if memory is
+ * exhausted. */
 static ls_work *make(ls_comm *comm, const ls_call *call) {
     ls_work *work = comm->spare;
     if (work != NULL) {
@@ -117,19 +119,16 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
     }
     comm->last_queued = work;
     if (comm->first_queued == work) {
-        (void)advance(comm, false); /* what can be done now need not wait */
+        (void)advance(comm, false); /* begins at once what does not have to wait */
     }
     *result = work;
     return LS_OK;
 }
 
-/* ---- sends and receives -------------------------------------------------------------------------------------------
- */
+/* ---- sends and receives ------------------------------------------------------------------------------------------ */
 
-/*
- * One look at a request that was posted; with `wait` to its end. Calls in the queue move on meanwhile: the partner may
- * send only after one of them.
- */
+/* Polls a posted request once; with `wait`, until its end. Advances the calls in the queue too: the partner may send
+ * only after one of them. */
 static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, bool *finished) {
     LS_TRY(ls_comm_check(comm));
     const bool others = wait && ls_comm_has_others(comm);
@@ -152,7 +151,7 @@ static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, 
     return LS_OK;
 }
 
-/* Whether the posted work has finished; with `wait` it has. */
+/* Polls a posted work; with `wait`, until its end. Returns true if the work has finished. */
 static bool advance_posted(ls_work *work, bool wait) {
     ls_wait pauses = LS_WAIT_FOR_WORK;
     bool finished = false;
@@ -167,7 +166,7 @@ static bool advance_posted(ls_work *work, bool wait) {
     return true;
 }
 
-/* A time line tells of what a call waited for, and of sends and receives with whom. */
+/* Adds a wait to the trace: the call that was waited for and, for sends and receives, the other rank. */
 static void trace_wait(const ls_call *call, uint64_t began) {
     const char *towards = call->operation == LS_OP_SEND ? " to" : " from";
     if (call->operation == LS_OP_SEND || call->operation == LS_OP_RECV) {
@@ -223,18 +222,17 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
     return ls_comm_end_call(comm, call->operation, post(comm, call, result));
 }
 
-/* ---- all work -------------------------------------------------------------------------------------------------------
- */
+/* ---- all work ---------------------------------------------------------------------------------------------------- */
 
 static bool move(ls_work *work, bool wait) {
     return work->posted ? advance_posted(work, wait) : advance(work->comm, wait);
 }
 
-/* Looks once, without waiting, at the open work of the communicator: at its queue, or at the posted requests. */
+/* Advances the open work of the communicator once, without waiting: its queue, or a posted request. */
 static void move_open(ls_comm *comm) {
     if (comm->first_queued != NULL) {
         (void)advance(comm, false);
-        return; /* which moves all that was posted, too */
+        return; /* the poll of the queue has also advanced all posted messages */
     }
     for (ls_work *work = comm->open; work != NULL; work = work->next_open) {
         if (work->posted && !work->finished) {
@@ -250,7 +248,7 @@ void ls_comm_drain(ls_comm *comm) {
     }
 }
 
-/* Waits for the work, of a communicator that is not freed. */
+/* Waits for a work whose communicator has not been freed. */
 static void finish_work(ls_work *work) {
     ls_comm_use(work->comm);
     const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
@@ -274,7 +272,8 @@ ls_status ls_work_wait(ls_work *work) {
         return LS_OK;
     }
     ls_comm *comm = work->comm;
-    if (work->open_link == NULL && comm != NULL) { /* it is kept for the next call */
+    if (work->open_link == NULL &&
+        comm != NULL) { /* the work was already waited for, and is in the communicator's list of spare works */
         return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
     }
     if (comm != NULL) {
@@ -296,7 +295,7 @@ ls_status ls_work_wait(ls_work *work) {
     return ls_comm_end_call(comm, work->call.operation, status);
 }
 
-/* Moves the work without waiting. */
+/* Advances the work without waiting. */
 static void move_work(ls_work *work) {
     ls_comm_use(work->comm);
     while (!work->finished) {
@@ -310,7 +309,7 @@ static void move_work(ls_work *work) {
 }
 
 bool ls_work_done(ls_work *work) {
-    if (work == NULL || work->comm == NULL) { /* what is freed has ended all work */
+    if (work == NULL || work->comm == NULL) { /* a freed communicator has ended all its works */
         return true;
     }
     if (begin_call(work) != LS_OK) { /* ls_work_wait would return this error at once */

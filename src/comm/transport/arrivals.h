@@ -1,25 +1,25 @@
 /*
- * Which message goes to which receive, for transports that carry messages themselves: receives wait here for their
- * message, and messages that nobody waits for yet are kept here, each in order for every peer and channel. Knows
- * nothing of how messages travel.
+ * Matches messages to receives, for transports that move the data of messages themselves. Receives wait here for their
+ * message. Messages that have no receive yet are kept here. Both keep their order for each peer and channel. Does not
+ * send or receive anything itself.
  */
 #ifndef LS_COMM_TRANSPORT_ARRIVALS_H
 #define LS_COMM_TRANSPORT_ARRIVALS_H
 
 #include "comm/transport.h"
 
-/* A message that came, or was announced, before its receive. */
+/* A message that arrived, or was announced, before its receive. */
 typedef struct ls_early {
     struct ls_early *next;
     int from;
     int channel;
     size_t bytes;
-    bool whole;           /* all of `data` is here; set by the transport */
-    bool remote;          /* only announced: the content waits at the sender, and `data` has no room */
-    uint64_t number;      /* remote: what the sender calls it, */
-    uint64_t address;     /* and where it is, for who reads it there; 0: it is sent */
-    ls_transfer *receive; /* posted since, waiting until it is whole */
-    uint64_t told_ns;     /* the transport's: when the sender heard last how far it is */
+    bool whole;       /* `data` is complete; set by the transport */
+    bool remote;      /* only announced: the content is still at the sender, and `data` has no room */
+    uint64_t number;  /* remote: the sender's number of the message */
+    uint64_t address; /* remote: the address of the content in the sender's memory; 0: the sender sends the content */
+    ls_transfer *receive; /* the receive that gets this message when it is complete; NULL: none yet */
+    uint64_t told_ns;     /* set by the transport: when this rank last reported its progress to the sender */
     _Alignas(16) unsigned char data[];
 } ls_early;
 
@@ -28,26 +28,31 @@ typedef struct ls_arrivals {
     ls_early *early;
 } ls_arrivals;
 
-/* A message begins to come: the receive that it belongs to, taken off the list; NULL: there is none yet. */
+/* Returns the receive for a message that begins to arrive, and removes it from the list. Returns NULL if the message
+ * has no receive yet. */
 ls_transfer *ls_arrivals_claim(ls_arrivals *arrivals, int from, int channel);
 
-/* Keeps a message that was not claimed: room for its content, or none where it is remote. NULL: out of memory. */
+/* Keeps a message that has no receive yet, with room for its content unless `remote` is true. Returns NULL if memory is
+ * exhausted. */
 ls_early *ls_arrivals_keep(ls_arrivals *arrivals, int from, int channel, size_t bytes, bool remote);
 
-/* The message kept first for this receive, whole, remote or not yet whole, and not promised to another; NULL: there is
- * none, and the receive is on the list now. The caller gives it back with drop, or promises it with `receive`. */
+/*
+ * Returns the earliest kept message for `receive` that is not assigned to another receive. The message may be remote or
+ * incomplete. If there is no such message, adds the receive to the list and returns NULL. The caller frees the message
+ * with ls_arrivals_drop, or assigns the message to the receive in `early->receive`.
+ */
 ls_early *ls_arrivals_post(ls_arrivals *arrivals, ls_transfer *receive);
 
-/* Others that are promised have their turn before this one, which is promised too. */
+/* Moves an assigned message to the end of the list: the transport continues with the other assigned messages first. */
 void ls_arrivals_put_last(ls_arrivals *arrivals, ls_early *early);
 
-/* Ends a message that was kept. */
+/* Removes and frees a kept message. */
 void ls_arrivals_drop(ls_arrivals *arrivals, ls_early *early);
 
-/* Takes a receive off the list, or off the message that was promised to it. */
+/* Removes a receive from the list, or from the message that is assigned to it. */
 void ls_arrivals_withdraw(ls_arrivals *arrivals, ls_transfer *receive);
 
-/* Frees all that is kept. */
+/* Frees all kept messages, and forgets all receives. */
 void ls_arrivals_free(ls_arrivals *arrivals);
 
 #endif

@@ -1,4 +1,4 @@
-/* How the ranks of a communicator lie on machines, of which each has one link to the others. */
+/* How the ranks of a communicator are distributed over machines. Each machine has one link to the other machines. */
 #ifndef LS_COMM_TRANSPORT_PLACE_H
 #define LS_COMM_TRANSPORT_PLACE_H
 
@@ -6,12 +6,14 @@
 #include <stdint.h>
 
 typedef struct ls_place {
-    int block_ranks;     /* a power of two: of each so many ranks, counted from 0, all are on one machine; 0: is as 1 */
-    int largest_machine; /* ranks of the machine that has most, where `block_ranks` is more than 1; 0: is as 1 */
+    int block_ranks; /* a power of two: ranks 0 to block_ranks - 1 are on one machine, and so is each further block of
+                        this size; 0: the same as 1 */
+    int largest_machine; /* number of ranks on the machine with the most ranks, or 1 if `block_ranks` is 1; 0: the same
+                            as 1 */
 } ls_place;
 
-/* `machine`: a number that ranks of one machine share, rank 0's; that of the next rank lies `stride` bytes behind it.
- */
+/* Returns the place of `size` ranks. `machine` points to the machine number of rank 0; the number of each following
+ * rank is `stride` bytes further. Ranks on one machine have the same number. */
 ls_place ls_place_find(const uint64_t *machine, size_t stride, int size);
 
 #endif

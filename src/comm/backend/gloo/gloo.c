@@ -1,12 +1,12 @@
 /*
- * Backend gloo: backend tcp, whose engine agrees on each call, sends messages and notices failures, with libgloo's own
- * collectives for what is large (comm/backend/module/collectives.h), as MPI's own are of backend mpi. library.cc is
- * libgloo, and the only C++.
+ * Backend gloo: backend tcp with libgloo's collectives for large data (comm/backend/module/collectives.h). The engine
+ * of backend tcp agrees on each call, sends messages and notices failures. Backend mpi uses MPI's collectives in the
+ * same way. library.cc calls libgloo, and is the only C++ code.
  *
- * When the ranks of a communicator meet, each tells each where libgloo listens for it, and a nonce; once connected,
- * each proves to each over libgloo that it knows the job's key, before anything of the user's is sent. A thread of the
- * communicator makes the collectives, one after the other. A rank that gives up closes its connections, so that the
- * others' collectives end too.
+ * When the ranks of a communicator meet, each rank sends to each other rank the address at which libgloo listens for
+ * it, and a nonce. After they have connected, and before they send any data of the user, each rank proves to each other
+ * rank over libgloo that it knows the job's key. A thread of the communicator makes the collectives, one after the
+ * other. A rank that aborts closes its connections, so that the collectives of the other ranks end too.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -28,7 +28,7 @@
 
 _Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_collectives.why");
 
-/* What a rank tells another before they connect. */
+/* The data that a rank sends to another rank before they connect. */
 typedef struct gloo_hello {
     uint8_t nonce[LS_NONCE_SIZE];
     uint32_t bytes;
@@ -45,26 +45,30 @@ typedef struct ls_gloo {
     bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t asked;
-    bool connected; /* the thread's */
-    bool wanted;    /* under the lock: the thread has work, or is to end */
+    bool connected; /* used by the thread only */
+    bool wanted;    /* protected by the lock: the thread has work, or must exit */
     bool leaves;
     atomic_bool done;
-    bool failed; /* valid once done */
+    bool failed; /* valid after `done` is true */
 } ls_gloo;
 
-/* ---- which calls ------------------------------------------------------------------------------------------------- */
+/* ---- calls that Gloo makes --------------------------------------------------------------------------------------- */
 
 static bool is_integer(ls_dtype dtype) {
     return dtype == LS_I64 || dtype == LS_I32 || dtype == LS_U8 || dtype == LS_BOOL;
 }
 
-/* Whether any order gives the same bits. */
+/* Returns true if every order of the reduction gives the same bits. */
 static bool has_one_result(const ls_call *call, int size) {
     const bool adds = call->reduction == LS_SUM || call->reduction == LS_PROD || call->reduction == LS_AVG;
     return is_integer(call->dtype) || (size == 2 && adds);
 }
 
-/* Averages are divided once, as elements; halves are added up in f32, and here they would be rounded at each rank. */
+/*
+ * Returns true if Gloo can make the reduction. An average is a sum of elements that is divided once, so averages of
+ * integers are excluded: the sum may not fit the elements. bf16 and f16 are excluded because Lockstep adds them in f32,
+ * but Gloo would round them at each rank.
+ */
 static bool can_reduce(const ls_call *call, int size) {
     const bool floats = call->dtype == LS_F32 || call->dtype == LS_F64;
     const bool pairs = call->reduction == LS_MINLOC || call->reduction == LS_MAXLOC;
@@ -72,7 +76,7 @@ static bool can_reduce(const ls_call *call, int size) {
            (call->any_order || has_one_result(call, size));
 }
 
-/* Whether each rank has something, and all of it lies in one piece, as Gloo wants it. */
+/* Returns true if no rank's part is empty and all parts are contiguous, as Gloo requires. */
 static bool is_packed(const size_t *counts, const size_t *displacements, int size) {
     size_t at = 0;
     for (int rank = 0; rank < size; rank++) {
@@ -100,15 +104,15 @@ static bool gloo_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     case LS_OP_ALLTOALLV:
         return is_packed(call->send_counts, call->send_displacements, endpoint->size) &&
                is_packed(call->receive_counts, call->receive_displacements, endpoint->size);
-    default: /* Gloo has none for any number of ranks */
+    default: /* Gloo has no such collective that works for any number of ranks */
         return false;
     }
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* Each proves to each that it knows the job's key: over libgloo's connections, which anybody on the way may have made.
- */
+/* Proves to each other rank that this rank knows the job's key, and checks the proofs of the other ranks. The proofs go
+ * over libgloo's connections, which an attacker between the ranks may have made. */
 static bool prove(ls_gloo *gloo) {
     const size_t size = (size_t)gloo->own.endpoint->size;
     const size_t rank = (size_t)gloo->own.endpoint->rank;
@@ -167,7 +171,7 @@ static bool make(ls_gloo *gloo) {
         const int rank = gloo->own.endpoint->rank;
         const ls_piece to = ls_piece_received(&call, rank, rank);
         memmove((unsigned char *)call.receive + to.at * call.width, call.send, to.count * call.width);
-        call.send = NULL; /* it may have been in its place already, which libgloo would not take */
+        call.send = NULL; /* libgloo does not allow an input that is already at its destination */
     }
     return ls_gloo_make(gloo->context, &call, gloo->own.why);
 }
@@ -187,14 +191,15 @@ static void *work(void *argument) {
         gloo->connected = gloo->connected || connect_all(gloo);
         gloo->failed = !gloo->connected || !make(gloo);
         atomic_store(&gloo->done, true);
-        (void)!write(gloo->waker, &(uint64_t){1}, sizeof(uint64_t)); /* fails only where it is full of these */
+        (void)!write(gloo->waker, &(uint64_t){1},
+                     sizeof(uint64_t)); /* fails only if the eventfd's counter is at its maximum */
         pthread_mutex_lock(&gloo->lock);
     }
     pthread_mutex_unlock(&gloo->lock);
     return NULL;
 }
 
-/* Tells the thread that there is work, or that it is to end. */
+/* Tells the thread to make a collective or, if `leaves` is true, to exit. */
 static void ask(ls_gloo *gloo, bool leaves) {
     pthread_mutex_lock(&gloo->lock);
     gloo->wanted = true;
@@ -203,7 +208,7 @@ static void ask(ls_gloo *gloo, bool leaves) {
     pthread_mutex_unlock(&gloo->lock);
 }
 
-/* With no signals: those are for the program's own threads. */
+/* Starts the thread with all signals blocked: signals are for the program's own threads. */
 static ls_status start_thread(ls_gloo *gloo) {
     sigset_t all;
     sigset_t before;
@@ -217,8 +222,7 @@ static ls_status start_thread(ls_gloo *gloo) {
     return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
 }
 
-/* ---- entries of ls_collective_library
- * --------------------------------------------------------------------------------------- */
+/* ---- entries of ls_collective_library ---------------------------------------------------------------------------- */
 
 static ls_status gloo_prepare(ls_collectives *own) {
     ls_gloo *gloo = (ls_gloo *)own;
@@ -247,7 +251,7 @@ static ls_library_state gloo_look(ls_collectives *own) {
     return !atomic_load(&gloo->done) ? LS_LIBRARY_BUSY : gloo->failed ? LS_LIBRARY_FAILED : LS_LIBRARY_DONE;
 }
 
-/* Whatever waits in libgloo ends, so that the thread does. */
+/* Ends all waits in libgloo, so that the thread exits. */
 static void gloo_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     (void)abort, (void)linger_ns;
     ls_gloo *gloo = (ls_gloo *)own;
@@ -302,7 +306,8 @@ static ls_status gloo_open(const ls_join_context *join, void **state) {
     return ls_module_settle(attach(join, *state), state);
 }
 
-/* A part is as its parent: it makes no call of its own, in which ranks could miss one that leaves it at once. */
+/* Adds Gloo to the new communicator without a call on it: a rank may leave the new communicator at once, and would then
+ * be missing in such a call. */
 static ls_status gloo_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
     return *result != NULL ? ls_module_settle(attach(join, *result), result) : LS_OK;

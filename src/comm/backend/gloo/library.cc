@@ -1,4 +1,4 @@
-/* library.h over libgloo. */
+/* Implements library.h with libgloo. */
 #include "comm/backend/gloo/library.h"
 
 #include <algorithm>
@@ -39,9 +39,9 @@ using Buffer = std::unique_ptr<transport::UnboundBuffer>;
 
 namespace {
 
-constexpr milliseconds forever = std::chrono::hours(24 * 365); /* Gloo adds it to the time, so it has to fit */
+constexpr milliseconds forever = std::chrono::hours(24 * 365); /* Gloo adds it to the time, so the sum must fit */
 
-/* Gloo's sentences begin with a place in its source. */
+/* Writes the message of the current exception. Removes the source position with which Gloo's messages begin. */
 void keep_current(char *why) noexcept {
     const char *text = "an unknown failure";
     std::string said;
@@ -56,8 +56,8 @@ void keep_current(char *why) noexcept {
     std::snprintf(why, LS_GLOO_WHY, "Gloo: %s", text);
 }
 
-/* While this lives, threads that begin have no signals, and this one has none either: Gloo writes to sockets by writev,
- * which raises SIGPIPE where nobody reads any more. */
+/* Blocks all signals, during its lifetime, for this thread and for the threads that this thread creates. Gloo writes to
+ * sockets by writev, which raises SIGPIPE if the other side has closed the connection. */
 class NoSignals {
   public:
     NoSignals() {
@@ -83,10 +83,8 @@ class NoSignals {
     sigset_t before_{};
 };
 
-/*
- * Gloo's context for TCP, of which all waits can be ended. Gloo itself ends none whose data was arriving, or about to
- * be sent, when its connection broke.
- */
+/* Gloo's context for TCP, in which another thread can end all waits. Gloo itself does not end a wait whose data was
+ * arriving, or about to be sent, when its connection broke. */
 class Transport final : public transport::Context {
   public:
     explicit Transport(std::shared_ptr<transport::Context> inner)
@@ -157,7 +155,7 @@ class Transport final : public transport::Context {
             }
             return true;
         }
-        Transport &owner_; /* which whoever makes buffers holds for longer */
+        Transport &owner_; /* outlives the buffer: its creator holds the owner */
         Buffer inner_;
     };
 
@@ -167,7 +165,8 @@ class Transport final : public transport::Context {
     std::atomic<bool> ended_{false};
 };
 
-/* One device, and so one thread of Gloo's, for all communicators of a process that listen at the same address. */
+/* Returns a device, which has one thread of Gloo, for all communicators of the process that listen at the
+ * same address. */
 std::shared_ptr<transport::Device> device_at(const std::string &host) {
     static std::mutex mutex;
     static std::map<std::string, std::weak_ptr<transport::Device>> devices;
@@ -205,7 +204,7 @@ class Mesh final : public gloo::Context {
 
 struct ls_gloo_context {
     std::shared_ptr<Mesh> mesh;
-    uint32_t tag = 0; /* of the latest collective */
+    uint32_t tag = 0; /* tag of the latest collective */
 };
 
 /* ---- opening and ending ------------------------------------------------------------------------------------------ */
@@ -247,11 +246,11 @@ bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, si
 
 void ls_gloo_end(ls_gloo_context *context) {
     char nothing = 0;
-    try { /* a wait that ends at once makes Gloo close all connections, with an error for all that waits */
+    try { /* a wait that times out makes Gloo close all connections, and fails all other waits */
         const NoSignals quiet;
         const Buffer buffer = context->mesh->createUnboundBuffer(&nothing, sizeof nothing);
         buffer->waitRecv(milliseconds(1));
-    } catch (...) { /* that is what it is for */
+    } catch (...) { /* the wait always fails */
     }
     context->mesh->made().end();
 }
@@ -268,7 +267,7 @@ char *bytes_of(const void *memory) {
     return static_cast<char *>(const_cast<void *>(memory));
 }
 
-/* What Gloo's templates say of elements, for elements of any width. */
+/* Sets the number and size of elements, which Gloo's templates derive from a type: for elements of any width. */
 template <typename Options> struct Sized : Options {
     explicit Sized(const std::shared_ptr<gloo::Context> &mesh) : Options(mesh) {
     }
@@ -288,7 +287,7 @@ template <> struct Sized<gloo::AllreduceOptions> : gloo::AllreduceOptions {
 
 template <typename Options> void set_reduction(Options &options, const ls_call &call, void *result) {
     const size_t bytes = call.count * call.width;
-    if (call.send != result) { /* else what is there is its input */
+    if (call.send != result) { /* otherwise the output buffer has the input */
         options.setInput(bytes_of(call.send), bytes);
     }
     options.setOutput(bytes_of(result), bytes);
@@ -304,7 +303,7 @@ void allreduce(ls_gloo_context &context, const ls_call &call) {
     gloo::allreduce(options);
 }
 
-/* Every rank needs memory for it, which only the root has of its caller. */
+/* Reduces to the root. Every rank needs memory for the result, but only the root's caller provides it. */
 void reduce(ls_gloo_context &context, const ls_call &call) {
     Sized<gloo::ReduceOptions> options(context.mesh);
     const bool root = context.mesh->rank == call.root;
@@ -346,7 +345,7 @@ void allgather(ls_gloo_context &context, const ls_call &call) {
     gloo::allgather(options);
 }
 
-/* Bytes of each rank's part, as elements of one byte. */
+/* Returns the size of each rank's part in elements of one byte. */
 template <typename Integer>
 std::vector<Integer> bytes_of_parts(const ls_gloo_context &context, const size_t *counts, size_t width) {
     std::vector<Integer> bytes;

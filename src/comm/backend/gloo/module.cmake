@@ -1,4 +1,4 @@
-# Backend gloo, on libgloo (Debian: libgloo-dev). It is the only C++ here, so without libgloo none is needed.
+# Backend gloo, on libgloo (Debian: libgloo-dev). It is the only C++ code here, so a build without libgloo needs no C++.
 set(LS_GLOO auto CACHE STRING "Whether to build backend gloo: auto (where libgloo is found), on or off")
 set_property(CACHE LS_GLOO PROPERTY STRINGS auto on off)
 if(NOT LS_GLOO MATCHES "^(auto|on|off)$")

@@ -1,4 +1,4 @@
-/* In modules of libraries with collectives of their own: see collectives.h. */
+/* Part of plug-ins for libraries that have their own collectives: see collectives.h. */
 #include "comm/backend/module/collectives.h"
 
 #include <string.h>
@@ -6,18 +6,18 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-#define CHANNEL  (LS_TRANSPORT_CHANNELS - 1) /* the engine uses the first ones */
-#define GRACE_NS UINT64_C(2000000000)        /* in which the engine may find out why the library failed */
-#define SPIN_NS  UINT64_C(200000)            /* what does not wake this rank is looked at without rest for so long, */
-#define REST_NS  UINT64_C(50000)             /* and then so often */
+#define CHANNEL  (LS_TRANSPORT_CHANNELS - 1) /* the engine uses the first channels */
+#define GRACE_NS UINT64_C(2000000000)        /* time for the engine to find out why the library failed */
+#define SPIN_NS  UINT64_C(200000) /* a library that does not wake this rank is polled without pauses for this time, */
+#define REST_NS  UINT64_C(50000)  /* and then at this interval */
 
 /* Values of ls_collectives.stage. */
 enum {
-    APART = 0, /* no collective so far */
-    MEETING,   /* greetings are under way, and a collective waits for them */
-    WORKING,   /* the library is at it */
+    APART = 0, /* no collective was called so far */
+    MEETING,   /* the ranks exchange greetings, and a collective waits for them */
+    WORKING,   /* the library makes the collective */
     READY,
-    ENDED /* there are no more collectives */
+    ENDED /* no more collectives are possible */
 };
 
 static ls_collectives *collectives_of(const ls_endpoint *endpoint) {
@@ -63,7 +63,7 @@ static ls_status begin_meeting(ls_collectives *own) {
     return LS_OK;
 }
 
-/* Whether all have told, and have been told. */
+/* Checks the greetings. Sets `*all` to true if all greetings have been sent and received. */
 static ls_status look_at_greetings(const ls_collectives *own, bool *all) {
     const int size = own->endpoint->size;
     *all = true;
@@ -87,7 +87,7 @@ ls_status ls_collectives_fail(const ls_collectives *own) {
     return ls_fail(own->library->failure, "%s", own->why);
 }
 
-/* The call is lent, and its counts are. */
+/* Copies the call, with its counts and displacements, which are borrowed only until `collective` returns. */
 static void keep_call(ls_collectives *own, const ls_call *call) {
     const size_t size = (size_t)own->endpoint->size;
     const size_t **const lists[] = {&own->call.send_counts, &own->call.send_displacements, &own->call.receive_counts,
@@ -132,7 +132,7 @@ static ls_status note_failure(ls_collectives *own) {
 
 /* ---- the endpoint ------------------------------------------------------------------------------------------------ */
 
-/* Goes on with what the library, or other ranks, have done. */
+/* Advances the meeting or the collective. Sets `*moved` to true if the collective has ended. */
 static ls_status go_on(ls_collectives *own, bool *moved) {
     bool met = false;
     if (own->stage == MEETING) {

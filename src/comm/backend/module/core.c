@@ -1,5 +1,5 @@
-/* In every module: how the core enters it, and the core's functions, called through the table that it hands over. See
- * comm/module.h. */
+/* Part of every plug-in: the function by which the core enters it, and functions that call the core through the table
+ * that the core passes. See comm/module.h. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 #include "comm/module.h"
 #include "comm/transport/tcp/tcp.h"
 
-/* Set before any other function of the module runs, always to the same. */
+/* Set before any other function of the plug-in runs, always to the same value. */
 static const ls_core *core;
 
 LS_API ls_backend_module_function ls_backend_module;
@@ -32,7 +32,7 @@ const ls_backend *ls_backend_module(int abi_version, const ls_core *given) {
 
 LS_CORE_FUNCTIONS(DEFINE_FUNCTION, DEFINE_PROCEDURE)
 
-/* ---- functions that the list cannot have ------------------------------------------------------------------------- */
+/* ---- functions that the list cannot contain ---------------------------------------------------------------------- */
 
 ls_status ls_error_set(ls_status status, const char *format, ...) {
     char text[LS_ERROR_CAPACITY];

@@ -1,4 +1,4 @@
-/* In every module: what they have in common when communicators are opened. See comm/module.h. */
+/* Part of every plug-in: common code for opening and leaving communicators. See comm/module.h. */
 #include "base/status.h"
 #include "comm/module.h"
 

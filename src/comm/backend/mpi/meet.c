@@ -1,8 +1,8 @@
 /*
- * How ranks meet before they share a communicator, or after it has closed. Waiting has a time limit, and an error names
- * the missing ranks. Messages could mix with those of the program on its own communicator, so the ranks use a
- * nonblocking all-to-all exchange. In the supported MPI libraries, each rank sends directly to each other rank in this
- * exchange: a rank whose greeting has arrived has come.
+ * Lets ranks meet before they share a communicator, or after it has closed. Waiting has a time limit, and an error
+ * names the missing ranks. Messages could mix with the messages of the program on its own communicator, so the ranks
+ * use a nonblocking all-to-all exchange. In the supported MPI libraries, each rank sends directly to each other rank in
+ * this exchange: so a rank is present if its greeting has arrived.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -29,8 +29,7 @@ static ls_status look(MPI_Request *request, const char *function, bool *ended) {
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(function, code);
 }
 
-/* ---- greetings -----------------------------------------------------------------------------------------------------
- */
+/* ---- greetings --------------------------------------------------------------------------------------------------- */
 
 /* A meeting in progress. MPI writes to it until the request completes, which may be never. */
 typedef struct meeting {
@@ -68,10 +67,8 @@ static meeting *prepare(int size) {
     return here;
 }
 
-/*
- * Lists the ranks that have come. MPI may write to the greetings at the same time: at worst a rank that comes at this
- * moment is missed.
- */
+/* Lists the ranks that are present. MPI may write to the greetings at the same time: at worst, the list lacks a rank
+ * whose greeting arrives at this moment. */
 static const ls_roster *list_arrived(meeting *here, int rank) {
     for (int other = 0; other < here->roster.size; other++) {
         const volatile ls_mpi_greeting *greeting = &here->all[other];
@@ -132,8 +129,7 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
     return LS_OK;
 }
 
-/* ---- duplicates ----------------------------------------------------------------------------------------------------
- */
+/* ---- duplicates -------------------------------------------------------------------------------------------------- */
 
 static ls_status duplicate_by(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
     MPI_Request request = MPI_REQUEST_NULL;

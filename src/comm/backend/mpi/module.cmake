@@ -23,7 +23,7 @@ foreach(flavour openmpi mpich)
   if(LS_MPI_${flavour}_FOUND)
     ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/store_roster.c
                           LIBRARIES PkgConfig::LS_MPI_${flavour})
-    if(LS_NO_LTO) # as the library itself, see CMakeLists.txt
+    if(LS_NO_LTO) # like the library itself, see CMakeLists.txt
       target_compile_options(lockstep_module_mpi_${flavour} PRIVATE -flto=auto)
       target_link_options(lockstep_module_mpi_${flavour} PRIVATE -flto=auto)
     endif()

@@ -12,10 +12,9 @@
 #include "comm/engine/engine.h"
 #include "comm/module.h"
 
-/* ---- states, which are engines -------------------------------------------------------------------------------------
- */
+/* ---- states, which are engines ----------------------------------------------------------------------------------- */
 
-/* Returns an engine that has no communicator yet, or NULL and an error. */
+/* Returns an engine that has no communicator yet. Returns NULL and sets an error on failure. */
 static ls_engine *make_engine(const ls_mpi_options *options) {
     (void)ls_mpi_progress_closing();
     ls_endpoint *endpoint = ls_mpi_endpoint(options);
@@ -40,7 +39,7 @@ static void find_local_ranks(const ls_mpi_greeting *all, ls_join_context *join) 
     }
 }
 
-/* Returns whether this machine has more ranks than cores that they may run on. */
+/* Returns true if this machine has more ranks than cores that they may run on. */
 static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join_context *join) {
     int ranks = 0;
     cpu_set_t cores;
@@ -120,8 +119,7 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
     return connect(engine, made, state);
 }
 
-/* ---- the world -----------------------------------------------------------------------------------------------------
- */
+/* ---- the world --------------------------------------------------------------------------------------------------- */
 
 #ifdef OMPI_MAJOR_VERSION
 #define OWN_LIBRARY "Open MPI"
@@ -129,10 +127,8 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
 #define OWN_LIBRARY "MPICH"
 #endif
 
-/*
- * Writes the first words of the running library's version, such as "MPICH Version: 4.0.2". Returns whether the plug-in
- * was built with this library. MPI allows this call before MPI_Init and after MPI_Finalize.
- */
+/* Writes the first words of the running library's version, such as "MPICH Version: 4.0.2". Returns true if the plug-in
+ * was built with this library. MPI allows this call before MPI_Init and after MPI_Finalize. */
 static bool find_library(char text[64]) {
     char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
     int length = 0;
@@ -164,7 +160,7 @@ static ls_status check_place(const ls_join_context *join) {
     int size = 0;
     MPI_Comm_rank(ls_mpi_world(), &rank);
     MPI_Comm_size(ls_mpi_world(), &size);
-    if (size == 1 && join->size > 1) { /* the same message on all ranks */
+    if (size == 1 && join->size > 1) { /* all ranks report the same message */
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" "
                        "needs ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built "
@@ -199,7 +195,7 @@ static ls_status mpi_open(const ls_join_context *join, void **state) {
 static void mpi_close(void *state) {
     const bool world = ls_mpi_options_of(ls_engine_endpoint(state))->world;
     const ls_engine_end end = ls_engine_ended(state);
-    /* A rank that left a split communicator in failure notes the failure itself. */
+    /* A rank that left a split communicator because of a failure notes this failure itself. */
     if (end == LS_ENGINE_FAILED || (end == LS_ENGINE_DESERTED && world)) {
         ls_mpi_note_failure();
     }
@@ -207,8 +203,7 @@ static void mpi_close(void *state) {
     ls_engine_close(state);
 }
 
-/* ---- communicators of the program's own ----------------------------------------------------------------------------
- */
+/* ---- communicators of the program's own -------------------------------------------------------------------------- */
 
 /* MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
 static ls_status check_running(void) {
@@ -267,8 +262,7 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
     return open_over(comm, join, false, state);
 }
 
-/* ---- parts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- splits ------------------------------------------------------------------------------------------------------ */
 
 /* A communicator that MPI will create from some ranks of the parent, and what this rank needs for it. */
 typedef struct split_request {
@@ -284,7 +278,7 @@ static int make_communicator(void *argument) {
     return MPI_Comm_create_group(own->parent, own->group, 0, &own->made);
 }
 
-/* Returns whether one thread may block in MPI while another thread calls MPI. */
+/* Returns true if one thread may block in MPI while another thread calls MPI. */
 static bool has_threads(void) {
     int level = MPI_THREAD_SINGLE;
     return MPI_Query_thread(&level) == MPI_SUCCESS && level == MPI_THREAD_MULTIPLE;
@@ -358,7 +352,7 @@ static ls_status open_part(split_request *own, double timeout, void **state) {
     return status;
 }
 
-/* Called after all ranks have reported whether they are ready. */
+/* Fails if a rank is not ready. Called after all ranks have reported their status. */
 static ls_status check_all_ready(const ls_join_context *join, const int *ranks, const int32_t *said) {
     for (int i = 0; i < join->size; i++) {
         if (said[ranks[i]] != LS_OK) {
@@ -396,8 +390,7 @@ static ls_status mpi_split(void *state, const ls_join_context *join, const int *
     return status;
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------
- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 static void mpi_leave(void *state, ls_leave_reason reason) {
     ls_engine_leave(state, reason);

@@ -1,11 +1,12 @@
 /*
- * Backend mpi: the interface between its files. The engine (comm/collective) makes all calls over messages of MPI
+ * Backend mpi: the interface between its files. The engine (comm/engine) makes all calls over messages of MPI
  * (comm/transport/mpi). So every wait has a time limit, sums have the order that lockstep/comm.h states, and ranks that
  * disagree get an error. MPI's own collectives guarantee none of this: the engine uses them only for calls that all
  * ranks have agreed on and whose order is free.
  *
- * process.c starts and finalizes MPI. meet.c waits for all ranks to come. worker.c makes calls of MPI that have no time
- * limit. mpi.c opens, splits and closes communicators. Each communicator of Lockstep has its own MPI communicator.
+ * process.c starts and finalizes MPI. meet.c waits until all ranks are present. worker.c makes calls of MPI that have
+ * no time limit. mpi.c opens, splits and closes communicators. Each communicator of Lockstep has its own MPI
+ * communicator.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -16,8 +17,7 @@
 #include "comm/backend.h"
 #include "comm/transport/mpi/mpi.h"
 
-/* ---- process.c -----------------------------------------------------------------------------------------------------
- */
+/* ---- process.c --------------------------------------------------------------------------------------------------- */
 
 /* Starts MPI unless the program has started it, and duplicates MPI_COMM_WORLD, once per process. Each step waits at
  * most `timeout` seconds. */
@@ -26,10 +26,10 @@ ls_status ls_mpi_join(double timeout);
 /* Returns the duplicate of MPI_COMM_WORLD, on which ranks meet. */
 MPI_Comm ls_mpi_world(void);
 
-/* Records that the ranks of the world did not meet in time: later attempts fail. */
+/* Notes that the ranks of the world did not meet in time: later attempts fail. */
 void ls_mpi_lose_world(void);
 
-/* Returns whether MPI is initialized and not finalized. */
+/* Returns true if MPI is initialized and not finalized. */
 bool ls_mpi_runs(void);
 
 /* Registers a function that MPI_Finalize calls first: it receives the last messages of closed endpoints, and notifies
@@ -39,7 +39,7 @@ ls_status ls_mpi_watch_finalize(void);
 /* Returns the size in bytes of the largest message that this process sends eagerly, without MPI's own header. */
 size_t ls_mpi_unasked(void);
 
-/* Record how the process must exit: see leave_mpi. A call of MPI that timed out and may still run is a failure, too. */
+/* Note how the process must exit: see leave_mpi. A call of MPI that timed out and may still run is a failure, too. */
 void ls_mpi_count_world(int change);
 void ls_mpi_note_exit(void);
 void ls_mpi_note_failure(void);
@@ -48,8 +48,7 @@ void ls_mpi_note_failure(void);
  */
 void ls_mpi_await_reports(void);
 
-/* ---- meet.c --------------------------------------------------------------------------------------------------------
- */
+/* ---- meet.c ------------------------------------------------------------------------------------------------------ */
 
 /* What each rank sends to the others in a meeting. */
 typedef struct ls_mpi_greeting {
@@ -70,8 +69,7 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
 /* Duplicates `comm` after its ranks have met. If this fails, MPI may still write to `*duplicate`. */
 ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 
-/* ---- worker.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- worker.c ---------------------------------------------------------------------------------------------------- */
 
 /* Returns an MPI error code. */
 typedef int ls_mpi_task(void *argument);

@@ -20,7 +20,7 @@ static struct {
     bool watched;   /* at_finalize is registered */
     int worlds;     /* open communicators of the world */
     bool failed;
-    bool exits;     /* without ls_finalize */
+    bool exits;     /* the process exits without ls_finalize */
     bool lost;      /* the ranks of the world did not meet in time */
     int launcher;   /* file descriptor of the launcher, at which all ranks meet before they finalize MPI; 0: none */
     int threads;    /* MPI's thread level, if Lockstep started MPI */
@@ -32,10 +32,10 @@ static struct {
 #define POLL_NS          50000
 #define YIELDS           2000
 #define FLUSH_SECONDS    5
-#define READ_NS          1000000000U          /* for each of two files: together less than FLUSH_SECONDS */
-#define REPORTS_NS       UINT64_C(2000000000) /* in which other ranks report the failure */
+#define READ_NS          1000000000U          /* for each of two files: the sum is less than FLUSH_SECONDS */
+#define REPORTS_NS       UINT64_C(2000000000) /* time for other ranks to report the failure */
 
-/* ---- the end of messages ---------------------------------------------------------------------------------------- */
+/* ---- the end of messages ----------------------------------------------------------------------------------------- */
 
 /* Receives the last messages: at finalization, some MPI libraries complain about messages that no rank received. */
 static void await_last_messages(void) {
@@ -72,10 +72,8 @@ ls_status ls_mpi_watch_finalize(void) {
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_attr", code);
 }
 
-/*
- * Returns the connection to Hydra. Returns 0 if there is none, if the program finalizes MPI, or if this MPI need not
- * wait for other ranks first.
- */
+/* Returns the file descriptor of the connection to Hydra. Returns 0 if there is no connection, if the program finalizes
+ * MPI, or if this version of MPI need not wait for other ranks first. */
 static int find_launcher(void) {
 #if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
     const char *connection = getenv("PMI_FD");
@@ -94,7 +92,7 @@ static size_t read_setting(const char *name, size_t otherwise) {
     int index = 0;
     int count = 0;
     MPI_T_cvar_handle handle;
-    /* Open MPI takes the level that is requested here for the level of MPI itself. */
+    /* Open MPI treats the level requested here as the thread level of MPI itself. */
     if (MPI_Query_thread(&level) != MPI_SUCCESS || MPI_T_init_thread(level, &level) != MPI_SUCCESS) {
         return otherwise;
     }
@@ -128,15 +126,14 @@ MPI_Comm ls_mpi_world(void) {
     return process.world;
 }
 
-/* ---- MPI -----------------------------------------------------------------------------------------------------------
- */
+/* ---- MPI --------------------------------------------------------------------------------------------------------- */
 
 /*
- * MPI_Finalize of MPICH before 4.2 may hang if UCX uses TCP. Each rank asks the others to confirm that all its messages
- * have arrived. After it has all confirmations, the rank waits at the launcher, and no longer confirms. A rank that
- * asks only then never gets an answer. So all ranks first meet at the launcher, after they last polled for messages: no
- * rank confirms before all ranks ask. The launcher is Hydra, MPICH's own. The text is PMI-1's, over the connection that
- * MPI itself uses, but not at this time.
+ * MPI_Finalize of MPICH before 4.2 may hang if UCX uses TCP. Each rank asks the other ranks to confirm that all its
+ * messages have arrived. After it has all confirmations, the rank waits at the launcher, and no longer confirms. A rank
+ * that asks only afterwards never gets an answer. So all ranks first meet at the launcher, after they last polled for
+ * messages: no rank confirms before all ranks ask. The launcher is Hydra, MPICH's own launcher. The text is in the
+ * PMI-1 protocol, over the connection that MPI itself uses, but not at this time.
  */
 static void meet_at_launcher(void) {
     static const char here[] = "cmd=barrier_in\n";
@@ -155,7 +152,7 @@ static int end_mpi(void *nothing) {
     return MPI_Finalize();
 }
 
-/* Finalizes MPI after all ranks have come here. While a rank waits, a warning every 5 s names the missing ranks. */
+/* Finalizes MPI after all ranks have called this. While a rank waits, a warning every 5 s names the missing ranks. */
 static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
     await_last_messages();
@@ -212,8 +209,8 @@ void ls_mpi_await_reports(void) {
 
 /*
  * A rank that exits during a job, or after a failure, does not finalize MPI: so its launcher knows that it must end the
- * other ranks. If such a rank exits with status 0, this aborts MPI, because MPICH's launcher would report success for
- * the job. A forked child of this process does not use MPI.
+ * other ranks. If such a rank exits with status 0, this function aborts MPI, because MPICH's launcher would report
+ * success for the job. A forked child of this process does not use MPI.
  */
 static void leave_mpi(int status, void *argument) {
     (void)argument;
@@ -245,7 +242,7 @@ static int init(void *nothing) {
 #endif
     const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &process.threads);
 #ifdef OMPI_MAJOR_VERSION
-    (void)ls_mpi_unasked(); /* between these two calls, Open MPI opens its components only once */
+    (void)ls_mpi_unasked(); /* called between these two calls so that Open MPI opens its components only once */
     if (tells) {
         MPI_T_finalize();
     }
@@ -253,8 +250,10 @@ static int init(void *nothing) {
     return code;
 }
 
-/* Checks the thread level, because another thread, which waits now, has started MPI. Has MPI return all errors to
- * Lockstep: MPICH reports the errors of MPI_Test to MPI_COMM_WORLD or, from MPI 4 on, to MPI_COMM_SELF. */
+/*
+ * Checks the thread level, because another thread, which now waits for its next task, has started MPI. Makes MPI return
+ * all errors to Lockstep: MPICH reports the errors of MPI_Test to MPI_COMM_WORLD or, from MPI 4 on, to MPI_COMM_SELF.
+ */
 static ls_status check_started(void) {
     if (process.threads < MPI_THREAD_SERIALIZED) {
         return ls_fail(LS_ERR_UNSUPPORTED,
@@ -287,7 +286,7 @@ static ls_status start_mpi(double timeout) {
     return process.id == getpid() ? check_started() : ls_mpi_check_allowed(); /* otherwise the program started MPI */
 }
 
-/* Either all ranks meet at the launcher, or none. */
+/* Joins the world. Either all ranks will meet at the launcher, or no rank does. */
 static ls_status join(double timeout) {
     static MPI_Comm duplicate; /* MPI may write to it until the process exits */
     ls_mpi_greeting *all = NULL;
@@ -314,7 +313,7 @@ static ls_status join(double timeout) {
 }
 
 ls_status ls_mpi_join(double timeout) {
-    if (process.lost) { /* a rank that comes late would meet messages of the earlier attempt */
+    if (process.lost) { /* a rank that joins late would receive messages of the earlier attempt */
         return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier try: start it anew");
     }
     return process.joined ? LS_OK : join(timeout);

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LEAST_SECONDS 5 /* the shortest limit, because MPI is slow on a busy machine */
+#define LEAST_SECONDS 5 /* the shortest time limit, because MPI is slow on a busy machine */
 #define WARN_SECONDS  5
 
 /* A worker thread, its current task, if any, and the result of its last task. */
@@ -66,7 +66,7 @@ static ls_status start(ls_mpi_worker *own) {
     return LS_OK;
 }
 
-/* Waits, holding the lock, until the task has ended or `seconds` have passed. Returns whether the task has ended. */
+/* Waits, holding the lock, until the task has ended or `seconds` have passed. Returns true if the task has ended. */
 static bool await(ls_mpi_worker *own, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -92,7 +92,7 @@ ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argumen
                          "waiting in %s for %g s: it ends when every rank has come to it, and does not say who has not",
                          name, waited);
         }
-        /* Waits in short steps: if this process is stopped for a while, only one step is cut short. */
+        /* Waits in short steps: if this process is stopped for some time, only one step is shortened. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
         ended = await(own, step);
         waited += step;

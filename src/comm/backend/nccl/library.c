@@ -12,17 +12,17 @@
 #include "comm/pieces.h"
 
 #define POLL_NS    UINT64_C(100000)     /* between two polls of NCCL */
-#define ABORTED_NS UINT64_C(2000000000) /* what a stream is given to come to its mark */
+#define ABORTED_NS UINT64_C(2000000000) /* time for the stream to reach its mark */
 
 _Static_assert(sizeof(ncclUniqueId) == LS_NCCL_ID, "an id travels as it is");
 
 struct ls_nccl_group {
     ncclComm_t comm;
     cudaEvent_t mark;
-    bool marked; /* in a stream, and not seen to have passed */
+    bool marked; /* the mark of the latest call is in its stream */
     int rank;
     int size;
-    void *scratch; /* of the GPU, for what is sent from where it is received */
+    void *scratch; /* memory of the GPU, for a copy of a send buffer that overlaps the receive buffer */
     size_t scratch_bytes;
 };
 
@@ -30,13 +30,13 @@ struct ls_nccl_group {
 
 static bool cuda_did(cudaError_t error, const char *doing, char *why) {
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); /* it is told here, and by nobody else */
+        (void)cudaGetLastError(); /* the error is reported here only */
         snprintf(why, LS_LIBRARY_WHY, "CUDA: %s: %s", doing, cudaGetErrorString(error));
     }
     return error == cudaSuccess;
 }
 
-/* Whether NCCL does it, or has begun to. */
+/* Returns true if NCCL has made the call, or has begun it. Otherwise, writes the reason to `why`. */
 static bool nccl_did(const ls_nccl_group *group, ncclResult_t result, const char *doing, char *why) {
     if (result == ncclSuccess || result == ncclInProgress) {
         return true;
@@ -104,7 +104,7 @@ ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int si
     return NULL;
 }
 
-/* Until NCCL is at nothing, at most so long. Whether it is. */
+/* Waits until NCCL is idle, at most `most_ns`. Returns true if NCCL is idle and has not failed. */
 static bool wait_for_quiet(ls_nccl_group *group, uint64_t most_ns) {
     ls_wait wait = {.limit_ns = most_ns, .longest_ns = POLL_NS};
     char why[LS_LIBRARY_WHY];
@@ -154,7 +154,7 @@ ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY
     return cuda_did(error, "a call that was under way", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
 }
 
-/* ---- what NCCL makes --------------------------------------------------------------------------------------------- */
+/* ---- reductions that NCCL makes ---------------------------------------------------------------------------------- */
 
 static bool type_of(ls_dtype dtype, ncclDataType_t *type) {
     static const ncclDataType_t types[LS_DTYPE_COUNT] = {
@@ -168,7 +168,8 @@ static bool is_float(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64 || dtype == LS_BF16 || dtype == LS_F16;
 }
 
-/* Of floats, NCCL's minimum and maximum leave NaN out where this library's keep it. */
+/* Finds NCCL's operation. Returns false if NCCL has none with the same results: NCCL's minimum and maximum of floats
+ * ignore NaN, but Lockstep's return NaN. */
 static bool operation_of(ls_dtype dtype, ls_reduction reduction, ncclRedOp_t *operation) {
     switch (reduction) {
     case LS_SUM:
@@ -203,7 +204,7 @@ static const unsigned char *at(const void *buffer, size_t elements, size_t width
     return (const unsigned char *)buffer + elements * width;
 }
 
-/* Elements before this rank's part of what reduce_scatterv sends. */
+/* Returns the number of elements before this rank's part in the send buffer of a reduce_scatterv. */
 static size_t before_own(const ls_call *call, int rank) {
     size_t elements = 0;
     for (int i = 0; i < rank; i++) {
@@ -212,10 +213,8 @@ static size_t before_own(const ls_call *call, int rank) {
     return elements;
 }
 
-/*
- * NCCL wants parts that are received within what is sent to lie at this rank's own part. Elsewhere, and in an alltoall,
- * the call sends from a copy: `*bytes` of it, 0 where there is no need.
- */
+/* Sets `*bytes` to the bytes that the call must send from a copy; 0: no copy is necessary. NCCL allows a receive buffer
+ * inside the send buffer only if it is this rank's own part, and not at all in an all-to-all exchange. */
 static void find_overlap(const ls_nccl_group *group, const ls_call *call, size_t *bytes) {
     size_t elements = 0;
     const unsigned char *own = NULL;
@@ -247,7 +246,7 @@ static bool copy(const ls_call *call, void *to, const void *from, size_t bytes, 
            cuda_did(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, call->stream), "a copy", why);
 }
 
-/* Has the call send from a copy. */
+/* Makes the call send from a copy. */
 static bool separate(ls_nccl_group *group, ls_call *call, size_t bytes, char *why) {
     if (bytes > group->scratch_bytes) {
         void *made = NULL;
@@ -265,7 +264,7 @@ static bool separate(ls_nccl_group *group, ls_call *call, size_t bytes, char *wh
     return true;
 }
 
-/* What goes between this rank and each other one. */
+/* Sends to and receives from each other rank. */
 static ncclResult_t exchange(const ls_nccl_group *group, const ls_call *call) {
     ncclResult_t result = ncclSuccess;
     for (int i = 1; i < group->size && (result == ncclSuccess || result == ncclInProgress); i++) {
@@ -285,7 +284,7 @@ static ncclResult_t exchange(const ls_nccl_group *group, const ls_call *call) {
     return result;
 }
 
-/* The part of each rank is a reduction to it. */
+/* Reduces the part of each rank to this rank: a reduce_scatterv. */
 static ncclResult_t reduce_parts(const ls_nccl_group *group, const ls_call *call, ncclDataType_t type,
                                  ncclRedOp_t reduces) {
     ncclResult_t result = ncclSuccess;
@@ -326,7 +325,7 @@ static ncclResult_t make(const ls_nccl_group *group, const ls_call *call) {
     }
 }
 
-/* What a rank has for itself, where NCCL does not move that. */
+/* Copies the rank's own part if NCCL does not copy it. */
 static bool keep_own(const ls_nccl_group *group, const ls_call *call, char *why) {
     if (!ls_flows[call->operation].moves || call->operation == LS_OP_ALLGATHER) {
         return true;
@@ -337,7 +336,7 @@ static bool keep_own(const ls_nccl_group *group, const ls_call *call, char *why)
                                        at(call->send, sent.at, call->width), received.count * call->width, why);
 }
 
-/* Whether it is the same for all ranks, and nothing. */
+/* Returns true if the call has no data on any rank, and all ranks know this. */
 static bool is_empty(const ls_call *call) {
     switch (call->operation) {
     case LS_OP_GATHERV:

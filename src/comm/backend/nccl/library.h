@@ -1,48 +1,49 @@
-/* What backend nccl asks of libnccl and CUDA's runtime. No function waits, but where it says so; whatever fails leaves
- * a sentence in `why`. */
+/* The interface of backend nccl to libnccl and CUDA's runtime. No function waits, unless its comment says so. A
+ * function that fails writes the reason to `why`. */
 #ifndef LS_COMM_BACKEND_NCCL_LIBRARY_H
 #define LS_COMM_BACKEND_NCCL_LIBRARY_H
 
 #include "comm/backend/module/collectives.h"
 
 enum {
-    LS_NCCL_ID = 128, /* bytes of a unique id */
-    LS_NCCL_BUS = 32  /* of where a GPU is on its PCI bus: "0000:19:00.0" */
+    LS_NCCL_ID = 128, /* size in bytes of a unique id */
+    LS_NCCL_BUS = 32  /* size in bytes of a GPU's PCI address: "0000:19:00.0" */
 };
 
-/* Whether NCCL makes such collectives: `takes` of ls_backend. */
+/* Returns true if NCCL makes such collectives: accepts_device_memory of ls_backend. */
 bool ls_nccl_takes(bool reduces, ls_dtype dtype, ls_reduction reduction);
 
-/* A communicator of NCCL's and what belongs to it. */
+/* A communicator of NCCL, and its event and memory. */
 typedef struct ls_nccl_group ls_nccl_group;
 
-/* Whether this process has a GPU. */
+/* Returns true if this process has a GPU. */
 bool ls_nccl_find_gpus(char why[LS_LIBRARY_WHY]);
 
-/* The calling thread's GPU. */
+/* Writes the PCI address of the calling thread's GPU. Returns false on failure. */
 bool ls_nccl_name_gpu(char bus[LS_NCCL_BUS], char why[LS_LIBRARY_WHY]);
 
-/* A new id, on one rank of those that will join. */
+/* Creates a new id. One of the ranks that will join calls this. Returns false on failure. */
 bool ls_nccl_make_id(unsigned char id[LS_NCCL_ID], char why[LS_LIBRARY_WHY]);
 
-/* Begins to join, on the calling thread's GPU: ls_nccl_look tells when that has ended. NULL where it failed. */
+/* Begins to join the group, on the calling thread's GPU. ls_nccl_look reports the end. Returns NULL on failure. */
 ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int size, char why[LS_LIBRARY_WHY]);
 
-/* Of joining, and of giving a call to its stream: neither may be begun while the one before is busy. It is also to be
- * asked while a call runs: what fails meanwhile is told here. */
+/* Returns the state of joining, or of giving a call to its stream. Neither may begin while the previous one is busy.
+ * Also call this function while a call runs, because it reports errors of running calls. */
 ls_library_state ls_nccl_look(ls_nccl_group *group, char why[LS_LIBRARY_WHY]);
 
-/* Gives a call, which has a stream, to that. `call` is lent. */
+/* Gives a call, which has a stream, to this stream. Borrows `call` until it returns. Returns false on failure. */
 bool ls_nccl_give(ls_nccl_group *group, const ls_call *call, char why[LS_LIBRARY_WHY]);
 
-/* Once it was given: marks its end in the stream. Then ls_nccl_ran tells whether the stream has come there. */
+/* ls_nccl_mark marks the end of the latest call in its stream, after ls_nccl_look has reported that the call was given
+ * to the stream. Then ls_nccl_ran returns LS_LIBRARY_DONE if the stream has reached the mark. */
 bool ls_nccl_mark(ls_nccl_group *group, void *stream, char why[LS_LIBRARY_WHY]);
 ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY]);
 
 /*
- * Frees the group. With `abort` what is under way ends at once, here and then on other ranks; this waits until the
- * stream has passed the mark, at most two seconds. Else all calls have ended here, and what NCCL still sends of them
- * goes, where that takes no more than `linger_ns`.
+ * Frees the group. With `abort`, calls in progress end at once, here and then on other ranks; waits until the stream
+ * has passed the mark, at most two seconds. Without `abort`, all calls must have ended here; NCCL still sends their
+ * remaining data, if this takes at most `linger_ns`.
  */
 void ls_nccl_free(ls_nccl_group *group, bool abort, uint64_t linger_ns);
 

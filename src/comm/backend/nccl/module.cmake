@@ -1,4 +1,4 @@
-# Backend nccl, on libnccl and CUDA's runtime: C alone, so no nvcc is needed.
+# Backend nccl, on libnccl and CUDA's runtime. It is C code only, so no nvcc is needed.
 set(LS_NCCL auto CACHE STRING
     "Whether to build backend nccl: auto (where libnccl and CUDA's runtime are found), on or off")
 set_property(CACHE LS_NCCL PROPERTY STRINGS auto on off)

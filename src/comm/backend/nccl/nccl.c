@@ -1,10 +1,11 @@
 /*
- * Backend nccl: backend tcp, whose engine agrees on each call, sends messages, notices failures and moves what is in
- * memory of the host, with NCCL for collectives whose buffers are in memory of GPUs (ls_call.stream):
- * comm/backend/module/collectives.h. library.c calls libnccl and CUDA.
+ * Backend nccl: backend tcp with NCCL for collectives whose buffers are in GPU memory (ls_call.stream): see
+ * comm/backend/module/collectives.h. The engine of backend tcp agrees on each call, sends messages, notices failures
+ * and moves data in host memory. library.c calls libnccl and CUDA.
  *
- * When the ranks of a communicator meet, each tells each which GPU it is on, and rank 0 also NCCL's unique id. NCCL's
- * communicator does not block: whether it has ended or failed is asked. A rank that gives up aborts it.
+ * When the ranks of a communicator meet, each rank sends to each other rank which GPU it uses, and rank 0 also sends
+ * NCCL's unique id. NCCL's communicator does not block: the backend polls whether a call has ended or failed. A rank
+ * that aborts also aborts NCCL's communicator.
  */
 #include <string.h>
 
@@ -14,33 +15,33 @@
 #include "comm/engine/engine.h"
 #include "comm/module.h"
 
-/* What a rank tells another before they join. */
+/* The data that a rank sends to another rank before they join. */
 typedef struct nccl_hello {
     uint64_t machine;
     char bus[LS_NCCL_BUS];
-    unsigned char id[LS_NCCL_ID]; /* rank 0's alone is one */
+    unsigned char id[LS_NCCL_ID]; /* valid only from rank 0 */
 } nccl_hello;
 
 typedef enum stage {
-    JOINING = 0, /* NCCL makes its communicator */
-    GIVING,      /* it takes the collective into the stream */
-    RUNNING      /* the stream has not come to its end */
+    JOINING = 0, /* NCCL creates its communicator */
+    GIVING,      /* NCCL adds the collective to the stream */
+    RUNNING      /* the stream has not reached the end of the collective */
 } stage;
 
 typedef struct ls_nccl {
     ls_collectives own;
     uint64_t machine;
-    ls_nccl_group *group; /* from the first collective on */
+    ls_nccl_group *group; /* NULL before the first collective */
     stage stage;
 } ls_nccl;
 
-/* Of calls in memory of the host none. */
+/* Returns true for buffers in GPU memory. NCCL makes no call for buffers in host memory. */
 static bool nccl_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     (void)endpoint;
     return call->stream != NULL;
 }
 
-/* Where this rank is, and, of rank 0, who the ranks will be to NCCL. */
+/* Prepares this rank's hello: its machine and its GPU and, on rank 0, NCCL's unique id. */
 static ls_status nccl_prepare(ls_collectives *own) {
     const int rank = own->endpoint->rank;
     nccl_hello *self = ls_collectives_heard(own, rank);
@@ -56,7 +57,7 @@ static ls_status nccl_greet(ls_collectives *own, int peer, void *said) {
     return LS_OK;
 }
 
-/* NCCL takes two ranks on one GPU for a mistake, and so says each rank here, of the same two. */
+/* Fails if two ranks use the same GPU, which NCCL refuses. All ranks report the same two ranks. */
 static ls_status check_gpus(const ls_collectives *own) {
     const int size = own->endpoint->size;
     const nccl_hello *of = ls_collectives_heard(own, 0);
@@ -103,7 +104,7 @@ static ls_library_state nccl_look(ls_collectives *own) {
         did = give(nccl);
     } else if (state == LS_LIBRARY_DONE) {
         nccl->stage = RUNNING;
-        own->began_ns = own->tcp->now_ns(own->endpoint); /* it may be short */
+        own->began_ns = own->tcp->now_ns(own->endpoint); /* restarts spinning, because the collective may be short */
         did = ls_nccl_mark(nccl->group, own->call.stream, own->why);
     }
     return state == LS_LIBRARY_FAILED || !did ? LS_LIBRARY_FAILED : LS_LIBRARY_BUSY;
@@ -130,10 +131,10 @@ static const ls_collective_library library = {
     .end = nccl_end,
 };
 
-/* Adds NCCL to a communicator of backend tcp that was just opened. Ends it on failure. */
+/* Adds NCCL to a communicator of backend tcp that was just opened. Closes the communicator on failure. */
 static ls_status attach(const ls_join_context *join, void **state) {
-    ls_nccl *nccl =
-        (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library, LS_OWN_NEVER); /* without a stream */
+    ls_nccl *nccl = (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library,
+                                                  LS_OWN_NEVER); /* for calls without a stream */
     if (nccl == NULL) {
         return ls_module_settle(ls_error_status(), state);
     }
@@ -141,7 +142,7 @@ static ls_status attach(const ls_join_context *join, void **state) {
     return LS_OK;
 }
 
-/* Without a GPU here the error is that of opening, not of the first call that wants one. */
+/* Opens a communicator. If this process has no GPU, this fails, not the first call that needs a GPU. */
 static ls_status nccl_open(const ls_join_context *join, void **state) {
     char why[LS_LIBRARY_WHY];
     if (!ls_nccl_find_gpus(why)) {

@@ -1,7 +1,5 @@
-/*
- * Backend tcp: the engine of collectives (comm/collective) over sockets (comm/transport/tcp). The ranks learn each
- * other's peer infos through the store, where rank 0 puts them together, or from the communicator that is split.
- */
+/* Backend tcp: the engine (comm/engine) over sockets (comm/transport/tcp). The ranks learn each other's peer infos
+ * through the store, in which rank 0 collects them, or through the communicator that is split. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +26,8 @@ static ls_status fail_strange(int rank) {
     return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
 }
 
-/* Rank 0 has waited in vain too: for the first rank whose peer info is missing. 0: for none, or nobody can tell. */
+/* Returns the first rank whose peer info is missing, for which rank 0 waited without success. Returns 0 if no peer info
+ * is missing, or if the store fails. */
 static int find_late(const ls_join_context *join) {
     char key[256];
     ls_status status = LS_OK;
@@ -39,7 +38,8 @@ static int find_late(const ls_join_context *join) {
     return status == LS_ERR_TIMEOUT ? rank : 0;
 }
 
-/* Rank 0 collects the peer infos and gives all of them out, so that the store is asked twice for each rank. */
+/* Exchanges the peer infos of all ranks. Rank 0 collects them and publishes all of them together, so each other rank
+ * needs only two requests to the store. */
 static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_info *peer_infos) {
     const size_t all = (size_t)join->size * sizeof *peer_infos;
     char key[256];
@@ -61,9 +61,9 @@ static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_in
     return join->size == 1 ? LS_OK : ls_store_set(join->store, together, peer_infos, all);
 }
 
-/* Takes the listener over. */
+/* Takes ownership of the listener. */
 static ls_status start(const ls_join_context *join, const ls_tcp_peer_info *peer_infos, int listener, void **state) {
-    const ls_key none = {.size = 0}; /* a world of one has no store */
+    const ls_key none = {.size = 0}; /* a world of one rank has no store */
     ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){.rank = join->rank,
                                                           .size = join->size,
                                                           .listener = listener,
@@ -94,9 +94,9 @@ static ls_status tcp_open(const ls_join_context *join, void **state) {
 
 /* ---- splitting --------------------------------------------------------------------------------------------------- */
 
-/* What a rank says of itself to those it gets into a new communicator with. */
+/* The data that each rank sends to the other ranks before a split. */
 typedef struct offer {
-    int32_t status; /* LS_OK, or why it cannot take part */
+    int32_t status; /* LS_OK, or the reason why the rank cannot take part */
     ls_tcp_peer_info peer_info;
 } offer;
 
@@ -151,10 +151,11 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
     return status;
 }
 
-/* Ranks of this machine may read in this rank's memory. */
+/* Withdraws the transfers into or out of the caller's buffers: ranks of this machine may read this rank's memory
+ * directly. */
 static void tcp_leave(void *state, ls_leave_reason reason) {
     ls_engine_leave(state, reason);
-    if (reason != LS_LEAVE_FREED) { /* else the endpoint ends at once */
+    if (reason != LS_LEAVE_FREED) { /* otherwise the endpoint closes at once */
         ls_engine_withdraw_contents(state);
     }
 }

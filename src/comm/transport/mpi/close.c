@@ -1,4 +1,4 @@
-/* How an endpoint over MPI ends: see mpi.h. */
+/* Closing an endpoint over MPI: see mpi.h. */
 #include <pthread.h>
 
 #include "base/log.h"
@@ -6,16 +6,16 @@
 #include "base/status.h"
 #include "comm/transport/mpi/inside.h"
 
-#define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
-#define LINGER_NS         UINT64_C(1000000000) /* at least, for the last messages of ranks that have not left */
-#define TAKING_NS         UINT64_C(5000000000) /* for ranks that have left to take in what was sent to them */
-#define DROPPED_PER_LOOK  16                   /* another rank may send without an end */
+#define MOST_WITHDRAWN_NS UINT64_C(200000000) /* total time that withdrawals wait for MPI to complete requests */
+#define LINGER_NS         UINT64_C(1000000000) /* shortest time to wait for the last messages of ranks that have not left */
+#define TAKING_NS         UINT64_C(5000000000) /* time for ranks that have left to receive the messages to them */
+#define DROPPED_PER_LOOK  16                   /* a limit, because another rank may send messages without end */
 
 ls_transfer ls_mpi_large, ls_mpi_small;
 
-/* ---- what comes and nobody wants --------------------------------------------------------------------------------- */
+/* ---- discarding messages ----------------------------------------------------------------------------------------- */
 
-/* Whether what is dropped at present has come. */
+/* Returns true if no discarded message is being received. */
 static bool has_dropped(ls_mpi *mpi) {
     int ended = 1;
     if (mpi->dropping != MPI_REQUEST_NULL &&
@@ -27,7 +27,8 @@ static bool has_dropped(ls_mpi *mpi) {
     return true;
 }
 
-/* Begins to take in a message that was found, whole: Open MPI writes beyond a buffer that is too small for it. */
+/* Begins to receive a probed message in order to discard it. Receives the whole message: Open MPI writes beyond a
+ * buffer that is too small. */
 static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     int bytes = 0;
     if (MPI_Get_count(found, MPI_BYTE, &bytes) != MPI_SUCCESS) {
@@ -43,7 +44,8 @@ static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     return true;
 }
 
-/* Takes in what has come, or some of it; `*moved` becomes true when there was something. */
+/* Receives and discards messages that have arrived, at most DROPPED_PER_LOOK. Sets `*moved` to true if
+ * there were any. */
 static void drop_some(ls_mpi *mpi, bool *moved) {
     MPI_Status found;
     for (int i = 0; i < DROPPED_PER_LOOK && has_dropped(mpi); i++) {
@@ -56,18 +58,18 @@ static void drop_some(ls_mpi *mpi, bool *moved) {
     }
 }
 
-/* ---- what is under way ------------------------------------------------------------------------------------------- */
+/* ---- requests in progress ---------------------------------------------------------------------------------------- */
 
-/* Nobody owns the transfer of that request any more. */
+/* Replaces the transfer of a request by a stand-in: its owner withdraws the transfer. */
 static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
     const ls_transfer *transfer = list->transfers[i];
     if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
         return;
     }
     if (transfer->receives && list->requests[i] != MPI_REQUEST_NULL) {
-        (void)MPI_Cancel(&list->requests[i]); /* which ends what has not begun to come */
+        (void)MPI_Cancel(&list->requests[i]); /* completes the receive if its message has not begun to arrive */
     }
-    const bool collective = transfer->peer < 0; /* which is no receive and cannot be cancelled */
+    const bool collective = transfer->peer < 0; /* a collective is not a receive and cannot be cancelled */
     const bool writes = list == &mpi->named && (transfer->receives || collective);
     const bool large = writes || transfer->of_user || transfer->bytes > mpi->endpoint.eager;
     list->transfers[i] = large ? &ls_mpi_large : &ls_mpi_small;
@@ -85,7 +87,7 @@ static bool has(const ls_mpi *mpi, const ls_transfer *kind) {
     return false;
 }
 
-/* Looks once at all that is under way, and at what comes. */
+/* Polls all requests and incoming messages once, and pauses. Returns false if MPI failed. */
 static bool look(ls_mpi *mpi) {
     bool moved = false;
     const bool sound = ls_mpi_test(mpi, &mpi->named, &moved) == LS_OK && ls_mpi_test(mpi, &mpi->any, &moved) == LS_OK;
@@ -95,10 +97,11 @@ static bool look(ls_mpi *mpi) {
     return sound;
 }
 
-/* Waits until MPI is done with all of that kind, or others have had a while to take it; for so long at most. */
+/* Waits until MPI has completed all requests of a kind, but at most `longest_ns`. Also returns when all other ranks
+ * have left and have had TAKING_NS to receive the messages. */
 static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
     const uint64_t begun_ns = mpi->clock.ns;
-    uint64_t left_ns = 0; /* since when all others have left; 0: they have not */
+    uint64_t left_ns = 0; /* time since which all other ranks have left; 0: not all have left */
     while (has(mpi, kind) && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
         if (mpi->ends != mpi->endpoint.size - 1) {
             continue;
@@ -133,9 +136,9 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
 /* ---- endpoints that have closed ---------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static ls_mpi *_Atomic closing; /* changed with the lock */
+static ls_mpi *_Atomic closing; /* changed only while holding the lock */
 
-/* MPI uses no memory of the owner any more. */
+/* Releases the memory of the owner, which MPI no longer uses. */
 static void release(ls_mpi *mpi) {
     if (mpi->release != NULL) {
         mpi->release(mpi->owner);
@@ -152,7 +155,8 @@ static void discard(ls_mpi *mpi) {
     ls_free(mpi);
 }
 
-/* Whether MPI is done with it, and nothing more comes. */
+/* Returns true if MPI has completed all requests and no more messages can arrive. Releases the owner's memory as soon
+ * as MPI no longer uses it. */
 static bool is_over(ls_mpi *mpi) {
     bool moved = false;
     const bool sound = ls_mpi_test(mpi, &mpi->named, &moved) == LS_OK && ls_mpi_test(mpi, &mpi->any, &moved) == LS_OK;
@@ -198,7 +202,7 @@ static void add_closing(ls_mpi *mpi) {
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Tells the others that nothing more comes. MPI keeps the request until that has gone. */
+/* Tells the other ranks that this rank sends nothing more. MPI frees each request after its message is sent. */
 static void say_end(ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->endpoint.size; rank++) {
         MPI_Request request;
@@ -209,7 +213,8 @@ static void say_end(ls_mpi *mpi) {
     }
 }
 
-/* Others may have had to do with what this rank leaves: their MPI waits for this one to take what they sent. */
+/* Waits for the last messages of the other ranks, which may take part in the call that this rank leaves: their MPI may
+ * wait until this rank has received their messages. */
 static void await_ends(ls_mpi *mpi, uint64_t linger_ns) {
     const uint64_t begun_ns = mpi->clock.ns;
     const uint64_t longest_ns = linger_ns > LINGER_NS ? linger_ns : LINGER_NS;
@@ -217,7 +222,8 @@ static void await_ends(ls_mpi *mpi, uint64_t linger_ns) {
     }
 }
 
-/* The owner left in the middle of a call, or has failed: MPI may still use memory that is the program's again. */
+/* Waits for requests, because the owner has failed or closes during a call: MPI may still use memory that the program
+ * is about to use again. */
 static void close_amid_calls(ls_mpi *mpi, uint64_t linger_ns) {
     await_requests(mpi, &ls_mpi_small, linger_ns);
     await_requests(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
@@ -232,8 +238,9 @@ static void close_amid_calls(ls_mpi *mpi, uint64_t linger_ns) {
 }
 
 /*
- * Without a call under way this waits for no rank, since another may close its endpoints in another order, and wait for
- * this one. Small sends may still be on their way: some MPI libraries end one only when its receiver has taken it.
+ * If no call is in progress, this waits for no other rank: another rank may close its endpoints in another order, and
+ * wait for this rank. Small sends may still be in progress, because some MPI libraries complete a send only when its
+ * receiver has received it.
  */
 void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release_owner, void *owner) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
@@ -252,7 +259,7 @@ void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release
     }
     const bool amid_calls = mpi->withdrew || has(mpi, &ls_mpi_large);
     say_end(mpi);
-    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only while they are called */
+    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only during calls of MPI */
     if (amid_calls) {
         close_amid_calls(mpi, linger_ns);
     }

@@ -1,4 +1,4 @@
-/* Collectives that MPI has itself: see mpi.h. All are nonblocking ones, so that a wait for them has an end. */
+/* Collectives of MPI: see mpi.h. All of them are nonblocking, so that a wait for them can end. */
 #include <limits.h>
 #include <string.h>
 
@@ -7,13 +7,13 @@
 #include "comm/pieces.h"
 #include "comm/transport/mpi/inside.h"
 
-/* ---- counts, which MPI has as int -------------------------------------------------------------------------------- */
+/* ---- counts, which are of type int in MPI ------------------------------------------------------------------------ */
 
 static bool fits(size_t count, size_t width, size_t parts) {
     return width == 0 || parts == 0 || count <= (size_t)INT_MAX / width / parts;
 }
 
-/* Whether the end of each rank's part, in bytes, is an int. */
+/* Returns true if the end of each rank's part, in bytes, fits into an int. */
 static bool parts_fit(const ls_call *call, const size_t *counts, const size_t *displacements, int size) {
     for (int rank = 0; counts != NULL && rank < size; rank++) {
         if (!fits(counts[rank], call->width, 1) ||
@@ -50,7 +50,7 @@ static bool is_for_mpi(const ls_mpi *mpi, const ls_call *call) {
     }
 }
 
-/* Whether some rank has `count` elements of, or for, each. */
+/* Returns true if `count` is the count per rank, so that a buffer has `count` elements for each rank. */
 static bool divides(ls_operation operation) {
     return (ls_flows[operation].cuts || ls_flows[operation].assembles) && operation != LS_OP_REDUCE_SCATTERV;
 }
@@ -63,7 +63,7 @@ bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {
            parts_fit(call, call->receive_counts, call->receive_displacements, size);
 }
 
-/* Room for what MPI wants to know of each rank, until the collective has ended. */
+/* The arrays of MPI's arguments for each rank, which must stay until the collective has ended. */
 enum { SENT = 0, SENT_AT, RECEIVED, RECEIVED_AT, NUMBERS };
 
 static ls_status make_numbers(ls_mpi *mpi) {
@@ -79,7 +79,8 @@ static int *numbers_of(const ls_mpi *mpi, int which) {
     return mpi->numbers + (size_t)which * (size_t)mpi->endpoint.size;
 }
 
-/* Elements of `width` bytes, as `which` of the numbers; NULL where the call has none. */
+/* Converts elements of `width` bytes to bytes in array `which`. Returns the array, or NULL if the call has no such
+ * numbers. */
 static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, size_t width) {
     int *numbers = numbers_of(mpi, which);
     for (int rank = 0; from != NULL && rank < mpi->endpoint.size; rank++) {
@@ -90,7 +91,8 @@ static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, 
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* The own part goes where it belongs before, so that MPI has it in place on all ranks that it may ask. */
+/* Copies the own part to its destination first. So the call is in place for MPI on all ranks that must agree on this,
+ * whether or not the caller's buffers are the same. */
 static void keep_own(const ls_mpi *mpi, const ls_call *call) {
     const int rank = mpi->endpoint.rank;
     const ls_piece from = ls_piece_sent(call, rank, rank);

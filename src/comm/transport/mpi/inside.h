@@ -1,4 +1,4 @@
-/* What the files of the transport over MPI share: see mpi.h. */
+/* The interface between the files of the transport over MPI: see mpi.h. */
 #ifndef LS_COMM_TRANSPORT_MPI_INSIDE_H
 #define LS_COMM_TRANSPORT_MPI_INSIDE_H
 
@@ -8,70 +8,74 @@
 /* The tag of a rank's last message. */
 #define LS_MPI_END LS_TRANSPORT_CHANNELS
 
-/* MPI requests under way, and the transfer of each. */
+/* MPI requests in progress, and the transfer of each request. */
 typedef struct ls_mpi_list {
     MPI_Request *requests;
-    ls_transfer **transfers; /* or one of the below, which nobody owns any more */
-    MPI_Status *statuses;    /* room for MPI_Testsome, as the next */
+    ls_transfer **transfers; /* or a pointer to ls_mpi_large or ls_mpi_small: the transfer was withdrawn */
+    MPI_Status *statuses;    /* memory for the results of MPI_Testsome, as is `indices` */
     int *indices;
     int count;
     int capacity;
 } ls_mpi_list;
 
-/* Stand for a withdrawn transfer whose request MPI has not completed. Closing waits for the large ones: MPI still uses
- * a large buffer or the program's own. The small ones use a small buffer of the endpoint's owner. */
+/*
+ * Stand-ins for a withdrawn transfer whose request MPI has not completed. ls_mpi_large: MPI still uses a large buffer
+ * or one of the program's buffers, and closing waits for it. ls_mpi_small: MPI uses a small buffer of the endpoint's
+ * owner.
+ */
 extern ls_transfer ls_mpi_large, ls_mpi_small;
 
 typedef struct ls_mpi {
-    ls_endpoint endpoint; /* the first */
+    ls_endpoint endpoint; /* must be the first member */
     ls_mpi_options options;
-    MPI_Comm comm;     /* MPI_COMM_NULL: none yet */
-    size_t at_once;    /* sends of up to this size have ended, as a rule, when MPI returns */
-    ls_mpi_list named; /* to and from one rank; and a collective, whose transfer has no peer */
-    ls_mpi_list any;   /* receives from any */
+    MPI_Comm comm;     /* MPI_COMM_NULL: not connected yet */
+    size_t at_once;    /* sends of up to this number of bytes have usually completed when MPI_Isend returns */
+    ls_mpi_list named; /* transfers with a given rank, and a collective, whose transfer has no peer */
+    ls_mpi_list any;   /* receives from any rank */
     unsigned looks;
-    unsigned idle; /* looks in vain since something moved */
+    unsigned idle; /* polls since the latest progress */
     unsigned looks_before_yield;
     unsigned looks_before_sleep;
-    unsigned long_yields; /* that took a slice of the scheduler, less half of those that did not */
-    unsigned asleep;      /* pauses that sleep instead of yielding */
+    unsigned long_yields; /* counts yields that took a slice of the scheduler; each shorter yield halves the count */
+    unsigned asleep;      /* number of the next pauses that sleep instead of yielding */
     ls_awake clock;
-    int *numbers; /* collective.c: counts and places for MPI, made when first needed */
+    int *numbers; /* collective.c: counts and displacements for MPI, allocated on first use */
 
     /* close.c */
     struct ls_mpi *next;
-    ls_endpoint_release *release; /* of what the owner gave to transfers; NULL: it was released, or there is none */
+    ls_endpoint_release *release; /* frees the memory that the owner gave to transfers; NULL: already called, or there
+                                     is no such memory */
     void *owner;
-    bool withdrew;         /* the owner has failed */
-    uint64_t withdrawn_ns; /* spent on what was withdrawn */
-    int ends;              /* ranks whose last message has come */
-    MPI_Request dropping;  /* a message that nobody wants, into: */
+    bool withdrew;         /* a transfer was withdrawn: the owner has failed */
+    uint64_t withdrawn_ns; /* time that `withdraw` has waited for withdrawn requests */
+    int ends;              /* number of ranks whose last message has arrived */
+    MPI_Request dropping;  /* receives a message that no rank needs, into `dropped` */
     void *dropped;
 } ls_mpi;
 
-/* Looks once at all requests of a list; `*moved` becomes true when any ended. */
+/* Polls all requests of a list once. Sets `*moved` to true if a request has completed. */
 ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved);
 void ls_mpi_list_free(ls_mpi_list *list);
-ls_status ls_mpi_list_room(ls_mpi_list *list); /* for one more */
+ls_status ls_mpi_list_room(ls_mpi_list *list); /* makes room for one more request */
 void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer);
 
-/* LS_ERR_STATE where MPI was finalized. */
+/* Fails with LS_ERR_STATE if MPI was finalized. */
 ls_status ls_mpi_check_runs(void);
 
-/* After a look at requests: the time of the endpoint goes on, whether anything moved or not. */
+/* Notes a poll of requests: counts polls without progress, and advances the clock of the endpoint. */
 void ls_mpi_note_look(ls_mpi *mpi, bool moved);
 
-/* A pause where the latest looks were in vain: none at first, longer later. */
+/* Pauses after polls without progress: not at all at first, longer after more such polls. */
 void ls_mpi_pause(ls_mpi *mpi);
 
-/* Whether ls_mpi_note_finalized was called. */
+/* Returns true if ls_mpi_note_finalized was called. */
 bool ls_mpi_is_finalized(void);
 
-/* close.c: whether there are endpoints for ls_mpi_progress_closing. */
+/* close.c: returns true if there are endpoints for ls_mpi_progress_closing. */
 bool ls_mpi_has_closing(void);
 
-/* reductions.c: the type and the operation by which MPI reduces elements. MPI_DATATYPE_NULL or MPI_OP_NULL if MPI has
- * none, or promises other results than lockstep/comm.h. */
+/* reductions.c: return the MPI type and operation for a reduction. They return MPI_DATATYPE_NULL or MPI_OP_NULL if MPI
+ * has no such type or operation, or if its results may differ from the results that lockstep/comm.h states. */
 MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction);
 MPI_Op ls_mpi_op_of(ls_reduction reduction);
 

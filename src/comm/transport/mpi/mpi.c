@@ -8,24 +8,31 @@
 #include "base/status.h"
 #include "comm/transport/mpi/inside.h"
 
-/* Looks in vain before a rank yields, and before it sleeps, with a core for every rank of the machine and without. Who
- * yields to a rank that waits too keeps the core from others; a large message needs looks to move on. */
+/*
+ * Polls without progress before a rank yields, and before it sleeps: with a core for every rank of the machine, and
+ * without. Waiting ranks that only yield to each other keep the core from working ranks, so a waiting rank sleeps in
+ * the end. It does not sleep at once, because a large message progresses only when MPI is polled.
+ */
 #define LOOKS_BEFORE_YIELD         4000
 #define LOOKS_BEFORE_SLEEP         20000
 #define SHARING_LOOKS_BEFORE_YIELD 16
 #define SHARING_LOOKS_BEFORE_SLEEP 1000
 #define SLEEP_NS                   50000
 
-/* Who yields beside another program's busy loop has the core back when that has used up its slice, who sleeps as soon
- * as it wakes. After so many yields of that length this rank sleeps in so many pauses. */
+/*
+ * If another program runs a busy loop on the core, a yield returns only after that program has used up its slice of the
+ * scheduler. A rank that sleeps gets the core as soon as it wakes. After MOST_LONG_YIELDS such yields, this rank sleeps
+ * in its next PAUSES_ASLEEP pauses.
+ */
 #define MOST_LONG_YIELDS 4
 #define PAUSES_ASLEEP    2000
 
-#define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
+/* A rank that waits for a given rank polls the receives from any rank once in this number of polls. */
+#define LOOKS_PER_ANY     16
 #define LOOKS_PER_CLOCK   16
 #define LOOKS_PER_CLOSING 8
-#define AT_ONCE           ((size_t)256)     /* Open MPI is done with so little when it has been called */
-#define MOST              ((size_t)1 << 30) /* MPI counts with int */
+#define AT_ONCE           ((size_t)256) /* bytes; Open MPI has usually sent such a small message when MPI_Isend returns */
+#define MOST              ((size_t)1 << 30) /* bytes; MPI's counts are of type int */
 
 ls_status ls_mpi_fail(const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
@@ -73,7 +80,7 @@ void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transf
     list->transfers[list->count++] = transfer;
 }
 
-/* One of a transfer's messages has ended. */
+/* Notes that one MPI message of a transfer has ended. The transfer ends with its last message. */
 static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     int bytes = 1;
     if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
@@ -93,7 +100,7 @@ static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     }
 }
 
-/* Takes off the requests that MPI has ended, also by an error. */
+/* Removes the requests that MPI has completed or that have failed. */
 static void take_off_ended(ls_mpi_list *list) {
     int kept = 0;
     for (int i = 0; i < list->count; i++) {
@@ -104,7 +111,7 @@ static void take_off_ended(ls_mpi_list *list) {
     list->count = kept;
 }
 
-/* A request has failed: where a message was longer than its receive, who sent it is to blame. */
+/* Notes a failed request. If a message was longer than its receive, its sender is to blame. */
 static void note_failed(ls_mpi *mpi, const MPI_Status *status, int code) {
     int class = code;
     const int sender = status->MPI_SOURCE;
@@ -114,7 +121,7 @@ static void note_failed(ls_mpi *mpi, const MPI_Status *status, int code) {
     }
 }
 
-/* The error of MPI_Testsome, which the statuses tell. */
+/* Sets the error of MPI_Testsome, which may be in the statuses. Returns its status. */
 static ls_status fail_some(ls_mpi *mpi, ls_mpi_list *list, int ended, int code) {
     int class = code;
     (void)MPI_Error_class(code, &class);
@@ -169,7 +176,8 @@ ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved) {
 
 /* ---- sending and receiving --------------------------------------------------------------------------------------- */
 
-/* Both ranks cut what is larger than one MPI message alike, for both know its size. */
+/* Returns the bytes of the MPI message at offset `at` of a transfer. Both ranks divide a transfer in the same way,
+ * because both know its size. */
 static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t at) {
     const size_t left = transfer->bytes - at;
     return left < mpi->options.most ? left : mpi->options.most;
@@ -189,7 +197,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->moved = 0;
     transfer->number = 0;
     LS_TRY(ls_mpi_check_runs());
-    if (mpi->comm == MPI_COMM_NULL) { /* there is nobody to send to: it closes before it is connected */
+    if (mpi->comm == MPI_COMM_NULL) { /* the endpoint closes before it is connected, so it has no peers */
         return LS_OK;
     }
     endpoint->messages++;
@@ -202,7 +210,8 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         LS_TRY(ls_mpi_list_room(&mpi->named));
         int code = MPI_Isend((const unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE, transfer->peer,
                              transfer->channel, mpi->comm, &request);
-        /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
+        /* A small send has usually completed by now. A test of a larger send may yield the core, if ranks share cores,
+         * before all data is sent. */
         if (code == MPI_SUCCESS && bytes <= mpi->at_once) {
             code = MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
         }
@@ -219,7 +228,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     return LS_OK;
 }
 
-/* Begins to receive one of the transfer's messages. */
+/* Begins to receive the MPI message at offset `at` of a transfer. */
 static int receive_message(const ls_mpi *mpi, const ls_transfer *transfer, size_t at, MPI_Request *request) {
     return MPI_Irecv((unsigned char *)transfer->data + at, (int)message_at(mpi, transfer, at), MPI_BYTE,
                      transfer->peer < 0 ? MPI_ANY_SOURCE : transfer->peer, transfer->channel, mpi->comm, request);
@@ -262,7 +271,7 @@ void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
 }
 
 static void yield(ls_mpi *mpi) {
-    if (ls_yield(mpi->clock.polled_ns)) { /* it was polled just now */
+    if (ls_yield(mpi->clock.polled_ns)) { /* the clock was read immediately before */
         mpi->long_yields /= 2;
     } else if (++mpi->long_yields >= MOST_LONG_YIELDS) {
         mpi->asleep = PAUSES_ASLEEP;
@@ -275,7 +284,8 @@ void ls_mpi_pause(ls_mpi *mpi) {
     }
     read_clock(mpi);
     if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
-        (void)ls_mpi_progress_closing(); /* others may wait for what was sent there to be taken */
+        (void)ls_mpi_progress_closing(); /* other ranks may wait until this rank receives the messages that they sent to
+                                            closed endpoints */
     }
     if (mpi->idle > mpi->looks_before_sleep || mpi->asleep > 0) {
         mpi->asleep -= mpi->asleep > 0;
@@ -285,7 +295,8 @@ void ls_mpi_pause(ls_mpi *mpi) {
     }
 }
 
-/* Whoever waits for one rank looks for what others may say now and then only. */
+/* Polls the requests. A rank that waits for a given rank polls the receives from any rank only once in LOOKS_PER_ANY
+ * polls. */
 static ls_status look(ls_mpi *mpi, bool *moved) {
     LS_TRY(ls_mpi_test(mpi, &mpi->named, moved));
     if (mpi->looks % LOOKS_PER_ANY == 0 || (!*moved && mpi->named.count == 0)) {
@@ -298,7 +309,8 @@ static ls_status look(ls_mpi *mpi, bool *moved) {
 static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
     const uint64_t begun_ns = mpi->clock.ns;
     LS_TRY(look(mpi, moved));
-    if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* who asks now and then may do so seldom */
+    if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* ls_mpi_note_look reads the clock too seldom for a caller that
+                                                          polls only occasionally */
         read_clock(mpi);
     }
     while (!*moved && mpi->clock.ns - begun_ns < wait_ns) {
@@ -308,7 +320,7 @@ static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
     return LS_OK;
 }
 
-/* Whether a thread is in `progress`, in which calls spend nearly all of their time. */
+/* True while a thread is in `progress`, in which calls spend nearly all of their time. */
 static atomic_bool waits;
 
 static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
@@ -401,7 +413,7 @@ ls_status ls_mpi_connect(ls_endpoint *endpoint, MPI_Comm comm) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     mpi->comm = comm;
     int code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    for (int i = 0; i < mpi->any.count && code == MPI_SUCCESS; i++) { /* from any rank: one message each */
+    for (int i = 0; i < mpi->any.count && code == MPI_SUCCESS; i++) { /* a receive from any rank has one MPI message */
         code = receive_message(mpi, mpi->any.transfers[i], 0, &mpi->any.requests[i]);
     }
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Irecv", code);

@@ -1,13 +1,13 @@
 /*
- * Messages over an MPI communicator that is Lockstep's own: nonblocking messages between two ranks, the MPI tag being
- * the channel, and MPI's own collectives. MPI connects ranks by itself and tells of no death, so every peer is
- * LS_PEER_REACHED from the beginning.
+ * The transport over MPI. It uses an MPI communicator of Lockstep's own: nonblocking messages between two ranks, whose
+ * MPI tag is the channel, and MPI's own collectives. MPI connects the ranks itself and does not report the end of a
+ * rank, so every peer is LS_PEER_REACHED from the beginning.
  *
- * MPI cannot take back what was sent, nor what has begun to come, nor a collective. So an endpoint that closes in the
- * middle of a call waits for MPI to be done with large buffers and with the program's own. It lives on without its
- * owner until every other rank has told it that nothing more comes: Open MPI gives the number of a communicator that
- * was freed to a later one, and would count a late message as one of that. Until then it takes in, and drops, what
- * comes.
+ * MPI cannot withdraw a send, a message that has begun to arrive, or a collective. So an endpoint that closes during a
+ * call waits until MPI no longer uses large buffers and the program's buffers. The endpoint then exists without its
+ * owner until every other rank has announced that it sends nothing more. Until then it receives and discards messages.
+ * The reason: Open MPI reuses the number of a freed communicator for a later one, to which a late message would then
+ * go.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
@@ -22,46 +22,52 @@ typedef struct ls_mpi_reductions {
 } ls_mpi_reductions;
 
 typedef struct ls_mpi_options {
-    int rank; /* in the communicator that ls_mpi_connect gives it */
+    int rank; /* rank in the communicator that ls_mpi_connect passes to the endpoint */
     int size;
     ls_place place;
-    size_t unasked;      /* bytes of the largest message that each of them sends without asking the receiver */
-    size_t most;         /* bytes of the largest MPI message: what is larger is divided; 0: 1 GiB */
-    double timeout;      /* seconds that closing waits at most for a rank that does not take what was sent to it */
-    bool oversubscribed; /* there are more ranks than cores on this machine */
-    bool one_machine;    /* all ranks are on this one */
-    bool world;          /* for the owner to ask: no part of another communicator */
+    size_t unasked; /* size in bytes of the largest message that all ranks send eagerly */
+    size_t most;    /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects 1 GiB */
+    double timeout; /* the longest time, in seconds, that `close` waits for a rank that does not receive its messages */
+    bool oversubscribed; /* this machine has more ranks than cores */
+    bool one_machine;    /* all ranks are on this machine */
+    bool world; /* used by the owner only: this is the job's own communicator, not split from another one and not
+                   adopted */
     ls_own_collectives own;
-    ls_mpi_reductions reductions; /* correct on all ranks, so that all choose alike */
+    ls_mpi_reductions
+        reductions; /* reductions that are correct on all ranks, so that all ranks choose the same algorithm */
 } ls_mpi_options;
 
-/* reductions.c: the reductions that this process's MPI library computes correctly. Checks the library on the first call
- * of a process. MPI must be running. */
+/* reductions.c: returns the reductions that this process's MPI library computes correctly. The first call of a process
+ * checks the library. MPI must be running. */
 ls_mpi_reductions ls_mpi_check_reductions(void);
 
-/* An endpoint that takes receives, and begins them when it is connected. NULL and an error. */
+/* Returns an endpoint that is not connected yet: it accepts receives, and begins them when it is connected. Returns
+ * NULL and sets an error on failure. */
 ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options);
 
-/* Gives it its communicator, which it takes over, also where this fails, and which nobody else uses. */
+/* Connects the endpoint to its communicator. Takes ownership of `comm`, also on failure. No other code may
+ * use `comm`. */
 ls_status ls_mpi_connect(ls_endpoint *endpoint, MPI_Comm comm);
 
-/* What it was made with, lent. */
+/* Returns a borrowed pointer to the options of the endpoint. */
 const ls_mpi_options *ls_mpi_options_of(const ls_endpoint *endpoint);
 
-/* The communicator that it has. */
+/* Returns the communicator of the endpoint; MPI_COMM_NULL if it is not connected. */
 MPI_Comm ls_mpi_comm_of(const ls_endpoint *endpoint);
 
-/* Endpoints call MPI no more, which is about to be finalized: what they are to do is LS_ERR_STATE, but for closing. */
+/* Notes that MPI is about to be finalized. Afterwards, endpoints make no calls of MPI: all entries but `close` fail
+ * with LS_ERR_STATE. */
 void ls_mpi_note_finalized(void);
 
-/* LS_ERR_STATE if the program has called MPI_Finalize, or if the thread level with which MPI was started forbids this
- * thread a call of MPI now. */
+/* Fails with LS_ERR_STATE if the program has called MPI_Finalize, or if MPI's thread level does not allow this thread
+ * to call MPI now. */
 ls_status ls_mpi_check_allowed(void);
 
-/* Looks once at endpoints that have closed, and frees those that are done with; whether there are no others. */
+/* Polls the closed endpoints once, and frees the finished ones. Returns true if none is left. */
 bool ls_mpi_progress_closing(void);
 
-/* The error of an MPI call that failed, for `function`: LS_ERR_PEER where a message was too long, else LS_ERR_IO. */
+/* Sets the error of an MPI function that failed with `code`, and returns its status: LS_ERR_PEER if a message was too
+ * long, otherwise LS_ERR_IO. */
 ls_status ls_mpi_fail(const char *function, int code);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Which reductions MPI may compute. Libraries are wrong in some: Open MPI 4.1.4 saturates sums of MPI_UINT8_T, MPICH
- * 4.0.2 compares MPI_UINT8_T as signed numbers. So each pair of dtype and reduction is checked once per process, on
- * vectors that are long enough for the library's vector instructions and end with a remainder.
+ * Finds the reductions that MPI may compute. Some libraries compute wrong results: Open MPI 4.1.4 saturates sums of
+ * MPI_UINT8_T, and MPICH 4.0.2 compares MPI_UINT8_T as signed numbers. So each pair of dtype and reduction is checked
+ * once per process, on vectors that are long enough for the library's vector instructions and end with a remainder.
  */
 #include <pthread.h>
 #include <string.h>
@@ -11,15 +11,16 @@
 
 enum { CHECKED = 259, WIDEST = 8 };
 
-/* Sums and products of integers wrap, as those of unsigned numbers do. */
+/* Signed integers use unsigned MPI types for sums and products, which then wrap around. */
 MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
     const bool floats = dtype == LS_F32 || dtype == LS_F64;
     const bool averages = reduction == LS_AVG;
     const bool extreme = reduction == LS_MIN || reduction == LS_MAX;
-    if (floats && !averages && reduction != LS_SUM && reduction != LS_PROD) { /* MPI promises nothing about NaN */
+    if (floats && !averages && reduction != LS_SUM &&
+        reduction != LS_PROD) { /* MPI does not define the result for NaN */
         return MPI_DATATYPE_NULL;
     }
-    if (!floats && averages) { /* the sum may be wider than its elements */
+    if (!floats && averages) { /* the sum may not fit the type of the elements */
         return MPI_DATATYPE_NULL;
     }
     switch (dtype) {
@@ -33,7 +34,7 @@ MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
         return extreme ? MPI_INT32_T : MPI_UINT32_T;
     case LS_U8:
         return MPI_UINT8_T;
-    default: /* bool, and 16-bit floats, which are added in f32 */
+    default: /* bool; and bf16 and f16, which are added in f32 */
         return MPI_DATATYPE_NULL;
     }
 }
@@ -66,7 +67,8 @@ MPI_Op ls_mpi_op_of(ls_reduction reduction) {
     }
 }
 
-/* Integers of all bits, some of them 0; small whole floating-point numbers, of which every sum and product is exact. */
+/* Fills a vector with integers of all bit patterns, some of them 0, or with small whole floating-point numbers, whose
+ * sums and products are exact. */
 static void fill(unsigned char *vector, ls_dtype dtype, uint64_t seed) {
     const size_t width = ls_dtype_size(dtype);
     for (uint64_t i = 0; i < CHECKED; i++) {

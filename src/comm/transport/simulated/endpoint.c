@@ -15,7 +15,7 @@ static const ls_sim_rank *const_rank_of(const ls_endpoint *endpoint) {
     return (const ls_sim_rank *)endpoint;
 }
 
-/* ---- transfers under way ----------------------------------------------------------------------------------------- */
+/* ---- transfers in progress --------------------------------------------------------------------------------------- */
 
 ls_transfer *ls_sim_list_find(const ls_sim_list *list, uint64_t number) {
     ls_transfer *transfer = list->first;
@@ -69,7 +69,7 @@ void ls_sim_fails(ls_sim_rank *rank, ls_status status, const char *format, ...) 
     va_end(arguments);
 }
 
-/* What every entry begins with: the rank is called now at the earliest. */
+/* Begins every entry: advances the rank's processor to the network's clock. */
 static void wake(ls_sim_rank *rank) {
     const uint64_t now_ns = rank->network->now_ns;
     rank->busy_ns = rank->busy_ns > now_ns ? rank->busy_ns : now_ns;
@@ -99,7 +99,8 @@ static void post(ls_sim_network *network, ls_sim_packet *packet, uint64_t at_ns)
                      (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
 }
 
-/* When a packet arrives: messages of one channel in their order. What asks for content, and content, may overtake. */
+/* Returns a packet's time of arrival. Messages of one channel keep their order. Requests for content, and content, may
+ * overtake other packets. */
 static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet) {
     ls_sim_link *link = ls_sim_link_of(network, packet->from, packet->to);
     uint64_t at_ns =
@@ -113,7 +114,8 @@ static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet) {
     return at_ns;
 }
 
-/* Sends a packet, with `carried` bytes of data. Where `transfer` is not NULL, it ends when that has left. */
+/* Sends a packet with `carried` bytes of data. If `transfer` is not NULL, the transfer ends when the packet
+ * has left. */
 static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *data, size_t carried,
                      ls_transfer *transfer) {
     ls_sim_network *network = rank->network;
@@ -143,7 +145,7 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
     if (transfer != NULL && packet->left_ns <= rank->busy_ns) {
         ls_sim_list_remove(&rank->outgoing, transfer);
         ends(rank, transfer);
-    } else if (transfer != NULL) { /* before the packet itself, whose content it looks at */
+    } else if (transfer != NULL) { /* added before the packet, whose content this event compares */
         ls_sim_packet *left = ls_sim_allocate(network, sizeof *left);
         if (left == NULL) {
             ls_free(packet);
@@ -160,7 +162,7 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
     ls_sim_count_packet(rank);
 }
 
-/* Announces a message, or sends it. */
+/* Announces a message, or sends its data. */
 static void transmit_message(ls_sim_rank *rank, ls_sim_packet_kind kind, ls_transfer *transfer) {
     const ls_sim_packet head = {.kind = kind,
                                 .to = transfer->peer,
@@ -204,7 +206,7 @@ static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* Whether a receive can take a message. */
+/* Returns true if the message fits the receive. Otherwise, the next `progress` fails. */
 static bool fits(ls_sim_rank *rank, const ls_transfer *receive, int from, size_t bytes) {
     if (bytes > receive->bytes) {
         rank->endpoint.blamed = 1 + from;
@@ -220,7 +222,7 @@ static bool fits(ls_sim_rank *rank, const ls_transfer *receive, int from, size_t
     return true;
 }
 
-/* `data` may be NULL: the content did not travel. */
+/* Ends a receive. `data` is NULL if the packet has no content. */
 static void take(ls_sim_rank *rank, ls_transfer *receive, int from, const void *data, size_t bytes) {
     if (bytes > 0 && data != NULL) {
         memcpy(receive->data, data, bytes);
@@ -230,7 +232,7 @@ static void take(ls_sim_rank *rank, ls_transfer *receive, int from, const void *
     ends(rank, receive);
 }
 
-/* Asks for the content of a message that was announced. */
+/* Requests the content of an announced message. */
 static void ask(ls_sim_rank *rank, ls_transfer *receive, int from, uint64_t number) {
     receive->number = number;
     ls_sim_list_add(&rank->incoming, receive);
@@ -262,7 +264,7 @@ static ls_status begin_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
         return LS_OK;
     }
     if (!fits(rank, transfer, early->from, early->bytes)) {
-        return LS_OK; /* the next `progress` tells */
+        return LS_OK; /* the next `progress` returns the error */
     }
     if (early->remote) {
         ask(rank, transfer, early->from, early->number);

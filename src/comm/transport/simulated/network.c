@@ -16,7 +16,7 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* ---- memory and chance ------------------------------------------------------------------------------------------ */
+/* ---- memory and chance ------------------------------------------------------------------------------------------- */
 
 void *ls_sim_allocate(ls_sim_network *network, size_t size) {
     void *memory = ls_allocate_zeroed(1, size);
@@ -159,7 +159,8 @@ ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer) {
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* `rank` will know that `peer` is gone, if it is: after the last packet that arrives from it. */
+/* Notifies `rank` of the end of `peer`, if `peer` is gone or the connection is lost. The notification arrives after the
+ * last packet from `peer`. */
 static void notice(ls_sim_network *network, int rank, int peer) {
     ls_sim_link *link = ls_sim_link_of(network, rank, peer);
     if (link->told || (!network->ranks[peer].gone && link->lost_ns > network->now_ns)) {
@@ -188,7 +189,8 @@ void ls_sim_reach(ls_sim_network *network, int rank, int peer) {
     }
 }
 
-/* What a dead rank had under way arrives up to a random moment: soon, or when all of it has arrived. */
+/* Loses a part of the packets that a dead rank has in flight. Packets arrive up to a random moment, which may be after
+ * the arrival of all of them. */
 static void lose_some(ls_sim_network *network, ls_sim_link *link) {
     const uint64_t longest_ns = network->options.latency_ns + network->options.most_delay_ns;
     link->cut_ns = least(link->cut_ns, network->now_ns + ls_sim_draw(network, 2 * longest_ns + 1));
@@ -246,7 +248,7 @@ uint64_t ls_sim_own_ns(const ls_sim_rank *rank, uint64_t at_ns) {
     return at_ns <= pause.from_ns ? at_ns : at_ns - (least(at_ns, pause.until_ns) - pause.from_ns);
 }
 
-/* At what time that clock shows this. */
+/* Returns the network time at which the rank's clock shows `own_ns`. */
 static uint64_t shows_at(const ls_sim_rank *rank, uint64_t own_ns) {
     const ls_sim_span pause = rank->pause;
     return own_ns <= pause.from_ns ? own_ns : ls_sim_later(own_ns, pause.until_ns - pause.from_ns);
@@ -264,10 +266,10 @@ void ls_sim_call(ls_sim_rank *rank, uint64_t at_ns) {
                                     .rank = rank->endpoint.rank});
 }
 
-/* Sees to a turn when the rank's wait is over. */
+/* Queues a timer for the end of the rank's wait. */
 static void set_timer(ls_sim_rank *rank) {
     const uint64_t at_ns = shows_at(rank, rank->deadline_ns);
-    if (at_ns < rank->timer_ns) { /* otherwise that of the earlier time sets it again */
+    if (at_ns < rank->timer_ns) { /* otherwise the earlier timer sets a new one */
         rank->timer_ns = at_ns;
         ls_sim_queue_add(&rank->network->queue,
                          (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_TIMER, .rank = rank->endpoint.rank});
@@ -297,7 +299,7 @@ static void timer(ls_sim_rank *rank, uint64_t at_ns) {
     }
 }
 
-/* Whether the rank has its turn now. */
+/* Returns true if the rank has its turn now. If the rank is paused, moves the turn to the end of the pause. */
 static bool turn(ls_sim_rank *rank, uint64_t at_ns) {
     if (!ls_sim_runs(rank)) {
         return false;
@@ -316,7 +318,7 @@ static bool turn(ls_sim_rank *rank, uint64_t at_ns) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* A send's content has left: nobody may have written to it yet. */
+/* Fails if the program has written to the memory of a send before its content has left. */
 static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
     const ls_transfer *transfer = ls_sim_list_find(&rank->outgoing, packet->number);
     const ls_sim_packet *sent = packet->packet;
@@ -327,8 +329,11 @@ static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
     }
 }
 
-/* options.both_links: its first byte is here, where other packets may be before it; and what announces a message comes
- * behind those of its channel. Whether the packet comes later. */
+/*
+ * options.both_links: the first byte of the packet has arrived at the receiver's link. Moves the packet to the time at
+ * which the link has received it: after earlier packets and, for the first packet of a message, after the earlier
+ * messages of its channel. Returns true if the packet arrives later.
+ */
 static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
     const bool starts = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE;
     if (!network->options.both_links || packet->waited || !(starts || packet->kind == LS_SIM_CONTENT)) {
@@ -349,7 +354,7 @@ static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
     return true;
 }
 
-/* Whether it comes to its receiver's inbox. */
+/* Adds the packet to its receiver's inbox. Returns false if the packet is lost. */
 static bool arrive(ls_sim_network *network, ls_sim_packet *packet) {
     ls_sim_rank *to = &network->ranks[packet->to];
     if (!ls_sim_runs(to)) {

@@ -1,27 +1,36 @@
 /*
- * A network that is a model: a transport (comm/transport.h) on a virtual clock, of one to thousands of
- * ranks in one thread. `lockstep bench --simulate` tells by it what the engine would take on a large cluster, and tests
- * (tests/simulated has faults) run the engine on it. Everything that happens follows from the options and the calls.
+ * A simulated network: a transport (comm/transport.h) with a virtual clock, for one to thousands of ranks in one
+ * thread. `lockstep bench --simulate` uses it to estimate the times of the engine on a large cluster. Tests run the
+ * engine on it (tests/simulated adds faults). All events follow from the options and the calls.
  *
- * Time is that of LogGP (Alexandrov and others, "LogGP: incorporating long messages into the LogP model", SPAA 1995).
- * What travels are packets: a message up to the endpoint's `eager` bytes is one; a larger one is three, an
- * announcement, the receiver's answer once there is a receive for it, and the content. A packet takes `overhead_ns` of
- * its sender's processor, then bytes / bytes_per_ns on its sender's link, where one follows the other (and what has
- * none does not wait), then `latency_ns` and a random delay, and at last `overhead_ns` of its receiver's processor.
- * Receivers' links are not modelled unless `both_links` asks for it. A send has ended when its content has left. So, on
- * an idle network, from the send to the end of the receive:
+ * The model of time is LogGP (Alexandrov and others, "LogGP: incorporating long messages into the LogP model", SPAA
+ * 1995). A message of up to the endpoint's `eager` bytes is one packet. A larger message has three packets: an
+ * announcement, the receiver's answer when there is a receive for the message, and the content. A packet takes these
+ * times, in this order:
+ *  - `overhead_ns` of the sender's processor;
+ *  - bytes / bytes_per_ns on the sender's link, which sends one content after the other. Packets without content do
+ *    not wait for the link;
+ *  - `latency_ns` and a random delay;
+ *  - `overhead_ns` of the receiver's processor.
+ *
+ * Receivers' links are modelled only if `both_links` is true. A send ends when its content has left. On an idle
+ * network, the time from the send to the end of the receive is:
  *
  *     eager:  2 overhead + bytes / bytes_per_ns + latency
  *     larger: 6 overhead + bytes / bytes_per_ns + 3 latency
  *
- * Nothing blocks: `progress` with a time to wait returns at once, and that time is then when ls_sim_next gives the rank
- * its turn at the latest. In its turn a rank does what it can; its processor's time goes on by overheads, past the
- * clock of the network. Packets are taken in by `progress` alone, as where a process must look at its sockets.
+ * Nothing blocks. `progress` with a time to wait returns at once, and ls_sim_next gives the rank its next turn after
+ * this time at the latest. In its turn, a rank does everything that it can do. Overheads advance the time of its
+ * processor, beyond the clock of the network. Only `progress` receives packets, as in a process that must poll its
+ * sockets.
  *
- * Wrong use of the transport is LS_ERR_INTERNAL from the entry, or from the next `progress`: a peer that is none, an
- * open transfer used again, a channel that receives from any rank and from named ones, memory of a send that was
- * written to before the send had ended. Where memory is short nothing
- * happens any more, and ls_sim_has_memory tells.
+ * Wrong use of the transport fails with LS_ERR_INTERNAL, at once or from the next `progress`:
+ *  - a peer that does not exist;
+ *  - a transfer that is used again before it has ended;
+ *  - a channel that receives from any rank and from given ranks;
+ *  - memory of a send that is written to before the send has ended.
+ *
+ * If memory is exhausted, there are no more events, and ls_sim_has_memory returns false.
  */
 #ifndef LS_COMM_TRANSPORT_SIMULATED_NETWORK_H
 #define LS_COMM_TRANSPORT_SIMULATED_NETWORK_H
@@ -30,7 +39,7 @@
 
 #include "comm/transport.h"
 
-/* A time that never comes. */
+/* A time that is never reached. */
 #define LS_SIM_NEVER UINT64_MAX
 
 typedef struct ls_sim_options {
@@ -40,68 +49,72 @@ typedef struct ls_sim_options {
     uint64_t overhead_ns;
     double bytes_per_ns;    /* 0: content takes no time */
     size_t eager;           /* 0: LS_TRANSPORT_LEAST_EAGER */
-    uint64_t most_delay_ns; /* each packet takes up to this longer; those of one channel and pair keep their order */
-    uint64_t most_start_ns; /* each rank has its first turn after up to this */
-    uint64_t notice_ns;     /* from a rank's end until its peers can know; up to most_delay_ns longer */
-    size_t most_content;    /* what is larger travels without its content: its receiver's memory stays as it is; 0: all
-                               content travels */
-    bool both_links;        /* receivers' links too take one content after the other */
-    int machine_ranks;      /* the first so many are on one machine, and so on; 0: nobody knows. Time is as without */
-    FILE *log;              /* a line for every event; NULL: none */
+    uint64_t most_delay_ns; /* largest random delay of a packet; messages of one channel between two ranks keep their
+                               order */
+    uint64_t most_start_ns; /* largest random time before a rank's first turn */
+    uint64_t
+        notice_ns; /* time from a rank's end until its peers notice it, plus a random delay of up to most_delay_ns */
+    size_t most_content; /* messages with more bytes have no content: the receiver's memory stays unchanged; 0: all
+                            messages have content */
+    bool both_links;     /* receivers' links, too, carry one content after the other */
+    int machine_ranks;   /* ranks per machine, in rank order; 0: unknown. Does not affect times */
+    FILE *log;           /* gets a line for every event; NULL: no log */
 } ls_sim_options;
 
 typedef struct ls_sim_network ls_sim_network;
 
-/* Every rank has its first turn near time 0. The caller owns the network, and the network its endpoints. NULL: memory.
- */
+/* Creates a network, in which every rank has its first turn near time 0. Returns ownership of the network, which owns
+ * its endpoints, to the caller: free it with ls_sim_free. Returns NULL if memory is exhausted. */
 ls_sim_network *ls_sim_new(const ls_sim_options *options);
 
-/* Does not touch transfers. NULL is allowed. */
+/* Frees a network, which may be NULL. Does not access transfers. */
 void ls_sim_free(ls_sim_network *network);
 
-/* A rank's endpoint, until ls_sim_free; `close` ends it for the other ranks. */
+/* Returns a rank's endpoint, which is valid until ls_sim_free. For the other ranks, `close` ends the rank. */
 ls_endpoint *ls_sim_endpoint(ls_sim_network *network, int rank);
 
 /*
- * Goes on to the next time when a rank has something to do (a packet came, its send has left, its wait is over) and
- * returns the rank, whose turn it is; -1: nothing will happen any more. Each rank comes once by itself, to begin.
+ * Advances the network to the next time at which a rank has something to do: a packet has arrived, a send has left, or
+ * a wait has ended. Returns this rank, which then has its turn. Returns -1 if no event is left. In addition, each rank
+ * has one turn at its start.
  */
 int ls_sim_next(ls_sim_network *network);
 
-/* A rank whose turn it is has its next one after that time of its own clock at the latest: what `progress` does with a
- * time to wait, for those who call it with none. */
+/* Sets the latest time of the next turn of the rank that has its turn: `wait_ns` from now, on the rank's own clock.
+ * `progress` with a time to wait does the same. */
 void ls_sim_wait(ls_sim_network *network, int rank, uint64_t wait_ns);
 
-/* The network's clock: the time of the latest turn. */
+/* Returns the network's clock: the time of the latest turn, in ns. */
 uint64_t ls_sim_now(const ls_sim_network *network);
 
-/* The time up to which a rank's processor is busy, on the same clock, which `now_ns` of its endpoint is not: that one
- * stands still while the rank is paused. */
+/* Returns the time up to which a rank's processor is busy, on the network's clock. This clock differs from `now_ns` of
+ * the rank's endpoint, which does not advance while the rank is paused. */
 uint64_t ls_sim_time_of(const ls_sim_network *network, int rank);
 
-/* Whether a rank goes on: it is neither dead nor stopped. Where it ended in the middle of its turn, what it still did
- * then had no effect. */
+/* Returns true if a rank is neither dead nor stopped. If a rank ends during its turn, its later actions in this turn
+ * have no effect. */
 bool ls_sim_is_alive(const ls_sim_network *network, int rank);
 
-/* Whether there was always memory for what was to happen. */
+/* Returns false if memory was exhausted at any time. */
 bool ls_sim_has_memory(const ls_sim_network *network);
 
-/* What has gone between a rank and ranks of other machines. */
+/* The traffic between a rank and the ranks of other machines. */
 typedef struct ls_sim_outside {
-    uint64_t messages; /* that it has sent, and */
-    uint64_t sent;     /* bytes of them; */
-    uint64_t received; /* bytes that were sent to it */
+    uint64_t messages; /* messages that the rank has sent */
+    uint64_t sent;     /* bytes of these messages */
+    uint64_t received; /* bytes that were sent to the rank */
 } ls_sim_outside;
 
 ls_sim_outside ls_sim_count_outside(const ls_sim_network *network, int rank);
 
-/* A hash of all events so far: equal for equal runs. */
+/* Returns a hash of all events so far. Equal runs have equal hashes. */
 uint64_t ls_sim_trace(const ls_sim_network *network);
 
-/* How many events there were. */
+/* Returns the number of events so far. */
 uint64_t ls_sim_events(const ls_sim_network *network);
 
-/* What a rank waits for: "at 1200 ns receives from 3 on channel 1, sends 64 bytes to 2 on channel 0". */
+/* Writes what a rank waits for: "rank 1 at 1200 ns, receives from rank 3 on channel 1 (8 bytes), sends to rank 2 on
+ * channel 0 (64 bytes)". */
 void ls_sim_describe(const ls_sim_network *network, int rank, char *text, size_t room);
 
 #endif

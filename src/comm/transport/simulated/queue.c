@@ -43,6 +43,6 @@ bool ls_sim_queue_take(ls_sim_queue *queue, ls_sim_event *event) {
         queue->events[at] = queue->events[child];
         at = child;
     }
-    queue->events[at] = last; /* the place of the event taken where that was the only one */
+    queue->events[at] = last; /* if the queue is empty now, this writes to the slot of the taken event */
     return true;
 }

@@ -1,4 +1,5 @@
-/* What will happen, by time: a binary heap. Events of one time come in the order in which they were added. */
+/* The future events, ordered by time: a binary heap. Events of the same time are in the order in which they
+ * were added. */
 #ifndef LS_COMM_TRANSPORT_SIMULATED_QUEUE_H
 #define LS_COMM_TRANSPORT_SIMULATED_QUEUE_H
 
@@ -7,20 +8,20 @@
 #include <stdint.h>
 
 typedef enum ls_sim_kind {
-    LS_SIM_PACKET, /* reaches its receiver */
-    LS_SIM_TURN,   /* of a rank */
-    LS_SIM_TIMER,  /* a rank's wait may be over */
-    LS_SIM_END,    /* of a rank: killed or closed */
-    LS_SIM_CUT     /* between two ranks */
+    LS_SIM_PACKET, /* a packet reaches its receiver */
+    LS_SIM_TURN,   /* a rank has its turn */
+    LS_SIM_TIMER,  /* a rank's wait may have ended */
+    LS_SIM_END,    /* a rank was killed or has closed its endpoint */
+    LS_SIM_CUT     /* the connection between two ranks is cut */
 } ls_sim_kind;
 
 typedef struct ls_sim_event {
     uint64_t at_ns;
-    uint64_t number; /* the queue's */
+    uint64_t number; /* set by the queue */
     ls_sim_kind kind;
     int rank;
-    int peer;                     /* of a cut */
-    struct ls_sim_packet *packet; /* of LS_SIM_PACKET */
+    int peer;                     /* LS_SIM_CUT: the other rank */
+    struct ls_sim_packet *packet; /* LS_SIM_PACKET: the packet; otherwise NULL */
 } ls_sim_event;
 
 typedef struct ls_sim_queue {
@@ -28,13 +29,14 @@ typedef struct ls_sim_queue {
     size_t count;
     size_t room;
     uint64_t added;
-    bool no_memory; /* an event was lost */
+    bool no_memory; /* an event was lost because memory was exhausted */
 } ls_sim_queue;
 
-/* The packet is the queue's until the event is taken. */
+/* Adds an event. The queue owns the event's packet until the event is taken. */
 void ls_sim_queue_add(ls_sim_queue *queue, ls_sim_event event);
 
-/* False: there are none. */
+/* Removes the earliest event and copies it to `*event`. Returns false if the queue is empty. The caller then owns the
+ * event's packet. */
 bool ls_sim_queue_take(ls_sim_queue *queue, ls_sim_event *event);
 
 #endif

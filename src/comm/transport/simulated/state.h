@@ -1,4 +1,4 @@
-/* What the simulated network is made of: for network.c, which has the clock and the ends of ranks, and endpoint.c,
+/* The state of the simulated network: for network.c, which has the clock and the ends of ranks, and for endpoint.c,
  * which is the transport. */
 #ifndef LS_COMM_TRANSPORT_SIMULATED_STATE_H
 #define LS_COMM_TRANSPORT_SIMULATED_STATE_H
@@ -10,45 +10,46 @@
 typedef enum ls_sim_packet_kind {
     LS_SIM_WHOLE,    /* a small message */
     LS_SIM_ANNOUNCE, /* a large message waits for its receive */
-    LS_SIM_CLEAR,    /* it has one */
-    LS_SIM_CONTENT,  /* of a large message */
-    LS_SIM_LEFT,     /* to the sender itself: what it sends is on its way */
-    LS_SIM_GONE      /* `from` has ended, or its link is lost */
+    LS_SIM_CLEAR,    /* the large message has a receive */
+    LS_SIM_CONTENT,  /* the content of a large message */
+    LS_SIM_LEFT,     /* to the sender itself: the content has left the sender */
+    LS_SIM_GONE      /* `from` has ended, or the connection to it is lost */
 } ls_sim_packet_kind;
 
 typedef struct ls_sim_packet {
-    struct ls_sim_packet *next; /* in an inbox */
+    struct ls_sim_packet *next; /* the next packet in an inbox */
     ls_sim_packet_kind kind;
     int from;
     int to;
     int channel;
-    uint64_t number;                    /* of the message */
-    uint64_t left_ns;                   /* when it was on its way as a whole */
-    const struct ls_sim_packet *packet; /* LS_SIM_LEFT: what has left */
-    size_t bytes;                       /* of the message */
-    bool waited;                        /* for the receiver's link: options.both_links */
-    bool hollow;                        /* its content does not travel: options.most_content */
+    uint64_t number;                    /* number of the message */
+    uint64_t left_ns;                   /* time at which the last byte left the sender */
+    const struct ls_sim_packet *packet; /* LS_SIM_LEFT: the packet that has left */
+    size_t bytes;                       /* bytes of the message */
+    bool waited;                        /* the packet has waited for the receiver's link: options.both_links */
+    bool hollow;                        /* the packet has no content: options.most_content */
     _Alignas(16) unsigned char data[];
 } ls_sim_packet;
 
-/* One end of a pair of ranks: what it has sent to the other one, and knows of it. */
+/* The state of one rank for one peer: what the rank has sent to the peer, and what it knows about the peer. */
 typedef struct ls_sim_link {
-    uint64_t last_ns[LS_TRANSPORT_CHANNELS];  /* when the latest message of a channel arrives */
-    uint64_t latest_ns;                       /* and of all packets */
-    uint64_t whole_ns[LS_TRANSPORT_CHANNELS]; /* options.both_links: as last_ns, once the receiver's link has it */
-    uint64_t cut_ns;                          /* nothing arrives at the other one from then on */
-    uint64_t lost_ns;                         /* from when on this end can notice that */
-    bool reached;                             /* there is a connection: the other one's end is noticed */
-    bool told;                                /* and was, or will be */
-    bool gone;                                /* and is known */
+    uint64_t last_ns[LS_TRANSPORT_CHANNELS]; /* arrival time of the latest message of each channel */
+    uint64_t latest_ns;                      /* arrival time of the latest packet */
+    uint64_t
+        whole_ns[LS_TRANSPORT_CHANNELS]; /* options.both_links: as last_ns, after the wait for the receiver's link */
+    uint64_t cut_ns;                     /* from this time on, nothing arrives at the peer */
+    uint64_t lost_ns;                    /* from this time on, this rank can notice the loss of the connection */
+    bool reached;                        /* there is a connection: this rank notices the peer's end */
+    bool told;                           /* the notification of the peer's end has been queued */
+    bool gone;                           /* this rank knows of the peer's end */
 } ls_sim_link;
 
 typedef struct ls_sim_list {
     ls_transfer *first;
-    ls_transfer **end; /* where the next one goes; NULL: nothing was ever added */
+    ls_transfer **end; /* where the next transfer is added; NULL: nothing was ever added */
 } ls_sim_list;
 
-/* A part of the time. */
+/* An interval of time, without its end. */
 typedef struct ls_sim_span {
     uint64_t from_ns;
     uint64_t until_ns;
@@ -59,12 +60,12 @@ typedef struct ls_sim_rank {
     ls_sim_network *network;
     uint64_t machine;
     ls_sim_outside outside;
-    uint64_t busy_ns;     /* its processor's time */
-    uint64_t link_ns;     /* when its link is idle */
-    uint64_t taken_ns;    /* options.both_links: when what comes to it has come */
-    uint64_t deadline_ns; /* when its wait is over, on its own clock */
-    uint64_t timer_ns;    /* the first LS_SIM_TIMER of it that counts */
-    bool called;          /* it will have a turn */
+    uint64_t busy_ns;     /* time up to which the processor is busy */
+    uint64_t link_ns;     /* time at which the rank's link is idle */
+    uint64_t taken_ns;    /* options.both_links: time at which the link is idle for incoming content */
+    uint64_t deadline_ns; /* time at which the rank's wait ends, on the rank's own clock */
+    uint64_t timer_ns;    /* time of the earliest LS_SIM_TIMER of the rank; later ones are ignored */
+    bool called;          /* a turn of the rank is queued */
     ls_sim_span pause;
     ls_sim_span slow;
     uint64_t late_ns;
@@ -73,81 +74,81 @@ typedef struct ls_sim_rank {
     ls_sim_packet **inbox_end;
     ls_arrivals arrivals;
     ls_sim_list outgoing; /* sends that have not ended */
-    ls_sim_list incoming; /* receives whose content was asked for */
+    ls_sim_list incoming; /* receives whose content was requested */
     bool changed;         /* a transfer has ended since the latest `progress` */
     bool any[LS_TRANSPORT_CHANNELS];
     bool named[LS_TRANSPORT_CHANNELS];
-    ls_status failure; /* for the next `progress` */
+    ls_status failure; /* returned by the next `progress` */
     char message[256];
 
-    uint64_t packets; /* sent and taken in */
+    uint64_t packets; /* packets that the rank has sent or received */
     uint64_t most_packets;
-    bool most_silent; /* it stops after them, not dies */
+    bool most_silent; /* after most_packets packets, the rank stops silently instead of dying */
     uint64_t dies_ns;
     bool closed;
-    uint64_t sends_until_ns; /* closed: what leaves later is lost */
-    bool gone;               /* its peers can know that it ended */
+    uint64_t sends_until_ns; /* closed: packets that leave later are lost */
+    bool gone;               /* the peers can notice the rank's end */
 } ls_sim_rank;
 
 struct ls_sim_network {
     ls_sim_options options;
     ls_sim_rank *ranks;
-    ls_sim_link **links; /* of rank a to rank b: a * ranks + b; NULL until needed */
+    ls_sim_link **links; /* links[a * ranks + b]: state of rank a for peer b; NULL until needed */
     ls_sim_queue queue;
     uint64_t now_ns;
     uint64_t draws;
     uint64_t messages;
     uint64_t trace;
     uint64_t events;
-    bool no_memory;    /* something was lost: no more events */
-    ls_sim_link spare; /* where there is no memory for one */
+    bool no_memory;    /* memory was exhausted and something was lost: there are no more events */
+    ls_sim_link spare; /* used if there is no memory for a link */
 };
 
 extern const ls_transport ls_sim_transport;
 
-/* Cleared memory; NULL, and the network does not go on. */
+/* Allocates zeroed memory. Returns NULL if memory is exhausted; then the network has no more events. */
 void *ls_sim_allocate(ls_sim_network *network, size_t size);
 
-/* A random number from 0 to below `bound`. */
+/* Returns a random number from 0 to bound - 1. */
 uint64_t ls_sim_draw(ls_sim_network *network, uint64_t bound);
 
-/* The end of a pair that rank `rank` has, made where it is not there yet. */
+/* Returns the state of rank `rank` for `peer`. Creates it if necessary. */
 ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer);
 
-/* `rank` has a connection to `peer` now. */
+/* Connects `rank` to `peer`: from now on, `rank` notices the end of `peer`. */
 void ls_sim_reach(ls_sim_network *network, int rank, int peer);
 
-/* How long a packet takes on a link. */
+/* Returns the time that a packet takes on a link, in ns. */
 uint64_t ls_sim_link_ns(const ls_sim_network *network, const ls_sim_packet *packet);
 
-/* Whether what a rank does has an effect. */
+/* Returns true if the rank is alive and its endpoint is open: otherwise its actions have no effect. */
 bool ls_sim_runs(const ls_sim_rank *rank);
 
-/* A rank gets its turn as soon as it can, not before `at_ns`. */
+/* Queues a turn of the rank, as early as possible but not before `at_ns`. */
 void ls_sim_call(ls_sim_rank *rank, uint64_t at_ns);
 
-/* A rank's own clock. */
+/* Returns the time of the rank's own clock at network time `at_ns`. */
 uint64_t ls_sim_own_ns(const ls_sim_rank *rank, uint64_t at_ns);
 
-/* A rank ends then: as one that dies, or, silent, as one that stops. */
+/* Ends a rank at `at_ns`. If `silent` is true, the rank stops without its peers noticing; otherwise it dies. */
 void ls_sim_end_at(ls_sim_network *network, int rank, uint64_t at_ns, bool silent);
 
-/* Counts a packet that a rank has sent or taken in, which may be its last. */
+/* Counts a packet that a rank has sent or received. The rank may end after this packet. */
 void ls_sim_count_packet(ls_sim_rank *rank);
 
-/* A closed rank's peers can know from `at_ns` on. */
+/* Lets the peers of a closed rank notice its end from `at_ns` on. */
 void ls_sim_closes(ls_sim_rank *rank, uint64_t at_ns);
 
-/* The send or receive under way that has this number; NULL: none. */
+/* Returns the transfer in progress with this number, or NULL. */
 ls_transfer *ls_sim_list_find(const ls_sim_list *list, uint64_t number);
 void ls_sim_list_add(ls_sim_list *list, ls_transfer *transfer);
-/* False: it is not there. */
+/* Returns false if the transfer is not in the list. */
 bool ls_sim_list_remove(ls_sim_list *list, const ls_transfer *transfer);
 
-/* Keeps a failure for the rank's next `progress`, unless there is one. */
+/* Stores a failure, which the rank's next `progress` returns. Keeps an earlier failure. */
 void ls_sim_fails(ls_sim_rank *rank, ls_status status, const char *format, ...) LS_PRINTF(3, 4);
 
-/* Whether two times, the second perhaps LS_SIM_NEVER, add up to one that comes: the sum, or LS_SIM_NEVER. */
+/* Returns the sum of two times, or LS_SIM_NEVER if `by_ns` is LS_SIM_NEVER or the sum overflows. */
 static inline uint64_t ls_sim_later(uint64_t at_ns, uint64_t by_ns) {
     return by_ns > LS_SIM_NEVER - at_ns ? LS_SIM_NEVER : at_ns + by_ns;
 }

@@ -1,19 +1,20 @@
 /*
- * Transport tcp: how ranks get connected. Each rank sends to another on a connection that it made itself, and reads
- * what the other sends on the one that the other made, so that nobody has to agree on which of two connections counts.
- * Who connects says who it is and proves it in the first bytes (a hello), and its frames follow at once: what is small
- * is on its way before the other side has looked. Who listens reads no frame before the proof.
+ * The TCP transport: connecting. Each rank sends to another rank on a connection that it made itself, and reads the
+ * data of the other rank on the connection that the other rank made. So the ranks need not agree on which of two
+ * connections to use. The connecting rank identifies itself and proves its identity in the first bytes, the hello. Its
+ * frames follow at once: a small message is sent before the listening rank has polled. The listening rank reads no
+ * frame before the proof.
  *
- * A proof is bound to both peer infos, whose secrets are fresh for every communicator, to a nonce and to who makes it;
- * a second connection of one rank is refused, so a hello that was overheard cannot be used again. Who proves nothing is
- * turned away without a word, and keeps nobody waiting.
+ * A proof is bound to both peer infos, to a nonce and to the connecting rank. The secrets of the peer infos are new for
+ * every communicator. A second connection of one rank is refused. So an attacker cannot use a recorded hello again. A
+ * connection without a valid proof is closed without an answer, and does not delay other connections.
  *
- * Who connects asks the listener for no proof, since that would cost a round trip before the first message. So where
- * somebody else listens at a rank's address, say because the rank has ended, they get what is sent to it; but they
- * cannot answer in its name: all that a rank is heard to say comes over a connection that began with its own proof, and
- * the hello that they got is good for that one address only. The proofs keep out those who can only connect. Those who
- * can read or change the packets between two ranks are kept out by LOCKSTEP_WIRE (comm/wire.h), with a key that follows
- * from the hello.
+ * The connecting rank asks the listener for no proof, because a proof would cost a round trip before the first message.
+ * So if another program listens at a rank's address, for example because the rank has ended, it receives the data for
+ * that rank. But it cannot answer in the name of the rank: data counts as a rank's data only on a connection that began
+ * with the rank's own proof, and the received hello is valid only for this one address. The proofs exclude attackers
+ * who can only connect. LOCKSTEP_WIRE (comm/wire.h), with a key derived from the hello, excludes attackers who can read
+ * or change the packets between two ranks.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -28,17 +29,20 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-#define PAUSE_NS    UINT64_C(10000000)
-#define FAILING_NS  UINT64_C(1000000000) /* attempts that fail for want of room there succeed within that */
-#define ENDING_NS   UINT64_C(100000000)  /* what a rank sent before its end comes with no longer pauses */
+#define PAUSE_NS UINT64_C(10000000)
+/* Attempts that fail because the listener's queue is full succeed within this time. */
+#define FAILING_NS  UINT64_C(1000000000)
+#define ENDING_NS   UINT64_C(100000000) /* data that a rank sent before its end arrives without longer pauses */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
-enum { ACCEPTS = LS_TCP_UNPROVEN / 2 }; /* at once, so that one whose hello follows promptly is not the oldest */
+enum {
+    ACCEPTS = LS_TCP_UNPROVEN / 2
+}; /* connections accepted at once: half of the slots, so that a connection whose hello follows promptly is not the
+      oldest */
 
-/* ---- proofs --------------------------------------------------------------------------------------------------------
- */
+/* ---- proofs ------------------------------------------------------------------------------------------------------ */
 
-/* The key of the two, and what a proof of `rank` says. */
+/* Computes the common key of two ranks, and the text that the proof of `rank` to `other` covers. */
 static void prepare_proof(const ls_key *job, const ls_tcp_peer_info *peer_infos, int rank, int other, ls_key *key,
                           char role[64]) {
     const int low = rank < other ? rank : other;
@@ -63,7 +67,7 @@ ls_tcp_hello ls_tcp_make_hello(const ls_key *job, const ls_tcp_peer_info *peer_i
     return hello;
 }
 
-/* Whether the hello is one of a rank that has not connected yet. */
+/* Returns true if the hello is valid and its rank has not connected yet. */
 static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
     const int own = tcp->endpoint.rank;
     if (memcmp(hello->greeting, LS_TCP_GREETING, sizeof hello->greeting) != 0 || hello->size != tcp->endpoint.size ||
@@ -79,7 +83,7 @@ static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
     return good;
 }
 
-/* ---- keys of connections ---------------------------------------------------------------------------------------- */
+/* ---- keys of connections ----------------------------------------------------------------------------------------- */
 
 void ls_tcp_free_records(ls_tcp_records **records) {
     if (*records != NULL) {
@@ -89,7 +93,7 @@ void ls_tcp_free_records(ls_tcp_records **records) {
     }
 }
 
-/* Makes the records of the connection that `rank` has made to `other`, unless its frames are not protected. */
+/* Creates the records of the connection from `rank` to `other`, unless its frames are not protected. */
 static ls_status make_records(const ls_tcp *tcp, int rank, int other, const uint8_t nonce[LS_NONCE_SIZE],
                               ls_tcp_records **records) {
     const int peer = rank == tcp->endpoint.rank ? other : rank;
@@ -111,8 +115,7 @@ static ls_status make_records(const ls_tcp *tcp, int rank, int other, const uint
     return LS_OK;
 }
 
-/* ---- who connects --------------------------------------------------------------------------------------------------
- */
+/* ---- the connecting rank ----------------------------------------------------------------------------------------- */
 
 static void set_stage(ls_tcp *tcp, ls_tcp_peer *peer, ls_tcp_stage stage) {
     tcp->paused += (stage == LS_TCP_PAUSED) - (peer->stage == LS_TCP_PAUSED);
@@ -128,7 +131,8 @@ static void close_output(ls_tcp_peer *peer) {
     peer->asks_room = false;
 }
 
-/* An attempt ended, which may be for want of room there: if the rank is alive it still listens. */
+/* Handles a failed attempt. A rank that is alive still listens, so a refused connection means its end. Other failures
+ * may mean that the listener's queue is full: they are retried for FAILING_NS. */
 static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->failing_ns == 0) {
@@ -143,8 +147,11 @@ static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     return LS_OK;
 }
 
-/* Only speed depends on these settings. epoll reports room in a socket while less than half of TCP_NOTSENT_LOWAT is
- * unsent. Returns whether it does: not between ranks of one machine, nor if the kernel lacks this option. */
+/*
+ * Sets options of a socket; only speed depends on them. epoll reports room in a socket while less than half of
+ * TCP_NOTSENT_LOWAT bytes are unsent. Returns true if this limit applies: not between ranks of one machine, nor if the
+ * kernel lacks the option.
+ */
 static bool set_up(int socket, bool near) {
     const int yes = 1;
     const int lowat = 2 * LS_TCP_UNSENT;
@@ -152,12 +159,11 @@ static bool set_up(int socket, bool near) {
     return !near && setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat) == 0;
 }
 
-/* Whether the other side has closed it. Nothing comes on a connection that this rank made. */
+/* Returns true if the other side has closed a connection that this rank made. The other side never sends data on it. */
 static bool is_closed(int socket) {
     return ls_wait_event(socket, POLLRDHUP, LS_DEADLINE_NOW);
 }
 
-/* It is connected, or that failed. */
 ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     int error = 0;
@@ -165,7 +171,8 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     if (getsockopt(peer->socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
         return fail_attempt(tcp, rank, error != 0 ? error : errno);
     }
-    if (is_closed(peer->socket)) { /* this rank did not look for long, and was not waited for */
+    if (is_closed(
+            peer->socket)) { /* this rank has not polled for a long time, so the listener has closed the connection */
         return fail_attempt(tcp, rank, 0);
     }
     ls_tcp_hello *hello = ls_allocate(sizeof *hello);
@@ -205,7 +212,7 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     peer->asks_room = true;
     LS_TRY(ls_tcp_watch(tcp, fd, EPOLLIN | EPOLLOUT, (uint64_t)rank, false));
     return now || ls_wait_event(fd, POLLOUT, LS_DEADLINE_NOW) ? ls_tcp_connected(tcp, rank)
-                                                              : LS_OK; /* on one machine it takes no time */
+                                                              : LS_OK; /* on one machine, connecting takes no time */
 }
 
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank) {
@@ -222,8 +229,7 @@ ls_status ls_tcp_end_output(ls_tcp *tcp, int rank) {
     return LS_OK;
 }
 
-/* ---- who listens ---------------------------------------------------------------------------------------------------
- */
+/* ---- the listening rank ------------------------------------------------------------------------------------------ */
 
 void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection) {
     close(connection->socket);
@@ -272,8 +278,8 @@ ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection) {
     return LS_OK;
 }
 
-/* An unproven connection has had its time, or room is wanted. A hello that is here counts: a rank does not come again.
- */
+/* Closes an unproven connection that has timed out or whose slot is needed. First accepts a hello that has arrived
+ * already: a rank does not connect a second time. */
 static ls_status dismiss(ls_tcp *tcp, ls_tcp_unproven *connection) {
     LS_TRY(ls_tcp_hear_unproven(tcp, connection));
     if (connection->socket >= 0) {
@@ -282,7 +288,7 @@ static ls_status dismiss(ls_tcp *tcp, ls_tcp_unproven *connection) {
     return LS_OK;
 }
 
-/* Room for one more: where there is none, the one who came first loses it. */
+/* Finds a slot for a new connection. If no slot is free, closes the oldest unproven connection. */
 static ls_status find_room(ls_tcp *tcp, ls_tcp_unproven **room) {
     ls_tcp_unproven *oldest = &tcp->unproven[0];
     for (int i = 0; i < LS_TCP_UNPROVEN; i++) {
@@ -297,7 +303,7 @@ static ls_status find_room(ls_tcp *tcp, ls_tcp_unproven **room) {
     return dismiss(tcp, oldest);
 }
 
-/* A rank's hello is mostly there already. */
+/* Accepts a connection. In most cases, the hello of a rank has arrived already. */
 static ls_status take_in(ls_tcp *tcp, int socket) {
     ls_tcp_unproven *connection = NULL;
     const ls_status status = find_room(tcp, &connection);
@@ -328,11 +334,10 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
     return LS_OK;
 }
 
-/* ---- what is due ---------------------------------------------------------------------------------------------------
- */
+/* ---- timers ------------------------------------------------------------------------------------------------------ */
 
-/* A rank to which nothing can be sent is gone when nothing has come of it for a while, and nothing is here: its owner
- * may not have looked in that time. */
+/* Notes that an ending rank is gone after no data has arrived from it for ENDING_NS. Reads once more before that,
+ * because this rank may not have polled during that time. */
 static ls_status tend_ending(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->ending_ns == 0) {

@@ -1,4 +1,4 @@
-/* Transport tcp: what comes in. Nothing that a header says is believed before it was checked. */
+/* The TCP transport: input. Every field of a header is checked before it is used. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -9,12 +9,11 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-enum { READS = 16 }; /* of one rank before the next has its turn */
+enum { READS = 16 }; /* reads from one rank before the next rank has its turn */
 
-#define TELL_NS UINT64_C(100000000) /* between two words to the owner of what is read where it is */
+#define TELL_NS UINT64_C(100000000) /* between two progress reports to the owner of the memory that this rank reads */
 
-/* ---- receives ------------------------------------------------------------------------------------------------------
- */
+/* ---- receives ---------------------------------------------------------------------------------------------------- */
 
 static void finish(ls_tcp *tcp, ls_transfer *receive, int rank, size_t bytes) {
     receive->peer = rank;
@@ -23,7 +22,7 @@ static void finish(ls_tcp *tcp, ls_transfer *receive, int rank, size_t bytes) {
     tcp->moved = true;
 }
 
-/* What was kept of a message is whole, and goes to its receive. */
+/* Copies a complete kept message to its receive. */
 static void deliver(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     if (early->bytes > 0) {
         memcpy(receive->data, early->data, early->bytes);
@@ -44,7 +43,7 @@ static ls_status check_room(const ls_transfer *receive, int rank, size_t bytes, 
     return LS_OK;
 }
 
-/* A message that was not announced has its receive. */
+/* Notes that an eager message has its receive, and reports this to the sender from time to time. */
 static ls_status note_claimed(ls_tcp *tcp, int rank, size_t bytes) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (bytes <= LS_TRANSPORT_LEAST_EAGER) {
@@ -58,7 +57,7 @@ static ls_status note_claimed(ls_tcp *tcp, int rank, size_t bytes) {
     return ls_tcp_put(tcp, rank, &(ls_tcp_header){.kind = LS_TCP_CLAIMED, .number = peer->claimed}, NULL, 0);
 }
 
-/* Has the rank send what it announced. */
+/* Tells the rank to send an announced message. */
 static ls_status clear(ls_tcp *tcp, int rank, ls_transfer *receive, size_t bytes, uint64_t number) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     receive->bytes = bytes;
@@ -75,7 +74,8 @@ static ls_status clear_early(ls_tcp *tcp, ls_transfer *receive, ls_early *early)
     return clear(tcp, announced.from, receive, announced.bytes, announced.number);
 }
 
-/* It is read from the next look on: whoever posts it may have to send first what the other waits for. */
+/* Assigns an offered message to its receive. Reading begins at the next poll: the caller may first have to send data
+ * that the other rank waits for. */
 static void begin_reading(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     receive->bytes = early->bytes;
     receive->moved = 0;
@@ -111,10 +111,10 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
     return note_claimed(tcp, from, bytes);
 }
 
-/* ---- what is read where it is --------------------------------------------------------------------------------------
- */
+/* ---- messages read from the sender's memory ---------------------------------------------------------------------- */
 
-/* Has read so much of it. The owner hears of it when that is all, and now and then so that it does not give up. */
+/* Notes that a piece of an offered message was read. Reports the progress to the sender when the whole message has been
+ * read, and also at intervals of TELL_NS, so that the sender does not time out. */
 static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     const ls_early read = *early;
     const bool all = read.receive->moved == read.bytes;
@@ -130,8 +130,8 @@ static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     return tells ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;
 }
 
-/* A piece could not be read: it is not allowed, or the rank has ended or takes back what it has offered. Then nothing
- * more of its memory is read; but an address that is none is the trouble of one message. */
+/* Handles a failed read. If the kernel does not allow the read, or if the rank has ended or has withdrawn its offers,
+ * this rank no longer reads that rank's memory. A wrong address (EFAULT, ENOMEM) concerns only this message. */
 static void end_memory(ls_tcp *tcp, int rank) {
     const int error = errno;
     if (error == EFAULT || error == ENOMEM) {
@@ -178,8 +178,7 @@ ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy) {
     return LS_OK;
 }
 
-/* ---- bodies --------------------------------------------------------------------------------------------------------
- */
+/* ---- bodies ------------------------------------------------------------------------------------------------------ */
 
 static void end_piece(ls_tcp *tcp, int rank, const ls_tcp_body *piece) {
     ls_transfer *receive = piece->receive;
@@ -192,14 +191,14 @@ static void end_piece(ls_tcp *tcp, int rank, const ls_tcp_body *piece) {
         link = &(*link)->next;
     }
     *link = receive->next;
-    if (receive->data == NULL) { /* in place of one that was withdrawn */
+    if (receive->data == NULL) { /* it stands in for a withdrawn receive */
         ls_free(receive);
     } else {
         finish(tcp, receive, rank, receive->bytes);
     }
 }
 
-/* All that the last header spoke of is here. */
+/* Handles the end of the data that the last header described. */
 static void end_body(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const ls_tcp_body body = peer->body;
@@ -216,8 +215,7 @@ static void end_body(ls_tcp *tcp, int rank) {
     }
 }
 
-/* ---- headers -------------------------------------------------------------------------------------------------------
- */
+/* ---- headers ----------------------------------------------------------------------------------------------------- */
 
 static ls_status fail_header(int rank, const ls_tcp_header *h) {
     return ls_fail(LS_ERR_PEER,
@@ -324,8 +322,7 @@ static ls_status take_header(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
     }
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static void advance(ls_tcp *tcp, int rank, size_t bytes) {
     ls_tcp_body *body = &tcp->peers[rank].body;
@@ -336,7 +333,7 @@ static void advance(ls_tcp *tcp, int rank, size_t bytes) {
     }
 }
 
-/* Makes frames of what is in the buffer, up to the last whole header. */
+/* Handles the frames in the buffer. Keeps the bytes of an incomplete header. */
 static ls_status take_buffer(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     size_t at = 0;
@@ -362,10 +359,8 @@ static ls_status take_buffer(ls_tcp *tcp, int rank) {
     }
 }
 
-/*
- * Receives into `parts`. *got: the number of bytes; 0: nothing has come, and *empty says whether to read again later.
- * The end of the connection is the end of the rank.
- */
+/* Receives into `parts`, and sets `*got` to the number of bytes. If `*got` is 0, nothing has arrived; `*empty` is false
+ * if the caller should read again now. If the peer has closed the connection, the peer is gone. */
 static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_t count, size_t *got, bool *empty) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     const ssize_t step = recvmsg(tcp->peers[rank].incoming, &message, MSG_DONTWAIT);
@@ -379,7 +374,8 @@ static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_
     return step > 0 ? LS_OK : ls_tcp_lose(tcp, rank);
 }
 
-/* Makes a frame of the first record, if that is complete. *size: its bytes; 0: it is not. */
+/* Handles the frame of the first record if the record is complete. Sets `*size` to the bytes of the record; 0: it is
+ * incomplete. */
 static ls_status take_record(ls_tcp *tcp, int rank, const unsigned char *bytes, size_t have, size_t *size) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     *size = 0;
@@ -426,11 +422,12 @@ static ls_status read_records(ls_tcp *tcp, int rank, bool *empty) {
     return LS_OK;
 }
 
-/* One look at what there is; `*empty`: that was all. */
+/* Reads once from the connection. Sets `*empty` to true if there is no more data. */
 static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const ls_tcp_body *body = &peer->body;
-    /* Behind a piece that others follow only the next header: what comes then has its place, too. */
+    /* After a piece that is not the last one, reads only the next header: the data after it can then be read directly
+     * to its destination, too. */
     const bool more = body->piece && body->at != NULL && body->receive->moved + body->bytes < body->receive->bytes;
     struct iovec parts[] = {
         {.iov_base = body->at, .iov_len = body->at != NULL ? body->left : 0},
@@ -461,7 +458,7 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
             ls_saved_error cause;
             ls_error_save(&cause);
             tcp->endpoint.blamed = status == LS_ERR_PEER ? 1 + rank : 0;
-            (void)ls_tcp_lose(tcp, rank); /* nobody can tell where the next header is */
+            (void)ls_tcp_lose(tcp, rank); /* the start of the next header is unknown */
             (void)ls_error_put_back(&cause);
             return status;
         }
@@ -469,14 +466,13 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
     return LS_OK;
 }
 
-/* ---- endings -------------------------------------------------------------------------------------------------------
- */
+/* ---- endings ----------------------------------------------------------------------------------------------------- */
 
-/* What is still to come of a message that was cleared goes nowhere. */
+/* Replaces a withdrawn receive by a stand-in, which discards the rest of its message. */
 static void stand_in(ls_tcp *tcp, ls_transfer **link, ls_tcp_peer *peer) {
     ls_transfer *receive = *link;
     ls_transfer *other = ls_allocate(sizeof *other);
-    if (other == NULL) { /* it could not be told from garbage */
+    if (other == NULL) { /* without a stand-in, valid content would count as an invalid frame */
         (void)ls_tcp_lose(tcp, receive->peer);
         return;
     }
@@ -506,7 +502,7 @@ void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive) {
     }
 }
 
-/* The rank's message that is not whole and never will be; NULL: there is none. */
+/* Returns an incomplete message of the rank, or NULL. The rank sends no more data, so the message stays incomplete. */
 static ls_early *find_torn(const ls_tcp *tcp, int rank) {
     ls_early *early = tcp->arrivals.early;
     while (early != NULL && (early->from != rank || early->whole)) {

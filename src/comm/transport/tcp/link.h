@@ -1,17 +1,24 @@
 /*
- * What the files of the transport over TCP share: the bytes that travel, and what a rank knows of each other one.
+ * The interface between the files of the TCP transport: the format of the data on the network, and the state of each
+ * peer.
  *
- * Each rank writes on the connection that it made, and reads on the one that the other made. Behind the hello travel
- * frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
- * bytes is one frame, unless the other rank is far behind with its receives. A larger one is announced; who has a
- * receive for it clears it; then it comes in pieces, straight into the receive's memory. Frames that are short overtake
- * pieces, so that a rank can clear what another has announced while it sends something large itself. For this the
- * kernel gets a piece for another machine only while it has less than LS_TCP_UNSENT bytes that it has not sent: short
- * frames cannot overtake what the kernel has.
+ * Each rank writes to the connection that it made, and reads from the connection that the other rank made. The hello is
+ * followed by frames. A frame is a header, followed by the data that the header describes.
  *
- * To a rank of the same machine it is offered instead: that rank reads it where it is (comm/peer_memory.h) and says how
- * far it is, or clears it where it may not read. The mark by which the sender's memory is known goes when the sender
- * takes back what it has offered, before it uses that memory for something else.
+ * Eager protocol: a message of up to LS_TCP_EAGER bytes is one frame, unless the other rank has many earlier messages
+ * to receive.
+ *
+ * Rendezvous protocol: a larger message is announced. When the receiver has a receive for it, the receiver clears the
+ * message. The sender then sends the message in pieces, which arrive directly in the receive's memory.
+ *
+ * Short frames overtake pieces, so that a rank can clear another rank's message while it sends a large message itself.
+ * A short frame cannot overtake data that the kernel has. So the kernel gets a piece for another machine only while the
+ * kernel has less than LS_TCP_UNSENT unsent bytes.
+ *
+ * To a rank of the same machine, a large message is offered instead. The receiver reads the message from the sender's
+ * memory (comm/peer_memory.h) and reports its progress. If it is not allowed to read that memory, it clears the
+ * message. Before a sender that withdraws an offered message uses the memory for other purposes, it erases the mark
+ * that identifies its memory.
  */
 #ifndef LS_COMM_TRANSPORT_TCP_LINK_H
 #define LS_COMM_TRANSPORT_TCP_LINK_H
@@ -24,46 +31,52 @@
 
 #define LS_TCP_GREETING "lstcp--3"
 
-/* ---- the handshake -------------------------------------------------------------------------------------------------
- */
+/* ---- the handshake ----------------------------------------------------------------------------------------------- */
 
-/* The first bytes of a connection, by who made it; frames follow at once, and nothing comes back on it. */
+/* The first bytes of a connection, sent by the rank that made it. Frames follow at once. Nothing is sent in the other
+ * direction. */
 typedef struct ls_tcp_hello {
     char greeting[8]; /* LS_TCP_GREETING */
     int32_t rank;
     int32_t size;
-    int64_t process;  /* for a rank of the same machine, to read in its memory; else 0 */
-    uint64_t mark_at; /* there: a copy of the secret of its peer info */
+    int64_t process;  /* process number, for a rank of the same machine that reads this process's memory; otherwise 0 */
+    uint64_t mark_at; /* address in this process of a copy of the secret of its peer info */
     uint8_t nonce[LS_NONCE_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
 } ls_tcp_hello;
 
-/* ---- frames --------------------------------------------------------------------------------------------------------
- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 enum {
-    /* More would be worth a round trip rather than a copy at the receiver, who may not have a place for it yet. */
+    /* For a larger message, a round trip costs less than a copy at the receiver, which may not have a receive for the
+     * message yet. */
     LS_TCP_EAGER = 64 << 10,
-    /* Bytes of messages that need no receive, beyond small ones, which a rank sends before it hears that there were
-     * receives for them; then they are announced too. Who receives says so every fourth of that. */
+    /*
+     * Limit of the eager protocol in bytes, without messages of up to LS_TRANSPORT_LEAST_EAGER bytes. A rank sends this
+     * number of bytes before the receiver reports that it had receives for them. Beyond the limit, messages are
+     * announced too. The receiver reports after each quarter of this limit.
+     */
     LS_TCP_UNCLAIMED = 4 << 20,
-    LS_TCP_PIECE = 256 << 10,    /* at most, of a larger message in one frame; what follows waits so long */
-    LS_TCP_FAR_PIECE = 32 << 10, /* at most, in one frame for another machine; frames there are at most LS_TCP_EAGER */
-    LS_TCP_UNSENT = 32 << 10, /* bytes that the kernel has not sent to another machine, with which it gets no piece */
-    LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
-    LS_TCP_READ = 1 << 20,    /* in another's memory before the next message has its turn */
-    LS_TCP_LOOK = 4 << 20,    /* there in one look, of all messages */
-    LS_TCP_UNPROVEN = 64      /* connections at once that have proved nothing */
+    LS_TCP_PIECE = 256 << 10,    /* largest piece of a message in one frame; later frames wait for the whole piece */
+    LS_TCP_FAR_PIECE = 32 << 10, /* largest piece in one frame for another machine; frames between machines have at most
+                                    LS_TCP_EAGER bytes */
+    LS_TCP_UNSENT =
+        32 << 10, /* the kernel gets no piece for another machine while it has this number of unsent bytes */
+    LS_TCP_BUFFER = 64 << 10, /* bytes read at once, in addition to data that is read directly to its destination */
+    LS_TCP_READ = 1 << 20,    /* bytes read from another rank's memory before the next message has its turn */
+    LS_TCP_LOOK = 4 << 20,    /* bytes read from other ranks' memory in one poll, of all messages */
+    LS_TCP_UNPROVEN = 64      /* largest number of connections at the same time that have not sent a valid hello yet */
 };
 
 typedef enum ls_tcp_kind {
-    LS_TCP_MESSAGE = 0x54534c01, /* channel, bytes; they follow */
+    LS_TCP_MESSAGE = 0x54534c01, /* channel, bytes; the bytes follow */
     LS_TCP_ANNOUNCE,             /* channel, bytes, number */
-    LS_TCP_CLEAR,                /* number: of what was announced, to be sent now */
-    LS_TCP_CONTENT,              /* number; bytes of it that follow */
-    LS_TCP_OFFER,                /* channel, bytes; number: the address. It is an announcement, and counts as one */
-    LS_TCP_TAKEN,                /* number: of what was offered; bytes of it that were read */
-    LS_TCP_CLAIMED               /* number: bytes of messages, beyond small ones, that have had their receives so far */
+    LS_TCP_CLEAR,                /* number: the announced message, which the sender sends now */
+    LS_TCP_CONTENT,              /* number, bytes; these bytes of the message follow */
+    LS_TCP_OFFER,  /* channel, bytes; number: the address of the message. An offer counts as an announcement */
+    LS_TCP_TAKEN,  /* number: the offered message; bytes: the total that the receiver has read so far */
+    LS_TCP_CLAIMED /* number: total bytes of eager messages that have had their receives, without messages of up to
+                      LS_TRANSPORT_LEAST_EAGER bytes */
 } ls_tcp_kind;
 
 /* Fields that a kind does not have are 0. */
@@ -76,20 +89,20 @@ typedef struct ls_tcp_header {
 
 _Static_assert(sizeof(ls_tcp_header) == 24, "a header has no gaps");
 
-/* ---- what a rank has of another ------------------------------------------------------------------------------------
- */
+/* ---- the state of a peer ----------------------------------------------------------------------------------------- */
 
-/* How far this rank's own connection to another is. */
+/* The state of this rank's own connection to a peer. */
 typedef enum ls_tcp_stage {
-    LS_TCP_APART = 0, /* there was no need */
+    LS_TCP_APART = 0, /* not connected: there was no reason to connect */
     LS_TCP_CONNECTING,
-    LS_TCP_PAUSED, /* it connects again soon */
+    LS_TCP_PAUSED, /* the next attempt to connect follows soon */
     LS_TCP_READY,
-    LS_TCP_ENDING, /* the other side has closed it, or is not there: what it sent before may still come */
+    LS_TCP_ENDING, /* the peer has closed the connection, or does not listen; data that it sent before may still arrive
+                    */
     LS_TCP_GONE
 } ls_tcp_stage;
 
-/* A frame that waits to be written. */
+/* A frame in the queue. */
 typedef struct ls_tcp_item {
     struct ls_tcp_item *next;
     ls_tcp_header header;
@@ -97,31 +110,31 @@ typedef struct ls_tcp_item {
     unsigned char data[];
 } ls_tcp_item;
 
-/* The largest record of a protected connection, and a place for one. */
+/* The size of the largest record of a protected connection, and a buffer for one record. */
 enum { LS_TCP_RECORD = sizeof(ls_tcp_header) + LS_TCP_EAGER + LS_WIRE_OVERHEAD };
 
 typedef struct ls_tcp_records {
     ls_wire wire;
-    size_t filled; /* of an input: bytes of the records, of which the first is not complete */
+    size_t filled; /* input: bytes of received records, the first of which is incomplete */
     unsigned char bytes[LS_TCP_RECORD];
 } ls_tcp_records;
 
-/* The frame that is being written; nothing is left of it: there is none. */
+/* The frame that is being written. There is none if no bytes are left to write. */
 typedef struct ls_tcp_frame {
     ls_tcp_header header;
-    size_t header_left; /* bytes that have not been written */
+    size_t header_left; /* bytes of the header that have not been written */
     const unsigned char *data;
     size_t left;
-    void *memory;         /* holds the data; freed when the frame has been written */
-    bool is_record;       /* the data is in the record of the peer's output */
-    ls_transfer *content; /* of which this is a piece: the first one cleared */
+    void *memory;   /* the memory of the data, freed when the frame has been written; NULL: the data is borrowed */
+    bool is_record; /* the data is the record in the peer's output_records */
+    ls_transfer *content; /* the frame is a piece of this send, the first in `cleared`; NULL: not a piece */
 } ls_tcp_frame;
 
-/* What follows a header while it is being read. */
+/* The data after a header, while it is being read. */
 typedef struct ls_tcp_body {
-    unsigned char *at; /* where it goes; NULL: nobody wants it */
+    unsigned char *at; /* destination of the next bytes; NULL: they are discarded */
     size_t left;
-    size_t bytes; /* of it in all */
+    size_t bytes; /* size of the data */
     bool piece;
     ls_transfer *receive;
     ls_early *early;
@@ -129,158 +142,166 @@ typedef struct ls_tcp_body {
 
 typedef struct ls_tcp_peer {
     ls_tcp_stage stage;
-    bool near;             /* on this machine */
-    ls_peer_memory memory; /* process 0: it cannot be read, or has not connected yet */
-    int socket;            /* what is sent goes there; -1: none */
-    int incoming;          /* what comes is read there; -1: none */
-    bool was_connected;    /* the one that the other made was accepted; there is no second */
-    bool asks_room;        /* to be told when something can be written */
-    bool limits_unsent;    /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
-    bool mute;             /* writing failed; what came before the end can still be read */
+    bool near; /* the peer is on this machine */
+    ls_peer_memory
+        memory;         /* the peer's memory; process 0: this rank cannot read it, or the peer has not connected yet */
+    int socket;         /* this rank's connection, for output; -1: none */
+    int incoming;       /* the peer's connection, for input; -1: none */
+    bool was_connected; /* the peer's connection was accepted; a second connection is refused */
+    bool asks_room;     /* epoll reports when the socket has room for output */
+    bool limits_unsent; /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
+    bool mute;          /* writing failed; data that the peer sent before its end can still be read */
     ls_tcp_records *output_records, *input_records; /* NULL: the connection's frames are not protected */
 
-    uint64_t again_ns;   /* PAUSED: when */
-    uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
-    uint64_t ending_ns;  /* ENDING: until when, unless more comes; 0: from the next look on */
+    uint64_t again_ns;   /* PAUSED: time of the next attempt */
+    uint64_t failing_ns; /* 1 + the time of the first failed attempt; 0: no attempt failed */
+    uint64_t ending_ns; /* ENDING: time at which the peer is gone unless data arrives; 0: the next poll sets the time */
 
     ls_tcp_frame frame;
     ls_tcp_item *queue;
     ls_tcp_item *queue_end;
-    ls_transfer *unsent;    /* small sends that are in the queue, in part at least */
-    ls_transfer *announced; /* sends that wait to be cleared, or are read */
-    ls_transfer *cleared;   /* sends whose pieces are written */
-    uint64_t numbered;      /* announcements made */
-    uint64_t withdrawn;     /* of these, that may still be cleared in vain */
-    uint64_t sent;          /* bytes of messages beyond LS_TRANSPORT_LEAST_EAGER that were sent unannounced */
-    uint64_t claimed_there; /* of these, as it said last */
+    ls_transfer *unsent;    /* eager sends that are at least partly in the queue */
+    ls_transfer *announced; /* sends that are not cleared yet, or that the peer reads from this rank's memory */
+    ls_transfer *cleared;   /* cleared sends, whose pieces are being written */
+    uint64_t numbered;      /* number of announcements made */
+    uint64_t withdrawn;     /* number of these that were withdrawn and may still be cleared, without effect */
+    uint64_t sent; /* bytes of eager messages to the peer, without messages of up to LS_TRANSPORT_LEAST_EAGER bytes */
+    uint64_t claimed_there; /* the part of `sent` that has had receives, by the peer's latest report */
 
-    unsigned char *buffer; /* of LS_TCP_BUFFER bytes, what has been read ahead; of LS_TCP_RECORD bytes for records */
+    unsigned char
+        *buffer; /* data read ahead; LS_TCP_BUFFER bytes, or LS_TCP_RECORD bytes if the frames are protected */
     size_t filled;
     ls_tcp_body body;
-    ls_transfer *awaited; /* receives that were cleared */
-    uint64_t heard_of;    /* announcements that came */
-    uint64_t claimed; /* bytes of its messages that were not announced, beyond small ones, that had their receives */
-    uint64_t told;    /* of these, as it heard last */
+    ls_transfer *awaited; /* receives whose message this rank has cleared */
+    uint64_t heard_of;    /* number of announcements received */
+    uint64_t claimed;     /* bytes of the peer's eager messages that have had their receives, without messages of up to
+                             LS_TRANSPORT_LEAST_EAGER bytes */
+    uint64_t told;        /* the value of `claimed` in the latest report to the peer */
 } ls_tcp_peer;
 
-/* Somebody who has connected and proved nothing yet. */
+/* An accepted connection that has not sent a complete hello yet. */
 typedef struct ls_tcp_unproven {
-    int socket; /* -1: nobody */
+    int socket; /* -1: the slot is free */
     uint64_t until_ns;
-    size_t got; /* bytes of */
+    size_t got; /* bytes received of `hello` */
     ls_tcp_hello hello;
 } ls_tcp_unproven;
 
 typedef struct ls_tcp {
     ls_endpoint endpoint;
     int listener;
-    int epoll; /* says of sockets: the rank that is sent to, LS_TCP_NAME_OF_INPUT of the one that is read, size + the
-                  unproven connection's number, LS_TCP_LISTENER or LS_TCP_WAKER */
-    int waker; /* -1: nobody wanted one */
+    int epoll; /* the names of its events: the rank for an output socket, LS_TCP_NAME_OF_INPUT for an input socket, size
+                  + the index of an unproven connection, LS_TCP_LISTENER or LS_TCP_WAKER */
+    int waker; /* -1: ls_tcp_waker was not called */
     ls_key key;
-    ls_wire_mode wire; /* of connections to other machines */
+    ls_wire_mode wire; /* protection of connections to other machines */
     ls_tcp_peer_info *peer_infos;
     ls_tcp_peer *peers;
-    uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its peer info */
+    uint8_t mark[LS_NONCE_SIZE]; /* the secret of this rank's peer info, while other ranks may read the messages that it
+                                    has offered */
     ls_arrivals arrivals;
-    bool reads;          /* there may be something to be read in another's memory */
-    bool told_of_socket; /* the log knows that of some rank it cannot be */
+    bool reads;          /* there may be an offered message to read from another rank's memory */
+    bool told_of_socket; /* the log has reported a rank whose memory cannot be read */
     ls_tcp_unproven unproven[LS_TCP_UNPROVEN];
     int unproven_count;
-    int paused;        /* peers */
-    int ending;        /* peers */
-    bool accepted_all; /* nobody more waited at the listener */
-    bool moved;        /* since progress last said so */
+    int paused;        /* number of peers with stage LS_TCP_PAUSED */
+    int ending;        /* number of peers with stage LS_TCP_ENDING */
+    bool accepted_all; /* no further connection waited at the listener */
+    bool moved;        /* a transfer has ended, or a peer is gone, since `progress` last reported it */
     uint64_t spin_ns;
-    ls_awake awake; /* the time of the endpoint */
+    ls_awake awake; /* the clock of the endpoint */
 } ls_tcp;
 
 #define LS_TCP_LISTENER                 UINT64_MAX
 #define LS_TCP_WAKER                    (UINT64_MAX - 1)
 #define LS_TCP_NAME_OF_INPUT(tcp, rank) ((uint64_t)(tcp)->endpoint.size + LS_TCP_UNPROVEN + (uint64_t)(rank))
 
-/* ---- tcp.c ---------------------------------------------------------------------------------------------------------
- */
+/* ---- tcp.c ------------------------------------------------------------------------------------------------------- */
 
-/* Has epoll watch a socket for such events; `known`: it does already, by another name. */
+/* Makes epoll report `events` of a socket under `name`. `known`: epoll watches the socket already, under
+ * another name. */
 ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint32_t events, uint64_t name, bool known);
 
-/* The rank is gone: nothing comes or goes any more. */
+/* Notes that the rank is gone: closes both connections, and drops all input and output. */
 ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
 
-/* ---- handshake.c ---------------------------------------------------------------------------------------------------
- */
+/* ---- handshake.c ------------------------------------------------------------------------------------------------- */
 
-/* What `rank` says to `other`, of so many. */
+/* Returns the hello of `rank` for `other`, in a communicator of `size` ranks. */
 ls_tcp_hello ls_tcp_make_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other);
 
-/* Connects to a rank, unless that was done. */
+/* Connects to a rank, unless this rank has connected to it before. */
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank);
 
-/* The attempt has an outcome. */
+/* Handles the result of an attempt to connect. */
 ls_status ls_tcp_connected(ls_tcp *tcp, int rank);
 
-/* Nothing more can be sent to the rank; it is gone when what it sent before has come. */
+/* Notes that nothing can be sent to the rank any longer. The rank is gone after all data that it sent before has
+ * arrived. */
 ls_status ls_tcp_end_output(ls_tcp *tcp, int rank);
 
-/* Something happened at the listener, to an unproven connection. */
+/* Handle an event of the listener, and an event of an unproven connection. */
 ls_status ls_tcp_accept(ls_tcp *tcp);
 ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection);
 
-/* Does what is due: new attempts to connect, and the end of those that say nothing. */
+/* Makes due attempts to connect, closes unproven connections that have timed out, and notes ending ranks as gone. */
 ls_status ls_tcp_tend(ls_tcp *tcp);
 
-/* Frees the records of one direction, and its key. */
+/* Frees the records of one direction, and erases its key. */
 void ls_tcp_free_records(ls_tcp_records **records);
 
 /* Closes an unproven connection. */
 void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection);
 
-/* ---- output.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- output.c ---------------------------------------------------------------------------------------------------- */
 
-/* Writes a frame with `bytes` of data, now or as soon as that is possible; the data is copied then. */
+/* Writes a frame with `bytes` of data, at once if possible, otherwise from a copy of the data as soon as the socket has
+ * room. */
 ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const void *data, size_t bytes);
 
-/* Writes what there is to write and room for. */
+/* Writes frames as long as the socket has room for them. */
 void ls_tcp_flush(ls_tcp *tcp, int rank);
 
-/* Begins to send what is larger than LS_TCP_EAGER, or than LS_TRANSPORT_LEAST_EAGER where too much is unclaimed. */
+/* Begins to send a message by the rendezvous protocol: larger than LS_TCP_EAGER, or larger than
+ * LS_TRANSPORT_LEAST_EAGER if too many bytes are unclaimed. */
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
-/* A peer has a receive for what has this number, or has read so many bytes of it; false: there is no such. */
+/* Handle the peer's report that it has a receive for the message with this number, or that it has read `bytes` of the
+ * message. Return false if there is no such message, or if the report is not valid. */
 bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
 bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes);
 
-/* A peer has had receives for so many bytes of messages that were not announced; false: there were not so many. */
+/* Handles the peer's report that `bytes` of eager messages have had receives. Returns false if `bytes` is not valid. */
 bool ls_tcp_claimed(ls_tcp *tcp, int rank, uint64_t bytes);
 
-/* From here on nobody reads what this rank has offered. */
+/* Erases the mark: afterwards no rank reads the messages that this rank has offered. */
 void ls_tcp_take_mark(ls_tcp *tcp);
 
-/* The small send has not been written in whole: it ends when all that waits to be written to its peer has been. */
+/* Ends an eager send if it was written completely. Otherwise, the send ends when everything in the peer's queue has
+ * been written. */
 void ls_tcp_note_unsent(ls_tcp *tcp, ls_transfer *send);
 
 void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send);
 
-/* Forgets all that was to be written; not what was offered, which may have been read. */
+/* Drops all frames and sends that wait to be written, but not offered messages: the peer may have read them. */
 void ls_tcp_drop_output(ls_tcp_peer *peer);
 
-/* ---- input.c -------------------------------------------------------------------------------------------------------
- */
+/* ---- input.c ----------------------------------------------------------------------------------------------------- */
 
-/* Takes in what the rank has sent. LS_ERR_PEER: that is none of the frames there are; it counts as gone then. */
+/* Reads and handles the data that the rank has sent. If this fails, the rank counts as gone. Fails with LS_ERR_PEER if
+ * the data is not a valid frame. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
 
-/* Reads some of what was offered and has a receive, in turns; `*busy` becomes true where there is something. */
+/* Reads a part of the offered messages that have a receive, in turns. Sets `*busy` to true if there was
+ * such a message. */
 ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 
-/* Gives the receive what has come for it, or has it wait. */
+/* Gives the receive a message that has arrived, or adds it to the waiting receives. */
 ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive);
 
 void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive);
 
-/* Forgets what has come of the rank in part. A receive from any rank waits for others then. */
+/* Drops all incomplete messages of the rank. A receive from any rank that had such a message waits again. */
 ls_status ls_tcp_drop_input(ls_tcp *tcp, int rank);
 
 #endif

@@ -1,4 +1,4 @@
-/* Transport tcp: what goes out. */
+/* The TCP transport: output. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdatomic.h>
@@ -11,16 +11,15 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-enum { ONE_FLUSH = 2 << 20 }; /* bytes to one rank before the next has its turn */
+enum { ONE_FLUSH = 2 << 20 }; /* bytes written to one rank before the next rank has its turn */
 
 static bool is_writing(const ls_tcp_peer *peer) {
     return peer->frame.header_left + peer->frame.left > 0;
 }
 
-/* ---- one frame -----------------------------------------------------------------------------------------------------
- */
+/* ---- one frame --------------------------------------------------------------------------------------------------- */
 
-/* Writes what there is room for; whether that was all. */
+/* Writes the frame as far as the socket has room. Returns true if the whole frame has been written. */
 static bool write_frame(ls_tcp_peer *peer) {
     ls_tcp_frame *frame = &peer->frame;
     while (is_writing(peer)) {
@@ -47,7 +46,7 @@ static bool write_frame(ls_tcp_peer *peer) {
     return true;
 }
 
-/* Turns the frame that is to be written into a record, on a protected connection. */
+/* Converts the frame to a record if the connection is protected. */
 static void protect_frame(ls_tcp_peer *peer) {
     ls_tcp_frame *frame = &peer->frame;
     ls_tcp_records *records = peer->output_records;
@@ -74,14 +73,14 @@ static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
     peer->frame = (ls_tcp_frame){0};
 }
 
-/* Whether the kernel may get the next piece. If epoll does not respect that limit, a refusal would make this rank spin.
- */
+/* Returns true if the kernel may get the next piece. If epoll does not apply the limit of unsent bytes, it would report
+ * room again at once, and a refusal would make this rank spin. */
 static bool takes_piece(const ls_tcp_peer *peer) {
     int unsent = 0;
     return !peer->limits_unsent || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
 }
 
-/* Whether there is a frame to write: one that waits, or the next piece. */
+/* Prepares the next frame: a queued frame or, if the queue is empty, the next piece. Returns false if there is none. */
 static bool next_frame(ls_tcp_peer *peer) {
     ls_tcp_item *item = peer->queue;
     ls_transfer *send = item == NULL && peer->cleared != NULL && takes_piece(peer) ? peer->cleared : NULL;
@@ -109,14 +108,14 @@ static bool next_frame(ls_tcp_peer *peer) {
     return true;
 }
 
-/* The rest of the frame's data becomes the transport's own. */
+/* Copies the unwritten data of the frame, so that the frame no longer borrows it. */
 static ls_status keep_frame(ls_tcp_peer *peer) {
     ls_tcp_frame *frame = &peer->frame;
     if (frame->left == 0 || frame->is_record) {
         return LS_OK;
     }
     frame->memory = ls_allocate(frame->left);
-    if (frame->memory == NULL) { /* what was begun cannot be ended, so nothing may follow it */
+    if (frame->memory == NULL) { /* the frame cannot be completed, so no other frame may follow it */
         const size_t bytes = frame->left;
         peer->mute = true;
         ls_tcp_drop_output(peer);
@@ -127,8 +126,7 @@ static ls_status keep_frame(ls_tcp_peer *peer) {
     return LS_OK;
 }
 
-/* ---- all that there is ---------------------------------------------------------------------------------------------
- */
+/* ---- all frames -------------------------------------------------------------------------------------------------- */
 
 static void ask_room(ls_tcp *tcp, int rank, bool asks) {
     ls_tcp_peer *peer = &tcp->peers[rank];
@@ -138,7 +136,7 @@ static void ask_room(ls_tcp *tcp, int rank, bool asks) {
     }
 }
 
-/* Has epoll tell when the rest can be written, if there is any. */
+/* Ends eager sends if everything has been written. Otherwise, makes epoll report when the socket has room. */
 static void settle(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->mute) {
@@ -211,12 +209,12 @@ void ls_tcp_drop_output(ls_tcp_peer *peer) {
     ls_free(peer->frame.memory);
     peer->frame = (ls_tcp_frame){0};
     peer->unsent = NULL;
-    peer->announced = peer->near ? peer->announced : NULL; /* it may have read what was offered, and have said so */
+    peer->announced =
+        peer->near ? peer->announced : NULL; /* a peer of this machine may have read the message and reported this */
     peer->cleared = NULL;
 }
 
-/* ---- what is large -------------------------------------------------------------------------------------------------
- */
+/* ---- large messages ---------------------------------------------------------------------------------------------- */
 
 static void append(ls_transfer **link, ls_transfer *transfer) {
     while (*link != NULL) {
@@ -271,7 +269,7 @@ bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number) {
     ls_transfer *send = *link;
     if (send == NULL) {
         const bool known = was_withdrawn(peer, number);
-        peer->withdrawn -= known && peer->withdrawn > 0; /* it is cleared once */
+        peer->withdrawn -= known && peer->withdrawn > 0; /* a message is cleared only once */
         return known;
     }
     *link = send->next;
@@ -314,7 +312,7 @@ bool ls_tcp_claimed(ls_tcp *tcp, int rank, uint64_t bytes) {
 
 void ls_tcp_take_mark(ls_tcp *tcp) {
     explicit_bzero(tcp->mark, sizeof tcp->mark);
-    atomic_thread_fence(memory_order_seq_cst); /* before the memory that was offered is written to again */
+    atomic_thread_fence(memory_order_seq_cst); /* before this rank writes to the offered memory again */
 }
 
 void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
@@ -322,12 +320,13 @@ void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
     if (peer->near) {
         ls_tcp_take_mark(tcp);
     }
-    if (peer->frame.content == send) { /* the piece goes on, so that what follows it can be read */
+    if (peer->frame.content ==
+        send) { /* the rest of the piece is still sent, so that the peer can read the frames after it */
         peer->frame.content = NULL;
         (void)keep_frame(peer);
     }
     for (ls_transfer **link = &peer->unsent; *link != NULL; link = &(*link)->next) {
-        if (*link == send) { /* the queue has a copy of it */
+        if (*link == send) { /* the queue has a copy of the data */
             *link = send->next;
             return;
         }

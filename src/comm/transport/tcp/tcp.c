@@ -1,4 +1,4 @@
-/* Transport tcp: opening, waiting and closing. */
+/* The TCP transport: opening, waiting and closing. */
 #include "comm/transport/tcp/tcp.h"
 
 #include <errno.h>
@@ -15,17 +15,17 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-#define SPIN_NS  UINT64_C(100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
-#define SLEEP_NS UINT64_C(50000000) /* at most at once, so that */
-#define SOON_NS  UINT64_C(5000000)  /* the same, while an attempt to connect is to be repeated */
-#define FLUSH_NS UINT64_C(1000000)  /* between two looks at whether the system has sent what it was given */
+#define SPIN_NS  UINT64_C(100000)   /* if every rank has a core: longer than a sleep and a wake-up take */
+#define SLEEP_NS UINT64_C(50000000) /* the longest sleep */
+/* The longest sleep while an attempt to connect is to be repeated, or a peer is ending. */
+#define SOON_NS  UINT64_C(5000000)
+#define FLUSH_NS UINT64_C(1000000) /* between two polls of whether the kernel has sent its data */
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
-/* ---- peer infos ---------------------------------------------------------------------------------------------------
- */
+/* ---- peer infos -------------------------------------------------------------------------------------------------- */
 
-/* Listens at one address; an errno value, 0 on success. */
+/* Listens at one address. Returns an errno value, 0 on success. */
 static int listen_at(const struct addrinfo *at, int *listener) {
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
@@ -51,7 +51,8 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
     LS_TRY(ls_wire_find_mode(&wire));
     peer_info->wire = wire;
     if (sched_getaffinity(0, sizeof peer_info->cores, &peer_info->cores) != 0) {
-        memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* more cores than a cpu_set_t has: enough for all */
+        memset(&peer_info->cores, 0xff,
+               sizeof peer_info->cores); /* more cores than a cpu_set_t holds: enough for all */
     }
     LS_TRY(ls_auth_nonce(peer_info->secret));
     if (getaddrinfo(host, "0", &hints, &found) != 0) {
@@ -73,7 +74,7 @@ static bool is_peer_info(const ls_tcp_peer_info *peer_info) {
            (family == AF_INET6 && peer_info->length == sizeof peer_info->address.v6);
 }
 
-/* Finds how many ranks this machine has, and whether there is a core for each, as far as the peer infos say. */
+/* Counts the ranks of this machine. Returns true if, according to the peer infos, there is a core for each of them. */
 static bool has_core_for_each(const ls_tcp_options *options, int *machine_ranks) {
     int ranks = 0;
     cpu_set_t cores;
@@ -88,8 +89,7 @@ static bool has_core_for_each(const ls_tcp_options *options, int *machine_ranks)
     return CPU_COUNT(&cores) >= ranks;
 }
 
-/* ---- what the other files need -------------------------------------------------------------------------------------
- */
+/* ---- functions for the other files ------------------------------------------------------------------------------- */
 
 ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint32_t watched, uint64_t name, bool known) {
     struct epoll_event event = {.events = watched, .data.u64 = name};
@@ -121,10 +121,10 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
     return ls_tcp_drop_input(tcp, rank);
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------------------------
- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Nothing is ever read on the connection that this rank made, but its end. */
+/* Handles events of the connection that this rank made. The peer sends no data on it, so the only event of input is its
+ * end. */
 static ls_status handle_output(ls_tcp *tcp, int rank, uint32_t events) {
     const ls_tcp_peer *peer = &tcp->peers[rank];
     char byte = 0;
@@ -164,7 +164,8 @@ static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
     return tcp->peers[rank].incoming >= 0 ? ls_tcp_read(tcp, rank) : LS_OK;
 }
 
-/* Does what can be done, after a wait for something of at most so many milliseconds. */
+/* Waits at most `milliseconds` for events, and handles them and everything that is due. Sets `*busy` to true if there
+ * were events or offered messages. */
 static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
     struct epoll_event events[EVENTS];
     const int count = epoll_wait(tcp->epoll, events, EVENTS, milliseconds);
@@ -198,7 +199,7 @@ static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
 static ls_status tcp_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     bool busy = false;
-    const bool rests = wait_ns > 0 && tcp->spin_ns == 0 && !tcp->reads && !tcp->moved; /* it looks when it waits */
+    const bool rests = wait_ns > 0 && tcp->spin_ns == 0 && !tcp->reads && !tcp->moved; /* wait_for_more polls anyway */
     ls_status status = rests ? LS_OK : look(tcp, 0, &busy);
     if (status == LS_OK && !busy && !tcp->moved && wait_ns > 0) {
         status = wait_for_more(tcp, wait_ns);
@@ -220,8 +221,7 @@ static ls_peer_state tcp_peer(const ls_endpoint *endpoint, int peer) {
     return other->stage != LS_TCP_APART || other->was_connected ? LS_PEER_REACHED : LS_PEER_UNKNOWN;
 }
 
-/* ---- transfers -----------------------------------------------------------------------------------------------------
- */
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 static ls_status check_peer(const ls_tcp *tcp, const ls_transfer *transfer, int least) {
     if (transfer->peer < least || transfer->peer >= tcp->endpoint.size || transfer->peer == tcp->endpoint.rank ||
@@ -276,10 +276,9 @@ static void tcp_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-/* ---- closing -------------------------------------------------------------------------------------------------------
- */
+/* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Whether anything that is small waits to be sent, here or, for want of room at the other end, in the system. */
+/* Returns true if frames wait to be sent: here or, if the receiver has no room, in the kernel. */
 static bool has_unsent(const ls_tcp_peer *peer) {
     int unsent = 0;
     if (peer->stage >= LS_TCP_ENDING || peer->mute) {
@@ -300,7 +299,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
             unsent = unsent || has_unsent(&tcp->peers[rank]);
         }
         if (unsent) {
-            (void)look(tcp, (int)(FLUSH_NS / 1000000), &busy); /* who fails is gone then */
+            (void)look(tcp, (int)(FLUSH_NS / 1000000), &busy); /* a peer whose connection fails is gone afterwards */
         }
     }
 }
@@ -308,7 +307,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
 static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     ls_tcp_take_mark(tcp);
-    for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
+    for (int rank = 0; rank < endpoint->size; rank++) { /* announced sends end here: only eager sends are completed */
         ls_tcp_peer *peer = &tcp->peers[rank];
         while (peer->announced != NULL) {
             ls_tcp_withdraw_send(tcp, peer->announced);
@@ -346,8 +345,7 @@ static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_rel
     }
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static const ls_transport transport_tcp = {
     .name = "tcp",
@@ -374,7 +372,8 @@ int ls_tcp_waker(ls_endpoint *endpoint) {
     return tcp->waker;
 }
 
-/* Each rank compares the modes of the others with its own, so nobody can weaken them on the way. */
+/* Checks the wire mode of another rank. Each rank compares the modes of all ranks with its own mode, so an attacker who
+ * changes a peer info in transit cannot weaken the protection. */
 static ls_status check_wire(const ls_tcp_options *options, int rank) {
     const ls_tcp_peer_info *own = &options->peer_infos[options->rank], *other = &options->peer_infos[rank];
     if (other->wire != own->wire) {
@@ -404,7 +403,7 @@ static ls_status check_peer_infos(const ls_tcp_options *options) {
     return LS_OK;
 }
 
-/* Fills in an endpoint whose sockets are all -1, and whose memory is there. */
+/* Initializes an endpoint whose memory is allocated and whose sockets are -1, except for the listener. */
 static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     memcpy(tcp->peer_infos, options->peer_infos, (size_t)options->size * sizeof *tcp->peer_infos);
     memcpy(tcp->mark, tcp->peer_infos[options->rank].secret, sizeof tcp->mark);
@@ -455,7 +454,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
         tcp->unproven[i].socket = -1;
     }
     if (open_endpoint(tcp, options) != LS_OK) {
-        tcp_close(&tcp->endpoint, 0, NULL, NULL); /* the reason stays: this sets none */
+        tcp_close(&tcp->endpoint, 0, NULL, NULL); /* keeps the error: tcp_close sets none */
         return NULL;
     }
     return &tcp->endpoint;
