@@ -10,7 +10,7 @@
 #include "comm/store_greeting.h"
 
 static const double greeting_seconds = 30;
-static const double least_seconds = 1; /* that a connection has to prove itself, however many more its address opens */
+static const double least_seconds = 1; /* for a proof, even if the same address opens more connections */
 
 enum { LEAST_PLACES = 16 };
 
@@ -22,9 +22,10 @@ void ls_admission_open(ls_admission *self, const ls_key *key, const char *who) {
     }
 }
 
-/* ---- room ------------------------------------------------------------------------------------------------------ */
+/* ---- limit of connections -------------------------------------------------------------------------------------- */
 
-/* Whom addresses belong to: all of IPv4's, of IPv6's the network, in which one machine may have any number. */
+/* Notes the part of an address that identifies a machine: the whole IPv4 address; of an IPv6 address only the first 64
+ * bits, because one machine may have any number of addresses in its network. */
 static void note_address(ls_connection *connection, const struct sockaddr_storage *from) {
     if (from->ss_family == AF_INET) {
         memcpy(connection->address, &((const struct sockaddr_in *)from)->sin_addr, 4);
@@ -35,14 +36,15 @@ static void note_address(ls_connection *connection, const struct sockaddr_storag
     }
 }
 
-/* By address, the oldest first. */
+/* Orders connections by address, and connections of one address by age, the oldest first. */
 static int compare(const void *left, const void *right) {
     const ls_connection *a = *(ls_connection *const *)left, *b = *(ls_connection *const *)right;
     const int order = memcmp(a->address, b->address, sizeof a->address);
     return order != 0 ? order : (a->deadline > b->deadline) - (a->deadline < b->deadline);
 }
 
-/* The first of the longest row of equal addresses, and of `address` how many there are. */
+/* Returns the oldest connection of the address with the most connections, and that number in `*most`. Sets `*own` to
+ * the number of connections of `address`. */
 static ls_connection *find_oldest(ls_connection **sorted, size_t count, size_t *most, const uint8_t *address,
                                   size_t *own) {
     ls_connection *oldest = NULL;
@@ -67,8 +69,8 @@ static bool had_time(const ls_connection *connection) {
     return connection->deadline <= ls_deadline_after(left);
 }
 
-/* Closes one where more than `limit`, the one that was just accepted among them, have proved nothing. Whether there is
- * room now. */
+/* Closes one connection if more than `limit` connections, including `accepted`, have no valid proof. Returns true if
+ * there is room for `accepted`. */
 static bool make_room(int limit, ls_connection *const *all, size_t count, ls_connection *accepted) {
     ls_connection *unproven[LS_UNPROVEN_MOST + 1];
     size_t size = 0, most, own;
@@ -92,7 +94,7 @@ static bool make_room(int limit, ls_connection *const *all, size_t count, ls_con
 
 /* ---- accepting ------------------------------------------------------------------------------------------------- */
 
-/* The process has no descriptor left: one of a connection that has proved nothing will do. */
+/* Closes a connection without a valid proof, because the process has reached its limit of descriptors. */
 static bool free_descriptor(ls_connection *const *all, size_t count) {
     ls_connection nobody = {.fd = -1, .deadline = LS_DEADLINE_NEVER};
     memset(nobody.address, 0xff, sizeof nobody.address);

@@ -1,10 +1,11 @@
 /*
- * Who comes in where somebody serves (the store, node 0 of several launchers): the server's side of accepting and of
- * the greeting (store_message.h).
+ * The server's side of accepting connections and of the greeting (store_message.h), for the store's server and for the
+ * launcher on machine 0.
  *
- * Connections that have proved nothing yet are bounded, and whoever opens many keeps nobody else out: where all places
- * are taken, the oldest connection from the address that holds the most makes room. Within one address nobody is closed
- * before there was time to prove anything; further ones from there are then closed, and try again by themselves.
+ * The number of connections without a valid proof is limited. A machine that opens many connections cannot keep other
+ * machines out: at the limit, the server closes the oldest connection from the address with the most connections. If
+ * the new connection is from this address, the oldest connection first gets time for its proof (least_seconds). Until
+ * then, the server closes the new connection, and its client tries again.
  */
 #ifndef LS_COMM_STORE_ADMISSION_H
 #define LS_COMM_STORE_ADMISSION_H
@@ -15,26 +16,29 @@
 enum { LS_UNPROVEN_MOST = 512, LS_ACCEPT_AT_ONCE = 64 };
 
 typedef struct ls_admission {
-    const ls_key *key; /* lent */
-    const char *who;   /* comes here, for sentences: "process" */
-    int most;          /* connections that have proved nothing; half of the descriptors that the process may have */
-    int refused;       /* because of their key, so far */
-    ls_log_limit told; /* bounds what is told of those turned away */
+    const ls_key *key; /* borrowed */
+    const char *who;   /* the kind of client, for messages: "process" */
+    int most;          /* limit of connections without a valid proof: at most half of the process's descriptor limit */
+    int refused;       /* connections refused so far because of their key */
+    ls_log_limit told; /* limits the log lines about refused connections */
 } ls_admission;
 
+/* Borrows `key` and `who`. */
 void ls_admission_open(ls_admission *self, const ls_key *key, const char *who);
 
 /*
- * Accepts one connection that waits at the listener and sends it the hello. `all` are those there are, of which one
- * that is not `greeted` may be closed (fd -1) for it. Returns 0 or, where none was accepted, an errno value, which is
- * EAGAIN where none waits. *connection is the caller's; NULL: it was closed at once.
+ * Accepts one connection that waits at the listener, and sends it the hello. `all` are the existing connections. To
+ * make room, closes at most one of them that is not `greeted` (its fd becomes -1). Returns 0, or an errno value if no
+ * connection was accepted: EAGAIN if none waits. Returns ownership of `*connection` to the caller: free it with
+ * ls_connection_free. `*connection` is NULL if nothing was accepted, or if the new connection was closed at once.
  */
 int ls_admission_accept(ls_admission *self, int listener, ls_connection *const *all, size_t count,
                         ls_connection **connection);
 
 /*
- * Reads what a connection says that has proved nothing. LS_OK: it is `greeted` now, or has not said all. Else it is
- * closed: LS_ERR_PEER where it went away, otherwise it was turned away and the message says who and why.
+ * Reads the hello of a connection that is not `greeted`. Returns LS_OK if the connection is now `greeted`, or if its
+ * hello is incomplete. Otherwise closes the connection: returns LS_ERR_PEER if the client has disconnected. For other
+ * failures, the message names the client and the reason of the refusal.
  */
 ls_status ls_admission_hear(ls_admission *self, ls_connection *connection);
 

@@ -17,7 +17,7 @@
 #include "comm/store_roster.h"
 
 #define CURRENT     "current"
-#define PARENT_LOCK ".lockstep-lock" /* held while a job is announced */
+#define PARENT_LOCK ".lockstep-lock" /* locked by a process that writes "current" */
 
 /* ---- the text: "lockstep-store 2 HOST PORT KEYED SECRET\n" ------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ size_t ls_announcement_write(const ls_announcement *announcement, char text[LS_A
                             announcement->address.port, announcement->keyed, secret);
 }
 
-/* What the fields of a well-formed text say. */
+/* Reads the fields of a text that begins with `head`. Returns false if a field is malformed. */
 static bool read_fields(char *text, ls_announcement *announcement) {
     char *rest = text + sizeof head - 1, *end = NULL;
     const char *host = strsep(&rest, " "), *port = strsep(&rest, " "), *keyed = strsep(&rest, " ");
@@ -53,7 +53,7 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
     if (size < sizeof copy && size > sizeof head && memcmp(text, head, sizeof head - 1) == 0) {
         memcpy(copy, text, size);
     }
-    /* Written again it is the same, so there is one text for each announcement. */
+    /* Writes the fields again and compares: each announcement has exactly one valid text. */
     return copy[0] != '\0' && read_fields(copy, announcement) && ls_announcement_write(announcement, again) == size &&
                    memcmp(text, again, size) == 0
                ? LS_OK
@@ -66,9 +66,9 @@ void ls_announcement_key(const ls_announcement *announcement, const ls_key *give
     ls_auth_prove(given, "folder", announcement->secret, announcement->secret, key->bytes);
 }
 
-/* ---- who announces ----------------------------------------------------------------------------------------------- */
+/* ---- announcing a job -------------------------------------------------------------------------------------------- */
 
-/* Reads who is announced; LS_ERR_STATE where nobody is, or nobody alive. */
+/* Reads the announcement. Fails with LS_ERR_STATE if no job is announced, or if the writer of the file has ended. */
 static ls_status read_current(int folder, ls_announcement *announcement) {
     char text[LS_ANNOUNCEMENT_CAPACITY];
     size_t size = 0;
@@ -90,7 +90,7 @@ static ls_status check_free(const ls_gathering *gathering) {
                        gathering->path);
     }
     return found == LS_ERR_STATE
-               ? LS_OK /* else it is the user's own, as far as can be seen */
+               ? LS_OK /* otherwise "current" may be a file of the user, which must not be overwritten */
                : ls_fail(found, "%s, choose another folder than %s", ls_error_message(), gathering->path);
 }
 
@@ -138,15 +138,16 @@ void ls_gathering_close(ls_gathering *gathering) {
         close(gathering->folder);
     }
     if (gathering->made) {
-        rmdir(gathering->path); /* stays where something else was put into it */
+        rmdir(gathering->path); /* fails if the folder contains other files */
     }
     ls_free(gathering->path);
     gathering->path = NULL;
 }
 
-/* ---- who looks for it -------------------------------------------------------------------------------------------- */
+/* ---- finding a job ----------------------------------------------------------------------------------------------- */
 
-/* The folder may have been removed and made again since the last look. */
+/* Reads the announcement. Opens the folder each time, because it may have been removed and made again since the last
+ * call. */
 static ls_status look(const char *path, ls_announcement *announcement) {
     int folder = -1;
     LS_TRY(ls_folder_open(AT_FDCWD, path, &folder));

@@ -1,8 +1,8 @@
 /*
- * How ranks that all see a folder find the store that rank 0 serves: the folder's file "current" names the address
- * where it listens and a secret that no other job has, for this user's eyes. The job's key follows from the secret and
- * the key that the processes were given. The file is locked as long as its writer lives, so one that a job has left
- * behind is known for that; it goes when all ranks are there.
+ * How ranks find the store of rank 0 through a shared folder. The file "current" of the folder contains the address of
+ * the store and a secret that is unique to the job. Only this user can read the file. The job's key is derived from the
+ * secret and from the key that the user gave. The file is locked while its writer lives, so a file of a job that has
+ * ended is recognized. Rank 0 removes the file when all ranks have joined.
  */
 #ifndef LS_COMM_STORE_ANNOUNCEMENT_H
 #define LS_COMM_STORE_ANNOUNCEMENT_H
@@ -13,48 +13,50 @@
 
 enum { LS_SECRET_SIZE = LS_NONCE_SIZE, LS_ANNOUNCEMENT_CAPACITY = 512 };
 
-/* What the file says. */
+/* The contents of the file. */
 typedef struct ls_announcement {
     ls_address address;
-    bool keyed; /* its writer was given a key */
+    bool keyed; /* the user gave its writer a key */
     uint8_t secret[LS_SECRET_SIZE];
 } ls_announcement;
 
-/* Its text, with a NUL that does not belong to it, and the text's size. */
+/* Writes the text of the file, followed by a NUL. Returns the size of the text in bytes, without the NUL. */
 size_t ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_CAPACITY]);
 
-/* LS_ERR_FORMAT unless the text is exactly what ls_announcement_write writes. */
+/* Reads a text of `size` bytes. Fails with LS_ERR_FORMAT if ls_announcement_write would not write exactly this text. */
 ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *announcement);
 
-/* The job's key, from the one that this process was `given`. */
+/* Derives the job's key from the announcement and from the key that the user gave this process, which may be empty. */
 void ls_announcement_key(const ls_announcement *announcement, const ls_key *given, ls_key *key);
 
-/* The folder while a job gathers there, of who serves it. */
+/* The folder in the process that serves the store. */
 typedef struct ls_gathering {
-    char *path; /* NULL: there is none */
-    int folder;
-    int file; /* "current", locked; -1 where it is not there */
-    bool made;
+    char *path; /* NULL: no folder is open */
+    int folder; /* descriptor; -1: not open */
+    int file;   /* descriptor of "current", locked; -1: not written, or withdrawn */
+    bool made;  /* this process made the folder */
 } ls_gathering;
 
-/* Opens the folder, making it where it is missing. LS_ERR_STATE where another job gathers there, LS_ERR_DENIED where
- * others may write. */
+/* Opens the folder, and makes it if it does not exist. Fails with LS_ERR_STATE if another job is announced there, or
+ * with LS_ERR_DENIED if other users may write to the folder. The caller calls ls_gathering_close, also after a failure.
+ */
 ls_status ls_gathering_open(const char *path, ls_gathering *gathering);
 
-/* Writes the file, if no other job was faster. */
+/* Writes the file. Waits at most `timeout` seconds for the folder's lock. Fails with LS_ERR_STATE if another job was
+ * announced first. */
 ls_status ls_gathering_announce(ls_gathering *gathering, const ls_announcement *announcement, double timeout);
 
-/* Who comes from now on finds no job. */
+/* Removes the file, so that later processes find no job. */
 void ls_gathering_withdraw(ls_gathering *gathering);
 
-/* Withdraws, and removes the folder that this made, if nothing else is in it. */
+/* Withdraws the announcement and closes the folder. If this process made the folder, removes it if it is empty. */
 void ls_gathering_close(ls_gathering *gathering);
 
-/* Waits until a job is announced in the folder. LS_ERR_TIMEOUT says why none is; `limit` is for that sentence, the
- * seconds of the whole search. */
+/* Waits until a job is announced in the folder. Fails with LS_ERR_TIMEOUT at the deadline; the message has the reason
+ * and `limit`, the seconds of the whole search. */
 ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement);
 
-/* Whether the folder announces that job still, as far as can be seen. */
+/* Returns false if the folder no longer announces this job. Returns true also if the folder cannot be read. */
 bool ls_gathering_is_announced(const char *path, const ls_announcement *announcement);
 
 #endif

@@ -9,8 +9,8 @@
  * Rules for every entry:
  *  - Locking: the caller. One thread at a time uses an endpoint.
  *  - Blocking: only `progress` waits, at most for the given time.
- *  - Errors: an entry that returns a status sets the error message, without the name of a call. A peer that is gone is
- *    not an error: transfers with it do not end, and `peer` reports it.
+ *  - Errors: an entry that returns a status sets the error message, without the name of a call. A peer's end is no
+ *    error: transfers with the peer do not end, and `peer` reports LS_PEER_GONE.
  *  - Ownership: the engine owns transfers and their memory. Both stay in place until the transfer has ended, was
  *    withdrawn, or `close` has released it.
  */
@@ -54,8 +54,7 @@ typedef void ls_endpoint_release(void *owner);
 /* Selects the calls that use a collective of the network by default. LOCKSTEP_ALGORITHM overrides it. */
 typedef enum ls_own_collectives {
     LS_OWN_NEVER = 0,
-    LS_OWN_BEYOND, /* if MPI's collectives are faster: depends on the call, the ranks and the bytes (algorithms/cost.c)
-                    */
+    LS_OWN_BEYOND, /* if MPI's collectives are faster, by call, ranks and bytes: see algorithms/cost.c */
     LS_OWN_LARGE   /* if the data is not inline */
 } ls_own_collectives;
 

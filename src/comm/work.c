@@ -272,8 +272,7 @@ ls_status ls_work_wait(ls_work *work) {
         return LS_OK;
     }
     ls_comm *comm = work->comm;
-    if (work->open_link == NULL &&
-        comm != NULL) { /* the work was already waited for, and is in the communicator's list of spare works */
+    if (work->open_link == NULL && comm != NULL) { /* the work is in comm->spare */
         return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
     }
     if (comm != NULL) {

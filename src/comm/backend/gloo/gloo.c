@@ -191,8 +191,7 @@ static void *work(void *argument) {
         gloo->connected = gloo->connected || connect_all(gloo);
         gloo->failed = !gloo->connected || !make(gloo);
         atomic_store(&gloo->done, true);
-        (void)!write(gloo->waker, &(uint64_t){1},
-                     sizeof(uint64_t)); /* fails only if the eventfd's counter is at its maximum */
+        (void)!write(gloo->waker, &(uint64_t){1}, sizeof(uint64_t)); /* fails only if the counter is full */
         pthread_mutex_lock(&gloo->lock);
     }
     pthread_mutex_unlock(&gloo->lock);

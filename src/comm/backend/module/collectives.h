@@ -4,9 +4,9 @@
  *
  * At the first collective of a communicator, its ranks meet: each rank sends the data that the library needs, the
  * greeting, to each other rank over the TCP transport. From then on, the library works independently of the engine,
- * which polls whether a collective has ended, and whether a rank is gone or silent. If the library fails, the reason
- * may be a rank that is gone, which the engine knows or will soon notice. So the library's failure is reported only
- * after a delay.
+ * which polls whether a collective has ended, and whether a rank has ended or is silent. If the library fails, the
+ * reason may be a rank that has ended, which the engine knows or will soon notice. So the library's failure is reported
+ * only after a delay.
  */
 #ifndef LS_COMM_BACKEND_MODULE_COLLECTIVES_H
 #define LS_COMM_BACKEND_MODULE_COLLECTIVES_H

@@ -133,8 +133,8 @@ static const ls_collective_library library = {
 
 /* Adds NCCL to a communicator of backend tcp that was just opened. Closes the communicator on failure. */
 static ls_status attach(const ls_join_context *join, void **state) {
-    ls_nccl *nccl = (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library,
-                                                  LS_OWN_NEVER); /* for calls without a stream */
+    /* LS_OWN_NEVER applies to calls without a stream. */
+    ls_nccl *nccl = (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library, LS_OWN_NEVER);
     if (nccl == NULL) {
         return ls_module_settle(ls_error_status(), state);
     }

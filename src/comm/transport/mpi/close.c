@@ -6,10 +6,10 @@
 #include "base/status.h"
 #include "comm/transport/mpi/inside.h"
 
-#define MOST_WITHDRAWN_NS UINT64_C(200000000) /* total time that withdrawals wait for MPI to complete requests */
-#define LINGER_NS         UINT64_C(1000000000) /* shortest time to wait for the last messages of ranks that have not left */
+#define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* total time that withdrawals wait for MPI to complete requests */
+#define LINGER_NS         UINT64_C(1000000000) /* shortest wait for the last messages of ranks that have not left */
 #define TAKING_NS         UINT64_C(5000000000) /* time for ranks that have left to receive the messages to them */
-#define DROPPED_PER_LOOK  16                   /* a limit, because another rank may send messages without end */
+#define DROPPED_PER_LOOK  16                   /* messages; a limit, because another rank may send without end */
 
 ls_transfer ls_mpi_large, ls_mpi_small;
 

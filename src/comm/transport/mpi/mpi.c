@@ -31,7 +31,7 @@
 #define LOOKS_PER_ANY     16
 #define LOOKS_PER_CLOCK   16
 #define LOOKS_PER_CLOSING 8
-#define AT_ONCE           ((size_t)256) /* bytes; Open MPI has usually sent such a small message when MPI_Isend returns */
+#define AT_ONCE           ((size_t)256)     /* bytes; Open MPI has usually sent these when MPI_Isend returns */
 #define MOST              ((size_t)1 << 30) /* bytes; MPI's counts are of type int */
 
 ls_status ls_mpi_fail(const char *function, int code) {

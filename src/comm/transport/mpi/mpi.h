@@ -33,8 +33,7 @@ typedef struct ls_mpi_options {
     bool world; /* used by the owner only: this is the job's own communicator, not split from another one and not
                    adopted */
     ls_own_collectives own;
-    ls_mpi_reductions
-        reductions; /* reductions that are correct on all ranks, so that all ranks choose the same algorithm */
+    ls_mpi_reductions reductions; /* correct on all ranks, so that all ranks choose the same algorithm */
 } ls_mpi_options;
 
 /* reductions.c: returns the reductions that this process's MPI library computes correctly. The first call of a process

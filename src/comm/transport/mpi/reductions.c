@@ -16,8 +16,7 @@ MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
     const bool floats = dtype == LS_F32 || dtype == LS_F64;
     const bool averages = reduction == LS_AVG;
     const bool extreme = reduction == LS_MIN || reduction == LS_MAX;
-    if (floats && !averages && reduction != LS_SUM &&
-        reduction != LS_PROD) { /* MPI does not define the result for NaN */
+    if (floats && !averages && reduction != LS_SUM && reduction != LS_PROD) { /* undefined for NaN in MPI */
         return MPI_DATATYPE_NULL;
     }
     if (!floats && averages) { /* the sum may not fit the type of the elements */

@@ -159,8 +159,8 @@ ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer) {
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* Notifies `rank` of the end of `peer`, if `peer` is gone or the connection is lost. The notification arrives after the
- * last packet from `peer`. */
+/* Notifies `rank` of the end of `peer`, if `peer` has ended or the connection is lost. The notification arrives after
+ * the last packet from `peer`. */
 static void notice(ls_sim_network *network, int rank, int peer) {
     ls_sim_link *link = ls_sim_link_of(network, rank, peer);
     if (link->told || (!network->ranks[peer].gone && link->lost_ns > network->now_ns)) {

@@ -52,13 +52,12 @@ typedef struct ls_sim_options {
     uint64_t most_delay_ns; /* largest random delay of a packet; messages of one channel between two ranks keep their
                                order */
     uint64_t most_start_ns; /* largest random time before a rank's first turn */
-    uint64_t
-        notice_ns; /* time from a rank's end until its peers notice it, plus a random delay of up to most_delay_ns */
-    size_t most_content; /* messages with more bytes have no content: the receiver's memory stays unchanged; 0: all
-                            messages have content */
-    bool both_links;     /* receivers' links, too, carry one content after the other */
-    int machine_ranks;   /* ranks per machine, in rank order; 0: unknown. Does not affect times */
-    FILE *log;           /* gets a line for every event; NULL: no log */
+    uint64_t notice_ns;     /* from a rank's end until its peers notice it; plus up to most_delay_ns */
+    size_t most_content;    /* messages with more bytes have no content: the receiver's memory stays unchanged; 0: all
+                               messages have content */
+    bool both_links;        /* receivers' links, too, carry one content after the other */
+    int machine_ranks;      /* ranks per machine, in rank order; 0: unknown. Does not affect times */
+    FILE *log;              /* gets a line for every event; NULL: no log */
 } ls_sim_options;
 
 typedef struct ls_sim_network ls_sim_network;

@@ -33,15 +33,14 @@ typedef struct ls_sim_packet {
 
 /* The state of one rank for one peer: what the rank has sent to the peer, and what it knows about the peer. */
 typedef struct ls_sim_link {
-    uint64_t last_ns[LS_TRANSPORT_CHANNELS]; /* arrival time of the latest message of each channel */
-    uint64_t latest_ns;                      /* arrival time of the latest packet */
-    uint64_t
-        whole_ns[LS_TRANSPORT_CHANNELS]; /* options.both_links: as last_ns, after the wait for the receiver's link */
-    uint64_t cut_ns;                     /* from this time on, nothing arrives at the peer */
-    uint64_t lost_ns;                    /* from this time on, this rank can notice the loss of the connection */
-    bool reached;                        /* there is a connection: this rank notices the peer's end */
-    bool told;                           /* the notification of the peer's end has been queued */
-    bool gone;                           /* this rank knows of the peer's end */
+    uint64_t last_ns[LS_TRANSPORT_CHANNELS];  /* arrival time of the latest message of each channel */
+    uint64_t latest_ns;                       /* arrival time of the latest packet */
+    uint64_t whole_ns[LS_TRANSPORT_CHANNELS]; /* options.both_links: last_ns after the wait for the link */
+    uint64_t cut_ns;                          /* from this time on, nothing arrives at the peer */
+    uint64_t lost_ns;                         /* from this time on, this rank can notice the loss of the connection */
+    bool reached;                             /* there is a connection: this rank notices the peer's end */
+    bool told;                                /* the notification of the peer's end has been queued */
+    bool gone;                                /* this rank knows of the peer's end */
 } ls_sim_link;
 
 typedef struct ls_sim_list {

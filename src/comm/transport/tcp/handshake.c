@@ -29,16 +29,14 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-#define PAUSE_NS UINT64_C(10000000)
-/* Attempts that fail because the listener's queue is full succeed within this time. */
-#define FAILING_NS  UINT64_C(1000000000)
-#define ENDING_NS   UINT64_C(100000000) /* data that a rank sent before its end arrives without longer pauses */
+#define PAUSE_NS    UINT64_C(10000000)
+#define FAILING_NS  UINT64_C(1000000000) /* attempts that fail because of a full queue succeed within this time */
+#define ENDING_NS   UINT64_C(100000000)  /* data that a rank sent before its end arrives without longer pauses */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
-enum {
-    ACCEPTS = LS_TCP_UNPROVEN / 2
-}; /* connections accepted at once: half of the slots, so that a connection whose hello follows promptly is not the
-      oldest */
+/* The number of connections accepted at once: half of the slots, so that a connection whose hello follows promptly is
+ * not the oldest. */
+enum { ACCEPTS = LS_TCP_UNPROVEN / 2 };
 
 /* ---- proofs ------------------------------------------------------------------------------------------------------ */
 
@@ -171,8 +169,7 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     if (getsockopt(peer->socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
         return fail_attempt(tcp, rank, error != 0 ? error : errno);
     }
-    if (is_closed(
-            peer->socket)) { /* this rank has not polled for a long time, so the listener has closed the connection */
+    if (is_closed(peer->socket)) { /* this rank polled so late that the listener closed it */
         return fail_attempt(tcp, rank, 0);
     }
     ls_tcp_hello *hello = ls_allocate(sizeof *hello);
@@ -336,8 +333,8 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
 
 /* ---- timers ------------------------------------------------------------------------------------------------------ */
 
-/* Notes that an ending rank is gone after no data has arrived from it for ENDING_NS. Reads once more before that,
- * because this rank may not have polled during that time. */
+/* Notes the end of a rank to which nothing can be sent, after no data has arrived from it for ENDING_NS. Reads once
+ * more before that, because this rank may not have polled during that time. */
 static ls_status tend_ending(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->ending_ns == 0) {

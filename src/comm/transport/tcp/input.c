@@ -360,7 +360,7 @@ static ls_status take_buffer(ls_tcp *tcp, int rank) {
 }
 
 /* Receives into `parts`, and sets `*got` to the number of bytes. If `*got` is 0, nothing has arrived; `*empty` is false
- * if the caller should read again now. If the peer has closed the connection, the peer is gone. */
+ * if the caller should read again now. If the peer has closed the connection, notes the end of the peer. */
 static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_t count, size_t *got, bool *empty) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     const ssize_t step = recvmsg(tcp->peers[rank].incoming, &message, MSG_DONTWAIT);
@@ -422,7 +422,7 @@ static ls_status read_records(ls_tcp *tcp, int rank, bool *empty) {
     return LS_OK;
 }
 
-/* Reads once from the connection. Sets `*empty` to true if there is no more data. */
+/* Reads once from the connection. Sets `*empty` to true if no data is left. */
 static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const ls_tcp_body *body = &peer->body;

@@ -60,12 +60,11 @@ enum {
     LS_TCP_PIECE = 256 << 10,    /* largest piece of a message in one frame; later frames wait for the whole piece */
     LS_TCP_FAR_PIECE = 32 << 10, /* largest piece in one frame for another machine; frames between machines have at most
                                     LS_TCP_EAGER bytes */
-    LS_TCP_UNSENT =
-        32 << 10, /* the kernel gets no piece for another machine while it has this number of unsent bytes */
-    LS_TCP_BUFFER = 64 << 10, /* bytes read at once, in addition to data that is read directly to its destination */
-    LS_TCP_READ = 1 << 20,    /* bytes read from another rank's memory before the next message has its turn */
-    LS_TCP_LOOK = 4 << 20,    /* bytes read from other ranks' memory in one poll, of all messages */
-    LS_TCP_UNPROVEN = 64      /* largest number of connections at the same time that have not sent a valid hello yet */
+    LS_TCP_UNSENT = 32 << 10,    /* unsent bytes with which the kernel gets no further piece for another machine */
+    LS_TCP_BUFFER = 64 << 10,    /* bytes read at once, in addition to data that is read directly to its destination */
+    LS_TCP_READ = 1 << 20,       /* bytes read from another rank's memory before the next message has its turn */
+    LS_TCP_LOOK = 4 << 20,       /* bytes read from other ranks' memory in one poll, of all messages */
+    LS_TCP_UNPROVEN = 64 /* largest number of connections at the same time that have not sent a valid hello yet */
 };
 
 typedef enum ls_tcp_kind {
@@ -97,8 +96,7 @@ typedef enum ls_tcp_stage {
     LS_TCP_CONNECTING,
     LS_TCP_PAUSED, /* the next attempt to connect follows soon */
     LS_TCP_READY,
-    LS_TCP_ENDING, /* the peer has closed the connection, or does not listen; data that it sent before may still arrive
-                    */
+    LS_TCP_ENDING, /* the peer has closed the connection, or does not listen; its earlier data may still arrive */
     LS_TCP_GONE
 } ls_tcp_stage;
 
@@ -119,7 +117,7 @@ typedef struct ls_tcp_records {
     unsigned char bytes[LS_TCP_RECORD];
 } ls_tcp_records;
 
-/* The frame that is being written. There is none if no bytes are left to write. */
+/* The frame that is being written. If no bytes are left to write, no frame is being written. */
 typedef struct ls_tcp_frame {
     ls_tcp_header header;
     size_t header_left; /* bytes of the header that have not been written */
@@ -142,20 +140,19 @@ typedef struct ls_tcp_body {
 
 typedef struct ls_tcp_peer {
     ls_tcp_stage stage;
-    bool near; /* the peer is on this machine */
-    ls_peer_memory
-        memory;         /* the peer's memory; process 0: this rank cannot read it, or the peer has not connected yet */
-    int socket;         /* this rank's connection, for output; -1: none */
-    int incoming;       /* the peer's connection, for input; -1: none */
-    bool was_connected; /* the peer's connection was accepted; a second connection is refused */
-    bool asks_room;     /* epoll reports when the socket has room for output */
-    bool limits_unsent; /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
-    bool mute;          /* writing failed; data that the peer sent before its end can still be read */
+    bool near;             /* the peer is on this machine */
+    ls_peer_memory memory; /* process 0: this rank cannot read it, or the peer has not connected yet */
+    int socket;            /* this rank's connection, for output; -1: none */
+    int incoming;          /* the peer's connection, for input; -1: none */
+    bool was_connected;    /* the peer's connection was accepted; a second connection is refused */
+    bool asks_room;        /* epoll reports when the socket has room for output */
+    bool limits_unsent;    /* epoll reports room only while the kernel holds less than LS_TCP_UNSENT bytes unsent */
+    bool mute;             /* writing failed; data that the peer sent before its end can still be read */
     ls_tcp_records *output_records, *input_records; /* NULL: the connection's frames are not protected */
 
     uint64_t again_ns;   /* PAUSED: time of the next attempt */
     uint64_t failing_ns; /* 1 + the time of the first failed attempt; 0: no attempt failed */
-    uint64_t ending_ns; /* ENDING: time at which the peer is gone unless data arrives; 0: the next poll sets the time */
+    uint64_t ending_ns;  /* ENDING: when the peer counts as ended unless data arrives; 0: the next poll sets it */
 
     ls_tcp_frame frame;
     ls_tcp_item *queue;
@@ -168,8 +165,7 @@ typedef struct ls_tcp_peer {
     uint64_t sent; /* bytes of eager messages to the peer, without messages of up to LS_TRANSPORT_LEAST_EAGER bytes */
     uint64_t claimed_there; /* the part of `sent` that has had receives, by the peer's latest report */
 
-    unsigned char
-        *buffer; /* data read ahead; LS_TCP_BUFFER bytes, or LS_TCP_RECORD bytes if the frames are protected */
+    unsigned char *buffer; /* data read ahead: LS_TCP_BUFFER bytes, or LS_TCP_RECORD for protected frames */
     size_t filled;
     ls_tcp_body body;
     ls_transfer *awaited; /* receives whose message this rank has cleared */
@@ -207,7 +203,7 @@ typedef struct ls_tcp {
     int paused;        /* number of peers with stage LS_TCP_PAUSED */
     int ending;        /* number of peers with stage LS_TCP_ENDING */
     bool accepted_all; /* no further connection waited at the listener */
-    bool moved;        /* a transfer has ended, or a peer is gone, since `progress` last reported it */
+    bool moved;        /* a transfer or a peer has ended since `progress` last reported this */
     uint64_t spin_ns;
     ls_awake awake; /* the clock of the endpoint */
 } ls_tcp;
@@ -218,11 +214,11 @@ typedef struct ls_tcp {
 
 /* ---- tcp.c ------------------------------------------------------------------------------------------------------- */
 
-/* Makes epoll report `events` of a socket under `name`. `known`: epoll watches the socket already, under
+/* Makes epoll report `events` of a socket under `name`. If `known` is true, epoll watches the socket already, under
  * another name. */
 ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint32_t events, uint64_t name, bool known);
 
-/* Notes that the rank is gone: closes both connections, and drops all input and output. */
+/* Notes the end of the rank (LS_TCP_GONE): closes both connections, and drops all input and output. */
 ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
 
 /* ---- handshake.c ------------------------------------------------------------------------------------------------- */
@@ -236,15 +232,15 @@ ls_status ls_tcp_connect(ls_tcp *tcp, int rank);
 /* Handles the result of an attempt to connect. */
 ls_status ls_tcp_connected(ls_tcp *tcp, int rank);
 
-/* Notes that nothing can be sent to the rank any longer. The rank is gone after all data that it sent before has
- * arrived. */
+/* Notes that nothing can be sent to the rank any longer. The rank counts as ended after all data that it sent before
+ * has arrived. */
 ls_status ls_tcp_end_output(ls_tcp *tcp, int rank);
 
 /* Handle an event of the listener, and an event of an unproven connection. */
 ls_status ls_tcp_accept(ls_tcp *tcp);
 ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection);
 
-/* Makes due attempts to connect, closes unproven connections that have timed out, and notes ending ranks as gone. */
+/* Makes due attempts to connect, closes unproven connections that have timed out, and notes the end of ending ranks. */
 ls_status ls_tcp_tend(ls_tcp *tcp);
 
 /* Frees the records of one direction, and erases its key. */
@@ -288,12 +284,12 @@ void ls_tcp_drop_output(ls_tcp_peer *peer);
 
 /* ---- input.c ----------------------------------------------------------------------------------------------------- */
 
-/* Reads and handles the data that the rank has sent. If this fails, the rank counts as gone. Fails with LS_ERR_PEER if
+/* Reads and handles the data that the rank has sent. If this fails, the rank counts as ended. Fails with LS_ERR_PEER if
  * the data is not a valid frame. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
 
-/* Reads a part of the offered messages that have a receive, in turns. Sets `*busy` to true if there was
- * such a message. */
+/* Reads a part of the offered messages that have a receive, in turns. Sets `*busy` to true if there was such a
+ * message. */
 ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 
 /* Gives the receive a message that has arrived, or adds it to the waiting receives. */

@@ -80,7 +80,8 @@ static bool takes_piece(const ls_tcp_peer *peer) {
     return !peer->limits_unsent || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
 }
 
-/* Prepares the next frame: a queued frame or, if the queue is empty, the next piece. Returns false if there is none. */
+/* Prepares the next frame: a queued frame or, if the queue is empty, the next piece. Returns false if there is no
+ * frame. */
 static bool next_frame(ls_tcp_peer *peer) {
     ls_tcp_item *item = peer->queue;
     ls_transfer *send = item == NULL && peer->cleared != NULL && takes_piece(peer) ? peer->cleared : NULL;
@@ -209,8 +210,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer) {
     ls_free(peer->frame.memory);
     peer->frame = (ls_tcp_frame){0};
     peer->unsent = NULL;
-    peer->announced =
-        peer->near ? peer->announced : NULL; /* a peer of this machine may have read the message and reported this */
+    peer->announced = peer->near ? peer->announced : NULL; /* the peer may have read the message and reported this */
     peer->cleared = NULL;
 }
 
@@ -320,8 +320,7 @@ void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
     if (peer->near) {
         ls_tcp_take_mark(tcp);
     }
-    if (peer->frame.content ==
-        send) { /* the rest of the piece is still sent, so that the peer can read the frames after it */
+    if (peer->frame.content == send) { /* the piece is still completed, so that later frames can be read */
         peer->frame.content = NULL;
         (void)keep_frame(peer);
     }

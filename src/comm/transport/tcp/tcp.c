@@ -17,9 +17,8 @@
 
 #define SPIN_NS  UINT64_C(100000)   /* if every rank has a core: longer than a sleep and a wake-up take */
 #define SLEEP_NS UINT64_C(50000000) /* the longest sleep */
-/* The longest sleep while an attempt to connect is to be repeated, or a peer is ending. */
-#define SOON_NS  UINT64_C(5000000)
-#define FLUSH_NS UINT64_C(1000000) /* between two polls of whether the kernel has sent its data */
+#define SOON_NS  UINT64_C(5000000)  /* the longest sleep while a peer is ending or is to be connected again */
+#define FLUSH_NS UINT64_C(1000000)  /* between two polls of whether the kernel has sent its data */
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
@@ -51,8 +50,7 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
     LS_TRY(ls_wire_find_mode(&wire));
     peer_info->wire = wire;
     if (sched_getaffinity(0, sizeof peer_info->cores, &peer_info->cores) != 0) {
-        memset(&peer_info->cores, 0xff,
-               sizeof peer_info->cores); /* more cores than a cpu_set_t holds: enough for all */
+        memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* too many for a cpu_set_t: enough for all ranks */
     }
     LS_TRY(ls_auth_nonce(peer_info->secret));
     if (getaddrinfo(host, "0", &hints, &found) != 0) {
@@ -299,7 +297,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
             unsent = unsent || has_unsent(&tcp->peers[rank]);
         }
         if (unsent) {
-            (void)look(tcp, (int)(FLUSH_NS / 1000000), &busy); /* a peer whose connection fails is gone afterwards */
+            (void)look(tcp, (int)(FLUSH_NS / 1000000), &busy); /* a peer whose connection fails counts as ended */
         }
     }
 }
