@@ -31,6 +31,12 @@ ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_
 void ls_settle_nodes(ls_scope *innermost);
 
 /*
+ * loss_findings.c: records what the pass finds at a node on which the loss depends, for the watches. `gradient` is the
+ * gradient of the node's output.
+ */
+void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient);
+
+/*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` stores the findings of the pass.
  * ls_call_watches_back calls the watches at the end of the pass.
  */

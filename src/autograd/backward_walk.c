@@ -53,26 +53,6 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
     return check_unchanged(node, inputs, output);
 }
 
-/* Records what the pass finds at a node on which the loss depends. */
-static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
-    ls_pass_findings *found = pass->findings;
-    for (int i = 0; i < node->input_count && node->has_constant; i++) {
-        const char *operation = node->inputs[i] != NULL ? ls_mixing_operation(node->inputs[i]) : NULL;
-        if (operation != NULL) {
-            found->constant = operation;
-            found->divides |= node->output->count == 1;
-        }
-    }
-    if (!node->sums_samples || node->divides || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
-        return;
-    }
-    found->sum[found->sums].factor = ls_item(gradient) / pass->weight;
-    for (int i = 0; i < LS_FOUND_SIZES && i < node->input_count; i++) {
-        found->sum[found->sums].sizes[i] = node->inputs[i] != NULL ? (double)node->inputs[i]->count : 0;
-    }
-    found->sums++;
-}
-
 /* Returns the gradient times the node's scaling factor for sums over samples. Consumes `gradient`. */
 static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
@@ -106,7 +86,7 @@ static inline ls_status prepare_node(ls_backward_pass *pass, ls_node *node) {
         return refuse_gradient(node);
     }
     if (__builtin_expect(pass->findings != NULL, 0) && node->gradient != NULL) {
-        note_findings(pass, node, node->gradient);
+        ls_note_findings(pass, node, node->gradient);
     }
     if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
         node->gradient = weighed_gradient(node, node->gradient);

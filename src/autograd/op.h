@@ -199,13 +199,19 @@ ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate);
 
 enum { LS_FOUND_SUMS = 4, LS_FOUND_SIZES = 3 };
 
-/* The sums over samples (samples.h) in the loss that a pass finds, if a watch asks for them. */
+/* A sum or mean over samples (samples.h) to one number in a loss. */
+typedef struct ls_found_sum {
+    bool is_mean;  /* it has its own divisor */
+    double factor; /* the gradient of the loss with respect to it, times the constant numbers that scale its elements */
+    double total_weight; /* sum of the constant weights of this rank's samples in the loss; 0: there are no weights, or
+                            they say nothing about a mean */
+    double sizes[LS_FOUND_SIZES]; /* sizes of the summed tensors; 0 ends the list */
+} ls_found_sum;
+
+/* What a pass finds in the loss, if a watch asks for it. */
 typedef struct ls_pass_findings {
-    int sums; /* sums to one number without their own divisor; at most LS_FOUND_SUMS are examined */
-    struct {
-        double factor;                /* the gradient of the loss with respect to the sum */
-        double sizes[LS_FOUND_SIZES]; /* sizes of the summed tensors; 0 ends the list */
-    } sum[LS_FOUND_SUMS];
+    int sums; /* at most LS_FOUND_SUMS are examined */
+    ls_found_sum sum[LS_FOUND_SUMS];
     const char *constant; /* the operation that computed a constant in the loss from samples of this rank; or NULL */
     bool divides;         /* the sum over samples is divided by that constant */
 } ls_pass_findings;

@@ -3,8 +3,8 @@
  *
  * ls_backward adds the gradients of such sums up over the ranks. sum(l) / n is therefore right if n is the count of the
  * global batch. With the count of this rank, the program means the mean, but the gradient is P times too large on P
- * ranks. Two signs of this mistake are visible in the gradient of the loss with respect to the sum: it is one over a
- * count of this rank, or it differs between ranks. Rank 0 warns once.
+ * ranks. Three signs of this mistake are visible in the gradient of the loss with respect to the sum: it is one over a
+ * count of this rank, it differs between ranks, or the weights of this rank's samples add up to one. Rank 0 warns once.
  */
 #include <math.h>
 
@@ -54,13 +54,23 @@ static bool is_divided_by_own_count(const ls_data_parallel_state *state, double 
     return by_own && !by_all;
 }
 
+/* Returns whether the constant weights of this rank's samples add up to one, as the weights of all samples would. */
+static bool is_normalized(const ls_data_parallel_state *state, const ls_found_sum *sum) {
+    const bool alone = state->agreed && (double)state->samples == state->all_samples;
+    return is_one_over(sum->total_weight, 1) && !alone;
+}
+
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings) {
     state->mean_checks--;
     state->factor = 0;
     bool divided = false;
-    for (int i = 0; i < findings->sums && state->agreed; i++) {
-        state->factor += findings->sum[i].factor;
-        divided |= is_divided_by_own_count(state, findings->sum[i].factor, findings->sum[i].sizes);
+    for (int i = 0; i < findings->sums; i++) {
+        const ls_found_sum *sum = &findings->sum[i];
+        if (!sum->is_mean && state->agreed) {
+            state->factor += sum->factor;
+            divided |= is_divided_by_own_count(state, sum->factor, sum->sizes);
+        }
+        divided |= is_normalized(state, sum);
     }
     state->own_divisions = divided ? state->own_divisions + 1 : 0;
     const bool repeats = state->own_divisions >= LEAST_REPEATS;

@@ -93,9 +93,43 @@ static ls_tensor *by_own_mask(ls_tensor *y, const share *s) {
     return ls_div(ls_sum(ls_mul(rows(y), mask)), ls_sum(mask));
 }
 
-static const means_case by_own[] = {{"number", by_number},       {"tensor", by_tensor},     {"product", by_product},
-                                    {"elements", by_elements},   {"classes", by_classes},   {"mask", by_mask},
-                                    {"full mask", by_full_mask}, {"detached", by_detached}, {"own mask", by_own_mask}};
+static ls_tensor *divided_terms(ls_tensor *y, const share *s) {
+    return ls_sum(ls_div(rows(y), (double)s->own));
+}
+
+static ls_tensor *scaled_terms(ls_tensor *y, const share *s) {
+    return ls_sum(ls_mul(scalar(1.0 / (double)s->own), rows(y)));
+}
+
+static ls_tensor *normalized_mask(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_sum(ls_mul(rows(y), ls_div(mask, ls_sum(mask))));
+}
+
+static ls_tensor *ratio_of_means(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_div(ls_mean(ls_mul(mask, rows(y))), ls_mean(mask));
+}
+
+static ls_tensor *expanded_weights(ls_tensor *y, const share *s) {
+    ls_tensor *weight = ls_full(LS_SHAPE(s->own, 1), LS_F32, 1.0 / (double)s->own);
+    return ls_sum(ls_mul(ls_square(y), ls_mul(weight, 1.0 / WIDTH)));
+}
+
+static const means_case by_own[] = {{"number", by_number},
+                                    {"tensor", by_tensor},
+                                    {"product", by_product},
+                                    {"elements", by_elements},
+                                    {"classes", by_classes},
+                                    {"mask", by_mask},
+                                    {"full mask", by_full_mask},
+                                    {"detached", by_detached},
+                                    {"own mask", by_own_mask},
+                                    {"divided terms", divided_terms},
+                                    {"scaled terms", scaled_terms},
+                                    {"normalized mask", normalized_mask},
+                                    {"ratio of means", ratio_of_means},
+                                    {"expanded weights", expanded_weights}};
 
 static ls_tensor *centered(ls_tensor *y, const share *s) {
     (void)s;
@@ -180,6 +214,29 @@ static ls_tensor *sent_by_hand(ls_tensor *y, const share *s) {
                : NULL;
 }
 
+static ls_tensor *terms_by_all(ls_tensor *y, const share *s) {
+    return ls_sum(ls_div(rows(y), (double)s->all));
+}
+
+static ls_tensor *masked_terms(ls_tensor *y, const share *s) {
+    return ls_sum(ls_mul(rows(y), mask_of(s)));
+}
+
+/* Weights of columns, whose mean is 1 on every rank. */
+static ls_tensor *weighted_columns(ls_tensor *y, const share *s) {
+    ls_tensor *weight = ls_mul(ls_arange(LS_SHAPE(WIDTH), LS_F32), 2.0 / (WIDTH - 1));
+    return ls_mean(ls_mul(ls_square(y), ls_expand(weight, LS_SHAPE(s->own, WIDTH))));
+}
+
+static ls_tensor *mask_by_all(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_sum(ls_mul(rows(y), ls_div(mask, ls_allreduce(s->world, ls_sum(mask), LS_SUM))));
+}
+
+static ls_tensor *halved_mean(ls_tensor *y, const share *s) {
+    return ls_mul(ls_mean(ls_mul(rows(y), ls_full(LS_SHAPE(s->own), LS_F32, 0.5))), 2.0);
+}
+
 /* A number that is printed, but not trained on. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
@@ -198,7 +255,12 @@ static const means_case right[] = {{"sum", sum},
                                    {"all-reduced", all_reduced},
                                    {"exchanged by hand", exchanged_by_hand},
                                    {"sent by hand", sent_by_hand},
-                                   {"metric", with_metric}};
+                                   {"metric", with_metric},
+                                   {"terms by all", terms_by_all},
+                                   {"masked terms", masked_terms},
+                                   {"weighted columns", weighted_columns},
+                                   {"mask by all", mask_by_all},
+                                   {"halved mean", halved_mean}};
 
 /* ---- running them ------------------------------------------------------------------------------------------------ */
 

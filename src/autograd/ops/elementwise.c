@@ -181,6 +181,23 @@ const ls_op *const ls_elementwise_ops[] = {
     NULL,
 };
 
+bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor) {
+    const ls_op *op = node->op;
+    const bool divides = op == &div_op || op == &div_number_op;
+    *factor = (ls_constant_factor){.variable = node->inputs[0], .divides = divides};
+    if (op == &mul_number_op || op == &div_number_op) {
+        factor->number = node->parameters.number[0];
+        return true;
+    }
+    if (op != &mul_op && op != &div_op) {
+        return false;
+    }
+    const int constant = op == &mul_op && !ls_wants(node, 0) ? 0 : 1;
+    factor->variable = node->inputs[1 - constant];
+    factor->tensor = node->inputs[constant];
+    return !ls_wants(node, constant);
+}
+
 /* ---- one tensor ----------------------------------------------------------------------------------------------- */
 
 /* Applies a function of real numbers. Integers become f32. */

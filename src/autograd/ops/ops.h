@@ -50,6 +50,17 @@ int ls_op_new_axis(const char *call, const ls_tensor *x, int axis);
 /* reshape.c: the operation of ls_reshape. It makes a view, with the strides of ls_view_strides. */
 extern const ls_op ls_reshape_op;
 
+/* The constant operand of a product or quotient. */
+typedef struct ls_constant_factor {
+    const ls_tensor *variable; /* the other operand: the product is variable * constant, or variable / constant */
+    const ls_tensor *tensor;   /* the constant; NULL: `number` */
+    double number;
+    bool divides;
+} ls_constant_factor;
+
+/* elementwise.c: finds the constant operand of a node of ls_mul or ls_div. Returns false if there is none. */
+bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor);
+
 /* Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist. */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride);
 
