@@ -190,7 +190,7 @@ typedef struct ls_data_parallel_options {
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once of a divisor that equals a count of this rank, differs between ranks, or was computed
- *   from the output.
+ *   from the output; and of constant weights that add up to one on each rank.
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.

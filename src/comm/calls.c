@@ -33,6 +33,7 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     }
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
+    ls_comm_metered.calls++;
     call->stream = comm->stream;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);

@@ -11,8 +11,8 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "comm/frame.h"
-#include "comm/joined.h"
 #include "comm/rendezvous.h"
+#include "comm/separate.h"
 
 /* The program's communicator. */
 typedef struct program_comm {

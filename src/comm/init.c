@@ -9,9 +9,9 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "comm/comm.h"
-#include "comm/joined.h"
 #include "comm/rank_report.h"
 #include "comm/rendezvous.h"
+#include "comm/separate.h"
 
 /* A world and the store that its ranks met in. */
 typedef struct membership {
@@ -184,6 +184,7 @@ ls_status ls_finalize(void) {
         return LS_OK;
     }
     ls_saved_error cause;
+    ls_warn_if_separate(mine->comm);
     ls_comm_leave(mine->comm, LS_LEAVE_FINALIZED);
     ls_status status = await_leaving(mine);
     if (status != LS_OK) {

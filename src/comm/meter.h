@@ -6,6 +6,7 @@
 
 typedef struct ls_comm_meter {
     int users; /* who wants it counted; 0: it is not */
+    uint64_t calls; /* on communicators, always counted */
     int depth; /* of calls within calls */
     uint64_t nanoseconds;
 } ls_comm_meter;

@@ -161,13 +161,16 @@ static ls_status refuse_pmix(void) {
         getenv("PMIX_NAMESPACE"), getenv("PMIX_RANK"));
 }
 
-/* Refuses WORLD_SIZE=1 in each of several processes that mpirun or prterun started: each would be a job of its own.
- * `lockstep run` and torchrun, which set it themselves, may run as processes of such a launcher. */
+/*
+ * Refuses WORLD_SIZE=1 in each of several processes that mpirun, srun or prterun started: each would be a job of its
+ * own. `lockstep run` and torchrun, which set it themselves, may run as processes of such a launcher.
+ */
 static ls_status check_alone(const ls_job *job) {
     const launcher *mpi = find_launcher();
-    const char *name = mpi != NULL ? mpi->size : "PMIX_RANK";
+    const bool slurm = mpi == NULL && ls_slurm_is_here();
+    const char *name = mpi != NULL ? mpi->size : slurm ? "SLURM_STEP_NUM_TASKS" : "PMIX_RANK";
     const char *text = ls_environment_text(name);
-    const long started = text != NULL ? strtol(text, NULL, 10) + (mpi == NULL) : 0;
+    const long started = text != NULL ? strtol(text, NULL, 10) + (mpi == NULL && !slurm) : 0;
     const bool nested =
         ls_environment_text("LOCKSTEP_LAUNCH") != NULL || ls_environment_text("TORCHELASTIC_RUN_ID") != NULL;
     return job->size > 1 || nested || started <= 1

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/frame.h"
+#include "comm/separate.h"
 
 /* What a rank wants, as it travels. */
 typedef struct wish {
@@ -157,6 +158,7 @@ ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_split: %s is NULL", comm == NULL ? "the communicator" : "the result");
     }
     *result = NULL;
+    ls_training_is_checked();
     const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
     ls_call call = {
         .operation = LS_OP_SPLIT, .dtype = LS_I64, .count = WISH_NUMBERS, .width = sizeof(int64_t), .send = &own};

@@ -269,6 +269,7 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
         return NULL;
     }
     loader->of_dataset = true;
+    loader->undivided = world_size == 1;
     loader->device = options->device != NULL ? ls_device_find("ls_loader_new", options->device) : ls_device_default();
     loader_state *state = loader->state;
     *state = (loader_state){.dataset = dataset,

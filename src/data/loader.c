@@ -4,6 +4,7 @@
 #include "autograd/op.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "comm/separate.h"
 #include "data/dataset.h"
 #include "tensor/scope.h"
 
@@ -30,6 +31,10 @@ ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
 }
 
 static void drop_batch(ls_loader *loader) {
+    ls_thread_state *thread = ls_thread();
+    if (loader->input != NULL && thread->whole_batch[0] == loader->input) {
+        thread->whole_batch[0] = thread->whole_batch[1] = NULL;
+    }
     ls_tensor_withdraw(loader->input);
     ls_tensor_withdraw(loader->target);
     loader->input = loader->target = NULL;
@@ -198,6 +203,15 @@ static ls_status make(void *argument) {
     return make_in(argument, ls_thread()->scope);
 }
 
+/* Notes for the warnings of data-parallel training that this rank has a new batch. */
+static void note_batch(const ls_loader *loader) {
+    ls_thread()->whole_batch[0] = loader->undivided ? loader->input : NULL;
+    ls_thread()->whole_batch[1] = loader->undivided ? loader->target : NULL;
+    if (loader->epoch > 0 && loader->batch == 0) {
+        ls_warn_if_separate(ls_world());
+    }
+}
+
 ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more) {
     if (loader == NULL || batch == NULL || more == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: an argument is NULL");
@@ -222,6 +236,7 @@ ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch
         loader->batch = 0;
         return LS_OK;
     }
+    note_batch(loader);
     made.number = loader->batch++;
     *batch = made;
     *more = true;

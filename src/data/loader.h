@@ -11,6 +11,7 @@ struct ls_loader {
     void *state;
     int64_t batches;         /* per epoch; -1: not known */
     bool of_dataset;         /* its kind makes no tensors in scopes, so its calls need no scope */
+    bool undivided;          /* its batches are global batches, although there may be several ranks */
     const ls_device *device; /* receives the batches; NULL: batches stay where the kind makes them */
     int64_t epoch;
     int64_t batch;    /* number of the next batch */

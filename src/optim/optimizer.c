@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "base/trace.h"
-#include "comm/joined.h"
+#include "comm/separate.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -417,7 +417,7 @@ ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_paramete
 static void begin_step(ls_optimizer *optimizer) {
     if (__builtin_expect(!optimizer->stepped, 0)) {
         optimizer->stepped = true;
-        ls_warn_unless_joined();
+        ls_training_begins();
     }
 }
 

@@ -222,8 +222,7 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, l
     return state->all_samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
 
-static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
-    ls_data_parallel_state *state = user;
+static ls_status end_pass(ls_data_parallel_state *state, const ls_pass_findings *findings) {
     if (findings != NULL && state->mean_checks > 0) {
         ls_means_check(state, findings);
     }
@@ -239,6 +238,11 @@ static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
     LS_TRY(decide_pending(state, &mean));
     return !state->pending && mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
+}
+
+static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
+    LS_TRY(end_pass(user, findings));
+    return ls_batches_compare(user);
 }
 
 static bool pass_fails(void *user, bool begun) {
@@ -286,7 +290,7 @@ static ls_status walk_empty(ls_tensor *output) {
     return zeros != NULL ? ls_backward_with(output, &(ls_backward_options){.gradient = zeros}) : ls_error_status();
 }
 
-ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output) {
+static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output) {
     state->samples = 0;
     if (!agrees_anyway(state)) {
         ls_tail mean;
@@ -300,4 +304,9 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     LS_TRY(agree(state, NULL, false));
     LS_TRY(walk_empty(output));
     return average_agreed(state, 0, (ls_tail){.given = SKIPPED});
+}
+
+ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output) {
+    LS_TRY(end_pass_without_samples(state, output));
+    return ls_batches_compare(state);
 }

@@ -91,6 +91,7 @@ typedef struct ls_data_parallel_state {
     bool agreed;    /* the scaling factors of the present pass are set */
     bool pending;   /* the last pass gave the model no gradient on any rank: a later pass may */
     bool told;      /* the ranks have shared the cause of a failure */
+    bool compared;  /* the ranks have compared their batches */
     double usual;   /* divisor of a loss, or samples, that has weight 1; 0 before the first averaging */
     /* of the last backward pass since the last forward pass, only for comparison; NULL: no such pass */
     const ls_tensor *loss;
@@ -144,6 +145,12 @@ ls_status ls_gradient_spans_unpack(const ls_data_parallel_state *state, int flat
  */
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares);
+
+/*
+ * same_batches.c: warns, after the first pass, if all ranks have trained on the same batch of loaders that do not
+ * divide batches. Collective.
+ */
+ls_status ls_batches_compare(ls_data_parallel_state *state);
 
 /* averaged_buffers.c: notes that the model's buffers, whose lists are collected, are equal on all ranks. */
 ls_status ls_buffers_watch(ls_data_parallel_state *state);

@@ -19,6 +19,9 @@ ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
+/* Adds the elements of a tensor to a hash. */
+ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash);
+
 /* Sets *equal if all ranks have the same nonnegative number: a hash, shifted right. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 

@@ -11,11 +11,14 @@
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
-static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
-    ls_host_view view;
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-    *hash = ls_hash_long(*hash, view.memory, (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype));
-    return ls_host_view_end(&view, LS_OK);
+ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash) {
+    ls_tensor *host = ls_tensor_dense_on_host("ls_data_parallel", tensor, (ls_dtype)tensor->dtype);
+    if (host == NULL) {
+        return ls_error_status();
+    }
+    *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
+    ls_tensor_drop(host);
+    return LS_OK;
 }
 
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
@@ -28,7 +31,7 @@ ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
+        LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
     }
     return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
 }
@@ -116,7 +119,7 @@ static ls_status find_difference(ls_module *model, ls_comm *comm) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         uint64_t hash = LS_HASH_START;
         bool equal = true;
-        LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
+        LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
         LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
         if (!equal) {
             return report_difference(model, comm, i);

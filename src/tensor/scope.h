@@ -116,9 +116,11 @@ typedef struct ls_thread_state {
     uint32_t segment;                 /* segment of the program for recorded nodes; see ls_node */
     const ls_device *device;          /* for new tensors; NULL: not determined yet */
     struct ls_batch_part *batch; /* for autograd: the samples of the running module, if ranks share a batch; or NULL */
-    bool no_grad;                /* record nothing */
-    ls_dtype autocast;           /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
-    bool freeing;                /* the free queue is being emptied */
+    /* input and target of the last batch, if each rank's loader returns global batches; borrowed from the loader */
+    const ls_tensor *whole_batch[2];
+    bool no_grad;                                       /* record nothing */
+    ls_dtype autocast;                                  /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
+    bool freeing;                                       /* the free queue is being emptied */
     void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: no scope was begun yet */
     ls_scope *ended;  /* the last scope that a user ended: its record is reused when another scope has ended */
     ls_tensor **gone; /* the list for records of freed tensors; NULL: they can be reused at once */

@@ -37,7 +37,7 @@ static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_
     if (!training) {
         return LS_OK;
     }
-    LS_TRY(ls_trial_watch_step(trial, batch));
+    LS_TRY(ls_trial_watch_step(trial));
     return ls_trial_end_of_step(trial, false);
 }
 

@@ -5,14 +5,13 @@
  */
 #include "train/setup.h"
 
-#include "base/hash.h"
 #include "comm/meter.h"
+#include "comm/separate.h"
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
-#include "tensor/tensor.h"
 
 /* ---- trials that train nothing ----------------------------------------------------------------------------------- */
 
@@ -119,48 +118,6 @@ static ls_status look_at_models(ls_trial *trial) {
     return LS_OK;
 }
 
-static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
-    if (tensor == NULL) {
-        return LS_OK;
-    }
-    ls_tensor *host = ls_tensor_dense_on_host("ls_trial_run", tensor, ls_dtype_of(tensor));
-    if (host == NULL) {
-        return ls_error_status();
-    }
-    *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
-    ls_tensor_drop(host);
-    return LS_OK;
-}
-
-/* Sets a hash of inputs and targets if each rank's loader returns global batches; 0 if the ranks share batches. */
-static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int64_t *hash) {
-    uint64_t all = LS_HASH_START;
-    *hash = 0;
-    if (!ls_loader_divides(trial->options.train, 1)) {
-        return LS_OK;
-    }
-    LS_TRY(add_hash(batch->input, &all));
-    LS_TRY(add_hash(batch->target, &all));
-    *hash = (int64_t)(all >> 1 | 1);
-    return LS_OK;
-}
-
-/* For a data-parallel model. Global batches on each rank are correct if each rank has a data set of its own. */
-static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_batch *batch) {
-    int64_t hash;
-    LS_TRY(hash_samples(trial, batch, &hash));
-    bool equal = false;
-    LS_TRY(ls_ranks_have_equal(comm, hash, &equal));
-    if (hash != 0 && equal && speaks(comm)) {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "ls_trial_run: each of the %d ranks trains on all samples: set .comm of ls_loader_options, so that "
-            "the ranks share each batch",
-            ls_comm_size(comm));
-    }
-    return LS_OK;
-}
-
 void ls_trial_watch_begin(ls_trial *trial) {
     if (!trial->watch.ended && !trial->watch.begun) {
         trial->watch.begun = true;
@@ -171,6 +128,7 @@ void ls_trial_watch_begin(ls_trial *trial) {
 }
 
 void ls_trial_watch_end(ls_trial *trial) {
+    ls_training_is_checked();
     ls_comm_metered.users -= trial->watch.begun;
     trial->watch.begun = false;
 }
@@ -180,15 +138,10 @@ static bool may_follow(const ls_trial *trial) {
     return trial->watch.user_hooks || trial->watch.user_step;
 }
 
-ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch) {
-    ls_comm *comm = ls_data_parallel_comm(trial->state.model);
-    if (!trial->watch.begun) {
-        return LS_OK;
-    }
-    if (comm != NULL) {
+ls_status ls_trial_watch_step(ls_trial *trial) {
+    if (trial->watch.begun && ls_data_parallel_comm(trial->state.model) != NULL) {
         ls_trial_watch_end(trial);
         trial->watch.ended = true;
-        return ls_comm_size(comm) > 1 ? look_at_samples(trial, comm, batch) : LS_OK;
     }
     return may_follow(trial) ? LS_OK : ls_trial_watch_epoch(trial);
 }

@@ -13,7 +13,7 @@ ls_status ls_trial_check_setup(const ls_trial *trial);
  * separate models; both are collective. ls_trial_watch_end ends the watch with the run.
  */
 void ls_trial_watch_begin(ls_trial *trial);
-ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
+ls_status ls_trial_watch_step(ls_trial *trial);
 ls_status ls_trial_watch_epoch(ls_trial *trial);
 void ls_trial_watch_end(ls_trial *trial);
 

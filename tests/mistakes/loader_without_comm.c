@@ -4,7 +4,7 @@
  * ranks: 2 3
  * on: shm tcp
  * status: 0
- * says: warning .*ls_trial_run: each of the [23] ranks trains on all samples: set .comm of ls_loader_options
+ * says: warning .*ls_backward: each of the [23] ranks trains on all samples: set .comm of ls_loader_options
  */
 #include "tests/mistakes/mistake.h"
 

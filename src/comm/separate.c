@@ -1,0 +1,69 @@
+#include "comm/separate.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "comm/meter.h"
+#include "comm/rendezvous.h"
+
+/* ---- processes that have not joined a job ------------------------------------------------------------------------ */
+
+static atomic_bool done; /* the process has joined a job, or was warned */
+
+void ls_joined(void) {
+    atomic_store_explicit(&done, true, memory_order_relaxed);
+}
+
+static void warn_unless_joined(void) {
+    if (atomic_load_explicit(&done, memory_order_relaxed) || ls_environment_text("LOCKSTEP_LAUNCH") == NULL) {
+        return;
+    }
+    const char *rank = ls_environment_text("RANK");
+    const char *size = ls_environment_text("WORLD_SIZE");
+    const bool speaks = rank != NULL && strcmp(rank, "0") == 0 && size != NULL && strcmp(size, "1") != 0;
+    if (speaks && !atomic_exchange(&done, true)) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "`lockstep run` started %s processes, and this program trains without ls_init: each process trains "
+            "a model of its own; call ls_init first, and train ls_data_parallel(model, world, NULL)",
+            size);
+    }
+}
+
+/* ---- ranks that do not communicate ------------------------------------------------------------------------------- */
+
+typedef struct training {
+    bool begun;
+    bool checked;
+    uint64_t calls; /* on communicators, before the first step */
+} training;
+
+static _Thread_local training present;
+
+void ls_training_begins(void) {
+    warn_unless_joined();
+    if (!present.begun) {
+        present.begun = true;
+        present.calls = ls_comm_metered.calls;
+    }
+}
+
+void ls_training_is_checked(void) {
+    present.checked = true;
+}
+
+void ls_warn_if_separate(const ls_comm *world) {
+    const bool apart = world != NULL && ls_comm_size(world) > 1 && present.begun && !present.checked &&
+                       present.calls == ls_comm_metered.calls;
+    if (!apart) {
+        return;
+    }
+    present.checked = true;
+    if (ls_comm_rank(world) == 0) {
+        ls_log_write(LS_LOG_WARNING,
+                     "the job has %d ranks, and this rank has trained without any communication: each rank trains a "
+                     "model of its own; train ls_data_parallel(model, world, NULL), and give the loader .comm = world; "
+                     "for separate models, make communicators of one rank (ls_comm_split)",
+                     ls_comm_size(world));
+    }
+}
