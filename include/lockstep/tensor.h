@@ -145,9 +145,9 @@ LS_API void ls_release(ls_tensor *tensor);
  * Returns a new tensor that shares the memory of `tensor`, but not its history. A change to one tensor is visible in
  * the other. Returns NULL if `tensor` is NULL or was freed.
  *
- * Optimizers, ls_data_parallel and ls_sync_parameters move the parameters of a model into new memory once. An alias
- * that was made before this move keeps the old memory. These calls fail with LS_ERR_UNSUPPORTED if two parameters share
- * memory. To tie two layers, add the same tensor to both.
+ * Optimizers, ls_data_parallel and ls_sync_parameters move the parameters of a model into new memory once. They fail
+ * with LS_ERR_UNSUPPORTED if an alias of a parameter exists at this time (ls_alias, ls_detach), or if two parameters
+ * share memory. Make an alias after these calls. To tie two layers, add the same tensor to both.
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 

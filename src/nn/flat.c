@@ -79,6 +79,21 @@ static bool check_ties(const ls_named_list *parameters, const ls_named_list *oth
     return true;
 }
 
+/* Refuses parameters of which the program has an alias, which would keep the old memory. */
+static bool check_aliases(const ls_named_list *parameters) {
+    for (int i = 0; i < parameters->count; i++) {
+        if (ls_tensor_has_alias(parameters->items[i].tensor)) {
+            (void)ls_fail(LS_ERR_UNSUPPORTED,
+                          "laying out the parameters: an ls_alias or ls_detach of \"%s\" exists, which would keep the "
+                          "old memory: release it before, or make it after the optimizer and ls_data_parallel; to tie "
+                          "two models, add the same tensor to both",
+                          parameters->items[i].name);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat *flat) {
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
     flat->parameters = ls_storage_new(device, bytes);
@@ -149,7 +164,8 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
             continue;
         }
         if (!check_ties(&module->parameters, &module->parameters, true) ||
-            !check_ties(&module->parameters, &module->buffers, false) || !lay_out(&module->parameters, device, &flat)) {
+            !check_ties(&module->parameters, &module->buffers, false) || !check_aliases(&module->parameters) ||
+            !lay_out(&module->parameters, device, &flat)) {
             return -1;
         }
         flats[used++] = flat;

@@ -225,6 +225,7 @@ ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t
         ls_storage_drop(part);
         return status;
     }
+    ls_tensor_end_alias(tensor);
     ls_storage_drop(tensor->storage);
     tensor->storage = part;
     tensor->data = part->memory;

@@ -7,6 +7,7 @@ ls_scope ls_nowhere;
 ls_scope ls_past_batch;
 
 static void free_record(ls_tensor *tensor) {
+    ls_tensor_end_alias(tensor);
     ls_storage_drop(tensor->storage);
     ls_thread_state *thread = ls_thread();
     if (thread != NULL && thread->gone != NULL) {

@@ -15,6 +15,7 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
     storage->user = user;
     storage->whole = storage;
     storage->version = 0;
+    atomic_init(&storage->aliases, 0);
     return storage;
 }
 

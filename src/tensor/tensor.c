@@ -14,6 +14,7 @@ __attribute__((always_inline)) static inline ls_tensor *record_new(ls_thread_sta
     tensor->ndim = (int8_t)ndim;
     tensor->needs_grad = false;
     tensor->spread = 0;
+    tensor->is_alias = false;
     tensor->node = NULL;
     tensor->leaf = NULL;
     tensor->scope = &ls_nowhere;
@@ -154,6 +155,15 @@ ls_tensor *ls_alias(const ls_tensor *tensor) {
     ls_tensor *alias = ls_tensor_view(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
     if (alias != NULL) {
         alias->spread = tensor->spread;
+        alias->is_alias = true;
+        atomic_fetch_add_explicit(&alias->storage->aliases, 1, memory_order_relaxed);
     }
     return alias;
+}
+
+bool ls_tensor_has_alias(const ls_tensor *tensor) {
+    const ls_storage *storage = tensor->storage;
+    const int aliases = atomic_load_explicit(&storage->aliases, memory_order_relaxed);
+    return aliases > tensor->is_alias ||
+           (tensor->is_alias && atomic_load_explicit(&storage->references, memory_order_relaxed) > 1);
 }

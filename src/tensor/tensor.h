@@ -23,7 +23,8 @@ typedef struct ls_tape_link ls_tape_link; /* see scope.h */
  */
 struct ls_storage {
     atomic_int references;
-    uint32_t version; /* number of in-place changes: see ls_tensor_changed */
+    uint32_t version;   /* number of in-place changes: see ls_tensor_changed */
+    atomic_int aliases; /* number of tensors of ls_alias and ls_detach */
     const ls_device *device;
     void *memory;
     size_t bytes;
@@ -46,6 +47,7 @@ struct ls_tensor {
     bool contiguous;
     bool needs_grad;    /* a leaf that wants a gradient, or computed from such a leaf */
     uint32_t spread;    /* for autograd: the position of a data-parallel module's samples in the elements */
+    bool is_alias;      /* made by ls_alias or ls_detach */
     ls_tape_link *node; /* the node that made it, weak: the tape owns nodes; NULL for leaves and without recording */
     ls_leaf *leaf;      /* NULL except for leaves that want a gradient */
     void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */
@@ -181,6 +183,20 @@ ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t
  * Pointers to the tensor stay valid.
  */
 ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device);
+
+/*
+ * Returns whether the program has other tensors of the same memory, made by ls_alias or ls_detach, or has the tensor of
+ * which this tensor is an alias.
+ */
+bool ls_tensor_has_alias(const ls_tensor *tensor);
+
+/* Notes that the tensor is about to leave its storage. */
+static inline void ls_tensor_end_alias(ls_tensor *tensor) {
+    if (__builtin_expect(tensor->is_alias, 0)) {
+        atomic_fetch_sub_explicit(&tensor->storage->aliases, 1, memory_order_relaxed);
+        tensor->is_alias = false;
+    }
+}
 
 /* Storages. A new storage has one reference; NULL without message if out of memory. */
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);

@@ -378,6 +378,26 @@ TEST(test_parameters_that_share_memory_are_refused) {
         expect_message("\"weight\" and \"twin\" share memory");
         ls_module_free(model);
     }
+    ls_module *aliased = ls_nn_linear(3, 3);
+    ls_tensor *outside = ls_detach(ls_module_parameter(aliased, 0));
+    assert_null(ls_sgd(aliased, NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    expect_message("an ls_alias or ls_detach of \"weight\" exists");
+    ls_module *other = ls_nn_linear(3, 3); /* an alias of another model's parameter */
+    assert_non_null(ls_module_add_parameter(other, "twin", ls_alias(ls_module_parameter(aliased, 0))));
+    assert_null(ls_sgd(other, NULL));
+    expect_message("an ls_alias or ls_detach of \"twin\" exists");
+    ls_module_free(other);
+    ls_release(outside);
+    ls_optimizer *unaliased = ls_sgd(aliased, NULL);
+    assert_non_null(unaliased);
+    ls_tensor *later = ls_alias(ls_module_parameter(aliased, 0)); /* the second optimizer moves nothing */
+    ls_optimizer *second = ls_sgd(aliased, NULL);
+    assert_non_null(second);
+    ls_release(later);
+    ls_optimizer_free(unaliased);
+    ls_optimizer_free(second);
+    ls_module_free(aliased);
     ls_module *model = ls_nn_linear(3, 3); /* one tensor with both names: one parameter */
     assert_non_null(ls_module_add_parameter(model, "twin", ls_module_parameter(model, 0)));
     ls_optimizer *optimizer = ls_sgd(model, NULL);
