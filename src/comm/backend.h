@@ -21,6 +21,8 @@
 
 #include <lockstep/comm.h>
 
+#include "base/status.h"
+
 /* How a rank joins a communicator. ls_comm_open borrows everything until it returns. */
 typedef struct ls_join_context {
     int rank;
@@ -78,13 +80,24 @@ typedef struct ls_call {
     const size_t *send_displacements;
     const size_t *receive_counts;
     const size_t *receive_displacements;
-    bool waits;         /* send, recv: the caller waits for the end */
-    bool any_order;     /* reductions: values may be combined in any order */
-    void *stream;       /* stream of the device whose memory the buffers are in; NULL: they are in host memory */
-    size_t total;       /* the same on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: bytes */
-    uint32_t layout;    /* allgatherv, reduce_scatterv: a hash of counts */
-    uint32_t algorithm; /* set by the backend: ls_algorithm_number of the rank's setting for this operation */
+    bool waits;            /* send, recv: the caller waits for the end */
+    bool any_order;        /* reductions: values may be combined in any order */
+    void *stream;          /* stream of the device whose memory the buffers are in; NULL: they are in host memory */
+    size_t total;          /* the same on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: bytes */
+    uint32_t layout;       /* allgatherv, reduce_scatterv: a hash of counts */
+    uint32_t algorithm;    /* set by the backend: ls_algorithm_number of the rank's setting for this operation */
+    const bool *contested; /* atomic: set once another thread has called on the communicator; NULL: not known */
 } ls_call;
+
+/*
+ * For waits: fails with LS_ERR_STATE if another thread has called on the communicator during the call. The other ranks
+ * may wait for the refused call, so this call must not wait for them.
+ */
+static inline ls_status ls_call_check_threads(const ls_call *call) {
+    return call != NULL && call->contested != NULL && __atomic_load_n(call->contested, __ATOMIC_RELAXED)
+               ? ls_fail(LS_ERR_STATE, "two threads use this communicator at once")
+               : LS_OK;
+}
 
 /* Why a rank makes no more calls on a communicator. */
 typedef enum ls_leave_reason {

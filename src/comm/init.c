@@ -175,8 +175,8 @@ static ls_status await_leaving(const membership *left) {
     } else if (ls_comm_size(left->comm) > 1) { /* the ranks came without a store */
         LS_TRY(ls_comm_meet_leaving(left->comm));
     }
-    /* The launcher's MPI may have been finalized by now, though shared memory needs it no more. */
-    return left->launcher != NULL ? ls_comm_check_allowed(left->launcher) : LS_OK;
+    /* A program may have finalized MPI too early, even if nothing needs MPI any more. */
+    return ls_comm_check_allowed(left->launcher != NULL ? left->launcher : left->comm);
 }
 
 ls_status ls_finalize(void) {

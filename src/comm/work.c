@@ -198,6 +198,7 @@ static ls_status post(ls_comm *comm, ls_call *call, ls_work **result) {
     LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = ++comm->posts;
     call->waits = result == NULL;
+    call->contested = (const bool *)&comm->contested;
     if (result == NULL) {
         return post_and_wait(comm, call);
     }

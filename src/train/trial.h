@@ -193,6 +193,8 @@ ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char 
  * step may add it (ls_trial_evaluate).
  */
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
+/* Fails in the same way if the trial does not measure the metric. `name` has no prefix. */
+ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name);
 /* Returns the length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
 /*

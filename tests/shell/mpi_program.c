@@ -169,6 +169,16 @@ static int finalize_early_on_shm(void) {
     return ls_finalize() == LS_ERR_STATE && strcmp(ls_error_message(), said) == 0 && ls_world() == NULL ? 0 : 1;
 }
 
+/* A world of one rank does not need MPI at its end. */
+static int finalize_early_alone(void) {
+    static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
+                               "before it";
+    ls_comm *world = ls_init(&(ls_init_options){.backend = "mpi"});
+    CHECK(world != NULL && ls_comm_size(world) == 1);
+    MPI_Finalize();
+    return ls_finalize() == LS_ERR_STATE && strcmp(ls_error_message(), said) == 0 && ls_world() == NULL ? 0 : 1;
+}
+
 /* ---- thread levels ----------------------------------------------------------------------------------------------- */
 
 typedef struct call {
@@ -266,7 +276,7 @@ static int thread_level(const char *what) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-int main(int argc, char **argv) { /* no argument; or early, early-shm, single, funneled, serialized */
+int main(int argc, char **argv) { /* no argument; or early, early-shm, early-alone, single, funneled, serialized */
     const char *what = argc > 1 ? argv[1] : "";
     int level = 0;
     if (ls_comm_from_mpi_fint(0, NULL) != NULL ||
@@ -281,6 +291,9 @@ int main(int argc, char **argv) { /* no argument; or early, early-shm, single, f
     }
     if (strcmp(what, "early-shm") == 0) {
         return finalize_early_on_shm();
+    }
+    if (strcmp(what, "early-alone") == 0) {
+        return finalize_early_alone();
     }
     if (what[0] != '\0') {
         CHECK(level == thread_level(what));

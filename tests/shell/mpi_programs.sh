@@ -140,6 +140,8 @@ check_early_end() {
     check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
     mpi "$flavour" 2 "$scratch/program_$flavour" early-shm
     check "$flavour, MPI_Finalize before ls_finalize, on shared memory: said, and no crash" is "$status" 0
+    mpi "$flavour" 1 "$scratch/program_$flavour" early-alone
+    check "$flavour, MPI_Finalize before ls_finalize, one rank: said, and no crash" is "$status" 0
 }
 
 # check_level FLAVOUR LEVEL: calls that MPI's thread level forbids.

@@ -411,7 +411,10 @@ ls_tensor *ls_div_unsigned(ls_tensor *a, uint64_t b) {
     return ls_div_number(a, (double)b);
 }
 
-/* Integer powers are computed in i64, which is exact and wraps around as products do. */
+/*
+ * Integer powers are computed in i64, which is exact and wraps around as products do. A whole exponent that f32 cannot
+ * represent could change from odd to even by rounding, so powers with such exponents are computed in f64.
+ */
 static ls_dtype power_dtype(ls_dtype result) {
     return ls_dtype_is_floating(result) ? ls_compute_dtype(result) : LS_I64;
 }
@@ -422,13 +425,10 @@ ls_tensor *ls_pow_tensor(ls_tensor *a, ls_tensor *b) {
         return ls_apply(&pow_op, inputs, 2, NULL);
     }
     const ls_dtype result = ls_promote(a, b);
-    return ls_apply_as(&pow_op, inputs, 2, 2, NULL, power_dtype(result), result);
+    const bool rounds = b != NULL && (b->dtype == LS_I64 || b->dtype == LS_I32) && ls_dtype_is_floating(result);
+    return ls_apply_as(&pow_op, inputs, 2, 2, NULL, rounds ? LS_F64 : power_dtype(result), result);
 }
 
-/*
- * A whole exponent that f32 cannot represent could change from odd to even by rounding, so the power is computed in
- * f64.
- */
 ls_tensor *ls_pow_number(ls_tensor *a, double b) {
     if (a == NULL || a->dtype == LS_F64 || !is_whole(b) || (double)(float)b == b) {
         return arithmetic_number(&pow_number_op, a, b);

@@ -515,6 +515,7 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait) {
     engine->waits_for = awaited_by(engine, wait);
     engine->waits_in_call = wait->request == NULL;
+    LS_TRY(ls_call_check_threads(wait->call));
     LS_TRY(check_left(engine, wait));
     LS_TRY(check_awaited(engine, wait));
     LS_TRY(check_others(engine, wait));

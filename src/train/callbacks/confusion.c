@@ -48,6 +48,11 @@ static ls_status print_table(const confusion *self, const char *name, const doub
     return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
 }
 
+static ls_status on_start(ls_trial_state *state, void *user) {
+    const confusion *self = user;
+    return ls_metrics_check_measured(state->trial, maker, self->metric);
+}
+
 static ls_status on_end_validation(ls_trial_state *state, void *user) {
     const confusion *self = user;
     const ls_trial *trial = state->trial;
@@ -72,7 +77,8 @@ ls_callback *ls_confusion_printer(const char *metric, bool shares) {
     }
     ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
     self->shares = shares;
-    return ls_callback_make(&(ls_callback_hooks){.on_end_validation = on_end_validation,
+    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                 .on_end_validation = on_end_validation,
                                                  .name = "confusion_printer",
                                                  .describe = ls_callback_describe_nothing,
                                                  .release = ls_free},

@@ -175,3 +175,7 @@ ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const
                ? LS_OK
                : ls_metrics_refuse(trial, call, name, false);
 }
+
+ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name) {
+    return find(trial->metrics, name) >= 0 ? LS_OK : ls_metrics_refuse(trial, call, name, true);
+}

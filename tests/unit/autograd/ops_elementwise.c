@@ -334,6 +334,7 @@ TEST(test_power_with_an_exponent_beyond_f32) {
         ls_tensor *x = numbers(LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
         assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
         check_values(ls_pow(x, 16777217), LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
+        check_values(ls_pow(x, ls_full(LS_SCALAR, LS_I64, 16777217)), LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
         ls_tensor *y = ls_pow(x, 16777217.0);
         check_values(y, LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
         assert_int_equal(ls_backward(ls_sum(y)), LS_OK);

@@ -399,7 +399,7 @@ static void test_confusion_of_nothing(void **unused) {
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message("ls_confusion_printer: there is no metric \"val_mixed_up\"; available: ");
+    expect_message("ls_confusion_printer: there is no metric \"mixed_up\"; available: ");
     ls_trial_free(trial);
     free_setting(&s);
 }

@@ -43,6 +43,7 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
 ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
     char waiting[MORE_CAPACITY];
     LS_TRY(ls_shm_sound(shm));
+    LS_TRY(ls_call_check_threads(call));
     for (int rank = 0; rank < shm->size; rank++) {
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
         if (left && rank == call->root) {

@@ -103,6 +103,7 @@ ls_status ls_shm_split(void *state, const ls_join_context *join, const int *rank
     word own = {0};
     int listener = -1;
     LS_TRY(ls_shm_sound(parent));
+    parent->call.contested = NULL; /* ranks that have joined the part would wait for a rank that stops here */
     ls_status status = LS_OK;
     if (join != NULL) {
         status = ls_shm_make(join, &shm);

@@ -223,6 +223,7 @@ void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *a
 /* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
 static ls_status look(ls_shm *shm) {
     LS_TRY(ls_shm_sound(shm));
+    LS_TRY(ls_call_check_threads(&shm->call));
     for (int rank = shm->seen; rank < shm->size; rank++) {
         if (came(shm, rank)) {
             continue;
