@@ -38,7 +38,7 @@ typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_P
 
 /* The rank whose data a result consists of. */
 typedef enum ls_bench_source {
-    LS_BENCH_FROM_ALL, /* the reduction over all ranks */
+    LS_BENCH_FROM_ALL = 0, /* the reduction over all ranks */
     LS_BENCH_FROM_ROOT,
     LS_BENCH_FROM_EACH,    /* part `part` of the result is of rank `part` */
     LS_BENCH_FROM_BEFORE,  /* the previous rank */

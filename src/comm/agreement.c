@@ -140,27 +140,6 @@ ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *h
     return LS_OK;
 }
 
-ls_call_verdict ls_agreement_judge(const ls_call *call, int rank, const ls_call_header *const *headers, int size) {
-    for (int from = 0; from < size; from++) {
-        const size_t wanted = ls_piece_received(call, rank, from).count;
-        if (headers[from]->count != wanted) {
-            return (ls_call_verdict){.sent = headers[from]->count, .wanted = wanted, .from = from};
-        }
-    }
-    return (ls_call_verdict){.from = -1};
-}
-
-ls_status ls_agreement_accept(const ls_call *call, int rank, const ls_call_verdict *verdict) {
-    if (verdict->from < 0) {
-        return LS_OK;
-    }
-    char name[64];
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which wants %llu",
-                   ls_call_describe(call->operation, call->sequence, name, sizeof name), (int)verdict->from,
-                   (unsigned long long)verdict->sent, ls_dtype_name(call->dtype), rank,
-                   (unsigned long long)verdict->wanted);
-}
-
 bool ls_agreement_varies(ls_operation operation) {
     return ls_flows[operation].agreed == LS_AGREED_NOTHING;
 }

@@ -24,13 +24,6 @@ typedef struct ls_call_header {
     uint64_t bytes; /* bytes of these elements */
 } ls_call_header;
 
-/* The result of a rank that compares the counts of the other ranks with the counts that it expects. */
-typedef struct ls_call_verdict {
-    uint64_t sent;
-    uint64_t wanted;
-    int64_t from; /* the first rank whose count differs; -1: all counts agree */
-} ls_call_verdict;
-
 /* Returns the header of a call, without count and bytes. */
 ls_call_header ls_call_header_of(const ls_call *call);
 
@@ -54,13 +47,7 @@ bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b);
  * rank. */
 ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *headers, int size);
 
-/* Compares the counts that the ranks send to `rank` with the counts that `rank` expects. */
-ls_call_verdict ls_agreement_judge(const ls_call *call, int rank, const ls_call_header *const *headers, int size);
-
-/* Fails with LS_ERR_MISMATCH if the verdict of `rank` names a count that does not fit. */
-ls_status ls_agreement_accept(const ls_call *call, int rank, const ls_call_verdict *verdict);
-
-/* Returns true if users give counts on both sides of the operation, so that ranks must exchange verdicts. */
+/* Returns true if users give counts on both sides of the operation, so that ranks must compare these counts. */
 bool ls_agreement_varies(ls_operation operation);
 
 #endif

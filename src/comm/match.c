@@ -132,15 +132,6 @@ ls_status ls_match_place(ls_match *match, ls_match_target *target) {
     return LS_OK;
 }
 
-bool ls_match_awaits(const ls_match *match, const ls_match_header *header) {
-    const ls_match_receipt *receipt = find_receipt(match, header);
-    return receipt != NULL && agrees(header, &receipt->call);
-}
-
-void ls_match_retract(ls_match_target *target) {
-    target->receipt->claimed = false;
-}
-
 void ls_match_complete(ls_match *match, ls_match_target *target) {
     ls_match_message *message = target->message;
     if (message == NULL) {

@@ -77,13 +77,6 @@ bool ls_match_wants(const ls_match_target *target);
  * memory. */
 ls_status ls_match_place(ls_match *match, ls_match_target *target);
 
-/* Returns true if a receive waits for a message with this header, and would be the next to get it. */
-bool ls_match_awaits(const ls_match *match, const ls_match_header *header);
-
-/* Returns the receive of a target to the waiting state: its message will not arrive, and none of its content has
- * arrived. */
-void ls_match_retract(ls_match_target *target);
-
 /* Notes that the content of a message is complete. */
 void ls_match_complete(ls_match *match, ls_match_target *target);
 

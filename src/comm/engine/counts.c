@@ -47,13 +47,15 @@ static ls_stretch received(const ls_engine *engine, int from) {
 static ls_status fail(ls_engine *engine, bool *finished) {
     (void)finished;
     ls_misfit misfit;
+    char name[64];
+    ls_engine_call_name(engine, name);
     memcpy(&misfit, ls_packet_data(&engine->own), sizeof misfit);
-    const ls_call_verdict verdict = {.sent = misfit.sent, .wanted = misfit.wanted, .from = misfit.from};
     if (misfit.from < 0) {
-        char name[64];
-        return ls_fail(LS_ERR_MISMATCH, "%s: counts of the ranks do not fit", ls_engine_call_name(engine, name));
+        return ls_fail(LS_ERR_MISMATCH, "%s: counts of the ranks do not fit", name);
     }
-    return ls_agreement_accept(&engine->call, (int)misfit.to, &verdict);
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which wants %llu", name, (int)misfit.from,
+                   (unsigned long long)misfit.sent, ls_dtype_name(engine->call.dtype), (int)misfit.to,
+                   (unsigned long long)misfit.wanted);
 }
 
 static ls_status compare(ls_engine *engine, bool *finished) {

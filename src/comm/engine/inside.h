@@ -415,9 +415,6 @@ ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 /* Polls the messages that have arrived or ended. Sets `*moved` to true if there are any. */
 ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
-/* Begins to receive messages. */
-ls_status ls_messages_listen(ls_engine *engine);
-
 /* Returns a number that changes if a message from or to the rank progresses. */
 uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 

@@ -22,7 +22,8 @@ static ls_status receive_next(ls_engine *engine) {
     return engine->endpoint->transport->receive(engine->endpoint, &engine->message);
 }
 
-ls_status ls_messages_listen(ls_engine *engine) {
+/* Begins to receive messages from all ranks. */
+static ls_status listen_to_all(ls_engine *engine) {
     if (engine->listens) {
         return LS_OK;
     }
@@ -278,7 +279,7 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
 static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended) {
     bool moved = false;
     const bool sends = asked->call.operation == LS_OP_SEND;
-    LS_TRY(ls_messages_listen(engine));
+    LS_TRY(listen_to_all(engine));
     LS_TRY(sends ? begin_send(engine, asked) : LS_OK);
     if (!sends) {
         LS_TRY(ls_match_receive(&engine->match, &asked->call, &asked->receipt));

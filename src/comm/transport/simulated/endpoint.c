@@ -25,7 +25,7 @@ ls_transfer *ls_sim_list_find(const ls_sim_list *list, uint64_t number) {
     return transfer;
 }
 
-void ls_sim_list_add(ls_sim_list *list, ls_transfer *transfer) {
+static void list_add(ls_sim_list *list, ls_transfer *transfer) {
     transfer->next = NULL;
     if (list->first == NULL) {
         list->end = &list->first;
@@ -34,7 +34,8 @@ void ls_sim_list_add(ls_sim_list *list, ls_transfer *transfer) {
     list->end = &transfer->next;
 }
 
-bool ls_sim_list_remove(ls_sim_list *list, const ls_transfer *transfer) {
+/* Returns false if the transfer is not in the list. */
+static bool list_remove(ls_sim_list *list, const ls_transfer *transfer) {
     for (ls_transfer **link = &list->first; *link != NULL; link = &(*link)->next) {
         if (*link == transfer) {
             *link = transfer->next;
@@ -143,7 +144,7 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
         packet->left_ns = rank->link_ns;
     }
     if (transfer != NULL && packet->left_ns <= rank->busy_ns) {
-        ls_sim_list_remove(&rank->outgoing, transfer);
+        list_remove(&rank->outgoing, transfer);
         ends(rank, transfer);
     } else if (transfer != NULL) { /* added before the packet, whose content this event compares */
         ls_sim_packet *left = ls_sim_allocate(network, sizeof *left);
@@ -188,7 +189,7 @@ static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     if (!ls_sim_runs(rank)) {
         return LS_OK;
     }
-    ls_sim_list_add(&rank->outgoing, transfer);
+    list_add(&rank->outgoing, transfer);
     if (ls_sim_link_of(network, endpoint->rank, transfer->peer)->gone) {
         return LS_OK;
     }
@@ -235,7 +236,7 @@ static void take(ls_sim_rank *rank, ls_transfer *receive, int from, const void *
 /* Requests the content of an announced message. */
 static void ask(ls_sim_rank *rank, ls_transfer *receive, int from, uint64_t number) {
     receive->number = number;
-    ls_sim_list_add(&rank->incoming, receive);
+    list_add(&rank->incoming, receive);
     const ls_sim_packet head = {.kind = LS_SIM_CLEAR, .to = from, .channel = receive->channel, .number = number};
     transmit(rank, &head, NULL, 0, NULL);
 }
@@ -315,14 +316,14 @@ static ls_status take_in(ls_sim_rank *rank, const ls_sim_packet *packet) {
     case LS_SIM_CONTENT:
         transfer = ls_sim_list_find(&rank->incoming, packet->number);
         if (transfer != NULL) {
-            ls_sim_list_remove(&rank->incoming, transfer);
+            list_remove(&rank->incoming, transfer);
             take(rank, transfer, packet->from, packet->hollow ? NULL : packet->data, packet->bytes);
         }
         break;
     case LS_SIM_LEFT:
         transfer = ls_sim_list_find(&rank->outgoing, packet->number);
         if (transfer != NULL) {
-            ls_sim_list_remove(&rank->outgoing, transfer);
+            list_remove(&rank->outgoing, transfer);
             ends(rank, transfer);
         }
         break;
@@ -383,7 +384,7 @@ static uint64_t now_ns(const ls_endpoint *endpoint) {
 
 static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     ls_sim_rank *rank = rank_of(endpoint);
-    if (!ls_sim_list_remove(&rank->outgoing, transfer) && !ls_sim_list_remove(&rank->incoming, transfer)) {
+    if (!list_remove(&rank->outgoing, transfer) && !list_remove(&rank->incoming, transfer)) {
         ls_arrivals_withdraw(&rank->arrivals, transfer);
     }
 }

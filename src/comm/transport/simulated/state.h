@@ -140,9 +140,6 @@ void ls_sim_closes(ls_sim_rank *rank, uint64_t at_ns);
 
 /* Returns the transfer in progress with this number, or NULL. */
 ls_transfer *ls_sim_list_find(const ls_sim_list *list, uint64_t number);
-void ls_sim_list_add(ls_sim_list *list, ls_transfer *transfer);
-/* Returns false if the transfer is not in the list. */
-bool ls_sim_list_remove(ls_sim_list *list, const ls_transfer *transfer);
 
 /* Stores a failure, which the rank's next `progress` returns. Keeps an earlier failure. */
 void ls_sim_fails(ls_sim_rank *rank, ls_status status, const char *format, ...) LS_PRINTF(3, 4);
