@@ -194,8 +194,8 @@ LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UN
 
 /**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Unfinished work fails with LS_ERR_STATE,
- * on other ranks with LS_ERR_PEER, and no longer uses its buffers. On backend mpi, this call waits until MPI has
- * finished with these buffers, at most the timeout. Objects that hold the communicator (a data-parallel module, the
+ * on other ranks with LS_ERR_PEER, and no longer uses its buffers. On backend mpi, MPI may use these buffers until
+ * ls_work_wait has returned for the work. Objects that hold the communicator (a data-parallel module, the
  * tape) can be freed afterwards; their communication fails with LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);
@@ -380,9 +380,10 @@ LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 LS_API void ls_comm_release(ls_comm *comm, void *memory);
 
 /**
- * Waits for the work, frees it, and returns the status of its call. Returns LS_OK for NULL. Fails with LS_ERR_STATE,
- * and does not free the work, if another thread is using the communicator or if MPI forbids calls of this thread. Then
- * let another thread wait, or call ls_work_wait again after ls_comm_free.
+ * Waits for the work, frees it, and returns the status of its call. Returns LS_OK for NULL. On backend mpi, for work
+ * that was unfinished at ls_comm_free, this waits until MPI has finished with its buffers, at most the timeout. Fails
+ * with LS_ERR_STATE, and does not free the work, if another thread is using the communicator or if MPI forbids calls of
+ * this thread. Then let another thread wait, or call ls_work_wait again after ls_comm_free.
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 

@@ -123,6 +123,13 @@ typedef struct ls_backend {
     void (*close)(void *state);
 
     /*
+     * Returns true if the backend's library has finished with the program's buffers of calls that close has left
+     * unfinished, on any communicator. With `wait`, waits for that, at most for the timeout. NULL: `close` finishes
+     * with them.
+     */
+    bool (*finish_closed)(bool wait);
+
+    /*
      * Tells the other ranks that this rank makes no more calls, and the reason. Data that it has sent still arrives.
      * Ranks that wait for more data fail with LS_ERR_PEER at once. Afterwards, only close and release are called;
      * memory of alloc lives until then. NULL for a world of one rank.

@@ -32,6 +32,7 @@ struct ls_work {
     bool begun;
     bool finished;
     ls_status status;
+    bool (*finish_closed)(bool wait); /* of ls_backend, if the call was unfinished when the communicator was freed */
     ls_work *next_queued;
     ls_work *next_open;
     ls_work **open_link; /* what points to this one in the list of open work */

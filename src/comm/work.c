@@ -279,6 +279,8 @@ ls_status ls_work_wait(ls_work *work) {
     if (comm != NULL) {
         LS_TRY(begin_call(work));
         finish_work(work);
+    } else if (work->finish_closed != NULL) {
+        (void)work->finish_closed(true);
     }
     const ls_status status = work->status;
     if (status != LS_OK) {
@@ -309,8 +311,11 @@ static void move_work(ls_work *work) {
 }
 
 bool ls_work_done(ls_work *work) {
-    if (work == NULL || work->comm == NULL) { /* a freed communicator has ended all its works */
+    if (work == NULL) {
         return true;
+    }
+    if (work->comm == NULL) { /* a freed communicator has ended all its works */
+        return work->finish_closed == NULL || work->finish_closed(false);
     }
     if (begin_call(work) != LS_OK) { /* ls_work_wait would return this error at once */
         return true;
@@ -327,6 +332,7 @@ void ls_work_abandon(ls_comm *comm) {
             char name[64];
             ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
             finish(work, ls_fail(LS_ERR_STATE, "%s: the communicator was freed before the call had finished", name));
+            work->finish_closed = work->begun || work->posted ? comm->backend->finish_closed : NULL;
         }
         open_remove(work);
         work->comm = NULL;

@@ -1,6 +1,6 @@
 /*
- * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again at once, and
- * the test unmaps them. All ranks do so together, or some wait for the calls.
+ * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again at once, on
+ * backend mpi after ls_work_wait, and the test unmaps them. All ranks do so together, or some wait for the calls.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -107,9 +107,14 @@ static ls_status free_held(ls_comm *world, int round) {
         status = ls_comm_recv(part, memory, LARGE, LS_U8, 0, 7, NULL);
         LS_CHECK(status == LS_OK || status == LS_ERR_PEER);
     }
+    const bool library_may_read = strcmp(ls_comm_backend(part), "mpi") == 0;
     ls_comm_free(part);
+    if (library_may_read) {
+        status = ls_work_wait(work);
+        work = NULL;
+    }
     LS_CHECK(munmap(memory, LARGE) == 0);
-    status = ls_work_wait(work);
+    status = work != NULL ? ls_work_wait(work) : status;
     LS_CHECK(status == LS_OK || status == LS_ERR_STATE || status == LS_ERR_PEER);
     ls_comm_drop(part);
     return LS_OK;

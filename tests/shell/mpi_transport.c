@@ -13,7 +13,13 @@
 
 enum { LARGE = 1 << 20, DIVIDED = 1000, LONGEST = 60 };
 
-static int rank, size;
+static int rank, size, polls;
+
+/* The transport calls this function instead of that of the library. */
+int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *found, MPI_Status *status) {
+    polls++;
+    return PMPI_Iprobe(source, tag, comm, found, status);
+}
 
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
@@ -33,14 +39,18 @@ static int after(void) {
 }
 
 /* Opens an endpoint; called by all ranks. Messages longer than `most` are divided; 0: none are. */
-static ls_endpoint *open_end(size_t most) {
+static ls_endpoint *open_end_for(double timeout, size_t most) {
     MPI_Comm comm;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     ls_endpoint *end = ls_mpi_endpoint(&(ls_mpi_options){
-        .rank = rank, .size = size, .unasked = LS_TRANSPORT_LEAST_EAGER, .most = most, .timeout = LONGEST});
+        .rank = rank, .size = size, .unasked = LS_TRANSPORT_LEAST_EAGER, .most = most, .timeout = timeout});
     CHECK(end != NULL && end->rank == rank && end->size == size && end->eager >= LS_TRANSPORT_LEAST_EAGER);
     CHECK(ls_mpi_connect(end, comm) == LS_OK);
     return end;
+}
+
+static ls_endpoint *open_end(size_t most) {
+    return open_end_for(LONGEST, most);
 }
 
 static void note_released(void *released) {
@@ -286,6 +296,12 @@ static void time_goes_on_while_others_send(void) {
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
+static void await_closing(void) {
+    for (const double start = ls_clock_seconds(); !ls_mpi_progress_closing();) {
+        CHECK(ls_clock_seconds() - start < LONGEST);
+    }
+}
+
 /* Closing endpoints receive messages that were sent and not received, so that their memory is released. */
 static void what_nobody_took_is_dropped(void) {
     enum { EACH = 3 };
@@ -296,6 +312,7 @@ static void what_nobody_took_is_dropped(void) {
         begin_send(end, &out[i]);
     }
     CHECK(close_end(end));
+    await_closing(); /* the other ranks also need this rank to receive */
     for (int i = 0; i < EACH; i++) {
         free(out[i].data);
     }
@@ -340,9 +357,14 @@ static void last_words_arrive(void) {
     free(in.data);
 }
 
-static void await_closing(void) {
-    for (const double start = ls_clock_seconds(); !ls_mpi_progress_closing();) {
-        CHECK(ls_clock_seconds() - start < LONGEST);
+static void tell_closed(void) {
+    FILE *closed = fopen("closed", "w");
+    CHECK(closed != NULL && fclose(closed) == 0);
+}
+
+static void await_told(void) {
+    while (access("closed", F_OK) != 0) {
+        usleep(1000);
     }
 }
 
@@ -357,12 +379,9 @@ static void closing_waits_for_nobody(void) {
         out = message(1, 3, 1000, 4);
         begin_send(end, &out);
         end->transport->close(end, for_ever_ns, note_released, &released);
-        FILE *closed = fopen("closed", "w");
-        CHECK(closed != NULL && fclose(closed) == 0);
+        tell_closed();
     } else {
-        while (access("closed", F_OK) != 0) {
-            usleep(1000);
-        }
+        await_told();
         end->transport->close(end, for_ever_ns, note_released, &released);
     }
     await_closing();
@@ -371,6 +390,70 @@ static void closing_waits_for_nobody(void) {
     if (rank == 0) {
         remove("closed");
         free(out.data);
+    }
+}
+
+/*
+ * Rank 0 closes its endpoint while MPI sends from, and receives into, buffers of the program. Closing does not poll
+ * until the other ranks make calls of MPI: ls_mpi_finish_closed does.
+ */
+static void closing_amid_transfers_waits_for_nobody(void) {
+    enum { MOST_POLLS = 50 };
+    ls_endpoint *end = open_end(0);
+    ls_transfer out = message(1, 3, LARGE, 4);
+    ls_transfer in = room(1, 4, LARGE);
+    bool released = false;
+    out.of_user = in.of_user = true;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        begin_receive(end, &in);
+        begin_send(end, &out);
+        polls = 0;
+        end->transport->close(end, 200000000, note_released, &released);
+        CHECK(polls < MOST_POLLS);
+        (void)ls_mpi_finish_closed(false);
+        CHECK(polls < MOST_POLLS);
+        tell_closed();
+        CHECK(ls_mpi_finish_closed(true));
+        free(out.data); /* MPI has finished with both buffers */
+        free(in.data);
+    } else {
+        await_told();
+        end->transport->close(end, 200000000, note_released, &released);
+    }
+    await_closing();
+    CHECK(released);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        remove("closed");
+    } else {
+        free(out.data);
+        free(in.data);
+    }
+}
+
+/* Rank 0 waits for buffers that rank 1 never lets MPI finish with, once and not longer than its endpoint allows. */
+static void waiting_for_buffers_ends(void) {
+    static unsigned char data[LARGE]; /* MPI may use it as long as it runs */
+    ls_endpoint *end = open_end_for(0.5, 0);
+    ls_transfer out = {.peer = 1, .channel = 2, .data = data, .bytes = LARGE, .of_user = true};
+    bool released = false;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        begin_send(end, &out);
+        const bool holds_buffer = !out.ended; /* not if MPI has copied all data */
+        end->transport->close(end, 200000000, note_released, &released);
+        CHECK(!holds_buffer || !ls_mpi_finish_closed(false));
+        CHECK(ls_mpi_finish_closed(true) && ls_mpi_finish_closed(false));
+        tell_closed();
+    } else {
+        await_told();
+        end->transport->close(end, 200000000, note_released, &released);
+    }
+    await_closing();
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        remove("closed");
     }
 }
 
@@ -410,6 +493,8 @@ int main(int argc, char **argv) {
     what_nobody_took_is_dropped();
     last_words_arrive();
     closing_waits_for_nobody();
+    closing_amid_transfers_waits_for_nobody();
+    waiting_for_buffers_ends();
     a_closed_endpoint_waits_for_the_others();
     MPI_Finalize();
     return 0;

@@ -107,8 +107,11 @@ static ls_status hold_content(ls_engine *engine, const ls_match_header *header, 
     }
     arrival->target = *target;
     arrival->bytes = header->bytes;
-    arrival->content =
-        (ls_transfer){.peer = header->from, .channel = LS_CHANNEL_CONTENTS, .bytes = header->bytes, .receives = true};
+    arrival->content = (ls_transfer){.peer = header->from,
+                                     .channel = LS_CHANNEL_CONTENTS,
+                                     .bytes = header->bytes,
+                                     .of_user = true,
+                                     .receives = true};
     while (*link != NULL) {
         link = &(*link)->next;
     }

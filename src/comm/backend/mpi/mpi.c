@@ -418,6 +418,7 @@ const ls_backend ls_module_backend = {
     .check = mpi_check,
     .open = mpi_open,
     .close = mpi_close,
+    .finish_closed = ls_mpi_finish_closed,
     .leave = mpi_leave,
     .finalize_barrier = mpi_meet_leaving,
     .split = mpi_split,

@@ -7,11 +7,11 @@
 #include "comm/transport/mpi/inside.h"
 
 #define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* total time that withdrawals wait for MPI to complete requests */
-#define LINGER_NS         UINT64_C(1000000000) /* shortest wait for the last messages of ranks that have not left */
 #define TAKING_NS         UINT64_C(5000000000) /* time for ranks that have left to receive the messages to them */
-#define DROPPED_PER_LOOK  16                   /* messages; a limit, because another rank may send without end */
+#define LONGEST_PAUSE_NS  50000
+#define DROPPED_PER_LOOK  16 /* messages; a limit, because another rank may send without end */
 
-ls_transfer ls_mpi_large, ls_mpi_small;
+ls_transfer ls_mpi_program, ls_mpi_own;
 
 /* ---- discarding messages ----------------------------------------------------------------------------------------- */
 
@@ -61,18 +61,15 @@ static void drop_some(ls_mpi *mpi, bool *moved) {
 /* ---- requests in progress ---------------------------------------------------------------------------------------- */
 
 /* Replaces the transfer of a request by a stand-in: its owner withdraws the transfer. */
-static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
+static void withdraw_request(ls_mpi_list *list, int i) {
     const ls_transfer *transfer = list->transfers[i];
-    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
+    if (transfer == &ls_mpi_program || transfer == &ls_mpi_own) {
         return;
     }
     if (transfer->receives && list->requests[i] != MPI_REQUEST_NULL) {
         (void)MPI_Cancel(&list->requests[i]); /* completes the receive if its message has not begun to arrive */
     }
-    const bool collective = transfer->peer < 0; /* a collective is not a receive and cannot be cancelled */
-    const bool writes = list == &mpi->named && (transfer->receives || collective);
-    const bool large = writes || transfer->of_user || transfer->bytes > mpi->endpoint.eager;
-    list->transfers[i] = large ? &ls_mpi_large : &ls_mpi_small;
+    list->transfers[i] = transfer->of_user ? &ls_mpi_program : &ls_mpi_own;
 }
 
 static bool has(const ls_mpi *mpi, const ls_transfer *kind) {
@@ -97,19 +94,10 @@ static bool look(ls_mpi *mpi) {
     return sound;
 }
 
-/* Waits until MPI has completed all requests of a kind, but at most `longest_ns`. Also returns when all other ranks
- * have left and have had TAKING_NS to receive the messages. */
+/* Waits until MPI has completed all requests of a kind, but at most `longest_ns`. */
 static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
     const uint64_t begun_ns = mpi->clock.ns;
-    uint64_t left_ns = 0; /* time since which all other ranks have left; 0: not all have left */
     while (has(mpi, kind) && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
-        if (mpi->ends != mpi->endpoint.size - 1) {
-            continue;
-        }
-        left_ns = left_ns != 0 ? left_ns : mpi->clock.ns + 1;
-        if (mpi->clock.ns + 1 - left_ns > TAKING_NS) {
-            return;
-        }
     }
 }
 
@@ -121,14 +109,14 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     for (int k = 0; k < 2 && !ls_mpi_is_finalized(); k++) {
         for (int i = 0; i < lists[k]->count; i++) {
             if (lists[k]->transfers[i] == transfer) {
-                withdraw_request(mpi, lists[k], i);
+                withdraw_request(lists[k], i);
                 found = true;
             }
         }
     }
     if (found && mpi->withdrawn_ns < MOST_WITHDRAWN_NS) {
         const uint64_t begun_ns = mpi->clock.ns;
-        await_requests(mpi, &ls_mpi_large, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
+        await_requests(mpi, &ls_mpi_program, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
         mpi->withdrawn_ns += mpi->clock.ns - begun_ns;
     }
 }
@@ -166,6 +154,48 @@ static bool is_over(ls_mpi *mpi) {
         release(mpi);
     }
     return sound && unused && mpi->ends == mpi->endpoint.size - 1 && mpi->dropping == MPI_REQUEST_NULL;
+}
+
+/* Returns true if MPI may still use buffers of the program, and ls_mpi_finish_closed still has time to wait for it. */
+static bool is_awaited(ls_mpi *mpi) {
+    const bool all_left = mpi->ends == mpi->endpoint.size - 1;
+    const uint64_t longest_ns = (uint64_t)(mpi->options.timeout * 1e9);
+    if (mpi->given_up || !has(mpi, &ls_mpi_program)) {
+        return false;
+    }
+    (void)ls_awake_poll(&mpi->clock, ls_clock_ns());
+    mpi->closed_ns = mpi->closed_ns != 0 ? mpi->closed_ns : mpi->clock.ns + 1;
+    mpi->left_ns = all_left && mpi->left_ns == 0 ? mpi->clock.ns + 1 : mpi->left_ns;
+    mpi->given_up = mpi->clock.ns + 1 - mpi->closed_ns > longest_ns ||
+                    (mpi->left_ns != 0 && mpi->clock.ns + 1 - mpi->left_ns > TAKING_NS);
+    if (mpi->given_up) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_work_wait: MPI still uses buffers of a call that not all ranks made: keep them until the "
+                     "process ends");
+    }
+    return !mpi->given_up;
+}
+
+/* Returns true if a closed endpoint is awaited. */
+static bool any_is_awaited(void) {
+    bool any = false;
+    pthread_mutex_lock(&lock);
+    for (ls_mpi *mpi = closing; mpi != NULL; mpi = mpi->next) {
+        any = is_awaited(mpi) || any;
+    }
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+bool ls_mpi_finish_closed(bool wait) {
+    ls_wait pauses = {.longest_ns = LONGEST_PAUSE_NS};
+    while (ls_mpi_check_allowed() == LS_OK && !ls_mpi_progress_closing() && any_is_awaited()) {
+        if (!wait) {
+            return false;
+        }
+        (void)ls_wait_pause(&pauses);
+    }
+    return true;
 }
 
 bool ls_mpi_has_closing(void) {
@@ -213,34 +243,10 @@ static void say_end(ls_mpi *mpi) {
     }
 }
 
-/* Waits for the last messages of the other ranks, which may take part in the call that this rank leaves: their MPI may
- * wait until this rank has received their messages. */
-static void await_ends(ls_mpi *mpi, uint64_t linger_ns) {
-    const uint64_t begun_ns = mpi->clock.ns;
-    const uint64_t longest_ns = linger_ns > LINGER_NS ? linger_ns : LINGER_NS;
-    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
-    }
-}
-
-/* Waits for requests, because the owner has failed or closes during a call: MPI may still use memory that the program
- * is about to use again. */
-static void close_amid_calls(ls_mpi *mpi, uint64_t linger_ns) {
-    await_requests(mpi, &ls_mpi_small, linger_ns);
-    await_requests(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
-    if (!mpi->withdrew) {
-        await_ends(mpi, linger_ns);
-    }
-    if (!mpi->withdrew && has(mpi, &ls_mpi_large)) {
-        ls_log_write(LS_LOG_WARNING,
-                     "ls_comm_free: MPI still uses buffers of a call that not all ranks made: keep them until the "
-                     "process ends");
-    }
-}
-
 /*
- * If no call is in progress, this waits for no other rank: another rank may close its endpoints in another order, and
- * wait for this rank. Small sends may still be in progress, because some MPI libraries complete a send only when its
- * receiver has received it.
+ * Waits for no other rank, unless the owner has failed: another rank may close its endpoints in another order, and wait
+ * for this rank. Sends may still be in progress, because some MPI libraries complete a send only when its receiver has
+ * received it. If the owner has failed, its last messages, which say so, get `linger_ns`.
  */
 void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release_owner, void *owner) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
@@ -254,14 +260,14 @@ void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release
     }
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < lists[k]->count; i++) {
-            withdraw_request(mpi, lists[k], i);
+            withdraw_request(lists[k], i);
         }
     }
-    const bool amid_calls = mpi->withdrew || has(mpi, &ls_mpi_large);
     say_end(mpi);
     (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only during calls of MPI */
-    if (amid_calls) {
-        close_amid_calls(mpi, linger_ns);
+    if (mpi->withdrew) {
+        await_requests(mpi, &ls_mpi_own, linger_ns);
+        await_requests(mpi, &ls_mpi_program, linger_ns);
     }
     add_closing(mpi);
 }

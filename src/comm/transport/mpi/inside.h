@@ -11,19 +11,16 @@
 /* MPI requests in progress, and the transfer of each request. */
 typedef struct ls_mpi_list {
     MPI_Request *requests;
-    ls_transfer **transfers; /* or a pointer to ls_mpi_large or ls_mpi_small: the transfer was withdrawn */
+    ls_transfer **transfers; /* or a pointer to ls_mpi_program or ls_mpi_own: the transfer was withdrawn */
     MPI_Status *statuses;    /* memory for the results of MPI_Testsome, as is `indices` */
     int *indices;
     int count;
     int capacity;
 } ls_mpi_list;
 
-/*
- * Stand-ins for a withdrawn transfer whose request MPI has not completed. ls_mpi_large: MPI still uses a large buffer
- * or one of the program's buffers, and closing waits for it. ls_mpi_small: MPI uses a small buffer of the endpoint's
- * owner.
- */
-extern ls_transfer ls_mpi_large, ls_mpi_small;
+/* Stand-ins for a withdrawn transfer whose request MPI has not completed. ls_mpi_program: MPI uses a buffer of the
+ * program. ls_mpi_own: MPI uses memory of the endpoint's owner. */
+extern ls_transfer ls_mpi_program, ls_mpi_own;
 
 typedef struct ls_mpi {
     ls_endpoint endpoint; /* must be the first member */
@@ -48,8 +45,11 @@ typedef struct ls_mpi {
     void *owner;
     bool withdrew;         /* a transfer was withdrawn: the owner has failed */
     uint64_t withdrawn_ns; /* time that `withdraw` has waited for withdrawn requests */
-    int ends;              /* number of ranks whose last message has arrived */
-    MPI_Request dropping;  /* receives a message that no rank needs, into `dropped` */
+    uint64_t closed_ns; /* time since which ls_mpi_finish_closed waits for MPI to finish with buffers; 0: it does not */
+    uint64_t left_ns;   /* time since which all other ranks have left, during this wait */
+    bool given_up;      /* this wait has ended without success */
+    int ends;           /* number of ranks whose last message has arrived */
+    MPI_Request dropping; /* receives a message that no rank needs, into `dropped` */
     void *dropped;
 } ls_mpi;
 

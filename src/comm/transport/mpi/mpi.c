@@ -83,7 +83,7 @@ void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transf
 /* Notes that one MPI message of a transfer has ended. The transfer ends with its last message. */
 static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     int bytes = 1;
-    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
+    if (transfer == &ls_mpi_program || transfer == &ls_mpi_own) {
         return;
     }
     if (transfer->receives) {

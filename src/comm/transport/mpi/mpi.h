@@ -3,11 +3,10 @@
  * MPI tag is the channel, and MPI's own collectives. MPI connects the ranks itself and does not report the end of a
  * rank, so every peer is LS_PEER_REACHED from the beginning.
  *
- * MPI cannot withdraw a send, a message that has begun to arrive, or a collective. So an endpoint that closes during a
- * call waits until MPI no longer uses large buffers and the program's buffers. The endpoint then exists without its
- * owner until every other rank has announced that it sends nothing more. Until then it receives and discards messages.
- * The reason: Open MPI reuses the number of a freed communicator for a later one, to which a late message would then
- * go.
+ * MPI cannot withdraw a send, a message that has begun to arrive, or a collective. So an endpoint that has closed
+ * during a call exists without its owner until MPI no longer uses buffers of that call, and until every other rank has
+ * announced that it sends nothing more. Until then it receives and discards messages. The reason: Open MPI reuses the
+ * number of a freed communicator for a later one, to which a late message would then go.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
@@ -25,9 +24,9 @@ typedef struct ls_mpi_options {
     int rank; /* rank in the communicator that ls_mpi_connect passes to the endpoint */
     int size;
     ls_place place;
-    size_t unasked; /* size in bytes of the largest message that all ranks send eagerly */
-    size_t most;    /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects 1 GiB */
-    double timeout; /* the longest time, in seconds, that `close` waits for a rank that does not receive its messages */
+    size_t unasked;      /* size in bytes of the largest message that all ranks send eagerly */
+    size_t most;         /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects 1 GiB */
+    double timeout;      /* the longest time, in seconds, that ls_mpi_finish_closed waits for the endpoint */
     bool oversubscribed; /* this machine has more ranks than cores */
     bool one_machine;    /* all ranks are on this machine */
     bool world; /* used by the owner only: this is the job's own communicator, not split from another one and not
@@ -64,6 +63,13 @@ ls_status ls_mpi_check_allowed(void);
 
 /* Polls the closed endpoints once, and frees the finished ones. Returns true if none is left. */
 bool ls_mpi_progress_closing(void);
+
+/*
+ * Polls the closed endpoints once. Returns true if MPI has finished with all buffers of the program. With `wait`, waits
+ * for that: at most the timeout of each endpoint, and at most 5 s after all its other ranks have left. Logs a warning
+ * if this time has passed, and waits for this endpoint no more. Returns true if this thread must not call MPI.
+ */
+bool ls_mpi_finish_closed(bool wait);
 
 /* Sets the error of an MPI function that failed with `code`, and returns its status: LS_ERR_PEER if a message was too
  * long, otherwise LS_ERR_IO. */
