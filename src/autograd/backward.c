@@ -93,6 +93,9 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     } else if (begun) {
         ls_fail_at_end(pass);
     }
+    if (status != LS_OK) {
+        ls_abandon_watches(pass);
+    }
     if (status != LS_OK || options->keep_tape) {
         ls_settle_nodes(innermost);
     }

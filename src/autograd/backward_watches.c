@@ -32,6 +32,20 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     return status;
 }
 
+/* Keeps the thread's error. */
+void ls_abandon_watches(const ls_backward_pass *pass) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (const ls_scope *scope = pass->scope; scope != NULL; scope = scope->outer) {
+        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            if (callback->watch->abandon != NULL) {
+                callback->watch->abandon(callback->user);
+            }
+        }
+    }
+    (void)ls_error_put_back(&cause);
+}
+
 /* Returns whether an inner scope has the same callback, which was notified already. */
 static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
     bool told = false;
@@ -94,6 +108,12 @@ ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool
         watched = watched || scope->callbacks != NULL;
     }
     return watched ? tell_watches(pass, output, seeded, room) : LS_OK;
+}
+
+void ls_pass_observe(ls_pass_observer *observer) {
+    ls_backward_pass *pass = ls_thread_present->walking;
+    observer->next = pass->observers;
+    pass->observers = observer;
 }
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {

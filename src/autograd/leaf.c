@@ -114,8 +114,8 @@ void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     ls_tensor_hold(leaf->tensor);
 }
 
-/* Calls the hooks: the gradient of this pass is complete. */
-static ls_status complete(ls_leaf *leaf) {
+/* Calls the hooks and the observers: the gradient of this pass is complete. */
+static ls_status complete(const ls_backward_pass *pass, ls_leaf *leaf) {
     leaf->touched = false;
     for (ls_leaf_hook *hook = leaf->hooks; hook != NULL; hook = hook->next) {
         const ls_status status = hook->function(leaf->tensor, hook->user);
@@ -124,6 +124,9 @@ static ls_status complete(ls_leaf *leaf) {
                        ? status
                        : ls_fail(status, "ls_backward: a gradient hook failed with %s", ls_status_name(status));
         }
+    }
+    for (const ls_pass_observer *observer = pass->observers; observer != NULL; observer = observer->next) {
+        observer->leaf_complete(observer->user, leaf);
     }
     return LS_OK;
 }
@@ -134,7 +137,7 @@ ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf) {
         leaf->remaining = leaf->uses;
     }
     leaf->remaining--;
-    return leaf->remaining == 0 && leaf->touched ? complete(leaf) : LS_OK;
+    return leaf->remaining == 0 && leaf->touched ? complete(pass, leaf) : LS_OK;
 }
 
 ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status) {
@@ -147,7 +150,7 @@ ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status) {
         ordered = leaf;
     }
     for (ls_leaf *leaf = ordered; leaf != NULL && status == LS_OK; leaf = leaf->next_touched) {
-        status = leaf->touched ? complete(leaf) : LS_OK;
+        status = leaf->touched ? complete(pass, leaf) : LS_OK;
     }
     while (ordered != NULL) {
         ls_leaf *leaf = ordered;

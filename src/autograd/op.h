@@ -238,6 +238,11 @@ typedef struct ls_pass_watch {
      * received it. If not, LS_ERR_MISMATCH means that they were in another call, and can be notified later.
      */
     bool (*fail)(void *user, bool begun);
+    /*
+     * NULL, or called after the pass has failed, also after `begin`, `end` or `fail` of the same user. Ends the user's
+     * unfinished communication of the pass. The other ranks of the pass do the same.
+     */
+    void (*abandon)(void *user);
     bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape; returns whether the
                                   user also watches the next pass */
     /* NULL, or keeps the user alive while it watches (true), until called with false */

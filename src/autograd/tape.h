@@ -35,6 +35,17 @@ extern ls_tape_link ls_tape_walked;
  */
 extern ls_tape_link ls_tape_gradient;
 
+/*
+ * Callbacks of one backward pass. `begin` of a watch registers them (ls_pass_observe). They must not fail, and must
+ * keep the thread's error.
+ */
+typedef struct ls_pass_observer {
+    void (*leaf_complete)(void *user, const ls_leaf *leaf); /* called after the hooks of a leaf with a new gradient */
+    void (*node_processed)(void *user);                     /* called after each node that the walk has passed */
+    void *user;
+    struct ls_pass_observer *next;
+} ls_pass_observer;
+
 /* The backward pass that runs on this thread. */
 typedef struct ls_backward_pass {
     ls_thread_state *thread;
@@ -42,9 +53,13 @@ typedef struct ls_backward_pass {
     ls_leaf *touched;           /* leaves that received a gradient, each with a reference to its tensor */
     bool depends;               /* a rule has read values that depend on leaves, so the gradients depend on them, too */
     ls_pass_findings *findings; /* NULL if no watch asks for them */
-    double weight;              /* of the whole loss */
-    bool told;                  /* the other ranks know that the pass has failed, or cannot be notified */
+    ls_pass_observer *observers;
+    double weight; /* of the whole loss */
+    bool told;     /* the other ranks know that the pass has failed, or cannot be notified */
 } ls_backward_pass;
+
+/* Adds an observer, borrowed until the end of the pass, to the pass that runs on this thread. */
+void ls_pass_observe(ls_pass_observer *observer);
 
 /* Adds `gradient` to the accumulated gradient of `input`. `call` and `i` name the rule in messages. */
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient);

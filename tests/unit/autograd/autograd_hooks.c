@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "autograd/tape.h"
 #include "tests/support/toy_ops.h"
 
 /* The first number of an f64 gradient. */
@@ -191,6 +192,68 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
     assert_string_equal(ls_error_message(), "callback: rank 3 is gone");
 }
 
+/* An observer notes "l<remaining uses>" for a complete leaf and "n" for a processed node; `user` of the watch is the
+ * observer. */
+static void note_leaf(void *user, const ls_leaf *leaf) {
+    (void)user;
+    toy_note("l%g ", leaf->remaining);
+}
+
+static void note_node(void *user) {
+    (void)user;
+    toy_note("n ", 0);
+}
+
+static bool never_agrees(void *user, const ls_batch_loss *loss) {
+    (void)user;
+    (void)loss;
+    return false;
+}
+
+static ls_status observe(void *user, ls_batch_loss *loss, bool agreed) {
+    (void)loss;
+    (void)agreed;
+    ls_pass_observe(user);
+    return LS_OK;
+}
+
+static ls_status end_observed(void *user, const ls_pass_findings *findings) {
+    (void)user;
+    (void)findings;
+    toy_note("end ", 0);
+    return LS_OK;
+}
+
+static void note_abandoned(void *user) {
+    (void)user;
+    toy_note("abandoned ", 0);
+    (void)ls_fail(LS_ERR_PEER, "an error of its own");
+}
+
+static const ls_pass_watch observing_watch = {
+    .agrees = never_agrees, .begin = observe, .end = end_observed, .abandon = note_abandoned};
+
+TEST(test_observers_follow_a_pass) {
+    ls_pass_observer observer = {.leaf_complete = note_leaf, .node_processed = note_node};
+    ls_tensor *once = hooked_leaf(1, &one), *twice = hooked_leaf(1, &two);
+    assert_int_equal(ls_watch_pass(&observing_watch, &observer), LS_OK);
+    ls_tensor *x = toy_mul(toy_mul(once, twice), twice);
+    assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
+    assert_string_equal(toy_log, "n n h1:1 l0 h2:2 l0 n end ");
+}
+
+TEST(test_observers_of_a_failed_pass) {
+    ls_pass_observer observer = {.leaf_complete = note_leaf, .node_processed = note_node};
+    ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 1);
+    assert_int_equal(ls_watch_pass(&observing_watch, &observer), LS_OK);
+    ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, toy_square(w), 0));
+    toy_fails = true;
+    assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
+    toy_fails = false;
+    assert_string_equal(ls_error_message(), "toy_fail: as asked");
+    assert_string_equal(toy_log, "n f0 n abandoned ");
+}
+
 TEST(test_communication_is_never_dead) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     ls_release(toy_send(x, 1)); /* its result is not used */
@@ -345,6 +408,8 @@ int main(void) {
         HOOK_TEST(test_a_failing_hook_ends_the_pass),
         HOOK_TEST(test_hooks_that_misbehave),
         HOOK_TEST(test_callbacks_at_the_end_of_a_pass),
+        HOOK_TEST(test_observers_follow_a_pass),
+        HOOK_TEST(test_observers_of_a_failed_pass),
         HOOK_TEST(test_communication_is_never_dead),
         HOOK_TEST(test_communication_outlives_its_scope),
         HOOK_TEST(test_communication_ends_with_the_outermost_scope),
