@@ -31,7 +31,11 @@ static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state
     return state->model->parameters.items[index].tensor->leaf;
 }
 
-/* gradient_tail.c: writes this rank's tail, with its marks. */
+/* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of its elements. */
+ls_status ls_tail_open(ls_data_parallel_state *state);
+int64_t ls_tail_count(const ls_data_parallel_state *state);
+
+/* Writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 
 /* Averages the tail over the ranks, in a separate call. */
@@ -49,7 +53,13 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean);
 
-/* gradient_average.c: returns whether the present pass has given the model a gradient on this rank. */
+/*
+ * gradient_average.c: returns whether a gradient is sent: its parameter is not frozen, or has an older gradient. `user`
+ * is the state.
+ */
+bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf);
+
+/* Returns whether the present pass has given the model a gradient on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);
 
 /* Ends a call in which a rank has reported that the pass failed there. */

@@ -3,7 +3,6 @@
  * can access. So averaging them (averaging.c) is one all-reduce per dtype without a copy.
  */
 #include "parallel/averaging.h"
-#include "parallel/buffers.h"
 #include "parallel/cause.h"
 
 #include <string.h>
@@ -300,182 +299,54 @@ static ls_status run_without_samples(data_parallel_state *state) {
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
-/* Memory of the communicator that a flat buffer uses; returned to the communicator with the last gradient. */
-typedef struct comm_memory {
-    ls_comm *comm;
-} comm_memory;
-
-static void release_comm_memory(void *memory, void *user) {
-    comm_memory *owner = user;
-    ls_comm_release(owner->comm, memory);
-    ls_comm_drop(owner->comm);
-    ls_free(owner);
-}
-
-/*
- * Returns zeroed memory: there are gaps between parameters, which kernels also check for Inf and NaN. Returns NULL with
- * an error on failure.
- */
-static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
-    void *memory = ls_comm_alloc(comm, bytes);
-    if (memory == NULL) {
-        return NULL;
-    }
-    comm_memory *owner = ls_allocate(sizeof *owner);
-    ls_storage *storage = owner != NULL ? ls_storage_wrap(&ls_cpu, memory, bytes, release_comm_memory, owner) : NULL;
-    if (storage == NULL) {
-        ls_free(owner);
-        ls_comm_release(comm, memory);
-        (void)ls_fail_memory("ls_data_parallel", bytes);
-        return NULL;
-    }
-    owner->comm = ls_comm_hold(comm);
-    memset(memory, 0, bytes);
-    return storage;
-}
-
-static ls_storage *hold(ls_storage *storage) {
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    return storage;
-}
-
-static ls_status share_gradients(data_parallel_state *state, int index) {
-    ls_flat *flat = &state->flats[index];
-    const bool on_host = flat->gradients->device->is_host;
-    const int64_t tail = ls_data_parallel_tail(state, index);
-    /* Device gradients that are exchanged as 16-bit floats, or in place, are not here: only the tail is. */
-    const bool here = on_host || (state->reduce_dtype == LS_F32 && !state->in_place);
-    const int64_t count = here ? flat->count + tail : tail;
-    if (count == 0) {
-        state->shared[index] = hold(flat->gradients);
-        return LS_OK;
-    }
-    ls_storage *storage = comm_storage(state->comm, (size_t)count * ls_dtype_size(flat->dtype));
-    if (storage == NULL) {
-        return ls_error_status();
-    }
-    state->common[index] = storage;
-    if (!on_host) {
-        state->shared[index] = hold(flat->gradients);
-        return LS_OK;
-    }
-    flat->gradients = state->shared[index] = hold(storage);
-    return ls_module_move_gradients(state->model, flat->dtype, storage);
-}
-
-/* Allocates memory for the gradients as 16-bit floats. */
-static ls_status share_halves(data_parallel_state *state) {
-    const ls_flat *flat = &state->flats[0];
-    const ls_device *device = flat->gradients->device;
-    const size_t bytes = (size_t)flat->count * ls_dtype_size(state->reduce_dtype);
-    if (state->in_place) {
-        state->halves = ls_storage_new(device, bytes);
-        return state->halves != NULL ? LS_OK : ls_fail_memory("ls_data_parallel", bytes);
-    }
-    state->host_halves = comm_storage(state->comm, bytes);
-    if (state->host_halves == NULL) {
-        return ls_error_status();
-    }
-    state->halves = device->is_host ? hold(state->host_halves) : ls_storage_new(device, bytes);
-    return state->halves != NULL ? LS_OK : ls_fail_memory("ls_data_parallel", bytes);
-}
-
-static ls_status check_dtype(const data_parallel_state *state, ls_dtype dtype) {
+static ls_status check_dtype(const ls_wire_format *format, ls_dtype dtype) {
     if (dtype != LS_F32 && dtype != LS_F64) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
                        ls_dtype_name(dtype));
     }
-    return state->reduce_dtype == LS_F32 || dtype == LS_F32
+    return !format->converts || dtype == LS_F32
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
                          "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
                          "most of its digits: omit .reduce_dtype, or use a model of f32",
-                         ls_dtype_name(state->reduce_dtype));
-}
-
-/* Returns whether the communicator accepts all gradients, and their 16-bit copies, in place on the device. */
-static bool are_taken(const data_parallel_state *state) {
-    const ls_device *device = state->flats[0].gradients->device;
-    for (int i = 0; i < state->flat_count; i++) {
-        if (ls_reducing_device(state->comm, device, state->flats[i].dtype, LS_AVG) == NULL) {
-            return false;
-        }
-    }
-    return ls_reducing_device(state->comm, device, state->reduce_dtype, LS_AVG) != NULL;
-}
-
-/*
- * Checks that the sizes are equal on all ranks. Allocating communicator memory for gradients would otherwise check
- * this.
- */
-static ls_status agree_on_sizes(const data_parallel_state *state) {
-    int64_t least[2 * LS_FLAT_LIMIT] = {0};
-    for (int i = 0; i < state->flat_count; i++) {
-        least[i] = state->flats[i].count;
-        least[LS_FLAT_LIMIT + i] = -state->flats[i].count;
-    }
-    LS_TRY(ls_comm_allreduce(state->comm, least, least, 2 * LS_FLAT_LIMIT, LS_I64, LS_MIN, NULL));
-    for (int i = 0; i < LS_FLAT_LIMIT; i++) {
-        if (least[i] != -least[LS_FLAT_LIMIT + i]) {
-            return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the models differ: they have %lld to %lld numbers",
-                           (long long)least[i], (long long)-least[LS_FLAT_LIMIT + i]);
-        }
-    }
-    return LS_OK;
+                         format->name);
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
-    state->reduce_dtype = options != NULL ? options->reduce_dtype : LS_F32;
-    if (state->reduce_dtype != LS_F32 && state->reduce_dtype != LS_BF16 && state->reduce_dtype != LS_F16) {
+    const ls_dtype dtype = options != NULL ? options->reduce_dtype : LS_F32;
+    ls_gradient_reducer *reducer = &state->reducer;
+    *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
+    if (reducer->format == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
-                       ls_dtype_name(state->reduce_dtype));
+                       ls_dtype_name(dtype));
     }
     if (options == NULL || !options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
-    const int flat_count = ls_module_flatten(state->model, state->flats);
+    const int flat_count = ls_module_flatten(state->model, reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
     }
-    state->flat_count = flat_count;
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(state));
     if (flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
     }
-    state->spans = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *state->spans);
-    if (state->spans == NULL) {
-        return ls_fail_memory("ls_data_parallel", (size_t)state->parameter_count * sizeof *state->spans);
-    }
     for (int i = 0; i < flat_count; i++) {
-        LS_TRY(check_dtype(state, state->flats[i].dtype));
+        LS_TRY(check_dtype(reducer->format, reducer->flats[i].dtype));
     }
-    state->in_place = are_taken(state);
-    LS_TRY(state->in_place ? agree_on_sizes(state) : LS_OK);
-    for (int i = 0; i < flat_count; i++) {
-        LS_TRY(share_gradients(state, i));
-    }
-    return state->reduce_dtype != LS_F32 ? share_halves(state) : LS_OK;
-}
-
-static void drop_storage(ls_storage *storage) {
-    if (storage != NULL) {
-        ls_storage_drop(storage);
-    }
+    reducer->flat_count = flat_count;
+    LS_TRY(ls_reducer_open(reducer, ls_tail_count(state)));
+    return ls_tail_open(state);
 }
 
 static void free_state(ls_module *self) {
-    const data_parallel_state *state = self->state;
+    data_parallel_state *state = self->state;
     ls_free(state->shares);
     ls_free(state->more);
     ls_free(state->buffers);
-    ls_free(state->spans);
-    for (int i = 0; i < LS_FLAT_LIMIT; i++) {
-        drop_storage(state->shared[i]);
-        drop_storage(state->common[i]);
-    }
-    drop_storage(state->halves);
-    drop_storage(state->host_halves);
+    ls_free(state->tail);
+    ls_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }
 

@@ -10,6 +10,7 @@
 #include "autograd/samples.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
+#include "parallel/reducer.h"
 
 /* Properties of an input that a rank sends to the others. */
 typedef struct ls_input_kind {
@@ -41,37 +42,13 @@ typedef struct ls_buffer_record {
     bool changed;     /* changed on any rank since then, according to the last averaging of gradients */
 } ls_buffer_record;
 
-/* Adjacent gradients of a flat buffer that are exchanged, with the gaps between them, in elements. */
-typedef struct ls_gradient_span {
-    int64_t offset;
-    int64_t count;
-} ls_gradient_span;
-
-typedef struct ls_gradient_spans {
-    ls_gradient_span *items;
-    int count;
-    int64_t total; /* elements */
-} ls_gradient_spans;
-
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
     ls_module *model;
     ls_comm *comm;
-    ls_flat flats[LS_FLAT_LIMIT];
-    int flat_count;
-    ls_storage *shared[LS_FLAT_LIMIT]; /* memory of the gradients: the module's own references */
-    bool in_place; /* the gradients are averaged in place, on a device whose memory the communicator accepts */
-    ls_storage *common[LS_FLAT_LIMIT]; /* otherwise, communicator memory in which they are averaged, followed by the
-                                          tail: on the CPU `shared` itself, else a copy on the host. It holds only the
-                                          tail if they are averaged in place or as 16-bit floats. NULL: no elements */
-    ls_gradient_span *spans;           /* capacity: one per parameter */
-    ls_gradient_spans spans_of[LS_FLAT_LIMIT]; /* in the present averaging */
-    /* LS_BF16 or LS_F16: the dtype in which the only flat buffer, of f32, is averaged; else LS_F32 */
-    ls_dtype reduce_dtype;
-    ls_storage *halves; /* the gradients as 16-bit floats, on their device; NULL without reduce_dtype */
-    /* communicator memory in which they are averaged: `halves` itself on the CPU; NULL if in place */
-    ls_storage *host_halves;
+    ls_gradient_reducer reducer;
+    void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     int buffer_count;
     ls_buffer_record *buffers;
@@ -123,20 +100,6 @@ bool ls_data_parallel_averages(const ls_module *module);
 /* Stores the numbers. Returns false for any other module. */
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
-
-/* gradient_tail.c: returns the number of elements after the gradients of flat buffer `flat`. */
-int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
-
-/*
- * gradient_spans.c: the gradients that are exchanged. ls_gradient_spans_list finds their spans. ls_gradient_spans_pack
- * moves the spans of a flat buffer together in the memory where they are averaged on the host: `total` elements from
- * ls_gradient_spans_begin on, followed by the tail. ls_gradient_spans_unpack moves them back.
- */
-bool ls_gradient_travels(const ls_data_parallel_state *state, const ls_leaf *leaf);
-void ls_gradient_spans_list(ls_data_parallel_state *state);
-void *ls_gradient_spans_begin(const ls_data_parallel_state *state, int flat);
-ls_status ls_gradient_spans_pack(const ls_data_parallel_state *state, int flat);
-ls_status ls_gradient_spans_unpack(const ls_data_parallel_state *state, int flat);
 
 /*
  * means.c: warns if a loss divides a sum over samples by the count of one rank. ls_means_check checks the sums that a

@@ -1,23 +1,28 @@
 /* The tail: numbers after the gradients that ranks exchange when they average gradients. */
+#include "base/memory.h"
 #include "parallel/averaging.h"
 
 /* Layout after the gradients of the widest dtype: these numbers, then the marks. */
 enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
 
-static int tail_flat(const ls_data_parallel_state *state) {
-    return state->flat_count - 1;
+int64_t ls_tail_count(const ls_data_parallel_state *state) {
+    return MARKS + state->parameter_count + state->buffer_count;
 }
 
-int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat) {
-    return flat == tail_flat(state) ? MARKS + state->parameter_count + state->buffer_count : 0;
+static ls_dtype tail_dtype(const ls_data_parallel_state *state) {
+    return state->reducer.flats[state->reducer.flat_count - 1].dtype;
 }
 
-/* Returns the tail, on the host: it follows the averaged gradients of its dtype. */
+/* Returns the tail, on the host: after the gradients of its dtype on the wire, or in memory of its own. */
 static void *tail_memory(const ls_data_parallel_state *state) {
-    const int flat = tail_flat(state);
-    const ls_storage *common = state->common[flat];
-    const size_t bytes = (size_t)ls_data_parallel_tail(state, flat) * ls_dtype_size(state->flats[flat].dtype);
-    return (char *)common->memory + common->bytes - bytes;
+    return state->tail != NULL ? state->tail : ls_reducer_extra(&state->reducer);
+}
+
+ls_status ls_tail_open(ls_data_parallel_state *state) {
+    const size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(tail_dtype(state));
+    state->tail = ls_reducer_has_extra(&state->reducer) ? NULL : ls_allocate_zeroed(1, bytes);
+    return state->tail != NULL || ls_reducer_has_extra(&state->reducer) ? LS_OK
+                                                                        : ls_fail_memory("ls_data_parallel", bytes);
 }
 
 /* Writes number `index` of the tail, which is f64 if `wide`, else f32. */
@@ -34,7 +39,7 @@ static double read_number(const void *tail, bool wide, int64_t index) {
 }
 
 static bool is_tail_wide(const ls_data_parallel_state *state) {
-    return state->flats[tail_flat(state)].dtype == LS_F64;
+    return tail_dtype(state) == LS_F64;
 }
 
 /*
@@ -59,7 +64,7 @@ static double mark_of(const ls_data_parallel_state *state, const ls_leaf *leaf) 
     if (leaf == NULL) {
         return 0;
     }
-    return !ls_gradient_travels(state, leaf) ? frozen_mark(state) : leaf->has_gradient ? 1 : 0;
+    return !ls_gradient_is_sent(state, leaf) ? frozen_mark(state) : leaf->has_gradient ? 1 : 0;
 }
 
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
@@ -111,7 +116,7 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
             return refuse_frozen(state, i, mark);
         }
         ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-        if (leaf != NULL && ls_gradient_travels(state, leaf)) {
+        if (leaf != NULL && ls_gradient_is_sent(state, leaf)) {
             leaf->has_gradient = mark > 0;
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
@@ -124,8 +129,7 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
 
 /* Averages only the tail. */
 ls_status ls_tail_average(const ls_data_parallel_state *state) {
-    const int flat = tail_flat(state);
     void *memory = tail_memory(state);
-    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_data_parallel_tail(state, flat),
-                             state->flats[flat].dtype, LS_AVG, NULL);
+    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_tail_count(state), tail_dtype(state), LS_AVG,
+                             NULL);
 }

@@ -1,0 +1,296 @@
+#include "parallel/reducer.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/hold.h"
+#include "parallel/buffers.h"
+
+static const char call[] = "ls_data_parallel";
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Memory of the communicator that a storage uses; returned to the communicator with the last reference. */
+typedef struct comm_memory {
+    ls_comm *comm;
+} comm_memory;
+
+static void release_comm_memory(void *memory, void *user) {
+    comm_memory *owner = user;
+    ls_comm_release(owner->comm, memory);
+    ls_comm_drop(owner->comm);
+    ls_free(owner);
+}
+
+/*
+ * Returns zeroed memory: there are gaps between parameters, which kernels also check for Inf and NaN. Returns NULL with
+ * an error on failure.
+ */
+static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
+    void *memory = ls_comm_alloc(comm, bytes);
+    if (memory == NULL) {
+        return NULL;
+    }
+    comm_memory *owner = ls_allocate(sizeof *owner);
+    ls_storage *storage = owner != NULL ? ls_storage_wrap(&ls_cpu, memory, bytes, release_comm_memory, owner) : NULL;
+    if (storage == NULL) {
+        ls_free(owner);
+        ls_comm_release(comm, memory);
+        (void)ls_fail_memory(call, bytes);
+        return NULL;
+    }
+    owner->comm = ls_comm_hold(comm);
+    memset(memory, 0, bytes);
+    return storage;
+}
+
+static ls_storage *hold(ls_storage *storage) {
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    return storage;
+}
+
+static void drop(ls_storage *storage) {
+    if (storage != NULL) {
+        ls_storage_drop(storage);
+    }
+}
+
+static const ls_device *device_of(const ls_gradient_reducer *reducer) {
+    return reducer->flats[0].gradients->device;
+}
+
+static ls_dtype wire_dtype(const ls_gradient_reducer *reducer, int flat) {
+    return reducer->format->converts ? reducer->format->dtype : reducer->flats[flat].dtype;
+}
+
+/* Returns whether the communicator accepts all gradients, and their encoded copies, on their device. */
+static bool are_accepted(const ls_gradient_reducer *reducer) {
+    bool accepted = true;
+    for (int i = 0; i < reducer->flat_count && accepted; i++) {
+        accepted = ls_reducing_device(reducer->comm, device_of(reducer), reducer->flats[i].dtype, LS_AVG) != NULL &&
+                   ls_reducing_device(reducer->comm, device_of(reducer), wire_dtype(reducer, i), LS_AVG) != NULL;
+    }
+    return accepted;
+}
+
+/*
+ * Checks that the sizes are equal on all ranks. Allocating communicator memory for gradients would otherwise check
+ * this.
+ */
+static ls_status agree_on_sizes(const ls_gradient_reducer *reducer) {
+    int64_t least[2 * LS_FLAT_LIMIT] = {0};
+    for (int i = 0; i < reducer->flat_count; i++) {
+        least[i] = reducer->flats[i].count;
+        least[LS_FLAT_LIMIT + i] = -reducer->flats[i].count;
+    }
+    LS_TRY(ls_comm_allreduce(reducer->comm, least, least, 2 * LS_FLAT_LIMIT, LS_I64, LS_MIN, NULL));
+    for (int i = 0; i < LS_FLAT_LIMIT; i++) {
+        if (least[i] != -least[LS_FLAT_LIMIT + i]) {
+            return ls_fail(LS_ERR_MISMATCH, "%s: the models differ: they have %lld to %lld numbers", call,
+                           (long long)least[i], (long long)-least[LS_FLAT_LIMIT + i]);
+        }
+    }
+    return LS_OK;
+}
+
+/* Prepares the wire of a flat buffer, which then has `count` elements. */
+static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t count) {
+    ls_flat *flat = &reducer->flats[index];
+    const ls_device *device = device_of(reducer);
+    const bool converts = reducer->format->converts;
+    const size_t bytes = (size_t)count * ls_dtype_size(wire_dtype(reducer, index));
+    if (reducer->in_place) {
+        reducer->wire[index] = converts ? ls_storage_new(device, bytes) : hold(flat->gradients);
+        return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
+    }
+    ls_storage *wire = reducer->wire[index] = comm_storage(reducer->comm, bytes);
+    if (wire == NULL) {
+        return ls_error_status();
+    }
+    if (converts && !device->is_host) {
+        reducer->scratch = ls_storage_new(device, bytes);
+        return reducer->scratch != NULL ? LS_OK : ls_fail_memory(call, bytes);
+    }
+    if (converts || !device->is_host) {
+        return LS_OK;
+    }
+    LS_TRY(ls_module_move_gradients(reducer->model, flat->dtype, wire));
+    ls_storage_drop(flat->gradients);
+    flat->gradients = hold(wire);
+    return LS_OK;
+}
+
+static ls_status make_arrays(ls_gradient_reducer *reducer) {
+    const size_t count = (size_t)reducer->model->parameters.count;
+    reducer->spans = ls_allocate_zeroed(count, sizeof *reducer->spans);
+    reducer->pieces = ls_allocate_zeroed(count, sizeof *reducer->pieces);
+    reducer->buckets = ls_allocate_zeroed(count, sizeof *reducer->buckets);
+    return reducer->spans != NULL && reducer->pieces != NULL && reducer->buckets != NULL
+               ? LS_OK
+               : ls_fail_memory(call, count * sizeof *reducer->buckets);
+}
+
+ls_status ls_reducer_open(ls_gradient_reducer *reducer, int64_t extra) {
+    for (int i = 0; i < reducer->flat_count; i++) {
+        (void)hold(reducer->flats[i].gradients);
+    }
+    LS_TRY(make_arrays(reducer));
+    reducer->in_place = are_accepted(reducer);
+    LS_TRY(reducer->in_place ? agree_on_sizes(reducer) : LS_OK);
+    const int last = ls_reducer_has_extra(reducer) ? reducer->flat_count - 1 : -1;
+    for (int i = 0; i < reducer->flat_count; i++) {
+        LS_TRY(open_wire(reducer, i, reducer->flats[i].count + (i == last ? extra : 0)));
+    }
+    return LS_OK;
+}
+
+void ls_reducer_close(ls_gradient_reducer *reducer) {
+    for (int i = 0; i < reducer->flat_count; i++) {
+        drop(reducer->flats[i].gradients);
+        drop(reducer->wire[i]);
+    }
+    drop(reducer->scratch);
+    ls_free(reducer->spans);
+    ls_free(reducer->pieces);
+    ls_free(reducer->buckets);
+}
+
+void *ls_reducer_extra(const ls_gradient_reducer *reducer) {
+    const int last = reducer->flat_count - 1;
+    const ls_flat *flat = &reducer->flats[last];
+    return (char *)reducer->wire[last]->memory + (size_t)flat->count * ls_dtype_size(flat->dtype);
+}
+
+/* Returns the index of the flat buffer that has the gradient of a leaf; -1 if none has. */
+static int flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
+    int i = reducer->flat_count - 1;
+    while (i >= 0 && (leaf->gradient == NULL || leaf->gradient->storage->whole != reducer->flats[i].gradients)) {
+        i--;
+    }
+    return i;
+}
+
+bool ls_reducer_is_home(const ls_gradient_reducer *reducer) {
+    const ls_named_list *list = &reducer->model->parameters;
+    bool home = true;
+    for (int i = 0; i < list->count && home; i++) {
+        home = list->items[i].tensor->leaf == NULL || flat_of(reducer, list->items[i].tensor->leaf) >= 0;
+    }
+    return home;
+}
+
+ls_status ls_reducer_reclaim(ls_gradient_reducer *reducer) {
+    const ls_device *device = NULL;
+    LS_TRY(ls_module_device(reducer->model, call, &device));
+    for (int i = 0; i < reducer->flat_count; i++) {
+        if (reducer->flats[i].gradients->device != device) {
+            return ls_fail(LS_ERR_STATE, "%s: the model has moved to %s: move it before %s", call, device->name, call);
+        }
+        LS_TRY(ls_module_move_gradients(reducer->model, reducer->flats[i].dtype, reducer->flats[i].gradients));
+    }
+    return LS_OK;
+}
+
+/* ---- buckets ----------------------------------------------------------------------------------------------------- */
+
+static size_t width_of(const ls_gradient_reducer *reducer, int flat) {
+    return ls_dtype_size(reducer->flats[flat].dtype);
+}
+
+/* Begins a bucket with the span. `ends`: the encoded gradients end with the flat buffer. */
+static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, const ls_span *span, bool ends) {
+    ls_bucket *bucket = &reducer->buckets[reducer->bucket_count++];
+    const ls_flat *flat = &reducer->flats[span->flat];
+    *bucket = (ls_bucket){.spans = span,
+                          .flat = span->flat,
+                          .end = ends ? flat->count : span->offset + span->count,
+                          .packet = {.format = reducer->format,
+                                     .device = flat->gradients->device,
+                                     .dtype = flat->dtype,
+                                     .pieces = &reducer->pieces[span - reducer->spans],
+                                     .in_place = reducer->in_place}};
+    return bucket;
+}
+
+static void add_span(const ls_gradient_reducer *reducer, ls_bucket *bucket, const ls_span *span) {
+    ls_packet *packet = &bucket->packet;
+    reducer->pieces[span - reducer->spans] =
+        (ls_piece){.storage = reducer->flats[span->flat].gradients, .offset = span->offset, .count = span->count};
+    bucket->span_count++;
+    packet->piece_count++;
+    packet->total += span->count;
+    ls_storage *wire = reducer->wire[bucket->flat];
+    const int64_t begin = bucket->end - packet->total;
+    packet->buffer = (char *)wire->memory + (size_t)begin * ls_dtype_size(ls_packet_dtype(packet));
+    packet->converted = (ls_piece){.storage = reducer->scratch != NULL ? reducer->scratch : wire, .offset = begin};
+}
+
+static bool is_full(const ls_gradient_reducer *reducer, const ls_bucket *bucket, size_t bytes) {
+    const bool whole = reducer->in_place && !reducer->format->converts; /* no copies on the device: one span only */
+    return whole || (bytes > 0 && (size_t)bucket->packet.total * width_of(reducer, bucket->flat) >= bytes);
+}
+
+void ls_reducer_cut(ls_gradient_reducer *reducer, const ls_span_rule *rule) {
+    const int count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, rule, reducer->spans);
+    const bool ends = rule->bytes == 0 && ls_reducer_has_extra(reducer);
+    ls_bucket *bucket = NULL;
+    reducer->bucket_count = 0;
+    for (int i = 0; i < count; i++) {
+        const ls_span *span = &reducer->spans[i];
+        if (bucket == NULL || bucket->flat != span->flat || is_full(reducer, bucket, rule->bytes)) {
+            bucket = begin_bucket(reducer, span, ends);
+        }
+        add_span(reducer, bucket, span);
+    }
+}
+
+ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
+    const ls_flat *flat = &reducer->flats[bucket->flat];
+    const ls_device *device = flat->gradients->device;
+    for (int k = 0; k < bucket->span_count; k++) {
+        char *memory =
+            (char *)flat->gradients->memory + (size_t)bucket->spans[k].offset * width_of(reducer, bucket->flat);
+        LS_TRY(device->kernels->scale(ls_device_stream(device), flat->dtype, bucket->spans[k].count, factor, memory));
+    }
+    return LS_OK;
+}
+
+ls_status ls_reducer_scale(const ls_gradient_reducer *reducer, double factor) {
+    for (int i = 0; i < reducer->bucket_count && factor != 1; i++) {
+        LS_TRY(ls_bucket_scale(reducer, &reducer->buckets[i], factor));
+    }
+    return LS_OK;
+}
+
+ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
+    LS_TRY(factor != 1 ? ls_bucket_scale(reducer, bucket, factor) : LS_OK);
+    for (int k = 0; k < bucket->span_count; k++) {
+        for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
+            const ls_leaf *leaf = reducer->model->parameters.items[i].tensor->leaf;
+            if (leaf != NULL && !leaf->has_gradient && flat_of(reducer, leaf) == bucket->flat) {
+                LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* The gaps between parameters must be zero, so clears gaps that encoded gradients have overwritten. */
+static void clear_gaps(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
+    const size_t width = width_of(reducer, bucket->flat);
+    char *memory = reducer->wire[bucket->flat]->memory;
+    int64_t end = bucket->end;
+    for (int k = 0; k < bucket->span_count; k++) {
+        const int64_t from = bucket->spans[k].offset + bucket->spans[k].count;
+        memset(memory + (size_t)from * width, 0, (size_t)(end - from) * width);
+        end = bucket->spans[k].offset;
+    }
+}
+
+ls_status ls_bucket_decode(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
+    LS_TRY(bucket->packet.format->decode(&bucket->packet));
+    if (!reducer->in_place && reducer->wire[bucket->flat] == reducer->flats[bucket->flat].gradients) {
+        clear_gaps(reducer, bucket);
+    }
+    return LS_OK;
+}
