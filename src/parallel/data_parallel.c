@@ -24,29 +24,8 @@ static ls_input_kind kind_of(const data_parallel_state *state, int i) {
     return kind;
 }
 
-/* Exchanges the kinds of further inputs, if a rank has several inputs. */
-static ls_status exchange_more(data_parallel_state *state) {
-    const size_t ranks = (size_t)ls_comm_size(state->comm);
-    int64_t most = 1;
-    for (size_t i = 0; i < ranks; i++) {
-        most = state->shares[i].inputs > most ? state->shares[i].inputs : most;
-    }
-    const size_t count = state->more_inputs = (size_t)most - 1;
-    if (count > state->more_room) {
-        ls_free(state->more);
-        state->more = ls_allocate_zeroed((ranks + 1) * count, sizeof *state->more);
-        state->more_room = state->more != NULL ? count : 0;
-    }
-    if (count > state->more_room) {
-        return ls_fail_memory("ls_data_parallel", (ranks + 1) * count * sizeof *state->more);
-    }
-    ls_input_kind *own = state->more + ranks * count;
-    for (size_t i = 0; i < count; i++) {
-        own[i] = kind_of(state, (int)i + 1);
-    }
-    return count == 0
-               ? LS_OK
-               : ls_comm_allgather(state->comm, own, state->more, count * sizeof *own / sizeof(int64_t), LS_I64, NULL);
+static const ls_rank_inputs *share_of(const data_parallel_state *state, int rank) {
+    return ls_object_of(&state->shares, rank);
 }
 
 /* Number of samples that a rank reports if it has no input because of a failure. */
@@ -54,25 +33,24 @@ enum { FAILED = -1 };
 
 /* Exchanges the number and kind of samples of each rank. */
 static ls_status exchange_shares(data_parallel_state *state) {
-    const size_t ranks = (size_t)ls_comm_size(state->comm);
-    if (state->shares == NULL) {
-        state->shares = ls_allocate_zeroed(ranks, sizeof *state->shares);
-        if (state->shares == NULL) {
-            return ls_fail_memory("ls_data_parallel", ranks * sizeof *state->shares);
-        }
+    const size_t bytes = sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
+    ls_rank_inputs *own = ls_record_allocate(bytes);
+    if (own == NULL) {
+        return ls_fail_memory("ls_data_parallel", bytes);
     }
-    const ls_rank_inputs own = {.samples = state->part.samples,
-                                .inputs = state->input_count,
-                                .outputs = state->output_count,
-                                .first = kind_of(state, 0)};
-    LS_TRY(ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL));
-    for (size_t i = 0; i < ranks; i++) {
-        if (state->shares[i].samples == FAILED) {
-            state->told = true;
-            return ls_cause_share(state->comm, "ls_forward", own.samples == FAILED);
-        }
+    *own =
+        (ls_rank_inputs){.samples = state->part.samples, .inputs = state->input_count, .outputs = state->output_count};
+    for (int i = 0; i < state->input_count; i++) {
+        own->kind[i] = kind_of(state, i);
     }
-    return exchange_more(state);
+    const ls_status status = ls_objects_allgather("ls_data_parallel", state->comm, own, bytes, &state->shares);
+    ls_record_release(own, bytes);
+    bool failed = false;
+    for (int i = 0; i < ls_comm_size(state->comm) && status == LS_OK; i++) {
+        failed = failed || share_of(state, i)->samples == FAILED;
+    }
+    state->told |= failed;
+    return failed ? ls_cause_share(state->comm, "ls_forward", state->part.samples == FAILED) : status;
 }
 
 /* Finds this rank's samples in the global batch, which has the samples of the ranks in rank order. */
@@ -84,7 +62,7 @@ static ls_status locate(ls_batch_part *part) {
     LS_TRY(exchange_shares(state));
     part->first = 0;
     for (int i = 0; i < ls_comm_rank(state->comm); i++) {
-        part->first += state->shares[i].samples;
+        part->first += share_of(state, i)->samples;
     }
     state->located = true;
     return LS_OK;
@@ -221,17 +199,13 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
 
-static const ls_input_kind *kind_on(const data_parallel_state *state, int rank, int i) {
-    return i == 0 ? &state->shares[rank].first : &state->more[(size_t)rank * state->more_inputs + (size_t)i - 1];
-}
-
 /* Returns whether the first axis of input i counts the samples, on all ranks that have samples. */
 static bool counts_samples(const data_parallel_state *state, int i) {
     bool counts = true;
     for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
-        const ls_rank_inputs *share = &state->shares[rank];
-        if (share->samples > 0 && i < share->inputs && kind_on(state, rank, i)->there) {
-            const ls_input_kind *kind = kind_on(state, rank, i);
+        const ls_rank_inputs *share = share_of(state, rank);
+        if (share->samples > 0 && i < share->inputs && share->kind[i].there) {
+            const ls_input_kind *kind = &share->kind[i];
             counts = kind->ndim > 0 && kind->size[0] == share->samples;
         }
     }
@@ -242,8 +216,8 @@ static bool counts_samples(const data_parallel_state *state, int i) {
 static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel_skip", &device));
-    for (int i = 0; i < (int)state->shares[rank].inputs; i++) {
-        const ls_input_kind *kind = kind_on(state, rank, i);
+    for (int i = 0; i < (int)share_of(state, rank)->inputs; i++) {
+        const ls_input_kind *kind = &share_of(state, rank)->kind[i];
         if (!kind->there) {
             continue;
         }
@@ -269,7 +243,7 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
 }
 
 static ls_status run_like(data_parallel_state *state, int rank) {
-    const ls_rank_inputs *share = &state->shares[rank];
+    const ls_rank_inputs *share = share_of(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);
     ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
     if (tensors == NULL) {
@@ -290,7 +264,7 @@ static ls_status run_like(data_parallel_state *state, int rank) {
 static ls_status run_without_samples(data_parallel_state *state) {
     LS_TRY(begin_forward(state, NULL, 0, 0));
     int rank = 0; /* the first rank that has samples */
-    while (state->located && rank < ls_comm_size(state->comm) && state->shares[rank].samples == 0) {
+    while (state->located && rank < ls_comm_size(state->comm) && share_of(state, rank)->samples == 0) {
         rank++;
     }
     return state->located && rank < ls_comm_size(state->comm) ? run_like(state, rank)
@@ -342,8 +316,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
 
 static void free_state(ls_module *self) {
     data_parallel_state *state = self->state;
-    ls_free(state->shares);
-    ls_free(state->more);
+    ls_objects_free(&state->shares);
     ls_free(state->buffers);
     ls_free(state->tail);
     ls_reducer_close(&state->reducer);

@@ -8,6 +8,7 @@
 #include "autograd/batch.h"
 #include "autograd/mixing.h"
 #include "autograd/samples.h"
+#include "comm/objects.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
 #include "parallel/reducer.h"
@@ -20,12 +21,12 @@ typedef struct ls_input_kind {
     int64_t size[LS_MAX_DIMS];
 } ls_input_kind;
 
-/* Properties of a call that a rank sends to the others. */
+/* Properties of a call that a rank sends to the others, followed by the kinds of its inputs. */
 typedef struct ls_rank_inputs {
     int64_t samples;
     int64_t inputs;
     int64_t outputs;
-    ls_input_kind first; /* first input; the kinds of further inputs follow the shares of all ranks */
+    ls_input_kind kind[];
 } ls_rank_inputs;
 
 /*
@@ -57,11 +58,8 @@ typedef struct ls_data_parallel_state {
     ls_tensor *const *inputs; /* of that pass; borrowed */
     int input_count;          /* 0 on a rank without samples */
     int output_count;
-    ls_rank_inputs *shares; /* of all ranks; NULL until they are first exchanged */
-    ls_input_kind *more;    /* their further inputs, `more_inputs` for each rank; then memory for this rank's */
-    size_t more_inputs;     /* number of further inputs per rank in the present pass */
-    size_t more_room;       /* capacity of `more`, in inputs per rank */
-    int64_t samples;        /* of the last forward pass */
+    ls_objects shares; /* an ls_rank_inputs of each rank */
+    int64_t samples;   /* of the last forward pass */
     bool no_sync;
     bool gathering; /* there were passes under no_sync since the last averaging */
     bool agrees;    /* ranks agree on scaling factors before every pass, because one pass was irregular */
