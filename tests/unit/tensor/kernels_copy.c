@@ -1,11 +1,11 @@
 /*
- * The CPU's copies, casts, fills and counting: all dtypes, any strides.
+ * Kernels of copies, casts, fills and counting: all dtypes, any strides.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/arrays.h"
 
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 /* Integers small enough for every dtype. */
 static void fill_small(array *a) {
@@ -35,9 +35,9 @@ TEST(test_copy_and_cast_keep_small_integers) {
         array x = random_array((ls_dtype)(turn / LS_DTYPE_COUNT % LS_DTYPE_COUNT), part_ndim, part);
         fill_small(&x);
         if (x.tensor.dtype == y.tensor.dtype && turn % 3 != 0) {
-            assert_int_equal(ls_cpu_copy(NULL, &y.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->copy(NULL, &y.tensor, &x.tensor), LS_OK);
         } else {
-            assert_int_equal(ls_cpu_cast(NULL, &y.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->cast(NULL, &y.tensor, &x.tensor), LS_OK);
         }
         expect_equal("copy", &y.tensor, &x.tensor);
         array_free(&y);
@@ -59,10 +59,10 @@ TEST(test_transposed_copies) {
             turned.stride[i] = x.tensor.stride[2 - i];
         }
         array y = array_new(dtypes[d], 3, turned.size, ARRAY_DENSE);
-        assert_int_equal(ls_cpu_copy(NULL, &y.tensor, &turned), LS_OK);
+        assert_int_equal(kernels()->copy(NULL, &y.tensor, &turned), LS_OK);
         expect_equal("transposed copy", &y.tensor, &turned);
         array z = array_new(dtypes[d], 3, size, ARRAY_STEPPED);
-        assert_int_equal(ls_cpu_copy(NULL, &z.tensor, &x.tensor), LS_OK);
+        assert_int_equal(kernels()->copy(NULL, &z.tensor, &x.tensor), LS_OK);
         expect_equal("stepped copy", &z.tensor, &x.tensor);
         array_free(&x);
         array_free(&y);
@@ -74,7 +74,7 @@ static double cast_number(ls_dtype to, ls_dtype from, double value) {
     array x = array_new(from, 0, NULL, ARRAY_DENSE);
     array y = array_new(to, 0, NULL, ARRAY_DENSE);
     array_set(&x.tensor, 0, value);
-    assert_int_equal(ls_cpu_cast(NULL, &y.tensor, &x.tensor), LS_OK);
+    assert_int_equal(kernels()->cast(NULL, &y.tensor, &x.tensor), LS_OK);
     const double is = array_get(&y.tensor, &y.tensor, 0);
     array_free(&x);
     array_free(&y);
@@ -144,7 +144,7 @@ TEST(test_long_casts_are_those_of_single_numbers) {
             const double plain = ls_random_normal(1, 2, (uint64_t)i) * pow(10, (double)array_dice(12) - 6);
             array_set(&x.tensor, i, i % 50 < 6 ? (double)special[i % 50] : plain);
         }
-        assert_int_equal(ls_cpu_cast(NULL, &y.tensor, &x.tensor), LS_OK);
+        assert_int_equal(kernels()->cast(NULL, &y.tensor, &x.tensor), LS_OK);
         for (int64_t i = 0; i < 1000; i++) {
             const double want = cast_number(to, LS_F32, array_get(&x.tensor, &x.tensor, i));
             array_expect(ls_dtype_name(to), array_get(&y.tensor, &y.tensor, i), want, 0);
@@ -163,8 +163,8 @@ TEST(test_fill_and_count) {
         const double value = values[turn / LS_DTYPE_COUNT % 5];
         array y = random_array(dtype, ndim, size);
         array dense = array_new(dtype, ndim, size, ARRAY_DENSE);
-        assert_int_equal(ls_cpu_fill(NULL, &y.tensor, value), LS_OK);
-        assert_int_equal(ls_cpu_count_up(NULL, &dense.tensor), LS_OK);
+        assert_int_equal(kernels()->fill(NULL, &y.tensor, value), LS_OK);
+        assert_int_equal(kernels()->count_up(NULL, &dense.tensor), LS_OK);
         const double held = dtype == LS_BOOL ? value != 0 : ls_dtype_is_floating(dtype) ? value : trunc(value);
         for (int64_t i = 0; i < y.tensor.count; i++) {
             const double is = array_get(&y.tensor, &y.tensor, i);
@@ -184,7 +184,7 @@ TEST(test_nothing_is_written_between_elements) {
     float memory[20];
     memset(memory, 0x7f, sizeof memory);
     ls_tensor y = {.data = memory, .count = 10, .ndim = 1, .size = {10}, .stride = {2}};
-    assert_int_equal(ls_cpu_fill(NULL, &y, 0), LS_OK);
+    assert_int_equal(kernels()->fill(NULL, &y, 0), LS_OK);
     for (int i = 0; i < 20; i++) {
         assert_true((memory[i] == 0) == (i % 2 == 0));
     }

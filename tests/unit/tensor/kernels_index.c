@@ -1,12 +1,12 @@
 /*
- * The CPU's indexed reads and additions compared with plain loops, and indices out of range.
+ * Kernels of indexed reads and additions compared with plain loops, and indices out of range.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/arrays.h"
 
 #include "base/status.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
@@ -71,7 +71,7 @@ static void check_index_select_and_add(ls_dtype dtype) {
     array index = random_dense(LS_I64, 2, index_size, along);
     size[axis] = index.tensor.count;
     array y = random_dense(dtype, ndim, size, 10);
-    assert_int_equal(ls_cpu_index_select(NULL, &y.tensor, &x.tensor, axis, &index.tensor), LS_OK);
+    assert_int_equal(kernels()->index_select(NULL, &y.tensor, &x.tensor, axis, &index.tensor), LS_OK);
     double *const want = calloc((size_t)x.tensor.count, sizeof *want);
     for (int64_t i = 0; i < x.tensor.count; i++) {
         want[i] = get(&x, i);
@@ -82,7 +82,7 @@ static void check_index_select_and_add(ls_dtype dtype) {
         array_expect("index_select", get(&y, i), get(&x, from), 0);
         want[from] += get(&y, i);
     }
-    assert_int_equal(ls_cpu_index_add(NULL, &x.tensor, &y.tensor, axis, &index.tensor), LS_OK);
+    assert_int_equal(kernels()->index_add(NULL, &x.tensor, &y.tensor, axis, &index.tensor), LS_OK);
     for (int64_t i = 0; i < x.tensor.count; i++) {
         array_expect("index_add", get(&x, i), held(dtype, want[i]), 0);
     }
@@ -101,7 +101,7 @@ static void check_take_along_and_scatter(ls_dtype dtype) {
     size[axis] = array_dice(5);
     array index = random_dense(LS_I64, ndim, size, along);
     array y = random_dense(dtype, ndim, size, 10);
-    assert_int_equal(ls_cpu_take_along(NULL, &y.tensor, &x.tensor, axis, &index.tensor), LS_OK);
+    assert_int_equal(kernels()->take_along(NULL, &y.tensor, &x.tensor, axis, &index.tensor), LS_OK);
     double *const want = calloc((size_t)x.tensor.count, sizeof *want);
     for (int64_t i = 0; i < x.tensor.count; i++) {
         want[i] = get(&x, i);
@@ -111,7 +111,7 @@ static void check_take_along_and_scatter(ls_dtype dtype) {
         array_expect("take_along", get(&y, i), get(&x, from), 0);
         want[from] += get(&y, i);
     }
-    assert_int_equal(ls_cpu_scatter_add(NULL, &x.tensor, &y.tensor, axis, &index.tensor), LS_OK);
+    assert_int_equal(kernels()->scatter_add(NULL, &x.tensor, &y.tensor, axis, &index.tensor), LS_OK);
     for (int64_t i = 0; i < x.tensor.count; i++) {
         array_expect("scatter_add", get(&x, i), held(dtype, want[i]), 0);
     }
@@ -133,7 +133,7 @@ TEST(test_take_along_from_a_larger_tensor) {
     array x = random_dense(LS_F32, 2, (const int64_t[]){5, 7}, 100);
     array index = random_dense(LS_I64, 2, (const int64_t[]){3, 4}, 7);
     array y = random_dense(LS_F32, 2, (const int64_t[]){3, 4}, 1);
-    assert_int_equal(ls_cpu_take_along(NULL, &y.tensor, &x.tensor, 1, &index.tensor), LS_OK);
+    assert_int_equal(kernels()->take_along(NULL, &y.tensor, &x.tensor, 1, &index.tensor), LS_OK);
     for (int64_t i = 0; i < 12; i++) {
         array_expect("take_along", get(&y, i), get(&x, i / 4 * 7 + (int64_t)get(&index, i)), 0);
     }
@@ -151,13 +151,13 @@ TEST(test_an_index_out_of_range_is_named) {
     array_set(&index.tensor, 3, -9);
     array_set(&table.tensor, 7, -1);
     const double before = get(&y, 0);
-    assert_int_equal(ls_cpu_index_select(NULL, &y.tensor, &x.tensor, 0, &index.tensor), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->index_select(NULL, &y.tensor, &x.tensor, 0, &index.tensor), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "index_select: index 4 at position 2 is out of range for axis 0 of size 4");
-    assert_int_equal(ls_cpu_index_add(NULL, &y.tensor, &x.tensor, 0, &index.tensor), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->index_add(NULL, &y.tensor, &x.tensor, 0, &index.tensor), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "index_add: index 4 at position 2 is out of range for axis 0 of size 4");
-    assert_int_equal(ls_cpu_take_along(NULL, &y.tensor, &x.tensor, 1, &table.tensor), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->take_along(NULL, &y.tensor, &x.tensor, 1, &table.tensor), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "take_along: index -1 at position 7 is out of range for axis 1 of size 3");
-    assert_int_equal(ls_cpu_scatter_add(NULL, &y.tensor, &x.tensor, 1, &table.tensor), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->scatter_add(NULL, &y.tensor, &x.tensor, 1, &table.tensor), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "scatter_add: index -1 at position 7 is out of range for axis 1 of size 3");
     array_expect("y after failures", get(&y, 0), before, 0);
     array_free(&x);

@@ -1,11 +1,11 @@
 /*
- * The CPU's maps compared with plain formulas in double precision: all dtypes, broadcasting, any strides, in place.
+ * Map kernels compared with plain formulas in double precision: all dtypes, broadcasting, any strides, in place.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/arrays.h"
 
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 /* Values of operands: any numbers (with ties and zeros), positive numbers, or numbers between 0 and 1. */
 typedef enum domain { ANY, POSITIVE, UNIT } domain;
@@ -17,7 +17,7 @@ typedef double (*formula)(double a, double b, double c, double p, double q);
 
 typedef struct map_case {
     const char *name;
-    ls_map_kernel *kernel;
+    size_t kernel;
     formula want;
     int operands;
     domain domain;
@@ -152,12 +152,12 @@ FORMULA(kl_div, b == 0 ? 0 : b * (log(b) - a))
 
 #define CASE(name_, operands_, domain_, types_)                                                                        \
     {                                                                                                                  \
-        .name = #name_, .kernel = ls_cpu_##name_, .want = want_##name_, .operands = operands_, .domain = domain_,      \
+        .name = #name_, .kernel = KERNEL(name_), .want = want_##name_, .operands = operands_, .domain = domain_,       \
         .types = types_                                                                                                \
     }
 #define CASE_WITH(name_, operands_, domain_, types_, ...)                                                              \
     {                                                                                                                  \
-        .name = #name_, .kernel = ls_cpu_##name_, .want = want_##name_, .operands = operands_, .domain = domain_,      \
+        .name = #name_, .kernel = KERNEL(name_), .want = want_##name_, .operands = operands_, .domain = domain_,       \
         .types = types_, .parameters = {                                                                               \
             __VA_ARGS__                                                                                                \
         }                                                                                                              \
@@ -328,7 +328,7 @@ static void check_case(const map_case *c, ls_dtype dtype, bool in_place) {
         want[i] = wanted(c, result, operand, &y.tensor, i);
     }
     ls_tensor *const to = in_place ? &operand[0].tensor : &y.tensor;
-    assert_int_equal(c->kernel(NULL, to, operands, c->parameters), LS_OK);
+    assert_int_equal(KERNEL_AT(map, c->kernel)(NULL, to, operands, c->parameters), LS_OK);
     for (int64_t i = 0; i < to->count; i++) {
         array_expect(c->name, array_get(to, to, i), want[i], dtype == LS_F32 ? 3e-6 : 2e-14);
     }
@@ -367,7 +367,7 @@ TEST(test_where_chooses) {
         array a = random_operand(dtype, ANY, part_ndim[1], part[1]);
         array b = random_operand(dtype, ANY, part_ndim[2], part[2]);
         const ls_tensor *operands[] = {&condition.tensor, &a.tensor, &b.tensor};
-        assert_int_equal(ls_cpu_where(NULL, &y.tensor, operands, NULL), LS_OK);
+        assert_int_equal(kernels()->where(NULL, &y.tensor, operands, NULL), LS_OK);
         for (int64_t i = 0; i < y.tensor.count; i++) {
             const array *const chosen = array_get(&condition.tensor, &y.tensor, i) != 0 ? &a : &b;
             array_expect("where", array_get(&y.tensor, &y.tensor, i), array_get(&chosen->tensor, &y.tensor, i), 0);
@@ -380,8 +380,7 @@ TEST(test_where_chooses) {
 }
 
 /* Checks one number through a kernel, as f32 and as f64. */
-static void expect_of(const char *what, ls_map_kernel *kernel, double a, double b, double c, double parameter,
-                      double want) {
+static void expect_of(const char *what, size_t kernel, double a, double b, double c, double parameter, double want) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64};
     for (int d = 0; d < 2; d++) {
         array x[3];
@@ -393,7 +392,8 @@ static void expect_of(const char *what, ls_map_kernel *kernel, double a, double 
             operands[k] = &x[k].tensor;
         }
         array y = array_new(dtypes[d], 0, NULL, ARRAY_DENSE);
-        assert_int_equal(kernel(NULL, &y.tensor, operands, (const double[]){parameter, INFINITY}), LS_OK);
+        assert_int_equal(KERNEL_AT(map, kernel)(NULL, &y.tensor, operands, (const double[]){parameter, INFINITY}),
+                         LS_OK);
         array_expect(what, array_get(&y.tensor, &y.tensor, 0), want, 1e-6);
         array_free(&y);
         for (int k = 0; k < 3; k++) {
@@ -403,29 +403,29 @@ static void expect_of(const char *what, ls_map_kernel *kernel, double a, double 
 }
 
 TEST(test_edges_of_one_operand) {
-    expect_of("relu of NaN", ls_cpu_relu, NAN, 0, 0, 0, NAN);
-    expect_of("relu of inf", ls_cpu_relu, INFINITY, 0, 0, 0, INFINITY);
-    expect_of("relu of -inf", ls_cpu_relu, -INFINITY, 0, 0, 0, 0);
-    expect_of("leaky_relu of NaN", ls_cpu_leaky_relu, NAN, 0, 0, 0.5, NAN);
-    expect_of("elu of -inf", ls_cpu_elu, -INFINITY, 0, 0, 2, -2);
-    expect_of("clamp of NaN", ls_cpu_clamp, NAN, 0, 0, 0, NAN);
-    expect_of("sigmoid far right", ls_cpu_sigmoid, 1000, 0, 0, 0, 1);
-    expect_of("sigmoid far left", ls_cpu_sigmoid, -1000, 0, 0, 0, 0);
-    expect_of("sigmoid of NaN", ls_cpu_sigmoid, NAN, 0, 0, 0, NAN);
-    expect_of("silu far left", ls_cpu_silu, -1000, 0, 0, 0, 0);
-    expect_of("silu far right", ls_cpu_silu, 1000, 0, 0, 0, 1000);
-    expect_of("softplus far right", ls_cpu_softplus, 1000, 0, 0, 0, 1000);
-    expect_of("softplus far left", ls_cpu_softplus, -1000, 0, 0, 0, 0);
-    expect_of("softplus of NaN", ls_cpu_softplus, NAN, 0, 0, 0, NAN);
-    expect_of("gelu far left", ls_cpu_gelu, -100, 0, 0, 0, 0);
-    expect_of("gelu_tanh far left", ls_cpu_gelu_tanh, -1e30, 0, 0, 0, 0);
-    expect_of("gelu_tanh_backward far left", ls_cpu_gelu_tanh_backward, 1, -1e30, 0, 0, 0);
-    expect_of("gelu_tanh_backward far right", ls_cpu_gelu_tanh_backward, 1, 1e30, 0, 0, 1);
-    expect_of("gelu_tanh_backward of NaN", ls_cpu_gelu_tanh_backward, 1, NAN, 0, 0, NAN);
-    expect_of("abs of -0", ls_cpu_abs, -0.0, 0, 0, 0, 0);
-    expect_of("sqrt of -1", ls_cpu_sqrt, -1, 0, 0, 0, NAN);
-    expect_of("log of 0", ls_cpu_log, 0, 0, 0, 0, -INFINITY);
-    expect_of("0 to the 0", ls_cpu_pow_number, 0, 0, 0, 0, 1);
+    expect_of("relu of NaN", KERNEL(relu), NAN, 0, 0, 0, NAN);
+    expect_of("relu of inf", KERNEL(relu), INFINITY, 0, 0, 0, INFINITY);
+    expect_of("relu of -inf", KERNEL(relu), -INFINITY, 0, 0, 0, 0);
+    expect_of("leaky_relu of NaN", KERNEL(leaky_relu), NAN, 0, 0, 0.5, NAN);
+    expect_of("elu of -inf", KERNEL(elu), -INFINITY, 0, 0, 2, -2);
+    expect_of("clamp of NaN", KERNEL(clamp), NAN, 0, 0, 0, NAN);
+    expect_of("sigmoid far right", KERNEL(sigmoid), 1000, 0, 0, 0, 1);
+    expect_of("sigmoid far left", KERNEL(sigmoid), -1000, 0, 0, 0, 0);
+    expect_of("sigmoid of NaN", KERNEL(sigmoid), NAN, 0, 0, 0, NAN);
+    expect_of("silu far left", KERNEL(silu), -1000, 0, 0, 0, 0);
+    expect_of("silu far right", KERNEL(silu), 1000, 0, 0, 0, 1000);
+    expect_of("softplus far right", KERNEL(softplus), 1000, 0, 0, 0, 1000);
+    expect_of("softplus far left", KERNEL(softplus), -1000, 0, 0, 0, 0);
+    expect_of("softplus of NaN", KERNEL(softplus), NAN, 0, 0, 0, NAN);
+    expect_of("gelu far left", KERNEL(gelu), -100, 0, 0, 0, 0);
+    expect_of("gelu_tanh far left", KERNEL(gelu_tanh), -1e30, 0, 0, 0, 0);
+    expect_of("gelu_tanh_backward far left", KERNEL(gelu_tanh_backward), 1, -1e30, 0, 0, 0);
+    expect_of("gelu_tanh_backward far right", KERNEL(gelu_tanh_backward), 1, 1e30, 0, 0, 1);
+    expect_of("gelu_tanh_backward of NaN", KERNEL(gelu_tanh_backward), 1, NAN, 0, 0, NAN);
+    expect_of("abs of -0", KERNEL(abs), -0.0, 0, 0, 0, 0);
+    expect_of("sqrt of -1", KERNEL(sqrt), -1, 0, 0, 0, NAN);
+    expect_of("log of 0", KERNEL(log), 0, 0, 0, 0, -INFINITY);
+    expect_of("0 to the 0", KERNEL(pow_number), 0, 0, 0, 0, 1);
 }
 
 /* The tail of sigmoid keeps its digits in the whole range of f32. */
@@ -434,31 +434,31 @@ TEST(test_sigmoid_keeps_its_tail) {
     float y = 0;
     const ls_tensor from = {.data = &x, .count = 1, .contiguous = true};
     ls_tensor to = {.data = &y, .count = 1, .contiguous = true};
-    assert_int_equal(ls_cpu_sigmoid(NULL, &to, (const ls_tensor *const[]){&from}, NULL), LS_OK);
+    assert_int_equal(kernels()->sigmoid(NULL, &to, (const ls_tensor *const[]){&from}, NULL), LS_OK);
     assert_true(fabs((double)y / exp(-87.0) - 1) < 1e-5);
 }
 
 TEST(test_edges_of_more_operands) {
-    expect_of("maximum of NaN and 1", ls_cpu_maximum, NAN, 1, 0, 0, NAN);
-    expect_of("maximum of 1 and NaN", ls_cpu_maximum, 1, NAN, 0, 0, NAN);
-    expect_of("minimum of NaN and 1", ls_cpu_minimum, NAN, 1, 0, 0, NAN);
-    expect_of("minimum of 1 and NaN", ls_cpu_minimum, 1, NAN, 0, 0, NAN);
-    expect_of("maximum of infinities", ls_cpu_maximum, -INFINITY, INFINITY, 0, 0, INFINITY);
-    expect_of("maximum_number of NaN", ls_cpu_maximum_number, NAN, 0, 0, 2, NAN);
-    expect_of("pow gradient, base 0, exponent 0", ls_cpu_pow_backward_base, 3, 0, 0, 0, 0);
-    expect_of("pow gradient for the exponent, base 0", ls_cpu_pow_backward_exponent, 3, 0, 2, 0, 0);
-    expect_of("pow gradient, number 0", ls_cpu_pow_number_backward, 3, 0, 0, 0, 0);
-    expect_of("abs gradient at 0", ls_cpu_abs_backward, 3, 0, 0, 0, 0);
-    expect_of("relu gradient at 0", ls_cpu_relu_backward, 3, 0, 0, 0, 0);
-    expect_of("relu gradient at NaN", ls_cpu_relu_backward, 3, NAN, 0, 0, 3);
-    expect_of("silu gradient far left", ls_cpu_silu_backward, 3, -1000, 0, 0, 0);
-    expect_of("elu gradient far left", ls_cpu_elu_backward, 3, -1000, 0, 1, 0);
-    expect_of("bce at p 0, target 1", ls_cpu_bce, 0, 1, 0, 0, 100);
-    expect_of("bce at p 1, target 1", ls_cpu_bce, 1, 1, 0, 0, 0);
-    expect_of("bce gradient at p 0, target 0", ls_cpu_bce_backward, 3, 0, 0, 0, 0);
-    expect_of("bce_with_logits far right", ls_cpu_bce_with_logits, 1000, 0, 0, 0, 1000);
-    expect_of("bce_with_logits far left", ls_cpu_bce_with_logits, -1000, 0, 0, 0, 0);
-    expect_of("kl_div at target 0", ls_cpu_kl_div, -INFINITY, 0, 0, 0, 0);
+    expect_of("maximum of NaN and 1", KERNEL(maximum), NAN, 1, 0, 0, NAN);
+    expect_of("maximum of 1 and NaN", KERNEL(maximum), 1, NAN, 0, 0, NAN);
+    expect_of("minimum of NaN and 1", KERNEL(minimum), NAN, 1, 0, 0, NAN);
+    expect_of("minimum of 1 and NaN", KERNEL(minimum), 1, NAN, 0, 0, NAN);
+    expect_of("maximum of infinities", KERNEL(maximum), -INFINITY, INFINITY, 0, 0, INFINITY);
+    expect_of("maximum_number of NaN", KERNEL(maximum_number), NAN, 0, 0, 2, NAN);
+    expect_of("pow gradient, base 0, exponent 0", KERNEL(pow_backward_base), 3, 0, 0, 0, 0);
+    expect_of("pow gradient for the exponent, base 0", KERNEL(pow_backward_exponent), 3, 0, 2, 0, 0);
+    expect_of("pow gradient, number 0", KERNEL(pow_number_backward), 3, 0, 0, 0, 0);
+    expect_of("abs gradient at 0", KERNEL(abs_backward), 3, 0, 0, 0, 0);
+    expect_of("relu gradient at 0", KERNEL(relu_backward), 3, 0, 0, 0, 0);
+    expect_of("relu gradient at NaN", KERNEL(relu_backward), 3, NAN, 0, 0, 3);
+    expect_of("silu gradient far left", KERNEL(silu_backward), 3, -1000, 0, 0, 0);
+    expect_of("elu gradient far left", KERNEL(elu_backward), 3, -1000, 0, 1, 0);
+    expect_of("bce at p 0, target 1", KERNEL(bce), 0, 1, 0, 0, 100);
+    expect_of("bce at p 1, target 1", KERNEL(bce), 1, 1, 0, 0, 0);
+    expect_of("bce gradient at p 0, target 0", KERNEL(bce_backward), 3, 0, 0, 0, 0);
+    expect_of("bce_with_logits far right", KERNEL(bce_with_logits), 1000, 0, 0, 0, 1000);
+    expect_of("bce_with_logits far left", KERNEL(bce_with_logits), -1000, 0, 0, 0, 0);
+    expect_of("kl_div at target 0", KERNEL(kl_div), -INFINITY, 0, 0, 0, 0);
 }
 
 TEST(test_integers_wrap_around_and_hold) {
@@ -469,27 +469,27 @@ TEST(test_integers_wrap_around_and_hold) {
     ls_tensor to = {.data = &y, .count = 1, .contiguous = true, .dtype = LS_I64};
     ls_tensor told = {.data = &answer, .count = 1, .contiguous = true, .dtype = LS_BOOL};
     const ls_tensor *const one[] = {&from};
-    assert_int_equal(ls_cpu_add_number(NULL, &to, one, &(double){1}), LS_OK);
+    assert_int_equal(kernels()->add_number(NULL, &to, one, &(double){1}), LS_OK);
     assert_true(y == INT64_MIN);
-    assert_int_equal(ls_cpu_clamp(NULL, &to, one, (const double[]){-INFINITY, INFINITY}), LS_OK);
+    assert_int_equal(kernels()->clamp(NULL, &to, one, (const double[]){-INFINITY, INFINITY}), LS_OK);
     assert_true(y == INT64_MAX);
-    assert_int_equal(ls_cpu_lt_number(NULL, &told, one, &(double){0x1p63}), LS_OK);
+    assert_int_equal(kernels()->lt_number(NULL, &told, one, &(double){0x1p63}), LS_OK);
     assert_true(answer); /* as doubles, the two would be equal */
     x = INT64_MIN;
-    assert_int_equal(ls_cpu_neg(NULL, &to, one, NULL), LS_OK);
+    assert_int_equal(kernels()->neg(NULL, &to, one, NULL), LS_OK);
     assert_true(y == INT64_MIN);
-    assert_int_equal(ls_cpu_abs(NULL, &to, one, NULL), LS_OK);
+    assert_int_equal(kernels()->abs(NULL, &to, one, NULL), LS_OK);
     assert_true(y == INT64_MIN);
 }
 
 TEST(test_a_dtype_without_kernel_is_named) {
     array x = array_new(LS_I32, 1, (const int64_t[]){3}, ARRAY_DENSE);
     const ls_tensor *const operands[] = {&x.tensor};
-    assert_int_equal(ls_cpu_exp(NULL, &x.tensor, operands, NULL), LS_ERR_UNSUPPORTED);
-    assert_string_equal(ls_error_message(), "exp: the CPU has no kernel for i32");
+    assert_int_equal(kernels()->exp(NULL, &x.tensor, operands, NULL), LS_ERR_UNSUPPORTED);
+    expect_message("has no kernel for i32");
     x.tensor.dtype = LS_BF16;
-    assert_int_equal(ls_cpu_neg(NULL, &x.tensor, operands, NULL), LS_ERR_UNSUPPORTED);
-    assert_string_equal(ls_error_message(), "neg: the CPU has no kernel for bf16");
+    assert_int_equal(kernels()->neg(NULL, &x.tensor, operands, NULL), LS_ERR_UNSUPPORTED);
+    expect_message("has no kernel for bf16");
     array_free(&x);
 }
 

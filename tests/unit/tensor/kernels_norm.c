@@ -1,12 +1,12 @@
 /*
- * The CPU's layer and batch normalisation compared with plain formulas in double precision.
+ * Kernels of layer and batch normalization compared with plain formulas in double precision.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/numbers.h"
 
 #include "base/status.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 static const double epsilon = 1e-5;
 
@@ -28,7 +28,7 @@ static moments moments_of(const ls_tensor *x, int64_t first, int64_t groups, int
     return m;
 }
 
-/* Computes either normalisation for one group, including its gradient. */
+/* Computes either normalization for one group, including its gradient. */
 typedef struct group {
     int64_t first, groups, step, run;
 } group;
@@ -56,11 +56,11 @@ static void check_layer_norm(ls_dtype dtype, int64_t rows, int64_t width, bool a
     ls_tensor dx = numbers_new(dtype, LS_SHAPE(rows, width));
     ls_tensor mean = numbers_new(dtype, LS_SHAPE(rows));
     ls_tensor rstd = numbers_new(dtype, LS_SHAPE(rows));
-    assert_int_equal(
-        ls_cpu_layer_norm(NULL, &y, &mean, &rstd, &x, width, affine ? &weight : NULL, affine ? &bias : NULL, epsilon),
-        LS_OK);
-    assert_int_equal(ls_cpu_layer_norm_backward(NULL, &dx, affine ? &d_weight : NULL, affine ? &d_bias : NULL, &g, &x,
-                                                width, affine ? &weight : NULL, &mean, &rstd),
+    assert_int_equal(kernels()->layer_norm(NULL, &y, &mean, &rstd, &x, width, affine ? &weight : NULL,
+                                           affine ? &bias : NULL, epsilon),
+                     LS_OK);
+    assert_int_equal(kernels()->layer_norm_backward(NULL, &dx, affine ? &d_weight : NULL, affine ? &d_bias : NULL, &g,
+                                                    &x, width, affine ? &weight : NULL, &mean, &rstd),
                      LS_OK);
     /* A row with one number has variance 0, so its rstd is large, and its gradient consists of rounding errors. */
     const double tolerance = numbers_tolerance(dtype) * (width == 1 ? 1000 : 10);
@@ -125,7 +125,7 @@ static void check_batch_norm(ls_dtype dtype, ls_shape shape, bool affine, bool t
     const double tolerance = numbers_tolerance(dtype) * 10;
     const int64_t inner = x.stride[1];
     const int64_t samples = x.count / channels;
-    assert_int_equal(ls_cpu_batch_norm_statistics(NULL, &mean, &variance, &x), LS_OK);
+    assert_int_equal(kernels()->batch_norm_statistics(NULL, &mean, &variance, &x), LS_OK);
     for (int64_t c = 0; c < channels; c++) {
         const moments m = moments_of(&x, c * inner, shape.size[0], channels * inner, inner);
         numbers_expect("mean", numbers_get(&mean, c), m.mean, tolerance);
@@ -133,10 +133,10 @@ static void check_batch_norm(ls_dtype dtype, ls_shape shape, bool affine, bool t
         numbers_set(&mean, c, training ? m.mean : 2.5 + 0.1 * (double)c); /* running ones differ */
         numbers_set(&rstd, c, training ? m.rstd : 0.7);
     }
-    assert_int_equal(ls_cpu_batch_norm(NULL, &y, &x, &mean, &rstd, affine ? &weight : NULL, affine ? &bias : NULL),
+    assert_int_equal(kernels()->batch_norm(NULL, &y, &x, &mean, &rstd, affine ? &weight : NULL, affine ? &bias : NULL),
                      LS_OK);
-    assert_int_equal(ls_cpu_batch_norm_backward(NULL, &dx, affine ? &d_weight : NULL, affine ? &d_bias : NULL, &g, &x,
-                                                &mean, &rstd, affine ? &weight : NULL, training),
+    assert_int_equal(kernels()->batch_norm_backward(NULL, &dx, affine ? &d_weight : NULL, affine ? &d_bias : NULL, &g,
+                                                    &x, &mean, &rstd, affine ? &weight : NULL, training),
                      LS_OK);
     for (int64_t c = 0; c < channels; c++) {
         const group s = {c * inner, shape.size[0], channels * inner, inner};
@@ -179,7 +179,7 @@ TEST(test_variance_far_from_zero) {
     ls_tensor x = numbers_random(LS_F32, LS_SHAPE(1000, 2), 1, 1000);
     ls_tensor mean = numbers_new(LS_F32, LS_SHAPE(2));
     ls_tensor variance = numbers_new(LS_F32, LS_SHAPE(2));
-    assert_int_equal(ls_cpu_batch_norm_statistics(NULL, &mean, &variance, &x), LS_OK);
+    assert_int_equal(kernels()->batch_norm_statistics(NULL, &mean, &variance, &x), LS_OK);
     for (int c = 0; c < 2; c++) {
         const moments m = moments_of(&x, c, 1000, 2, 1);
         numbers_expect("variance", numbers_get(&variance, c), m.variance, 1e-6);

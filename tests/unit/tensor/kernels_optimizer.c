@@ -1,12 +1,12 @@
 /*
- * The CPU's optimizer steps and flat kernels compared with scalar formulas in double precision.
+ * Kernels of optimizer steps and flat kernels compared with scalar formulas in double precision.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/numbers.h"
 
 #include "base/status.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 enum { COUNT = 53, STEPS = 6 }; /* more than a vector, and not a multiple of one */
 
@@ -70,7 +70,7 @@ static void check_sgd(ls_dtype dtype, double momentum, double dampening, bool ne
                                   .weight_decay = decay,
                                   .nesterov = nesterov,
                                   .first = n == 1};
-        assert_int_equal(ls_cpu_sgd(NULL, &step), LS_OK);
+        assert_int_equal(kernels()->sgd(NULL, &step), LS_OK);
         for (int i = 0; i < COUNT; i++) {
             double d = numbers_get(&t.gradient, i) + decay * t.p[i];
             if (momentum != 0) {
@@ -115,7 +115,7 @@ static void check_adam(ls_dtype dtype, bool decoupled, bool amsgrad, double deca
                                    .gradient_decay = decoupled ? 0 : decay,
                                    .rate = 0.01 / correction1,
                                    .root = 1 / sqrt(correction2)};
-        assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
+        assert_int_equal(kernels()->adam(NULL, &step), LS_OK);
         for (int i = 0; i < COUNT; i++) {
             double g = numbers_get(&t.gradient, i);
             if (decoupled) {
@@ -159,7 +159,7 @@ TEST(test_adam_without_gradient) {
                                .epsilon = 1e-8,
                                .rate = 10,
                                .root = 1 / sqrt(0.001)};
-    assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
+    assert_int_equal(kernels()->adam(NULL, &step), LS_OK);
     for (int i = 0; i < 20; i++) {
         assert_true(p[i] == 1);
     }
@@ -181,7 +181,7 @@ static void check_rmsprop(ls_dtype dtype, bool centered, double momentum, double
                                       .epsilon = 1e-6,
                                       .momentum = momentum,
                                       .weight_decay = decay};
-        assert_int_equal(ls_cpu_rmsprop(NULL, &step), LS_OK);
+        assert_int_equal(kernels()->rmsprop(NULL, &step), LS_OK);
         for (int i = 0; i < COUNT; i++) {
             const double g = numbers_get(&t.gradient, i) + decay * t.p[i];
             t.s[0][i] = 0.9 * t.s[0][i] + (1 - 0.9) * g * g;
@@ -217,7 +217,7 @@ static void test_adagrad(void **state) {
                                           .learning_rate = 0.1,
                                           .epsilon = 1e-10,
                                           .weight_decay = decay};
-            assert_int_equal(ls_cpu_adagrad(NULL, &step), LS_OK);
+            assert_int_equal(kernels()->adagrad(NULL, &step), LS_OK);
             for (int i = 0; i < COUNT; i++) {
                 const double g = numbers_get(&t.gradient, i) + decay * t.p[i];
                 t.s[0][i] += g * g;
@@ -299,7 +299,7 @@ static void check_muon(ls_dtype dtype, int rows, int columns, bool nesterov) {
                                    .c = 2.0315,
                                    .iterations = 5,
                                    .nesterov = nesterov};
-        assert_int_equal(ls_cpu_muon(NULL, &step), LS_OK);
+        assert_int_equal(kernels()->muon(NULL, &step), LS_OK);
         for (int i = 0; i < count; i++) {
             const double g = numbers_get(&gradient, i);
             buffer[i] = 0.9 * buffer[i] + 0.1 * g;
@@ -328,7 +328,7 @@ TEST(test_muon) {
     for (int i = 0; i < 20; i++) {
         check_muon(i % 2 == 0 ? LS_F32 : LS_F64, shapes[i / 2][0], shapes[i / 2][1], i % 3 == 0);
     }
-    assert_int_equal(ls_cpu_muon(NULL, &(ls_muon_step){.dtype = LS_F32}), LS_OK); /* [0, 0] */
+    assert_int_equal(kernels()->muon(NULL, &(ls_muon_step){.dtype = LS_F32}), LS_OK); /* [0, 0] */
 }
 
 /* ---- flat kernels ------------------------------------------------------------------------------------------------ */
@@ -339,11 +339,11 @@ static void check_flat(ls_dtype dtype, int64_t count) {
     ls_tensor before = numbers_random(dtype, LS_SHAPE(count), 2, 0);
     double products = 0, magnitudes = 0, largest = 0;
     double dot = -1, sum = -1, most = -1;
-    assert_int_equal(ls_cpu_dot(NULL, dtype, count, x.data, y.data, &dot), LS_OK);
-    assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, dtype, count, x.data, &sum), LS_OK);
-    assert_int_equal(ls_cpu_largest_magnitude(NULL, dtype, count, x.data, &most), LS_OK);
-    assert_int_equal(ls_cpu_axpy(NULL, dtype, count, -0.3, x.data, y.data), LS_OK);
-    assert_int_equal(ls_cpu_scale(NULL, dtype, count, 1.7, y.data), LS_OK);
+    assert_int_equal(kernels()->dot(NULL, dtype, count, x.data, y.data, &dot), LS_OK);
+    assert_int_equal(kernels()->sum_of_magnitudes(NULL, dtype, count, x.data, &sum), LS_OK);
+    assert_int_equal(kernels()->largest_magnitude(NULL, dtype, count, x.data, &most), LS_OK);
+    assert_int_equal(kernels()->axpy(NULL, dtype, count, -0.3, x.data, y.data), LS_OK);
+    assert_int_equal(kernels()->scale(NULL, dtype, count, 1.7, y.data), LS_OK);
     for (int64_t i = 0; i < count; i++) {
         products += numbers_get(&x, i) * numbers_get(&before, i);
         magnitudes += fabs(numbers_get(&x, i));
@@ -366,10 +366,10 @@ TEST(test_flat_kernels) {
     }
     double sum = 0;
     const float big = 1e30F;
-    assert_int_equal(ls_cpu_dot(NULL, LS_F32, 1, &big, &big, &sum), LS_OK);
+    assert_int_equal(kernels()->dot(NULL, LS_F32, 1, &big, &big, &sum), LS_OK);
     numbers_expect("a square beyond f32", sum, 1e60, 1e-6);
     const double some[] = {3, -4, NAN, 2};
-    assert_int_equal(ls_cpu_largest_magnitude(NULL, LS_F64, 4, some, &sum), LS_OK);
+    assert_int_equal(kernels()->largest_magnitude(NULL, LS_F64, 4, some, &sum), LS_OK);
     assert_true(isnan(sum));
 }
 
@@ -378,7 +378,7 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
     ls_tensor y = numbers_random(dtype, LS_SHAPE(count), 3, 0);
     ls_tensor before = numbers_random(dtype, LS_SHAPE(count), 3, 0);
     double found = 0;
-    assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
+    assert_int_equal(kernels()->unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
     assert_true(found == 0);
     for (int64_t i = 0; i < count; i++) {
         numbers_expect("unscaled", numbers_get(&y, i), 1.5 * numbers_get(&before, i), numbers_tolerance(dtype));
@@ -386,12 +386,12 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         numbers_set(&y, i, bad[i % 4]); /* the last exceeds the largest number when it is multiplied */
         found = 0;
-        assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
+        assert_int_equal(kernels()->unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
         assert_true(found == 1);
         numbers_set(&y, i, 0);
     }
     found = 1; /* found in another stretch */
-    assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1, y.data, &found), LS_OK);
+    assert_int_equal(kernels()->unscale(NULL, dtype, count, 1, y.data, &found), LS_OK);
     assert_true(found == 1);
     numbers_free(&y);
     numbers_free(&before);
@@ -407,21 +407,21 @@ TEST(test_unscale) {
 TEST(test_other_types_are_refused) {
     double sum = 0;
     int64_t x = 1;
-    assert_int_equal(ls_cpu_axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_scale(NULL, LS_I64, 1, 1, &x), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_unscale(NULL, LS_I64, 1, 1, &x, &sum), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_dot(NULL, LS_I64, 1, &x, &x, &sum), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_largest_magnitude(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_sgd(NULL, &(ls_sgd_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_adam(NULL, &(ls_adam_step){.dtype = LS_BF16}), LS_ERR_UNSUPPORTED);
-    assert_string_equal(ls_error_message(), "adam: the CPU has no kernel for bf16");
-    assert_int_equal(ls_cpu_rmsprop(NULL, &(ls_rmsprop_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_adagrad(NULL, &(ls_adagrad_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_adadelta(NULL, &(ls_adadelta_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_lion(NULL, &(ls_lion_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_lamb(NULL, &(ls_lamb_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_muon(NULL, &(ls_muon_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->scale(NULL, LS_I64, 1, 1, &x), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->unscale(NULL, LS_I64, 1, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->dot(NULL, LS_I64, 1, &x, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->sum_of_magnitudes(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->largest_magnitude(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->sgd(NULL, &(ls_sgd_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->adam(NULL, &(ls_adam_step){.dtype = LS_BF16}), LS_ERR_UNSUPPORTED);
+    expect_message("has no kernel for bf16");
+    assert_int_equal(kernels()->rmsprop(NULL, &(ls_rmsprop_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->adagrad(NULL, &(ls_adagrad_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->adadelta(NULL, &(ls_adadelta_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->lion(NULL, &(ls_lion_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->lamb(NULL, &(ls_lamb_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->muon(NULL, &(ls_muon_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
 }
 
 int main(void) {

@@ -1,12 +1,12 @@
 /*
- * The CPU's random numbers: known values, independence of size, ranges, moments; dropout.
+ * Kernels of random numbers: known values, independence of size, ranges, moments; dropout.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/arrays.h"
 
 #include "base/random.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 static const ls_random_state state_of_tests = {.seed = 42, .stream = 7};
 
@@ -22,7 +22,7 @@ static double at(const array *a, int64_t i) {
 TEST(test_known_values) {
     array uniform = vector(LS_F64, 2);
     const ls_random_state zero = {0, 0};
-    assert_int_equal(ls_cpu_random_uniform(NULL, &uniform.tensor, zero, 0, 1), LS_OK);
+    assert_int_equal(kernels()->random_uniform(NULL, &uniform.tensor, zero, 0, 1), LS_OK);
     const uint64_t first = 0x6627e8d5e169c58dU;
     const uint64_t second = 0xbc57ac4c9b00dbd8U;
     assert_true(at(&uniform, 0) == (double)(first >> 11) * 0x1p-53);
@@ -38,9 +38,9 @@ TEST(test_elements_are_numbers_of_the_stream) {
         array uniform = vector(LS_F64, counts[c]);
         array normal = vector(LS_F32, counts[c]);
         array integer = vector(LS_I64, counts[c]);
-        assert_int_equal(ls_cpu_random_uniform(NULL, &uniform.tensor, s, -2, 3), LS_OK);
-        assert_int_equal(ls_cpu_random_normal(NULL, &normal.tensor, s, 1, 0.5), LS_OK);
-        assert_int_equal(ls_cpu_random_integer(NULL, &integer.tensor, s, -5, 20), LS_OK);
+        assert_int_equal(kernels()->random_uniform(NULL, &uniform.tensor, s, -2, 3), LS_OK);
+        assert_int_equal(kernels()->random_normal(NULL, &normal.tensor, s, 1, 0.5), LS_OK);
+        assert_int_equal(kernels()->random_integer(NULL, &integer.tensor, s, -5, 20), LS_OK);
         for (int64_t i = 0; i < counts[c]; i++) {
             const uint64_t index = (uint64_t)i;
             assert_true(at(&uniform, i) == -2 + 5 * ls_random_uniform(s.seed, s.stream, index));
@@ -58,9 +58,9 @@ TEST(test_ranges_and_moments) {
     array uniform = vector(LS_F32, COUNT);
     array normal = vector(LS_F64, COUNT);
     array integer = vector(LS_I32, COUNT);
-    assert_int_equal(ls_cpu_random_uniform(NULL, &uniform.tensor, state_of_tests, 0, 1), LS_OK);
-    assert_int_equal(ls_cpu_random_normal(NULL, &normal.tensor, state_of_tests, 0, 1), LS_OK);
-    assert_int_equal(ls_cpu_random_integer(NULL, &integer.tensor, state_of_tests, 3, 8), LS_OK);
+    assert_int_equal(kernels()->random_uniform(NULL, &uniform.tensor, state_of_tests, 0, 1), LS_OK);
+    assert_int_equal(kernels()->random_normal(NULL, &normal.tensor, state_of_tests, 0, 1), LS_OK);
+    assert_int_equal(kernels()->random_integer(NULL, &integer.tensor, state_of_tests, 3, 8), LS_OK);
     double sums[2] = {0};
     double squares[2] = {0};
     double fourth = 0;
@@ -94,25 +94,25 @@ TEST(test_ranges_and_moments) {
 /* In f32, many numbers near the upper limit would round to it; none may. */
 TEST(test_uniform_never_reaches_its_end) {
     array narrow = vector(LS_F32, 5000);
-    assert_int_equal(ls_cpu_random_uniform(NULL, &narrow.tensor, state_of_tests, 1, 1 + 0x1p-22), LS_OK);
+    assert_int_equal(kernels()->random_uniform(NULL, &narrow.tensor, state_of_tests, 1, 1 + 0x1p-22), LS_OK);
     for (int64_t i = 0; i < 5000; i++) {
         assert_true(at(&narrow, i) >= 1 && at(&narrow, i) < 1 + 0x1p-22);
     }
-    assert_int_equal(ls_cpu_random_uniform(NULL, &narrow.tensor, state_of_tests, 2, 2), LS_OK);
+    assert_int_equal(kernels()->random_uniform(NULL, &narrow.tensor, state_of_tests, 2, 2), LS_OK);
     assert_true(at(&narrow, 4999) == 2);
     array_free(&narrow);
 }
 
 TEST(test_integers_of_every_range) {
     array wide = vector(LS_I64, 1000);
-    assert_int_equal(ls_cpu_random_integer(NULL, &wide.tensor, state_of_tests, INT64_MIN, INT64_MAX), LS_OK);
+    assert_int_equal(kernels()->random_integer(NULL, &wide.tensor, state_of_tests, INT64_MIN, INT64_MAX), LS_OK);
     int negative = 0;
     for (int64_t i = 0; i < 1000; i++) {
         negative += at(&wide, i) < 0;
     }
     assert_true(negative > 400 && negative < 600);
     array single = vector(LS_U8, 100);
-    assert_int_equal(ls_cpu_random_integer(NULL, &single.tensor, state_of_tests, 9, 10), LS_OK);
+    assert_int_equal(kernels()->random_integer(NULL, &single.tensor, state_of_tests, 9, 10), LS_OK);
     assert_true(at(&single, 0) == 9 && at(&single, 99) == 9);
     array_free(&wide);
     array_free(&single);
@@ -122,10 +122,10 @@ static void check_dropout(ls_dtype dtype, int64_t count, double p) {
     array x = vector(dtype, count);
     array y = vector(dtype, count);
     array longer = vector(dtype, count + 300);
-    assert_int_equal(ls_cpu_fill(NULL, &x.tensor, 3), LS_OK);
-    assert_int_equal(ls_cpu_fill(NULL, &longer.tensor, 3), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &y.tensor, &x.tensor, state_of_tests, 0, p), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &longer.tensor, &longer.tensor, state_of_tests, 0, p), LS_OK);
+    assert_int_equal(kernels()->fill(NULL, &x.tensor, 3), LS_OK);
+    assert_int_equal(kernels()->fill(NULL, &longer.tensor, 3), LS_OK);
+    assert_int_equal(kernels()->dropout(NULL, &y.tensor, &x.tensor, state_of_tests, 0, p), LS_OK);
+    assert_int_equal(kernels()->dropout(NULL, &longer.tensor, &longer.tensor, state_of_tests, 0, p), LS_OK);
     int64_t kept = 0;
     for (int64_t i = 0; i < count; i++) {
         const bool lives = at(&y, i) != 0;
@@ -147,15 +147,15 @@ TEST(test_dropout) {
         check_dropout(LS_F32, 1, probabilities[i]);
     }
     array x = vector(LS_I32, 3);
-    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_ERR_UNSUPPORTED);
     array_free(&x);
 }
 
 /* Dropped elements are 0 even if they were NaN. */
 TEST(test_dropout_of_nan) {
     array x = vector(LS_F32, 1000);
-    assert_int_equal(ls_cpu_fill(NULL, &x.tensor, NAN), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_OK);
+    assert_int_equal(kernels()->fill(NULL, &x.tensor, NAN), LS_OK);
+    assert_int_equal(kernels()->dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_OK);
     int zeros = 0;
     for (int64_t i = 0; i < 1000; i++) {
         zeros += at(&x, i) == 0;

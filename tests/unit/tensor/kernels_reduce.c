@@ -1,12 +1,12 @@
 /*
- * The CPU's reductions, positions of extremes and running sums: all dtypes, any axes, any strides.
+ * Kernels of reductions, positions of extremes and running sums: all dtypes, any axes, any strides.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/arrays.h"
 
 #include "base/status.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
@@ -38,15 +38,15 @@ static double join_min(double a, double b) {
 
 typedef struct reduction {
     const char *name;
-    ls_pair_kernel *kernel;
+    size_t kernel;
     double (*join)(double a, double b);
     double start;
 } reduction;
 
-static const reduction reductions[] = {{"sum", ls_cpu_sum, join_sum, 0},
-                                       {"prod", ls_cpu_prod, join_prod, 1},
-                                       {"max", ls_cpu_max, join_max, -INFINITY},
-                                       {"min", ls_cpu_min, join_min, INFINITY}};
+static const reduction reductions[] = {{"sum", KERNEL(sum), join_sum, 0},
+                                       {"prod", KERNEL(prod), join_prod, 1},
+                                       {"max", KERNEL(max), join_max, -INFINITY},
+                                       {"min", KERNEL(min), join_min, INFINITY}};
 
 /* Returns the expected y, row-major. y has size 1 along some axes of x. */
 static double *reduce_plainly(const reduction *r, const ls_tensor *y, const ls_tensor *x) {
@@ -96,7 +96,7 @@ TEST(test_reductions_over_any_axes) {
         const bool refused = empty && (r->join == join_max || r->join == join_min); /* by callers */
         if (!refused && y.tensor.count <= 200) {
             double *const want = reduce_plainly(r, &y.tensor, &x.tensor);
-            assert_int_equal(r->kernel(NULL, &y.tensor, &x.tensor), LS_OK);
+            assert_int_equal(KERNEL_AT(pair, r->kernel)(NULL, &y.tensor, &x.tensor), LS_OK);
             for (int64_t i = 0; i < y.tensor.count; i++) {
                 array_expect(r->name, array_get(&y.tensor, &y.tensor, i), held(dtype, want[i]), 2e-6);
             }
@@ -121,7 +121,7 @@ TEST(test_add_sum_over_missing_axes) {
             for (int64_t i = 0; i < y.tensor.count; i++) {
                 want[i] += array_get(&y.tensor, &y.tensor, i);
             }
-            assert_int_equal(ls_cpu_add_sum(NULL, &y.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->add_sum(NULL, &y.tensor, &x.tensor), LS_OK);
             for (int64_t i = 0; i < y.tensor.count; i++) {
                 array_expect("add_sum", array_get(&y.tensor, &y.tensor, i), held(dtype, want[i]), 2e-6);
             }
@@ -145,9 +145,9 @@ TEST(test_sums_of_matrices) {
             for (int64_t i = 0; i < x.tensor.count; i++) {
                 array_set(&x.tensor, i, ls_random_normal(1, s, (uint64_t)i));
             }
-            assert_int_equal(ls_cpu_sum(NULL, &columns.tensor, &x.tensor), LS_OK);
-            assert_int_equal(ls_cpu_sum(NULL, &rows.tensor, &x.tensor), LS_OK);
-            assert_int_equal(ls_cpu_sum(NULL, &total.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->sum(NULL, &columns.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->sum(NULL, &rows.tensor, &x.tensor), LS_OK);
+            assert_int_equal(kernels()->sum(NULL, &total.tensor, &x.tensor), LS_OK);
             double *const want = calloc((size_t)(size[0] + size[1] + 1), sizeof *want);
             for (int64_t i = 0; i < x.tensor.count; i++) {
                 const double number = array_get(&x.tensor, &x.tensor, i);
@@ -178,9 +178,9 @@ TEST(test_long_sums_keep_their_digits) {
     array x = array_new(LS_F32, 2, size, ARRAY_DENSE);
     array total = array_new(LS_F32, 2, (const int64_t[]){1, 1}, ARRAY_DENSE);
     array columns = array_new(LS_F32, 2, (const int64_t[]){1, 10}, ARRAY_DENSE);
-    assert_int_equal(ls_cpu_fill(NULL, &x.tensor, 1.1), LS_OK);
-    assert_int_equal(ls_cpu_sum(NULL, &total.tensor, &x.tensor), LS_OK);
-    assert_int_equal(ls_cpu_sum(NULL, &columns.tensor, &x.tensor), LS_OK);
+    assert_int_equal(kernels()->fill(NULL, &x.tensor, 1.1), LS_OK);
+    assert_int_equal(kernels()->sum(NULL, &total.tensor, &x.tensor), LS_OK);
+    assert_int_equal(kernels()->sum(NULL, &columns.tensor, &x.tensor), LS_OK);
     array_expect("total", array_get(&total.tensor, &total.tensor, 0), (double)1.1F * (double)x.tensor.count, 1e-6);
     array_expect("column", array_get(&columns.tensor, &columns.tensor, 7), (double)1.1F * (1 << 21), 1e-6);
     array_free(&x);
@@ -200,7 +200,7 @@ TEST(test_sums_do_not_depend_on_the_address) {
         }
         float sum = 0;
         ls_tensor y = {.data = &sum, .count = 1, .ndim = 1, .size = {1}, .stride = {1}, .contiguous = true};
-        assert_int_equal(ls_cpu_sum(NULL, &y, &x), LS_OK);
+        assert_int_equal(kernels()->sum(NULL, &y, &x), LS_OK);
         first = shift == 0 ? sum : first;
         assert_memory_equal(&sum, &first, sizeof sum);
     }
@@ -217,7 +217,7 @@ static double sum_of(double *numbers, int64_t count) {
                    .contiguous = true};
     ls_tensor y = {
         .data = &sum, .dtype = LS_F64, .count = 1, .ndim = 1, .size = {1}, .stride = {1}, .contiguous = true};
-    assert_int_equal(ls_cpu_sum(NULL, &y, &x), LS_OK);
+    assert_int_equal(kernels()->sum(NULL, &y, &x), LS_OK);
     return sum;
 }
 
@@ -251,15 +251,15 @@ TEST(test_extremes_of_nan) {
         float extreme = 0;
         int64_t found = -1;
         ls_tensor y = {.data = &extreme, .count = 1, .ndim = 1, .size = {1}, .stride = {1}, .contiguous = true};
-        assert_int_equal(ls_cpu_max(NULL, &y, &x), LS_OK);
+        assert_int_equal(kernels()->max(NULL, &y, &x), LS_OK);
         assert_true(isnan(extreme));
-        assert_int_equal(ls_cpu_min(NULL, &y, &x), LS_OK);
+        assert_int_equal(kernels()->min(NULL, &y, &x), LS_OK);
         assert_true(isnan(extreme));
         y.data = &found;
         y.dtype = LS_I64;
-        assert_int_equal(ls_cpu_argmax(NULL, &y, &x, 0), LS_OK);
+        assert_int_equal(kernels()->argmax(NULL, &y, &x, 0), LS_OK);
         assert_int_equal(found, place);
-        assert_int_equal(ls_cpu_argmin(NULL, &y, &x, 0), LS_OK);
+        assert_int_equal(kernels()->argmin(NULL, &y, &x, 0), LS_OK);
         assert_int_equal(found, place);
     }
 }
@@ -281,10 +281,10 @@ static void check_along(ls_dtype dtype, int ndim, const int64_t *size, int axis)
     array least = array_new(LS_I64, ndim, one, ARRAY_PERMUTED);
     array sums = random_array(dtype, ndim, size);
     array back = random_array(dtype, ndim, size);
-    assert_int_equal(ls_cpu_argmax(NULL, &most.tensor, &x.tensor, axis), LS_OK);
-    assert_int_equal(ls_cpu_argmin(NULL, &least.tensor, &x.tensor, axis), LS_OK);
-    assert_int_equal(ls_cpu_cumsum(NULL, &sums.tensor, &x.tensor, axis, false), LS_OK);
-    assert_int_equal(ls_cpu_cumsum(NULL, &back.tensor, &x.tensor, axis, true), LS_OK);
+    assert_int_equal(kernels()->argmax(NULL, &most.tensor, &x.tensor, axis), LS_OK);
+    assert_int_equal(kernels()->argmin(NULL, &least.tensor, &x.tensor, axis), LS_OK);
+    assert_int_equal(kernels()->cumsum(NULL, &sums.tensor, &x.tensor, axis, false), LS_OK);
+    assert_int_equal(kernels()->cumsum(NULL, &back.tensor, &x.tensor, axis, true), LS_OK);
     for (int64_t i = 0; i < most.tensor.count; i++) {
         int64_t highest = 0;
         int64_t lowest = 0;
@@ -325,11 +325,11 @@ TEST(test_along_every_axis) {
 TEST(test_a_dtype_without_kernel_is_named) {
     array x = array_new(LS_BF16, 1, (const int64_t[]){3}, ARRAY_DENSE);
     array y = array_new(LS_BF16, 1, (const int64_t[]){1}, ARRAY_DENSE);
-    assert_int_equal(ls_cpu_sum(NULL, &y.tensor, &x.tensor), LS_ERR_UNSUPPORTED);
-    assert_string_equal(ls_error_message(), "sum: the CPU has no kernel for bf16");
-    assert_int_equal(ls_cpu_add_sum(NULL, &y.tensor, &x.tensor), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_argmax(NULL, &y.tensor, &x.tensor, 0), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_cumsum(NULL, &x.tensor, &x.tensor, 0, false), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->sum(NULL, &y.tensor, &x.tensor), LS_ERR_UNSUPPORTED);
+    expect_message("has no kernel for bf16");
+    assert_int_equal(kernels()->add_sum(NULL, &y.tensor, &x.tensor), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->argmax(NULL, &y.tensor, &x.tensor, 0), LS_ERR_UNSUPPORTED);
+    assert_int_equal(kernels()->cumsum(NULL, &x.tensor, &x.tensor, 0, false), LS_ERR_UNSUPPORTED);
     array_free(&x);
     array_free(&y);
 }

@@ -1,12 +1,12 @@
 /*
- * The CPU's softmax kernels and class losses compared with plain formulas in double precision.
+ * Softmax kernels and class losses compared with plain formulas in double precision.
  *
- * devices: cpu
+ * devices: cpu cuda
  */
 #include "tests/support/numbers.h"
 
 #include "base/status.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tests/support/kernels.h"
 
 /* Calls `check` for both types, many shapes and every axis. */
 static void for_axes(void (*check)(const ls_tensor *x, int axis, int64_t width, int64_t inner)) {
@@ -42,8 +42,8 @@ static double softmax_at(const ls_tensor *x, int64_t at, int64_t width, int64_t 
 static void check_softmax(const ls_tensor *x, int axis, int64_t width, int64_t inner) {
     ls_tensor y = numbers_new((ls_dtype)x->dtype, shape_of(x));
     ls_tensor l = numbers_new((ls_dtype)x->dtype, shape_of(x));
-    assert_int_equal(ls_cpu_softmax(NULL, &y, x, axis), LS_OK);
-    assert_int_equal(ls_cpu_log_softmax(NULL, &l, x, axis), LS_OK);
+    assert_int_equal(kernels()->softmax(NULL, &y, x, axis), LS_OK);
+    assert_int_equal(kernels()->log_softmax(NULL, &l, x, axis), LS_OK);
     for (int64_t i = 0; i < x->count; i++) {
         const double want = softmax_at(x, i, width, inner);
         numbers_expect("softmax", numbers_get(&y, i), want, numbers_tolerance((ls_dtype)x->dtype));
@@ -60,10 +60,10 @@ static void check_softmax_backward(const ls_tensor *x, int axis, int64_t width, 
     ls_tensor dy = numbers_random(dtype, shape_of(x), 99, 0);
     ls_tensor dx = numbers_new(dtype, shape_of(x));
     ls_tensor dl = numbers_new(dtype, shape_of(x));
-    assert_int_equal(ls_cpu_softmax(NULL, &y, x, axis), LS_OK);
-    assert_int_equal(ls_cpu_log_softmax(NULL, &l, x, axis), LS_OK);
-    assert_int_equal(ls_cpu_softmax_backward(NULL, &dx, &dy, &y, axis), LS_OK);
-    assert_int_equal(ls_cpu_log_softmax_backward(NULL, &dl, &dy, &l, axis), LS_OK);
+    assert_int_equal(kernels()->softmax(NULL, &y, x, axis), LS_OK);
+    assert_int_equal(kernels()->log_softmax(NULL, &l, x, axis), LS_OK);
+    assert_int_equal(kernels()->softmax_backward(NULL, &dx, &dy, &y, axis), LS_OK);
+    assert_int_equal(kernels()->log_softmax_backward(NULL, &dl, &dy, &l, axis), LS_OK);
     for (int64_t at = 0; at < x->count; at++) {
         const int64_t first = at / (width * inner) * width * inner + at % inner;
         double sum = 0;
@@ -102,12 +102,12 @@ TEST(test_extreme_logits) {
         for (int i = 0; i < 9; i++) {
             numbers_set(&x, i, values[i]);
         }
-        assert_int_equal(ls_cpu_softmax(NULL, &y, &x, 1), LS_OK);
+        assert_int_equal(kernels()->softmax(NULL, &y, &x, 1), LS_OK);
         numbers_expect("softmax", numbers_get(&y, 0), 1 / (1 + exp(1)), 1e-6);
         assert_true(numbers_get(&y, 2) == 0);
         assert_true(numbers_get(&y, 3) == 0 && numbers_get(&y, 4) == 1);
         assert_true(isnan(numbers_get(&y, 6)) && isnan(numbers_get(&y, 8)));
-        assert_int_equal(ls_cpu_log_softmax(NULL, &y, &x, 1), LS_OK);
+        assert_int_equal(kernels()->log_softmax(NULL, &y, &x, 1), LS_OK);
         numbers_expect("log_softmax", numbers_get(&y, 1), -log1p(exp(-1)), 1e-6);
         numbers_expect("log_softmax", numbers_get(&y, 2), (dtype == LS_F32 ? (double)-1e30F : -1e30) - 1e4, 1e-6);
         assert_true(numbers_get(&y, 5) == -INFINITY);
@@ -119,8 +119,8 @@ TEST(test_extreme_logits) {
 
 TEST(test_softmax_refuses_integers) {
     ls_tensor x = numbers_new(LS_I64, LS_SHAPE(3));
-    assert_int_equal(ls_cpu_softmax(NULL, &x, &x, 0), LS_ERR_UNSUPPORTED);
-    assert_string_equal(ls_error_message(), "softmax: the CPU has no kernel for i64");
+    assert_int_equal(kernels()->softmax(NULL, &x, &x, 0), LS_ERR_UNSUPPORTED);
+    expect_message("has no kernel for i64");
     numbers_free(&x);
 }
 
@@ -128,9 +128,9 @@ TEST(test_empty_softmax) {
     ls_tensor x = numbers_new(LS_F32, LS_SHAPE(0, 3));
     ls_tensor z = numbers_new(LS_F32, LS_SHAPE(3, 0));
     for (int axis = 0; axis < 2; axis++) {
-        assert_int_equal(ls_cpu_softmax(NULL, &x, &x, axis), LS_OK);
-        assert_int_equal(ls_cpu_log_softmax(NULL, &z, &z, axis), LS_OK);
-        assert_int_equal(ls_cpu_softmax_backward(NULL, &z, &z, &z, axis), LS_OK);
+        assert_int_equal(kernels()->softmax(NULL, &x, &x, axis), LS_OK);
+        assert_int_equal(kernels()->log_softmax(NULL, &z, &z, axis), LS_OK);
+        assert_int_equal(kernels()->softmax_backward(NULL, &z, &z, &z, axis), LS_OK);
     }
     numbers_free(&x);
     numbers_free(&z);
@@ -174,10 +174,10 @@ static void check_loss(const loss_case *c) {
                                 .label_smoothing = c->smoothing,
                                 .ignore = c->ignore,
                                 .ignore_index = -100};
-    assert_int_equal(ls_cpu_log_softmax(NULL, &l, &logits, 1), LS_OK);
-    assert_int_equal(ls_cpu_nll(NULL, &element, &row_weight, &l, &loss), LS_OK);
-    assert_int_equal(ls_cpu_nll_backward(NULL, &dl, &g, 0.25, &l, &loss), LS_OK);
-    assert_int_equal(ls_cpu_cross_entropy_backward(NULL, &dx, &g, 0.25, &l, &loss), LS_OK);
+    assert_int_equal(kernels()->log_softmax(NULL, &l, &logits, 1), LS_OK);
+    assert_int_equal(kernels()->nll(NULL, &element, &row_weight, &l, &loss), LS_OK);
+    assert_int_equal(kernels()->nll_backward(NULL, &dl, &g, 0.25, &l, &loss), LS_OK);
+    assert_int_equal(kernels()->cross_entropy_backward(NULL, &dx, &g, 0.25, &l, &loss), LS_OK);
     const double tolerance = 4 * numbers_tolerance(c->dtype);
     for (int64_t i = 0; i < rows; i++) {
         double want = 0;
@@ -232,9 +232,9 @@ TEST(test_one_gradient_for_all_rows) {
         numbers_set(&each, i, 3);
     }
     const ls_class_loss loss = {.target = &target};
-    assert_int_equal(ls_cpu_log_softmax(NULL, &l, &logits, 1), LS_OK);
-    assert_int_equal(ls_cpu_cross_entropy_backward(NULL, &d_one, &one, 0.5, &l, &loss), LS_OK);
-    assert_int_equal(ls_cpu_cross_entropy_backward(NULL, &d_each, &each, 0.5, &l, &loss), LS_OK);
+    assert_int_equal(kernels()->log_softmax(NULL, &l, &logits, 1), LS_OK);
+    assert_int_equal(kernels()->cross_entropy_backward(NULL, &d_one, &one, 0.5, &l, &loss), LS_OK);
+    assert_int_equal(kernels()->cross_entropy_backward(NULL, &d_each, &each, 0.5, &l, &loss), LS_OK);
     assert_memory_equal(d_one.data, d_each.data, 12 * sizeof(double));
     ls_tensor *all[] = {&logits, &l, &one, &each, &d_one, &d_each, &target};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -251,15 +251,15 @@ TEST(test_wrong_targets_are_named) {
     ((int64_t *)target.data)[0] = -1;
     for (int i = 0; i < 4; i++) {
         ((int64_t *)target.data)[2] = wrong[i];
-        assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
-        assert_int_equal(ls_cpu_nll_backward(NULL, &l, &element, 1, &l, &loss), LS_ERR_ARGUMENT);
-        assert_int_equal(ls_cpu_cross_entropy_backward(NULL, &l, &element, 1, &l, &loss), LS_ERR_ARGUMENT);
+        assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
+        assert_int_equal(kernels()->nll_backward(NULL, &l, &element, 1, &l, &loss), LS_ERR_ARGUMENT);
+        assert_int_equal(kernels()->cross_entropy_backward(NULL, &l, &element, 1, &l, &loss), LS_ERR_ARGUMENT);
     }
     ((int64_t *)target.data)[2] = 10;
-    assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[2] is 10, but there are 10 classes");
     loss.ignore = false; /* then -1 is wrong, too */
-    assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
+    assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[0] is -1, but there are 10 classes");
     numbers_free(&l);
     numbers_free(&element);

@@ -1,0 +1,22 @@
+/* For tests of kernels: the table of kernels under test. Its kernels run on memory of the host, without a stream. */
+#ifndef LS_TESTS_SUPPORT_KERNELS_H
+#define LS_TESTS_SUPPORT_KERNELS_H
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/device.h"
+#include "tensor/device/cuda/cuda_kernels.h"
+
+/* Returns the kernels of device/cuda, compiled for the host, if LOCKSTEP_DEVICE is "shadow:1"; else the CPU's. */
+static inline const ls_kernels *kernels(void) {
+    const char *device = getenv("LOCKSTEP_DEVICE");
+    return device != NULL && strcmp(device, "shadow:1") == 0 ? ls_cuda_kernels() : ls_cpu.kernels;
+}
+
+/* The offset of a kernel in the table, and the kernel at an offset: KERNEL_AT(map, KERNEL(exp)). */
+#define KERNEL(name)            offsetof(ls_kernels, name)
+#define KERNEL_AT(type, offset) (*(ls_##type##_kernel *const *)(const void *)((const char *)kernels() + (offset)))
+
+#endif
