@@ -88,6 +88,22 @@ echo 'int ls_b(void); int ls_c(void); int ls_b(void) { return ls_c(); }' >tree/s
 echo 'int ls_c(void); int ls_a(void); int ls_c(void) { return ls_a(); }' >tree/src/tensor/c.c
 planted "a cycle of three files" 'cycle: src/tensor/a.c calls ls_b of src/tensor/b.c, .* ls_a of src/tensor/a.c: move the'
 
+# refused CALL: no file of the tree may make this call.
+refused() {
+    fresh
+    printf '%s\n' "void ls_wrong(void); void ls_wrong(void) { $1; }" >tree/src/tensor/wrong.c
+    planted "$1" "src/tensor/wrong.c:1: [a-z0-9_]*: only .* may call it"
+}
+for call in 'sleep(1)' 'usleep(1)' 'pause()' 'uv_sleep(1)' 'ppoll(0, 0, 0, 0)' 'select(0, 0, 0, 0, 0)' 'epoll_wait(0, 0, 0, 0)' \
+    'epoll_pwait2(0, 0, 0, 0, 0)' 'sem_wait(0)' 'sem_timedwait(0, 0)' 'sigtimedwait(0, 0, 0)' 'clock_nanosleep(0, 0, 0, 0)' \
+    'pthread_cond_timedwait(0, 0, 0)' 'pthread_cond_wait(0, 0)' 'waitpid(1, 0, 0)' 'crypto_auth(0, 0, 0, 0)'; do
+    refused "$call"
+done
+fresh
+echo 'enum { WNOHANG = 1 }; int ls_right(int pid) { return waitpid(pid, 0, WNOHANG); }' >tree/src/tensor/right.c
+examine
+check "waitpid that does not wait passes" is "$status $(cat err)" "0 "
+
 both='int ls_a(void); int ls_b(void);'
 # cycle FOLDER: two files that call each other.
 cycle() {
