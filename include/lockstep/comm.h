@@ -70,6 +70,14 @@ typedef struct ls_init_options {
      * processes of this user share automatically.
      */
     const char *key;
+    /**
+     * Starts a progress thread, which moves calls that were begun with an ls_work while the program computes. Without
+     * it, such calls move during other calls of the library on the same thread: calls on communicators, ls_work_done
+     * and ls_backward. false selects LOCKSTEP_PROGRESS_THREAD (0 or 1), otherwise no thread. The thread sleeps while no
+     * call has begun. It is useful if a core is free for it. Without effect on backend nccl, whose library moves calls
+     * itself, and on backend mpi unless MPI was started with MPI_THREAD_MULTIPLE.
+     */
+    bool progress_thread;
 } ls_init_options;
 
 /**

@@ -2,6 +2,7 @@
 #include "autograd/backward.h"
 #include "autograd/mixing_note.h"
 #include "base/trace.h"
+#include "comm/poll.h"
 
 /* Counts one use less of each leaf among the inputs of a node that the walk has passed. */
 static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
@@ -108,6 +109,7 @@ static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
     }
     const uint64_t began = ls_trace_now();
     ls_status status = node->op->backward(node, gradient);
+    ls_comm_poll();
     ls_trace_add(LS_TRACE_BACKWARD, began, -1, "%s backward", node->op->name);
     if (node->op->saves_output) {
         node->saved[0] = NULL;

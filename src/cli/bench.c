@@ -16,7 +16,7 @@
 #include "comm/rendezvous.h"
 #include "comm/transport.h"
 
-enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, MOST_ALGORITHMS = 512 };
+enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, MOST_ALGORITHMS = 512, MOST_COMPUTE_MS = 60000 };
 static const size_t MOST_BYTES = (size_t)1 << 40;
 
 typedef struct bench_values {
@@ -37,6 +37,7 @@ typedef struct bench_values {
     bool fresh;
     bool any_order;
     bool json;
+    int compute;
 } bench_values;
 
 static const ls_cli_option options[] = {
@@ -60,6 +61,8 @@ static const ls_cli_option options[] = {
      "each rank writes its input before each call, as a backward\npass does (not timed)"},
     {"any-order", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, any_order), 0, 0,
      "reductions in any order, so that backends mpi and gloo can\nuse the collectives of their library"},
+    {"compute", 0, LS_OPTION_COUNT, "MS", offsetof(bench_values, compute), 1, MOST_COMPUTE_MS,
+     "begin each call, compute for MS milliseconds, and wait for\nit; the times are those beyond the computation"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
      "start no ranks: compute the time for P ranks in a network\nmodel (allreduce if COLLECTIVE is missing)"},
@@ -153,6 +156,10 @@ static ls_status check_fit(const bench_values *values, const ls_bench_collective
                        : values->registered    ? "registered"
                                                : "fresh");
     }
+    if (values->compute != 0 && (collective->operation == LS_OP_SEND || values->fresh)) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --compute does not go with %s",
+                       values->fresh ? "--fresh" : "messages between two ranks");
+    }
     if (values->in_place && !collective->may_be_in_place) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --in-place is for allreduce; %s %s", name,
                        collective->in_place                      ? "has one buffer in any case"
@@ -184,7 +191,8 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
                             .in_place = values->in_place,
                             .fresh = values->fresh,
                             .any_order = values->any_order,
-                            .json = values->json};
+                            .json = values->json,
+                            .compute_ms = values->compute};
     if (plan->collective == NULL) {
         return LS_ERR_ARGUMENT;
     }
@@ -213,7 +221,7 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
                  {"ranks", values->ranks != 0, false},           {"backend", values->backend != NULL, false},
                  {"iterations", values->iterations != 0, false}, {"registered", values->registered, false},
                  {"in-place", values->in_place, false},          {"fresh", values->fresh, false},
-                 {"any-order", values->any_order, false}};
+                 {"any-order", values->any_order, false},        {"compute", values->compute != 0, false}};
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
         if (given[i].given && given[i].models != (values->simulate != 0)) {
             return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --%s %s", given[i].name,

@@ -20,6 +20,7 @@ typedef struct ls_bench_call {
     size_t count;
     ls_dtype dtype;
     ls_reduction reduction;
+    ls_work **work; /* receives the work of a call that only begins; NULL: the call waits. Ignored by messages */
 } ls_bench_call;
 
 /*
@@ -84,6 +85,7 @@ typedef struct ls_bench_plan {
     bool fresh;    /* ranks write their input before each call */
     bool any_order;
     bool json;
+    int compute_ms; /* milliseconds of computation between the begin of a call and the wait for it */
 } ls_bench_plan;
 
 /* A simulated cluster: see comm/transport/simulated/network.h. */

@@ -32,41 +32,42 @@ ls_bench_origin ls_bench_origin_of(const ls_bench_collective *collective, const 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 static ls_status run_allgather(const ls_bench_call *call) {
-    return ls_comm_allgather(call->comm, call->send, call->receive, call->count, call->dtype, NULL);
+    return ls_comm_allgather(call->comm, call->send, call->receive, call->count, call->dtype, call->work);
 }
 
 static ls_status run_allreduce(const ls_bench_call *call) {
-    return ls_comm_allreduce(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction, NULL);
+    return ls_comm_allreduce(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction,
+                             call->work);
 }
 
 static ls_status run_alltoall(const ls_bench_call *call) {
-    return ls_comm_alltoall(call->comm, call->send, call->receive, call->count, call->dtype, NULL);
+    return ls_comm_alltoall(call->comm, call->send, call->receive, call->count, call->dtype, call->work);
 }
 
 static ls_status run_barrier(const ls_bench_call *call) {
-    return ls_comm_barrier(call->comm, NULL);
+    return ls_comm_barrier(call->comm, call->work);
 }
 
 static ls_status run_broadcast(const ls_bench_call *call) {
-    return ls_comm_broadcast(call->comm, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
+    return ls_comm_broadcast(call->comm, call->receive, call->count, call->dtype, LS_BENCH_ROOT, call->work);
 }
 
 static ls_status run_gather(const ls_bench_call *call) {
-    return ls_comm_gather(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
+    return ls_comm_gather(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, call->work);
 }
 
 static ls_status run_reduce(const ls_bench_call *call) {
     return ls_comm_reduce(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction,
-                          LS_BENCH_ROOT, NULL);
+                          LS_BENCH_ROOT, call->work);
 }
 
 static ls_status run_reduce_scatter(const ls_bench_call *call) {
     return ls_comm_reduce_scatter(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction,
-                                  NULL);
+                                  call->work);
 }
 
 static ls_status run_scatter(const ls_bench_call *call) {
-    return ls_comm_scatter(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
+    return ls_comm_scatter(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, call->work);
 }
 
 /* Every rank sends to the next rank and receives from the previous rank, as in nccl-tests. */

@@ -125,7 +125,24 @@ static ls_status check(const bench *self, bool *wrong) {
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-/* Measures the seconds per call on this rank, over `calls` calls. */
+/* Keeps a core busy, without calls of the library. */
+static void compute(uint64_t ns) {
+    const uint64_t end = ls_clock_ns() + ns;
+    while (ls_clock_ns() < end) {
+    }
+}
+
+/* Begins the call, computes, and waits for the call. */
+static ls_status run_and_compute(const bench *self) {
+    ls_work *work = NULL;
+    ls_bench_call call = self->call;
+    call.work = &work;
+    LS_TRY(self->plan->collective->run(&call));
+    compute((uint64_t)self->plan->compute_ms * 1000000);
+    return ls_work_wait(work);
+}
+
+/* Measures the seconds per call on this rank, over `calls` calls, without the computation. */
 static ls_status time_calls(bench *self, int calls, double *seconds) {
     uint64_t before[2] = {0};
     if (self->plan->fresh) {
@@ -135,9 +152,9 @@ static ls_status time_calls(bench *self, int calls, double *seconds) {
     self->counts = ls_comm_traffic(self->call.comm, &before[0], &before[1]);
     const uint64_t start = ls_clock_ns();
     for (int i = 0; i < calls && status == LS_OK; i++) {
-        status = self->plan->collective->run(&self->call);
+        status = self->plan->compute_ms != 0 ? run_and_compute(self) : self->plan->collective->run(&self->call);
     }
-    *seconds = (double)(ls_clock_ns() - start) * 1e-9 / calls;
+    *seconds = (double)(ls_clock_ns() - start) * 1e-9 / calls - self->plan->compute_ms * 1e-3;
     (void)ls_comm_traffic(self->call.comm, &self->sent[0], &self->sent[1]);
     for (int i = 0; i < 2; i++) {
         self->sent[i] = (self->sent[i] - before[i]) / (uint64_t)calls;
@@ -156,12 +173,14 @@ static ls_status choose_iterations(bench *self) {
     for (int round = 0; round < 2; round++) {
         LS_TRY(time_calls(self, calls, &seconds));
         LS_TRY(ls_comm_allreduce(self->call.comm, &seconds, &seconds, 1, LS_F64, LS_MAX, NULL));
-        calls = within(WARM_SECONDS / seconds, 1, WARM_CALLS);
+        calls = within(WARM_SECONDS / (seconds + self->plan->compute_ms * 1e-3), 1, WARM_CALLS);
     }
-    self->group = self->plan->fresh ? 1 : within(GROUP_SECONDS / seconds + 1.0, 1, LARGEST_GROUP);
+    self->group =
+        self->plan->fresh || self->plan->compute_ms != 0 ? 1 : within(GROUP_SECONDS / seconds + 1.0, 1, LARGEST_GROUP);
     self->iterations = self->plan->iterations != 0
                            ? self->plan->iterations
-                           : within(SIZE_SECONDS / (seconds * self->group), FEWEST_ITERATIONS, MOST_ITERATIONS);
+                           : within(SIZE_SECONDS / ((seconds + self->plan->compute_ms * 1e-3) * self->group),
+                                    FEWEST_ITERATIONS, MOST_ITERATIONS);
     return LS_OK;
 }
 
@@ -212,9 +231,9 @@ static void print_result(const bench *self, bool wrong) {
     if (self->plan->json) {
         printf("{\"collective\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"iterations\": %d, "
                "\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"algbw_gbps\": %.6f, \"busbw_gbps\": %.6f, "
-               "\"messages\": %s, \"sent_bytes\": %s, \"correct\": %s, \"algorithm\": \"%s\"}\n",
+               "\"compute_ms\": %d, \"messages\": %s, \"sent_bytes\": %s, \"correct\": %s, \"algorithm\": \"%s\"}\n",
                row->name, ls_comm_backend(call->comm), call->ranks, self->bytes, self->iterations, median,
-               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus,
+               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, self->plan->compute_ms,
                count_text(self, self->sent[0], "null", messages), count_text(self, self->sent[1], "null", bytes),
                wrong ? "false" : "true", self->algorithm);
     } else {
@@ -228,7 +247,7 @@ static void print_result(const bench *self, bool wrong) {
 
 static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
     const bool moves = plan->collective->receive != LS_BENCH_NOTHING;
-    printf("# %s, %d rank%s, backend %s%s%s%s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
+    printf("# %s, %d rank%s, backend %s%s%s%s%s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
            ls_comm_size(comm) == 1 ? "" : "s", ls_comm_backend(comm), moves ? ", " : "",
            moves ? ls_dtype_name(plan->dtype) : "", plan->collective->reduces ? ", " : "",
            plan->collective->reduces ? ls_reduction_name(plan->reduction) : "",
@@ -236,7 +255,8 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
            : plan->registered ? ", registered memory"
                               : ", ordinary memory",
            plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "",
-           plan->any_order ? ", any order" : "");
+           plan->any_order ? ", any order" : "",
+           plan->compute_ms != 0 ? ", beyond the computation during each call" : "");
     printf("# %10s %10s %12s %12s %12s %10s %10s %9s %12s  %-18s  %s\n", "bytes", "iterations", "median us", "p10 us",
            "p90 us", "algbw GB/s", "busbw GB/s", "messages", "sent", "algorithm", "correct");
     fflush(stdout);

@@ -161,6 +161,9 @@ typedef struct ls_backend {
      */
     ls_status (*check)(const void *state);
 
+    /* Returns true if any thread may advance the state while no other thread uses it. NULL: any thread may. */
+    bool (*any_thread)(const void *state);
+
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*

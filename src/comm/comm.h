@@ -34,6 +34,12 @@ ls_status ls_comm_check_allowed(const ls_comm *comm);
  * and ls_comm_free leaves all to the rank. */
 bool ls_comm_is_inherited(const ls_comm *comm);
 
+/*
+ * driver.c: marks a communicator without work as driven by the progress thread, and starts the thread if this is the
+ * first. Does nothing if the backend does not allow other threads.
+ */
+ls_status ls_comm_drive(ls_comm *comm);
+
 /* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
 const char *ls_comm_algorithm(const ls_comm *comm);
 

@@ -21,6 +21,7 @@
 #include "comm/abort.h"
 #include "comm/comm.h"
 #include "comm/interface.h"
+#include "comm/poll.h"
 
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished
  * also in its queue, in their order. */
@@ -39,6 +40,9 @@ struct ls_work {
     char message[LS_ERROR_CAPACITY];
 };
 
+/* Who uses a communicator. */
+typedef enum ls_comm_use_state { LS_COMM_IDLE = 0, LS_COMM_CALLED, LS_COMM_DRIVEN } ls_comm_use_state;
+
 /* Arrays of one number per rank. */
 enum { LS_SEND_PLACES = 0, LS_RECEIVE_PLACES, LS_FRAME_PARTS };
 
@@ -51,7 +55,8 @@ struct ls_comm {
     const ls_backend *backend;
     void *state;
     atomic_int references;
-    atomic_bool busy;      /* threads.c: a thread is in a call */
+    atomic_int busy;       /* an ls_comm_use_state */
+    bool driven;           /* driver.c: the progress thread may move its work */
     atomic_bool contested; /* another thread has called meanwhile */
     const char *ended;     /* why this rank has left it; NULL while it has not */
     int forks;             /* ls_comm_forks in the process that opened it */
@@ -111,16 +116,25 @@ ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation);
 ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name before this thread's error */
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
 
+/*
+ * For driven communicators. ls_comm_take takes one for a call, after the progress thread; it returns false if another
+ * thread is in a call. ls_comm_exclude_driver waits until the progress thread does not use the communicator, and
+ * excludes this thread until ls_comm_admit_driver.
+ */
+bool ls_comm_take(ls_comm *comm);
+void ls_comm_exclude_driver(ls_comm *comm);
+void ls_comm_admit_driver(ls_comm *comm);
+
 static inline bool ls_comm_is_busy(const ls_comm *comm) {
-    return __builtin_expect(atomic_load_explicit(&comm->busy, memory_order_relaxed), 0);
+    return __builtin_expect(atomic_load_explicit(&comm->busy, memory_order_relaxed) == LS_COMM_CALLED, 0);
 }
 
 /* Begins a call that the backend's library cannot refuse: one that does not use the library, or the rest of one. */
 static inline ls_status ls_comm_enter(ls_comm *comm, ls_operation operation) {
-    if (ls_comm_is_busy(comm)) {
+    if (ls_comm_is_busy(comm) || (__builtin_expect(comm->driven, 0) && !ls_comm_take(comm))) {
         return ls_comm_refuse_thread(comm, operation);
     }
-    atomic_store_explicit(&comm->busy, true, memory_order_relaxed);
+    atomic_store_explicit(&comm->busy, LS_COMM_CALLED, memory_order_relaxed);
     return LS_OK;
 }
 
@@ -136,7 +150,7 @@ static inline ls_status ls_comm_end_call(ls_comm *comm, ls_operation operation, 
     if (__builtin_expect(atomic_load_explicit(&comm->contested, memory_order_relaxed), 0)) {
         status = ls_comm_fail_contested(comm, operation);
     }
-    atomic_store_explicit(&comm->busy, false, memory_order_relaxed);
+    atomic_store_explicit(&comm->busy, LS_COMM_IDLE, memory_order_release);
     return status;
 }
 
@@ -228,7 +242,6 @@ static inline void ls_comm_use(ls_comm *comm) {
 
 /* Whether this thread has unfinished work on another communicator. */
 bool ls_comm_has_others_slowly(const ls_comm *comm);
-extern _Atomic int ls_comm_open_count __attribute__((visibility("hidden"))); /* communicators in the list */
 static inline bool ls_comm_has_others(const ls_comm *comm) {
     const int open = atomic_load_explicit(&ls_comm_open_count, memory_order_relaxed);
     return __builtin_expect(open != comm->listed, 0) && ls_comm_has_others_slowly(comm);
@@ -236,6 +249,29 @@ static inline bool ls_comm_has_others(const ls_comm *comm) {
 
 /* Calls `move` for each of these communicators. */
 void ls_comm_move_others(const ls_comm *comm, void (*move)(ls_comm *other));
+
+/* Calls `move` for each driven communicator with unfinished work that no thread uses. For the progress thread. */
+void ls_comm_move_driven(void (*move)(ls_comm *comm));
+
+/*
+ * Counts how often a driven communicator was added to the list, or ls_comm_wake_driver was called. ls_comm_await_opened
+ * sleeps while the count is `count`, for a second at most.
+ */
+uint32_t ls_comm_count_opened(void);
+void ls_comm_await_opened(uint32_t count);
+void ls_comm_wake_driver(void);
+
+/* work.c: advances the open work of the communicator once, without waiting: its queue, or a posted request. */
+void ls_comm_move_open(ls_comm *comm);
+
+/* ---- driver.c: the progress thread --------------------------------------------------------------------------------
+ *
+ * With ls_init_options.progress_thread, one thread of the process moves the started work of its communicators while
+ * the program computes. A communicator is used either by a call or by this thread: see ls_comm_use_state.
+ */
+
+/* Ends the drive of a communicator that is about to be freed and is not in the list. The last one ends the thread. */
+void ls_comm_end_drive(ls_comm *comm);
 
 /* Starts a wait for several communicators: no backend can sleep until one of them has an event. */
 #define LS_WAIT_FOR_WORK ((ls_wait){.yields = 1000, .longest_ns = 50000})

@@ -88,6 +88,7 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
     LS_TRY(check_options(options));
     LS_TRY(ls_job_check_mpi_backend(job.backend, "for that, call ls_init"));
     LS_TRY(ls_timeout_read(options, &job.timeout));
+    LS_TRY(ls_progress_thread_read(options, &job.progress_thread));
     job.mpi = adopt(source, job.timeout);
     if (job.mpi == NULL) {
         return ls_error_status();
@@ -101,7 +102,7 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
     }
     (*result)->adopted = true;
     ls_threads_share_at_most(meeting.local_size);
-    return LS_OK;
+    return job.progress_thread ? ls_comm_drive(*result) : LS_OK;
 }
 
 static ls_comm *open_over(const char *call, const program_comm *source, const ls_init_options *options) {

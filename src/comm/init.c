@@ -126,6 +126,10 @@ static ls_comm *open_world(const ls_job *job, const ls_rendezvous_result *meetin
     pthread_once(&once, watch_exit);
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
+    if (job->progress_thread && ls_comm_drive(joined->comm) != LS_OK) {
+        ls_comm_free(joined->comm);
+        return NULL;
+    }
     ls_threads_share(meeting->local_size);
     warn_of_threads(meeting->local_rank);
     if (job->launched) {

@@ -38,9 +38,11 @@ static void forget_splits(ls_comm *comm) {
     pthread_mutex_unlock(&lock);
 }
 
-static void leave(const ls_comm *comm, ls_leave_reason reason) {
+static void leave(ls_comm *comm, ls_leave_reason reason) {
     if (comm->state != NULL && comm->backend->leave != NULL) {
+        ls_comm_exclude_driver(comm);
         comm->backend->leave(comm->state, reason);
+        ls_comm_admit_driver(comm);
     }
 }
 
@@ -82,8 +84,10 @@ void ls_comm_end(ls_comm *comm, const char *why) {
                                                                                 to end */
         return;
     }
+    ls_comm_exclude_driver(comm);
     ls_comm_use(comm);
     ls_work_abandon(comm);
+    ls_comm_end_drive(comm);
     forget_splits(comm);
     leave_state(comm);
     void (*on_free)(void *, bool) = comm->on_free;

@@ -5,9 +5,9 @@
 #include <lockstep/base.h>
 
 typedef struct ls_comm_meter {
-    int users; /* who wants it counted; 0: it is not */
+    int users;      /* who wants it counted; 0: it is not */
     uint64_t calls; /* on communicators, always counted */
-    int depth; /* of calls within calls */
+    int depth;      /* of calls within calls */
     uint64_t nanoseconds;
 } ls_comm_meter;
 

@@ -9,6 +9,7 @@
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_comm *first;
+
 _Atomic int ls_comm_open_count;
 
 /* A thread is known by the address of its own. */
@@ -28,6 +29,25 @@ static void watch_forks(void) {
     (void)pthread_atfork(NULL, NULL, forget_all); /* fails only if there is no memory */
 }
 
+/* ---- the progress thread ----------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t opened; /* futex: changes if a driven communicator was added, or the thread is to end */
+
+void ls_comm_wake_driver(void) {
+    atomic_fetch_add_explicit(&opened, 1, memory_order_release);
+    ls_futex_wake(&(ls_futex){.word = &opened}, LS_FUTEX_ALL);
+}
+
+uint32_t ls_comm_count_opened(void) {
+    return atomic_load_explicit(&opened, memory_order_acquire);
+}
+
+void ls_comm_await_opened(uint32_t count) {
+    ls_futex_sleep(&(ls_futex){.word = &opened}, count, LS_FUTEX_ALL, 1000000000);
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
 void ls_comm_opened(ls_comm *comm) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -38,6 +58,9 @@ void ls_comm_opened(ls_comm *comm) {
     first = comm;
     atomic_fetch_add_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
+    if (comm->driven) {
+        ls_comm_wake_driver();
+    }
 }
 
 /* With the lock. */
@@ -45,6 +68,31 @@ static void take_off(ls_comm **link) {
     (*link)->listed = false;
     *link = (*link)->next_open;
     atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+}
+
+static bool take_for_driver(ls_comm *comm) {
+    int idle = LS_COMM_IDLE;
+    return comm->driven && atomic_compare_exchange_strong_explicit(&comm->busy, &idle, LS_COMM_DRIVEN,
+                                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+void ls_comm_move_driven(void (*move)(ls_comm *comm)) {
+    pthread_mutex_lock(&lock);
+    for (ls_comm **link = &first; *link != NULL;) {
+        ls_comm *comm = *link;
+        bool remains = true;
+        if (take_for_driver(comm)) {
+            remains = comm->unfinished > 0;
+            if (remains) {
+                move(comm);
+            } else {
+                take_off(link);
+            }
+            atomic_store_explicit(&comm->busy, LS_COMM_IDLE, memory_order_release);
+        }
+        link = remains ? &comm->next_open : link;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void ls_comm_closed(ls_comm *comm) {

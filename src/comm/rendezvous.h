@@ -27,6 +27,7 @@ typedef struct ls_job {
                               takes ownership */
     const char *interface; /* a name or an address, for data; NULL: whatever fits */
     int listener;          /* see ls_store_place */
+    bool progress_thread;  /* the progress thread moves started work */
 } ls_job;
 
 /* Reads the options (may be NULL) and the environment. LS_ERR_ARGUMENT says which value is wrong or missing. */
@@ -38,6 +39,9 @@ ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise);
 
 /* How long a call waits for a silent rank, in seconds: from the options, the environment, or the default. */
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout);
+
+/* Whether the options or the environment request the progress thread. */
+ls_status ls_progress_thread_read(const ls_init_options *options, bool *wanted);
 
 /* A number that processes share which run under one kernel and see each other's process ids. */
 uint64_t ls_machine_number(void);

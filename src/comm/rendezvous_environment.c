@@ -34,6 +34,15 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     return LS_OK;
 }
 
+ls_status ls_progress_thread_read(const ls_init_options *options, bool *wanted) {
+    const char *text = ls_environment_text("LOCKSTEP_PROGRESS_THREAD");
+    if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_PROGRESS_THREAD=%s must be 0 or 1", text);
+    }
+    *wanted = options->progress_thread || (text != NULL && text[0] == '1');
+    return LS_OK;
+}
+
 /* What srun says counts where nobody says anything nearer. */
 static bool slurm_counts(void) {
     return ls_environment_text("RANK") == NULL && ls_environment_text("WORLD_SIZE") == NULL && ls_slurm_is_here();
@@ -244,6 +253,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     job->launched = ls_environment_text("LOCKSTEP_LAUNCH") != NULL;
     job->key = options->key != NULL ? options->key : ls_environment_text("LOCKSTEP_KEY");
     LS_TRY(ls_timeout_read(options, &job->timeout));
+    LS_TRY(ls_progress_thread_read(options, &job->progress_thread));
     if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {
         return read_mpi(job, options);
     }

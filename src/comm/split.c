@@ -71,6 +71,9 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, cons
     }
     made->adopted = comm->adopted;
     made->any_order = comm->any_order;
+    if (comm->driven) {
+        (void)ls_comm_drive(made); /* the thread runs, so this cannot fail */
+    }
     ls_comm_add_split((ls_comm *)comm, made);
     if (others) {
         made->origins = origins;

@@ -29,3 +29,30 @@ ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation) {
     atomic_store_explicit(&comm->contested, false, memory_order_relaxed);
     return ls_comm_abort(comm, fail(operation));
 }
+
+/* ---- communicators that the progress thread may use ------------------------------------------------------------- */
+
+bool ls_comm_take(ls_comm *comm) {
+    int state = LS_COMM_IDLE;
+    while (!atomic_compare_exchange_weak_explicit(&comm->busy, &state, LS_COMM_CALLED, memory_order_acquire,
+                                                  memory_order_relaxed)) {
+        if (state == LS_COMM_CALLED) {
+            return false;
+        }
+        ls_spin_pause();
+        state = LS_COMM_IDLE;
+    }
+    return true;
+}
+
+void ls_comm_exclude_driver(ls_comm *comm) {
+    if (comm->driven) {
+        (void)ls_comm_take(comm);
+    }
+}
+
+void ls_comm_admit_driver(ls_comm *comm) {
+    if (comm->driven) {
+        atomic_store_explicit(&comm->busy, LS_COMM_IDLE, memory_order_release);
+    }
+}

@@ -39,15 +39,13 @@ static void open_remove(ls_work *work) {
     }
 }
 
-static void move_open(ls_comm *comm);
-
 /* Advances this communicator and the others until its call has finished or the others have no more work. */
 static ls_status finish_among_others(ls_comm *comm, bool *finished) {
     ls_wait wait = LS_WAIT_FOR_WORK;
     do {
         LS_TRY(ls_comm_progress(comm, false, finished));
         if (!*finished) {
-            ls_comm_move_others(comm, move_open);
+            ls_comm_move_others(comm, ls_comm_move_open);
             (void)ls_wait_pause(&wait);
         }
     } while (!*finished && ls_comm_has_others(comm));
@@ -143,7 +141,7 @@ static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, 
         (void)advance(comm, false);
     }
     if (others) {
-        ls_comm_move_others(comm, move_open);
+        ls_comm_move_others(comm, ls_comm_move_open);
     }
     if (wait) {
         (void)ls_wait_pause(pauses);
@@ -229,8 +227,7 @@ static bool move(ls_work *work, bool wait) {
     return work->posted ? advance_posted(work, wait) : advance(work->comm, wait);
 }
 
-/* Advances the open work of the communicator once, without waiting: its queue, or a posted request. */
-static void move_open(ls_comm *comm) {
+void ls_comm_move_open(ls_comm *comm) {
     if (comm->first_queued != NULL) {
         (void)advance(comm, false);
         return; /* the poll of the queue has also advanced all posted messages */
@@ -240,6 +237,18 @@ static void move_open(ls_comm *comm) {
             (void)advance_posted(work, false);
             return;
         }
+    }
+}
+
+/* The shortest time between two polls of ls_comm_poll. */
+enum { POLL_NS = 20000 };
+
+void ls_comm_poll_slowly(void) {
+    static _Thread_local uint64_t latest;
+    const uint64_t now = ls_clock_ns();
+    if (now - latest >= POLL_NS) {
+        latest = now;
+        ls_comm_move_others(NULL, ls_comm_move_open);
     }
 }
 
@@ -262,10 +271,14 @@ static void finish_work(ls_work *work) {
     }
 }
 
-/* Begins ls_work_wait or ls_work_done. MPI may refuse this thread's calls, but finished work does not use MPI. */
+/*
+ * Begins ls_work_wait or ls_work_done. MPI may refuse this thread's calls, but finished work does not use MPI. With a
+ * progress thread, MPI allows all threads, and this thread reads `finished` only during the call.
+ */
 static ls_status begin_call(const ls_work *work) {
     const ls_operation operation = work->call.operation;
-    return work->finished ? ls_comm_enter(work->comm, operation) : ls_comm_begin_call(work->comm, operation);
+    return work->comm->driven || work->finished ? ls_comm_enter(work->comm, operation)
+                                                : ls_comm_begin_call(work->comm, operation);
 }
 
 ls_status ls_work_wait(ls_work *work) {
@@ -303,7 +316,7 @@ static void move_work(ls_work *work) {
     while (!work->finished) {
         if (!move(work, false)) {
             if (ls_comm_has_others(work->comm)) {
-                ls_comm_move_others(work->comm, move_open);
+                ls_comm_move_others(work->comm, ls_comm_move_open);
             }
             return;
         }

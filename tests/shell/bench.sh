@@ -100,6 +100,16 @@ for words in "--in-place" "--fresh" "--in-place --fresh" "--in-place --fresh --r
     check "allreduce $words is correct" is "$status $(grep -c ' yes$' out)" "0 3"
 done
 check "buffers in place and fresh are named" says out "registered memory, in place, freshly written"
+for progress in 0 1; do
+    LOCKSTEP_PROGRESS_THREAD=$progress launch bench allreduce -n 2 --backend tcp --compute 3 --sizes 1,1M --iterations 3 --json </dev/null
+    check "allreduce --compute, progress thread $progress: correct" is "$status $(key correct | sort -u) $(key compute_ms | sort -u)" \
+        "0 true 3"
+done
+launch bench pingpong --compute 3 </dev/null
+check "pingpong --compute: refused" is "$status $(cat err)" \
+    "2 lockstep bench: --compute does not go with messages between two ranks"
+LOCKSTEP_PROGRESS_THREAD=yes launch bench barrier --iterations 1 </dev/null
+check "a wrong LOCKSTEP_PROGRESS_THREAD: said" says err "LOCKSTEP_PROGRESS_THREAD=yes must be 0 or 1"
 launch bench alltoall -n 3 --fresh --sizes 1K --iterations 2 </dev/null
 check "alltoall --fresh is correct" is "$status $(grep -c ' yes$' out)" "0 1"
 launch bench allreduce -n 1 --backend self --json --sizes 1K --iterations 1 </dev/null

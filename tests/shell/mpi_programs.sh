@@ -163,6 +163,9 @@ check_programs() {
         esac
         beside check_program "$flavour" $ranks $name
     done
+    for name in progress_thread freed_early; do
+        LOCKSTEP_PROGRESS_THREAD=1 beside check_program "$flavour" $ranks $name
+    done
 }
 
 check_flavour() {

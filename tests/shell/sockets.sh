@@ -32,6 +32,10 @@ for ranks in $counts; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
+    for name in progress_thread messages freed_early two_threads trial_ends; do
+        LOCKSTEP_PROGRESS_THREAD=1 job $ranks "$programs/ranks_$name"
+        check "$ranks ranks with a progress thread: $name" is "$status" 0
+    done
     for name in collectives points_and_groups several_communicators disagreement data_parallel; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0

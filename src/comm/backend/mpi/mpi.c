@@ -412,10 +412,16 @@ static ls_status mpi_check(const void *state) {
     return ls_mpi_check_allowed();
 }
 
+static bool mpi_any_thread(const void *state) {
+    (void)state;
+    return has_threads();
+}
+
 const ls_backend ls_module_backend = {
     .name = "mpi",
     .sends_by_library = true,
     .check = mpi_check,
+    .any_thread = mpi_any_thread,
     .open = mpi_open,
     .close = mpi_close,
     .finish_closed = ls_mpi_finish_closed,

@@ -162,9 +162,16 @@ static bool nccl_takes(const void *state, bool reduces, ls_dtype dtype, ls_reduc
     return ls_nccl_takes(reduces, dtype, reduction);
 }
 
+/* CUDA's current device belongs to a thread. */
+static bool nccl_any_thread(const void *state) {
+    (void)state;
+    return false;
+}
+
 const ls_backend ls_module_backend = {
     .name = "nccl",
     .sends_by_library = true,
+    .any_thread = nccl_any_thread,
     .open = nccl_open,
     .close = ls_engine_close,
     .leave = ls_module_leave_tcp,
