@@ -45,7 +45,7 @@ for collective in $known; do
 done
 
 # ---- what is printed ----
-keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps messages sent_bytes correct algorithm"
+keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps compute_ms messages sent_bytes correct algorithm"
 launch bench allreduce --json --sizes 4,1K,1M --iterations 4 </dev/null
 check "two ranks without -n" is "$(key ranks | sort -u)" 2
 check "the backend is named" is "$(key backend | sort -u)" shm
@@ -274,7 +274,7 @@ check "more memory than there is: exit status 1" is "$status" 1
 check "more memory than there is: says so" says err "memory"
 launch bench --help
 check "--help succeeds" is "$status" 0
-for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json --simulate --latency --bandwidth busbw_gbps messages sent_bytes allreduce "exit status"; do
+for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json --simulate --latency --bandwidth busbw_gbps compute_ms messages sent_bytes allreduce "exit status"; do
     check "--help tells of $word" says out "$word"
 done
 finish
