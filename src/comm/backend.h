@@ -21,8 +21,6 @@
 
 #include <lockstep/comm.h>
 
-#include "base/status.h"
-
 /* How a rank joins a communicator. ls_comm_open borrows everything until it returns. */
 typedef struct ls_join_context {
     int rank;
@@ -90,14 +88,10 @@ typedef struct ls_call {
 } ls_call;
 
 /*
- * For waits: fails with LS_ERR_STATE if another thread has called on the communicator during the call. The other ranks
- * may wait for the refused call, so this call must not wait for them.
+ * threads.c: for waits: fails with LS_ERR_STATE if another thread has called on the communicator during the call. The
+ * other ranks may wait for the refused call, so this call must not wait for them.
  */
-static inline ls_status ls_call_check_threads(const ls_call *call) {
-    return call != NULL && call->contested != NULL && __atomic_load_n(call->contested, __ATOMIC_RELAXED)
-               ? ls_fail(LS_ERR_STATE, "two threads use this communicator at once")
-               : LS_OK;
-}
+ls_status ls_call_check_threads(const ls_call *call);
 
 /* Why a rank makes no more calls on a communicator. */
 typedef enum ls_leave_reason {

@@ -62,6 +62,7 @@ void ls_comm_end_drive(ls_comm *comm) {
     if (!comm->driven) {
         return;
     }
+    ls_comm_admit_driver(comm); /* not in the list, so the thread does not find it */
     comm->driven = false;
     pthread_mutex_lock(&lock);
     if (--drives == 0) {

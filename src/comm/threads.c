@@ -1,11 +1,21 @@
 /* Which thread may call on a communicator: see frame.h. */
 #include "comm/frame.h"
 
+#define TWO_THREADS                                                                                                    \
+    "two threads use this communicator at once: use it from one thread at a time, or give each thread a communicator " \
+    "of its own (ls_comm_split)"
+
 static ls_status fail(ls_operation operation) {
-    return ls_fail(LS_ERR_STATE,
-                   "ls_comm_%s: two threads use this communicator at once: use it from one thread at a time, or give "
-                   "each thread a communicator of its own (ls_comm_split)",
-                   ls_operation_name(operation));
+    return ls_fail(LS_ERR_STATE, "ls_comm_%s: " TWO_THREADS, ls_operation_name(operation));
+}
+
+ls_status ls_call_check_threads(const ls_call *call) {
+    const bool contested =
+        call != NULL && call->contested != NULL && __atomic_load_n(call->contested, __ATOMIC_RELAXED);
+    char name[64];
+    return contested ? ls_fail(LS_ERR_STATE, "%s: " TWO_THREADS,
+                               ls_call_describe(call->operation, call->sequence, name, sizeof name))
+                     : LS_OK;
 }
 
 ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation) {
