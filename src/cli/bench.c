@@ -336,11 +336,10 @@ static bool is_rank(const char *backend) {
 /* Returns the algorithms of the collective on the backend (NULL: shm), as bits. */
 static uint32_t algorithms_of(const char *collective, const char *backend) {
     const bool shm = backend == NULL || strcmp(backend, "shm") == 0;
-    const ls_algorithm_list list = shm ? ls_shm_algorithms : ls_engine_algorithms();
+    const ls_algorithm_list list = shm ? ls_shm_algorithms : ls_engine_algorithms(backend);
     for (int operation = 0; operation < LS_OP_COUNT; operation++) {
         if (strcmp(ls_operation_name((ls_operation)operation), collective) == 0) {
-            const bool has_native = backend == NULL || strcmp(backend, "tcp") != 0;
-            return list.calls[operation] & ~(has_native ? 0 : LS_ALGORITHM_BIT(LS_ALGORITHM_NATIVE));
+            return list.calls[operation];
         }
     }
     return 0;

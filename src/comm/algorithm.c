@@ -116,7 +116,7 @@ static ls_status read_item(const ls_algorithm_list *list, const char *item, size
     const ls_algorithm_id id = find_name(name, name_length);
     const bool all = equals("all", item, call_length);
     bool has_call = all;
-    bool done = false;
+    bool done = excludes && (list->absent & LS_ALGORITHM_BIT(id)) != 0;
     uint32_t available = 0;
     for (int operation = 0; operation < LS_OP_COUNT; operation++) {
         if (all || equals(ls_operation_name((ls_operation)operation), item, call_length)) {

@@ -56,17 +56,20 @@ bool ls_algorithm_is_number(uint32_t number);
 typedef struct ls_algorithm_list {
     const char *backend;
     uint32_t calls[LS_OP_COUNT];
+    uint32_t absent; /* LS_ALGORITHM_BIT of those that it does not have, but that a setting may exclude */
 } ls_algorithm_list;
 
 extern const ls_algorithm_list ls_shm_algorithms; /* shm/algorithm.c */
 
-/* Returns the algorithms of the engine, which every other backend uses. "native" is among them for all calls. */
-ls_algorithm_list ls_engine_algorithms(void);
+/* Returns the algorithms of the engine on a backend other than shm. All calls have "native" unless the backend is
+ * "tcp". NULL stands for any backend. */
+ls_algorithm_list ls_engine_algorithms(const char *backend);
 
 /*
  * Reads the variable: items CALL:NAME (use this algorithm) or CALL:^NAME (do not use it), separated by commas; the call
- * "all" stands for every call that has the algorithm. Skips items shm:SIZE=BYTES, which shm/algorithm.h reads. Fails
- * with LS_ERR_ARGUMENT if an item is wrong, or if a variable is set that Lockstep no longer reads.
+ * "all" stands for every call that has the algorithm.
+ * Skips items shm:SIZE=BYTES, which shm/algorithm.h reads. Fails with LS_ERR_ARGUMENT if an item is wrong, or if a
+ * variable is set that Lockstep no longer reads.
  */
 ls_status ls_algorithm_read(const ls_algorithm_list *list, ls_algorithm_setting settings[LS_OP_COUNT]);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "comm/algorithm.h"
 #include "comm/wire.h"
 
 /* "pid:[4026531836]" */
@@ -110,6 +111,11 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
                        "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
                        "and backend \"shm\" needs that",
                        job->rank, world->peer_infos[job->rank].host, away, world->peer_infos[away].host);
+    }
+    if (*backend == &ls_backend_tcp) { /* backends gloo and nccl also open tcp, and have more algorithms */
+        const ls_algorithm_list algorithms = ls_engine_algorithms("tcp");
+        ls_algorithm_setting settings[LS_OP_COUNT] = {{.excluded = 0}};
+        return ls_algorithm_read(&algorithms, settings);
     }
     return LS_OK;
 }

@@ -24,6 +24,9 @@
  * the eager limit of every MPI library. */
 #define LS_TRANSPORT_LEAST_EAGER 3840
 
+/* A receive with more room, in bytes, gets a message of exactly this size: a network may divide the message. */
+#define LS_TRANSPORT_LEAST_EXACT (1 << 30)
+
 /* A message in progress, or a collective of the network. */
 typedef struct ls_transfer {
     int peer;      /* the other rank; -1 in a receive: any rank, replaced by the sender; -1 in a collective */

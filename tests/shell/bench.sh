@@ -226,6 +226,12 @@ refuses "an option nearly right" "unknown option --size; did you mean --sizes?" 
 refuses "a letter that is no option, which half of --op is" "unknown option -o (see lockstep bench --help)" allreduce -o sum
 refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
 
+LOCKSTEP_ALGORITHM=allreduce:native launch bench allreduce --sizes 4 --iterations 2 --backend tcp </dev/null
+check "a native collective on backend tcp: fails" test "$status" != 0
+check "a native collective on backend tcp: is refused" says err "backend tcp has no algorithm 'native' for allreduce; available: "
+LOCKSTEP_ALGORITHM=all:^native launch bench allreduce --sizes 4 --iterations 2 --backend tcp </dev/null
+check "backend tcp without native collectives: runs" is "$status" 0
+
 # ---- how it travels ----
 ways() { # COLLECTIVE SIZES WORDS [OPTION]...: the algorithm column
     local what=$1 sizes=$2 words=$3

@@ -15,7 +15,7 @@ enum { LARGE = 1 << 20, DIVIDED = 1000, LONGEST = 60 };
 
 static int rank, size, polls;
 
-/* The transport calls this function instead of that of the library. */
+/* The transport calls this function instead of the function of the library. */
 int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *found, MPI_Status *status) {
     polls++;
     return PMPI_Iprobe(source, tag, comm, found, status);

@@ -1,6 +1,7 @@
 #include "comm/algorithms/table.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "comm/reduce.h"
 
@@ -104,11 +105,14 @@ static bool has_call(const ls_algorithm *algorithm, ls_operation operation) {
     return (algorithm->calls & BIT(operation)) != 0;
 }
 
-ls_algorithm_list ls_engine_algorithms(void) {
-    ls_algorithm_list list = {.backend = "tcp, mpi, gloo or nccl"};
+ls_algorithm_list ls_engine_algorithms(const char *backend) {
+    const bool is_tcp = backend != NULL && strcmp(backend, "tcp") == 0;
+    ls_algorithm_list list = {.backend = backend != NULL ? backend : "tcp, mpi, gloo or nccl",
+                              .absent = is_tcp ? LS_ALGORITHM_BIT(LS_ALGORITHM_NATIVE) : 0};
     for (int i = 0; i < ROWS; i++) {
         for (int operation = 0; operation < LS_OP_COUNT; operation++) {
             list.calls[operation] |= has_call(&table[i], (ls_operation)operation) ? LS_ALGORITHM_BIT(table[i].id) : 0;
+            list.calls[operation] &= ~list.absent;
         }
     }
     return list;

@@ -29,7 +29,7 @@ static bool make_packets(ls_engine *engine) {
 }
 
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
-    const ls_algorithm_list algorithms = ls_engine_algorithms();
+    const ls_algorithm_list algorithms = ls_engine_algorithms(NULL);
     ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
     if (engine == NULL) {
         (void)ls_fail_memory("ls_comm_open", sizeof *engine);

@@ -78,6 +78,10 @@ static inline unsigned char *ls_packet_data(const ls_packet *packet) {
     return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_call_group);
 }
 
+/* Data and contents are received into exactly the room that they need; only packets and notices are shorter than their
+ * room. */
+_Static_assert(LS_INLINE_MOST_SHARED < LS_TRANSPORT_LEAST_EXACT / 2, "packets are small");
+
 /* Bytes of a packet without its data. */
 enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_call_group) };
 

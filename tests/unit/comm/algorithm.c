@@ -74,7 +74,7 @@ TEST(algorithms_by_name) {
 }
 
 TEST(settings_of_the_engine) {
-    const ls_algorithm_list list = ls_engine_algorithms();
+    const ls_algorithm_list list = ls_engine_algorithms(NULL);
     ls_algorithm_setting settings[LS_OP_COUNT] = {{.forced = LS_ALGORITHM_DEFAULT}};
     char text[128];
     setenv(LS_ALGORITHM_VARIABLE, "allreduce:rabenseifner,all:^native,allgather:bruck,shm:read=never", 1);
@@ -91,6 +91,13 @@ TEST(settings_of_the_engine) {
     assert_int_equal(ls_algorithm_read(&list, settings), LS_ERR_ARGUMENT);
     expect_message("has no algorithm 'bruck' for broadcast; available: recursive_doubling, tree, van_de_geijn, direct, "
                    "native");
+    const ls_algorithm_list of_tcp = ls_engine_algorithms("tcp");
+    setenv(LS_ALGORITHM_VARIABLE, "all:^native", 1);
+    assert_int_equal(ls_algorithm_read(&of_tcp, settings), LS_OK);
+    setenv(LS_ALGORITHM_VARIABLE, "allreduce:native", 1);
+    assert_int_equal(ls_algorithm_read(&list, settings), LS_OK);
+    assert_int_equal(ls_algorithm_read(&of_tcp, settings), LS_ERR_ARGUMENT);
+    expect_message("backend tcp has no algorithm 'native' for allreduce; available: recursive_doubling, tree, ");
     setenv("LOCKSTEP_MPI_COLLECTIVES", "mpi", 1);
     assert_int_equal(ls_algorithm_read(&list, settings), LS_ERR_ARGUMENT);
     expect_message("LOCKSTEP_MPI_COLLECTIVES is not read any more: unset it, and set LOCKSTEP_ALGORITHM");

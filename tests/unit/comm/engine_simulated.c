@@ -357,7 +357,7 @@ static int check_forced(ls_algorithm_id id, int ranks, int calls) {
 
 TEST(every_algorithm) {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 1000};
-    const ls_algorithm_list list = ls_engine_algorithms();
+    const ls_algorithm_list list = ls_engine_algorithms(NULL);
     for (int id = LS_ALGORITHM_DEFAULT + 1; id < LS_ALGORITHM_NATIVE; id++) { /* native: unit/engine_network */
         uint32_t calls = 0;
         int used = 0;

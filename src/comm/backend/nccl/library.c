@@ -214,7 +214,8 @@ static size_t before_own(const ls_call *call, int rank) {
 }
 
 /* Sets `*bytes` to the bytes that the call must send from a copy; 0: no copy is necessary. NCCL allows a receive buffer
- * inside the send buffer only if it is this rank's own part, and not at all in an all-to-all exchange. */
+ * inside the send buffer only if it is this rank's own part, and not at all in an all-to-all exchange. The receive
+ * buffer of a call in place begins in the send buffer; all other overlaps were refused before (ls_call_check). */
 static void find_overlap(const ls_nccl_group *group, const ls_call *call, size_t *bytes) {
     size_t elements = 0;
     const unsigned char *own = NULL;

@@ -26,16 +26,17 @@ static ls_status fail_strange(int rank) {
     return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
 }
 
-/* Returns the first rank whose peer info is missing, for which rank 0 waited without success. Returns 0 if no peer info
- * is missing, or if the store fails. */
-static int find_late(const ls_join_context *join) {
-    char key[256];
-    ls_status status = LS_OK;
-    int rank = 0;
-    while (status == LS_OK && ++rank < join->size) {
-        status = ls_store_wait(join->store, key_of(join, rank, key), 0.25);
+/* Names the first rank whose peer info is missing, for which rank 0 waits without success; rank 0 if none is missing.
+ */
+static ls_status fail_first_late(const ls_join_context *join) {
+    for (int rank = 1; rank < join->size; rank++) {
+        char key[256];
+        const ls_status status = ls_store_wait(join->store, key_of(join, rank, key), 0.25);
+        if (status != LS_OK) {
+            return status == LS_ERR_TIMEOUT ? fail_late(join, rank) : ls_fail_in("ls_comm_open");
+        }
     }
-    return status == LS_ERR_TIMEOUT ? rank : 0;
+    return fail_late(join, 0);
 }
 
 /* Exchanges the peer infos of all ranks. Rank 0 collects them and publishes all of them together, so each other rank
@@ -49,7 +50,7 @@ static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_in
     if (join->rank != 0) {
         LS_TRY(ls_store_set(join->store, key_of(join, join->rank, key), &peer_infos[join->rank], sizeof *peer_infos));
         const ls_status status = ls_store_get(join->store, together, peer_infos, all, &size);
-        LS_TRY(status == LS_ERR_TIMEOUT ? fail_late(join, find_late(join)) : status);
+        LS_TRY(status == LS_ERR_TIMEOUT ? fail_first_late(join) : status);
         return size == all ? LS_OK : fail_strange(0);
     }
     for (int rank = 1; rank < join->size; rank++) {

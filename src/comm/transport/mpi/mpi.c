@@ -31,8 +31,8 @@
 #define LOOKS_PER_ANY     16
 #define LOOKS_PER_CLOCK   16
 #define LOOKS_PER_CLOSING 8
-#define AT_ONCE           ((size_t)256)     /* bytes; Open MPI has usually sent these when MPI_Isend returns */
-#define MOST              ((size_t)1 << 30) /* bytes; MPI's counts are of type int */
+#define AT_ONCE           ((size_t)256) /* bytes; Open MPI has usually sent these when MPI_Isend returns */
+#define MOST              ((size_t)LS_TRANSPORT_LEAST_EXACT) /* bytes; MPI's counts are of type int */
 
 ls_status ls_mpi_fail(const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
@@ -177,7 +177,7 @@ ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved) {
 /* ---- sending and receiving --------------------------------------------------------------------------------------- */
 
 /* Returns the bytes of the MPI message at offset `at` of a transfer. Both ranks divide a transfer in the same way,
- * because both know its size. */
+ * because the room of a receive of more than LS_TRANSPORT_LEAST_EXACT bytes is the size of its message. */
 static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t at) {
     const size_t left = transfer->bytes - at;
     return left < mpi->options.most ? left : mpi->options.most;

@@ -25,7 +25,8 @@ typedef struct ls_mpi_options {
     int size;
     ls_place place;
     size_t unasked;      /* size in bytes of the largest message that all ranks send eagerly */
-    size_t most;         /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects 1 GiB */
+    size_t most;         /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects
+                       LS_TRANSPORT_LEAST_EXACT; tests select less */
     double timeout;      /* the longest time, in seconds, that ls_mpi_finish_closed waits for the endpoint */
     bool oversubscribed; /* this machine has more ranks than cores */
     bool one_machine;    /* all ranks are on this machine */
