@@ -5,9 +5,9 @@
  * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never closed.
  *
  * A plug-in uses no symbol of the core: LS_CORE_FUNCTIONS lists everything that it may call, and backend/module/core.c
- * defines functions of these names. So its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h,
- * comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores,
- * names, sizes, errors; no calls on communicators) as the core's sources do.
+ * defines functions of these names. So its sources include base/status.h, base/memory.h, base/log.h,
+ * comm/channel/hello.h, comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and
+ * <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's sources do.
  *
  * base/module_file.h describes where ls_backend_find looks for the file.
  */
@@ -16,8 +16,8 @@
 
 #include <lockstep/sys/module.h>
 
-#include "comm/auth.h"
 #include "comm/backend.h"
+#include "comm/channel/hello.h"
 #include "comm/engine/engine.h"
 #include "comm/reduce.h"
 
@@ -47,16 +47,18 @@
     FUNCTION(const char *, ls_reduction_name, (ls_reduction reduction), (reduction))                                   \
     FUNCTION(size_t, ls_reduce_width, (ls_dtype dtype, ls_reduction reduction), (dtype, reduction))                    \
     PROCEDURE(ls_reduce_buffers, (const ls_reduce_task *task), (task))                                                 \
-    /* proofs of the key */                                                                                            \
-    FUNCTION(ls_status, ls_auth_nonce, (uint8_t nonce[LS_NONCE_SIZE]), (nonce))                                        \
-    PROCEDURE(ls_auth_prove,                                                                                           \
-              (const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],                                  \
-               const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]),                                      \
-              (key, role, own, other, proof))                                                                          \
-    FUNCTION(bool, ls_auth_check,                                                                                      \
-             (const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],                                   \
-              const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]),                                 \
-             (key, role, own, other, proof))                                                                           \
+    /* hellos */                                                                                                       \
+    FUNCTION(ls_status, ls_hello_make, (ls_hello * hello, bool keyed), (hello, keyed))                                 \
+    PROCEDURE(ls_hello_prove,                                                                                          \
+              (ls_hello * hello, const ls_key *key, const char *role, const uint8_t nonce[LS_NONCE_SIZE]),             \
+              (hello, key, role, nonce))                                                                               \
+    FUNCTION(bool, ls_hello_is_proven,                                                                                 \
+             (const ls_hello *hello, const ls_key *key, const char *role, const uint8_t nonce[LS_NONCE_SIZE]),         \
+             (hello, key, role, nonce))                                                                                \
+    FUNCTION(ls_status, ls_hello_check_build, (const ls_hello *hello, const char *sender), (hello, sender))            \
+    PROCEDURE(ls_hello_encode, (const ls_hello *hello, bool with_proof, uint8_t *bytes), (hello, with_proof, bytes))   \
+    FUNCTION(ls_status, ls_hello_decode, (const uint8_t *bytes, bool with_proof, ls_hello *hello),                     \
+             (bytes, with_proof, hello))                                                                               \
     PROCEDURE(ls_key_forget, (ls_key * key), (key))                                                                    \
     /* the engine */                                                                                                   \
     FUNCTION(ls_engine *, ls_engine_new, (ls_endpoint * endpoint, double timeout), (endpoint, timeout))                \

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "comm/algorithm.h"
-#include "comm/wire.h"
+#include "comm/channel/wire.h"
 
 /* "pid:[4026531836]" */
 static void read_space(const char *link, char space[24]) {

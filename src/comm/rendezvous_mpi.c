@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/auth.h"
+#include "comm/channel/auth.h"
 #include "comm/comm.h"
 #include "comm/rendezvous.h"
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -108,13 +109,11 @@ static int accept_one(int listener, struct sockaddr_storage *from, int *fd) {
 }
 
 static bool send_hello(const ls_key *key, ls_connection *connection) {
-    ls_hello hello = {.keyed = key->given};
-    uint8_t bytes[LS_SERVER_HELLO_SIZE];
-    if (ls_auth_nonce(hello.nonce) != LS_OK) {
+    uint8_t bytes[LS_HELLO_SIZE];
+    if (ls_hello_make(&connection->hello, key->given) != LS_OK) {
         return false;
     }
-    memcpy(connection->nonce, hello.nonce, sizeof hello.nonce);
-    ls_hello_encode(&hello, false, bytes);
+    ls_hello_encode(&connection->hello, false, bytes);
     return ls_connection_send(connection, bytes, sizeof bytes) == LS_OK;
 }
 
@@ -153,10 +152,22 @@ static ls_status refuse(const ls_admission *self, ls_connection *connection, ls_
     return status;
 }
 
+/* Refuses a client, which knows the key, if it runs another build. */
+static ls_status check_build(const ls_admission *self, ls_connection *connection, const ls_hello *hello) {
+    char client[96], peer[80], why[LS_ERROR_CAPACITY];
+    snprintf(client, sizeof client, "the %s at %s", self->who, ls_connection_peer(connection, peer, sizeof peer));
+    if (ls_hello_check_build(hello, client) == LS_OK) {
+        return LS_OK;
+    }
+    snprintf(why, sizeof why, "%s", ls_error_message());
+    (void)ls_connection_reply(connection, &(ls_store_reply){.status = LS_ERR_MISMATCH, .value = {why, strlen(why)}});
+    ls_connection_close(connection);
+    return ls_fail(LS_ERR_MISMATCH, "%s", why);
+}
+
 ls_status ls_admission_hear(ls_admission *self, ls_connection *connection) {
     bool complete;
     ls_hello hello;
-    uint8_t proof[LS_PROOF_SIZE];
     ls_status status = ls_connection_read(connection, &complete);
     if (status != LS_OK) {
         ls_connection_close(connection);
@@ -168,16 +179,21 @@ ls_status ls_admission_hear(ls_admission *self, ls_connection *connection) {
     if (ls_hello_decode(connection->input, true, &hello) != LS_OK) {
         return refuse(self, connection, LS_ERR_FORMAT, ls_error_message());
     }
-    const char *why = ls_greeting_refusal(self->key, connection->nonce, &hello);
+    const char *why = ls_greeting_refusal(self->key, connection->hello.nonce, &hello);
     if (why != NULL) {
         self->refused++;
         (void)ls_connection_reply(connection, &(ls_store_reply){.status = LS_ERR_DENIED, .value = {why, strlen(why)}});
         return refuse(self, connection, LS_ERR_DENIED, why);
     }
-    ls_auth_prove(self->key, "server", connection->nonce, hello.nonce, proof);
+    status = check_build(self, connection, &hello);
+    if (status != LS_OK) {
+        return status;
+    }
+    ls_hello_prove(&connection->hello, self->key, "server", hello.nonce);
     connection->greeted = true;
     ls_connection_next(connection);
-    status = ls_connection_reply(connection, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
+    status = ls_connection_reply(connection,
+                                 &(ls_store_reply){.status = LS_OK, .value = {connection->hello.proof, LS_PROOF_SIZE}});
     if (status != LS_OK) {
         ls_connection_close(connection);
     }

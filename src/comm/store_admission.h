@@ -37,8 +37,9 @@ int ls_admission_accept(ls_admission *self, int listener, ls_connection *const *
 
 /*
  * Reads the hello of a connection that is not `greeted`. Returns LS_OK if the connection is now `greeted`, or if its
- * hello is incomplete. Otherwise closes the connection: returns LS_ERR_PEER if the client has disconnected. For other
- * failures, the message names the client and the reason of the refusal.
+ * hello is incomplete. Otherwise closes the connection: returns LS_ERR_PEER if the client has disconnected, and
+ * LS_ERR_MISMATCH if the client knows the key but runs another build of Lockstep. For other failures, the message names
+ * the client and the reason of the refusal.
  */
 ls_status ls_admission_hear(ls_admission *self, ls_connection *connection);
 

@@ -8,7 +8,7 @@
 #define LS_COMM_STORE_ANNOUNCEMENT_H
 
 #include "base/wait.h"
-#include "comm/auth.h"
+#include "comm/channel/auth.h"
 #include "comm/store_socket.h"
 
 enum { LS_SECRET_SIZE = LS_NONCE_SIZE, LS_ANNOUNCEMENT_CAPACITY = 512 };

@@ -63,7 +63,7 @@ static ls_status make_room(ls_connection *connection, size_t size) {
 /* How many bytes the message that is being read has, as far as is known now. */
 static ls_status message_size(ls_connection *connection, size_t *size) {
     if (!connection->greeted) {
-        *size = LS_CLIENT_HELLO_SIZE;
+        *size = LS_PROVEN_HELLO_SIZE;
         return LS_OK;
     }
     *size = LS_FRAME_HEADER;

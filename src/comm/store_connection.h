@@ -12,9 +12,9 @@ typedef struct ls_connection {
     int fd;   /* -1: lost, to be swept */
     int rank; /* -1: has not joined */
     bool greeted;
-    bool waiting;         /* `request` is not answered yet */
-    ls_deadline deadline; /* of the greeting or of the waiting request */
-    uint8_t nonce[LS_NONCE_SIZE];
+    bool waiting;             /* `request` is not answered yet */
+    ls_deadline deadline;     /* of the greeting or of the waiting request */
+    ls_hello hello;           /* this side's */
     uint8_t address[8];       /* whom it comes from, see store_admission.c */
     ls_store_request request; /* its parts point into input */
     uint8_t *input, *output;

@@ -16,7 +16,7 @@ const char *ls_greeting_compare_keys(bool given, bool keyed) {
 }
 
 const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello) {
-    if (ls_auth_check(key, "client", hello->nonce, nonce, hello->proof)) {
+    if (ls_hello_is_proven(hello, key, "client", nonce)) {
         return NULL;
     }
     if (!key->given && !hello->keyed) {
@@ -51,23 +51,24 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
 
 /* The two hellos, and the server's proof. *retry: it hung up, as one does that is ending or has no room for more. */
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
-    uint8_t bytes[LS_CLIENT_HELLO_SIZE];
+    uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
-    ls_hello server, own = {.keyed = key->given};
-    const ls_status heard = ls_socket_receive(socket, bytes, LS_SERVER_HELLO_SIZE, deadline);
+    ls_hello server, own;
+    const ls_status heard = ls_socket_receive(socket, bytes, LS_HELLO_SIZE, deadline);
     *retry = heard == LS_ERR_PEER;
     LS_TRY(heard);
     LS_TRY(ls_hello_decode(bytes, false, &server));
-    LS_TRY(ls_auth_nonce(own.nonce));
-    ls_auth_prove(key, "client", own.nonce, server.nonce, own.proof);
+    LS_TRY(ls_hello_make(&own, key->given));
+    ls_hello_prove(&own, key, "client", server.nonce);
     ls_hello_encode(&own, true, bytes);
     const ls_status sent = ls_socket_send(socket, bytes, sizeof bytes, deadline);
     *retry = sent == LS_ERR_PEER;
     LS_TRY(sent);
     LS_TRY(receive_proof(socket, deadline, proof, retry));
-    return ls_auth_check(key, "server", server.nonce, own.nonce, proof)
+    memcpy(server.proof, proof, sizeof proof);
+    return ls_hello_is_proven(&server, key, "server", own.nonce)
                ? LS_OK
-               : ls_fail(LS_ERR_DENIED, "who listens there does not know the job's key");
+               : ls_fail(LS_ERR_DENIED, "the process that listens there does not know the job's key");
 }
 
 /* Says once, when it is time, who is waited for, and why in vain so far. */

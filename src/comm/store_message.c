@@ -2,10 +2,6 @@
 
 #include <string.h>
 
-static const char magic[8] = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
-
-enum { PROTOCOL_VERSION = 1 };
-
 static void put(uint8_t *bytes, uint64_t value, size_t size) {
     for (size_t i = 0; i < size; i++) {
         bytes[i] = (uint8_t)(value >> (8 * i));
@@ -18,40 +14,6 @@ static uint64_t take(const uint8_t *bytes, size_t size) {
         value |= (uint64_t)bytes[i] << (8 * i);
     }
     return value;
-}
-
-/* ---- hello ---- */
-
-void ls_hello_encode(const ls_hello *hello, bool with_proof, uint8_t *bytes) {
-    memcpy(bytes, magic, sizeof magic);
-    put(bytes + 8, PROTOCOL_VERSION, 2);
-    put(bytes + 10, hello->keyed, 2);
-    put(bytes + 12, 0, 4);
-    memcpy(bytes + 16, hello->nonce, LS_NONCE_SIZE);
-    if (with_proof) {
-        memcpy(bytes + LS_SERVER_HELLO_SIZE, hello->proof, LS_PROOF_SIZE);
-    }
-}
-
-ls_status ls_hello_decode(const uint8_t *bytes, bool with_proof, ls_hello *hello) {
-    if (memcmp(bytes, magic, sizeof magic) != 0) {
-        return ls_fail(LS_ERR_FORMAT, "the other side does not speak Lockstep's store protocol");
-    }
-    const unsigned version = (unsigned)take(bytes + 8, 2);
-    if (version != PROTOCOL_VERSION) {
-        return ls_fail(LS_ERR_FORMAT, "the other side speaks version %u of the store protocol, this one version %d",
-                       version, PROTOCOL_VERSION);
-    }
-    const uint64_t keyed = take(bytes + 10, 2);
-    if (keyed > 1 || take(bytes + 12, 4) != 0) {
-        return ls_fail(LS_ERR_FORMAT, "a hello of the store protocol has unknown flags");
-    }
-    hello->keyed = keyed == 1;
-    memcpy(hello->nonce, bytes + 16, LS_NONCE_SIZE);
-    if (with_proof) {
-        memcpy(hello->proof, bytes + LS_SERVER_HELLO_SIZE, LS_PROOF_SIZE);
-    }
-    return LS_OK;
 }
 
 /* ---- frames ---- */

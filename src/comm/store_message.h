@@ -2,14 +2,14 @@
  * What the TCP store's two sides say to each other: the bytes, and the strict reading of them. Nothing here touches a
  * socket, so that any bytes can be fed to it.
  *
- * A connection begins with the server's hello and the client's (see ls_hello), which the server answers with a reply
- * that carries its proof. From then on the client sends requests and the server one reply to each. Requests and
- * replies are frames: four bytes of length, then so many bytes of body. All numbers are little-endian.
+ * A connection begins with the server's hello, without a proof, and the client's (channel/hello.h). The server answers
+ * with a reply that carries its proof. From then on the client sends requests and the server one reply to each.
+ * Requests and replies are frames: four bytes of length, then so many bytes of body. All numbers are little-endian.
  */
 #ifndef LS_COMM_STORE_MESSAGE_H
 #define LS_COMM_STORE_MESSAGE_H
 
-#include "comm/auth.h"
+#include "comm/channel/hello.h"
 
 #define LS_STORE_KEY_MAX   255
 #define LS_STORE_VALUE_MAX (1U << 20)
@@ -21,21 +21,11 @@
 #define LS_REQUEST_MAX   (LS_REQUEST_FIXED + LS_STORE_KEY_MAX + 2 * LS_STORE_VALUE_MAX)
 #define LS_REPLY_MAX     (LS_REPLY_FIXED + LS_STORE_VALUE_MAX)
 
-#define LS_SERVER_HELLO_SIZE (16 + LS_NONCE_SIZE)
-#define LS_CLIENT_HELLO_SIZE (LS_SERVER_HELLO_SIZE + LS_PROOF_SIZE)
-
 /* Bytes that live elsewhere. */
 typedef struct ls_bytes {
     const void *data;
     size_t size;
 } ls_bytes;
-
-/* The first thing each side says. The server's has no proof: it gives that in its answer to the client's. */
-typedef struct ls_hello {
-    bool keyed; /* whether this side was given a key, for a clear message only */
-    uint8_t nonce[LS_NONCE_SIZE];
-    uint8_t proof[LS_PROOF_SIZE];
-} ls_hello;
 
 typedef enum ls_store_operation {
     LS_STORE_SET = 1,
@@ -62,12 +52,6 @@ typedef struct ls_store_reply {
     int64_t number; /* the counter; 1 if compare_set swapped */
     ls_bytes value;
 } ls_store_reply;
-
-/* Writes a hello of LS_SERVER_HELLO_SIZE or, with `with_proof`, LS_CLIENT_HELLO_SIZE bytes. */
-void ls_hello_encode(const ls_hello *hello, bool with_proof, uint8_t *bytes);
-
-/* Reads one of exactly those sizes. LS_ERR_FORMAT when the bytes are no such thing. */
-ls_status ls_hello_decode(const uint8_t *bytes, bool with_proof, ls_hello *hello);
 
 /* The length that a frame's first four bytes announce, checked: LS_ERR_FORMAT unless smallest <= *size <= largest. */
 ls_status ls_frame_size(const uint8_t header[LS_FRAME_HEADER], size_t smallest, size_t largest, size_t *size);

@@ -6,7 +6,7 @@
 #define LS_COMM_STORE_ROSTER_H
 
 #include "base/wait.h"
-#include "comm/build.h"
+#include "comm/channel/build.h"
 #include "comm/store_message.h"
 
 #define LS_REPORT_SECONDS 5.0 /* between two reports about the ranks that are missing */

@@ -274,6 +274,9 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 static void hear_unproven(ls_store_server *server, ls_connection *connection) {
     const ls_status status = ls_admission_hear(&server->admission, connection);
     server->roster.refused = server->admission.refused;
+    if (status == LS_ERR_MISMATCH && !server->roster.complete) { /* the world will never be complete */
+        fail_all(server, status);
+    }
     if (status != LS_OK && status != LS_ERR_PEER && ls_log_limit_pass(&server->admission.told)) {
         ls_log_write(LS_LOG_WARNING, "%s", ls_error_message());
     }

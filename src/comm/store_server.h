@@ -8,7 +8,7 @@
 #ifndef LS_COMM_STORE_SERVER_H
 #define LS_COMM_STORE_SERVER_H
 
-#include "comm/auth.h"
+#include "comm/channel/auth.h"
 
 typedef struct ls_store_server ls_store_server;
 

@@ -14,7 +14,7 @@
 #ifndef LS_COMM_USER_KEY_H
 #define LS_COMM_USER_KEY_H
 
-#include "comm/auth.h"
+#include "comm/channel/auth.h"
 
 /*
  * The key that `text` is; where it is none, this user's. Where no place for that can be had the key is none, as the log

@@ -134,8 +134,14 @@ void tcp_net_tell(int socket, const void *bytes, size_t size) {
     assert_int_equal(send(socket, bytes, size, MSG_NOSIGNAL), size);
 }
 
+ls_tcp_hello tcp_net_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other) {
+    ls_tcp_hello hello;
+    assert_int_equal(ls_tcp_make_hello(key, peer_infos, size, rank, other, &hello), LS_OK);
+    return hello;
+}
+
 int tcp_net_enter(tcp_net *net, int rank, int as) {
-    const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, as, rank);
+    const ls_tcp_hello hello = tcp_net_hello(&net->key, net->peer_infos, net->size, as, rank);
     const int fd = tcp_net_call(net, rank);
     tcp_net_tell(fd, &hello, sizeof hello);
     return fd;

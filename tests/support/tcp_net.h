@@ -93,6 +93,9 @@ bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size);
 /* Writes all bytes. */
 void tcp_net_tell(int socket, const void *bytes, size_t size);
 
+/* Returns the hello of `rank` for `other`. */
+ls_tcp_hello tcp_net_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other);
+
 /*
  * Connects to a rank as rank `as`, which has no endpoint, and sends its hello. The socket is the direction in which
  * `as` sends.

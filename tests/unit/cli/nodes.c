@@ -67,15 +67,15 @@ static const char *gathers(int number, const void *what) {
 TEST(a_crowd_pushes_out_nobody_who_greets) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
-    uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
+    uint8_t bytes[LS_PROVEN_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
     uint8_t frame[LS_NODE_FRAME];
-    ls_hello theirs, own = {.keyed = true};
+    ls_hello theirs, own;
     ls_key key;
     const int port = free_port();
     snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
     const pid_t zero = process_start(gathers, 0, &p);
     const int launcher = connect_to(port, 20);
-    hear(launcher, bytes, LS_SERVER_HELLO_SIZE);
+    hear(launcher, bytes, LS_HELLO_SIZE);
     for (int i = 0; i < CROWD; i++) {
         crowd[i] = connect_from("127.0.0.2", port);
         assert_true(crowd[i] >= 0);
@@ -83,8 +83,8 @@ TEST(a_crowd_pushes_out_nobody_who_greets) {
     usleep(1200000); /* node 0 can process all of them meanwhile */
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
-    assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
-    ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
+    assert_int_equal(ls_hello_make(&own, true), LS_OK);
+    ls_hello_prove(&own, &key, "client", theirs.nonce);
     ls_hello_encode(&own, true, bytes);
     tell(launcher, bytes, sizeof bytes);
     hear(launcher, reply, sizeof reply);
@@ -140,22 +140,22 @@ static const char *waits_in_vain(int number, const void *what) {
 
 /* Greets as node 0; closes the connection instead of the proof, or sends the proof. */
 static int greet_one(int listener, const ls_key *key, bool hang_up) {
-    uint8_t bytes[LS_CLIENT_HELLO_SIZE], proof[LS_PROOF_SIZE];
+    uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t answer[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
-    ls_hello theirs, own = {.keyed = true};
+    ls_hello theirs, own;
     assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 20000), 1);
     const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
+    assert_int_equal(ls_hello_make(&own, true), LS_OK);
     ls_hello_encode(&own, false, bytes);
-    tell(client, bytes, LS_SERVER_HELLO_SIZE);
+    tell(client, bytes, LS_HELLO_SIZE);
     hear(client, bytes, sizeof bytes);
     assert_int_equal(ls_hello_decode(bytes, true, &theirs), LS_OK);
     if (hang_up) {
         close(client);
         return -1;
     }
-    ls_auth_prove(key, "server", own.nonce, theirs.nonce, proof);
-    ls_reply_encode(&(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}}, answer);
+    ls_hello_prove(&own, key, "server", theirs.nonce);
+    ls_reply_encode(&(ls_store_reply){.status = LS_OK, .value = {own.proof, sizeof own.proof}}, answer);
     tell(client, answer, sizeof answer);
     return client;
 }
@@ -197,15 +197,16 @@ static const ls_node_message said[] = {
 static void damage_to_node_0(uint64_t number, void *argument) {
     const int *port = argument;
     uint8_t bytes[LS_NODE_FRAME];
-    ls_hello theirs, own = {.keyed = true};
+    ls_hello theirs, own;
     ls_key key;
     const int connection = connect_to(*port, 20);
-    hear(connection, bytes, LS_SERVER_HELLO_SIZE);
+    hear(connection, bytes, LS_HELLO_SIZE);
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
-    ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
+    assert_int_equal(ls_hello_make(&own, true), LS_OK);
+    ls_hello_prove(&own, &key, "client", theirs.nonce);
     ls_hello_encode(&own, true, bytes);
-    size_t size = number % 4 == 0 ? fuzz_mutate(bytes, LS_CLIENT_HELLO_SIZE, sizeof bytes) : LS_CLIENT_HELLO_SIZE;
+    size_t size = number % 4 == 0 ? fuzz_mutate(bytes, LS_PROVEN_HELLO_SIZE, sizeof bytes) : LS_PROVEN_HELLO_SIZE;
     ls_status status = ls_socket_send(connection, bytes, size, ls_deadline_after(20));
     for (int i = 0; i < 3 && status == LS_OK; i++) {
         const ls_node_message *message = &said[i > 0 ? fuzz_below(sizeof said / sizeof *said) : 0];

@@ -69,7 +69,8 @@ TEST(others_get_nothing) {
     const int wrong = connect_to(&ticket);
     const int gone = connect_to(&ticket);
     close(gone);
-    assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
+    const char bytes[LS_PROVEN_HELLO_SIZE + sizeof(int32_t)] = "bytes of the right length";
+    assert_int_equal(send(wrong, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
     assert_true(connection_is_refused(wrong));
     close(wrong);
     let_in(&forks);
@@ -96,25 +97,30 @@ TEST(silent_connections_keep_nobody_out) {
 /* Hellos that are damaged in any way: the secret, the rank, the length. */
 TEST(garbage_is_turned_away) {
     struct {
-        unsigned char secret[16];
+        uint8_t hello[LS_PROVEN_HELLO_SIZE];
         int32_t rank;
-        unsigned char more[44];
     } greeting;
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     const ls_shm_connect_request ticket = read_ticket(&forks);
     for (uint64_t i = 0; i < GARBAGE; i++) {
         static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
-        memset(&greeting, 0, sizeof greeting);
-        memcpy(greeting.secret, ticket.secret, sizeof greeting.secret);
+        ls_hello hello;
+        ls_key key = {.size = sizeof ticket.secret};
+        uint8_t nonce[LS_NONCE_SIZE] = {0};
+        memcpy(key.bytes, ticket.secret, sizeof ticket.secret);
+        memcpy(nonce, ticket.secret, sizeof ticket.secret);
+        assert_int_equal(ls_hello_make(&hello, false), LS_OK);
+        ls_hello_prove(&hello, &key, "rank 1 joins shared memory", nonce);
+        ls_hello_encode(&hello, true, greeting.hello);
         greeting.rank = 1;
-        size_t size = 20;
-        if (i % 3 == 0) { /* one bit of the secret */
-            greeting.secret[i / 3 % 16] ^= (unsigned char)(1U << (i / 48 % 8));
+        size_t size = sizeof greeting;
+        if (i % 3 == 0) { /* one bit of the proof */
+            greeting.hello[LS_HELLO_SIZE + i / 3 % LS_PROOF_SIZE] ^= (unsigned char)(1U << (i / 48 % 8));
         } else if (i % 3 == 1) { /* a rank that does not exist, or that is not expected */
             greeting.rank = ranks[i / 3 % 5];
         } else { /* too short to contain a rank */
-            size = ls_random_below(4, 5, i, 20);
+            size = ls_random_below(4, 5, i, sizeof greeting);
         }
         const int connection = connect_to(&ticket);
         assert_int_equal(send(connection, &greeting, size, MSG_NOSIGNAL), size);

@@ -138,8 +138,9 @@ static void damage_hello(uint64_t number, void *argument) {
     uint8_t bytes[ROOM] = {0}, again[ROOM] = {0};
     ls_hello hello = {.keyed = number % 2}, read;
     const bool client = number / 2 % 2 == 0;
-    const size_t size = client ? LS_CLIENT_HELLO_SIZE : LS_SERVER_HELLO_SIZE;
+    const size_t size = client ? LS_PROVEN_HELLO_SIZE : LS_HELLO_SIZE;
     memset(hello.nonce, (int)(number % 256), sizeof hello.nonce);
+    ls_build_write(hello.build);
     ls_hello_encode(&hello, client, bytes);
     fuzz_mutate(bytes, size, ROOM);
     if (ls_hello_decode(bytes, client, &read) == LS_OK) {
@@ -226,13 +227,14 @@ static void annoy(uint64_t round, void *argument) {
     bool retry;
     const ls_deadline deadline = ls_deadline_after(20);
     uint8_t bytes[ROOM];
-    ls_hello server, own = {.keyed = true};
+    ls_hello server, own;
     assert_int_equal(ls_socket_connect(&there->address, true, deadline, &fd, &retry), LS_OK);
-    assert_int_equal(ls_socket_receive(fd, bytes, LS_SERVER_HELLO_SIZE, deadline), LS_OK);
+    assert_int_equal(ls_socket_receive(fd, bytes, LS_HELLO_SIZE, deadline), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &server), LS_OK);
-    ls_auth_prove(&there->key, "client", own.nonce, server.nonce, own.proof);
+    assert_int_equal(ls_hello_make(&own, true), LS_OK);
+    ls_hello_prove(&own, &there->key, "client", server.nonce);
     ls_hello_encode(&own, true, bytes);
-    size_t size = LS_CLIENT_HELLO_SIZE;
+    size_t size = LS_PROVEN_HELLO_SIZE;
     if (round % 4 == 0) {
         size = fuzz_mutate(bytes, size, ROOM);
     }
@@ -280,21 +282,22 @@ typedef struct fool {
 
 /* One client. */
 static void mislead(const fool *self, int fd) {
-    uint8_t bytes[ROOM], proof[LS_PROOF_SIZE];
-    ls_hello own = {.keyed = true}, client;
+    uint8_t bytes[ROOM];
+    ls_hello own, client;
     const ls_deadline deadline = ls_deadline_after(20);
+    assert_int_equal(ls_hello_make(&own, true), LS_OK);
     ls_hello_encode(&own, false, bytes);
-    size_t size = LS_SERVER_HELLO_SIZE;
+    size_t size = LS_HELLO_SIZE;
     if (self->number % 3 == 0) {
         size = fuzz_mutate(bytes, size, ROOM);
     }
     if (ls_socket_send(fd, bytes, size, deadline) != LS_OK ||
-        ls_socket_receive(fd, bytes, LS_CLIENT_HELLO_SIZE, ls_deadline_after(0.2)) != LS_OK ||
+        ls_socket_receive(fd, bytes, LS_PROVEN_HELLO_SIZE, ls_deadline_after(0.2)) != LS_OK ||
         ls_hello_decode(bytes, true, &client) != LS_OK) {
         return;
     }
-    ls_auth_prove(&self->key, "server", own.nonce, client.nonce, proof);
-    const ls_store_reply reply = {.status = LS_OK, .value = {proof, sizeof proof}};
+    ls_hello_prove(&own, &self->key, "server", client.nonce);
+    const ls_store_reply reply = {.status = LS_OK, .value = {own.proof, sizeof own.proof}};
     ls_reply_encode(&reply, bytes);
     size = ls_reply_size(&reply);
     size = self->number % 3 == 1 ? fuzz_mutate(bytes, size, ROOM) : size;
@@ -359,14 +362,15 @@ static const char *rude_server(int listener, const void *key) {
     static const char words[] = "\033]0;owned\a\033[2Jall is well\n\xc2\x9b"
                                 "1A";
     uint8_t bytes[ROOM];
-    ls_hello own = {.keyed = true};
+    ls_hello own;
     (void)key;
     (void)poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, -1);
     const int fd = accept(listener, NULL, NULL);
     LS_MUST(fd >= 0);
+    LS_MUST(ls_hello_make(&own, true) == LS_OK);
     ls_hello_encode(&own, false, bytes);
-    LS_MUST(ls_socket_send(fd, bytes, LS_SERVER_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
-    LS_MUST(ls_socket_receive(fd, bytes, LS_CLIENT_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
+    LS_MUST(ls_socket_send(fd, bytes, LS_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
+    LS_MUST(ls_socket_receive(fd, bytes, LS_PROVEN_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
     const ls_store_reply reply = {.status = LS_ERR_DENIED, .value = {words, sizeof words - 1}};
     ls_reply_encode(&reply, bytes);
     LS_MUST(ls_socket_send(fd, bytes, ls_reply_size(&reply), ls_deadline_after(20)) == LS_OK);

@@ -19,15 +19,15 @@
 enum { ROOM = 4096, SECONDS = 20 };
 
 static const char *greet(int fd, const ls_key *key) {
-    uint8_t bytes[ROOM], proof[LS_PROOF_SIZE];
-    ls_hello own = {.keyed = true}, client;
-    LS_MUST(ls_auth_nonce(own.nonce) == LS_OK);
+    uint8_t bytes[ROOM];
+    ls_hello own, client;
+    LS_MUST(ls_hello_make(&own, true) == LS_OK);
     ls_hello_encode(&own, false, bytes);
-    LS_MUST(ls_socket_send(fd, bytes, LS_SERVER_HELLO_SIZE, ls_deadline_after(SECONDS)) == LS_OK);
-    LS_MUST(ls_socket_receive(fd, bytes, LS_CLIENT_HELLO_SIZE, ls_deadline_after(SECONDS)) == LS_OK);
+    LS_MUST(ls_socket_send(fd, bytes, LS_HELLO_SIZE, ls_deadline_after(SECONDS)) == LS_OK);
+    LS_MUST(ls_socket_receive(fd, bytes, LS_PROVEN_HELLO_SIZE, ls_deadline_after(SECONDS)) == LS_OK);
     LS_MUST(ls_hello_decode(bytes, true, &client) == LS_OK);
-    ls_auth_prove(key, "server", own.nonce, client.nonce, proof);
-    const ls_store_reply reply = {.status = LS_OK, .value = {proof, sizeof proof}};
+    ls_hello_prove(&own, key, "server", client.nonce);
+    const ls_store_reply reply = {.status = LS_OK, .value = {own.proof, sizeof own.proof}};
     ls_reply_encode(&reply, bytes);
     LS_MUST(ls_socket_send(fd, bytes, ls_reply_size(&reply), ls_deadline_after(SECONDS)) == LS_OK);
     return NULL;

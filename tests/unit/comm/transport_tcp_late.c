@@ -21,7 +21,7 @@ static int begin_late(tcp_net *net, int *others, int count) {
     tcp_net_listen(net, 2);
     tcp_net_open(net, 0);
     const ls_tcp *tcp = (const ls_tcp *)net->ends[0];
-    const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->peer_infos, 2, 1, 0);
+    const ls_tcp_hello hello = tcp_net_hello(&net->key, net->peer_infos, 2, 1, 0);
     const int socket = tcp_net_call(net, 0);
     TCP_NET_UNTIL(net, tcp->unproven_count == 1) {
     }

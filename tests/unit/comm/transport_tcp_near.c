@@ -200,7 +200,7 @@ static void begin_scene(scene *s, int machines, size_t bytes, int64_t process, c
     tcp_net_listen_on(&s->net, 2, machines);
     tcp_net_open(&s->net, 0);
     memcpy(s->mark, s->net.peer_infos[1].secret, sizeof s->mark);
-    hello = ls_tcp_make_hello(&s->net.key, s->net.peer_infos, 2, 1, 0);
+    hello = tcp_net_hello(&s->net.key, s->net.peer_infos, 2, 1, 0);
     hello.process = process;
     hello.mark_at = (uint64_t)(uintptr_t)(mark_at != NULL ? mark_at : s->mark);
     s->socket = tcp_net_call(&s->net, 0);

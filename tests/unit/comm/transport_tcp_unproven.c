@@ -38,7 +38,7 @@ typedef struct entrance {
 } entrance;
 
 static entrance make_entrance(const tcp_net *net, int from, int to) {
-    entrance e = {.hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, from, to),
+    entrance e = {.hello = tcp_net_hello(&net->key, net->peer_infos, net->size, from, to),
                   .header = {.kind = LS_TCP_MESSAGE, .bytes = sizeof e.data}};
     for (size_t i = 0; i < sizeof e.data; i++) {
         e.data[i] = tcp_net_byte(5, i);
@@ -89,7 +89,7 @@ TEST(silence_ends) {
     tcp_net net;
     tcp_net_start(&net, 2);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
-    const ls_tcp_hello hello = ls_tcp_make_hello(&net.key, net.peer_infos, 2, 1, 0);
+    const ls_tcp_hello hello = tcp_net_hello(&net.key, net.peer_infos, 2, 1, 0);
     const int half = tcp_net_call(&net, 0), silent = tcp_net_call(&net, 0);
     tcp_net_tell(half, &hello, sizeof hello - 1);
     TCP_NET_UNTIL(&net, tcp->unproven_count == 2 && tcp->unproven[0].got == sizeof hello - 1) {
@@ -107,38 +107,38 @@ TEST(silence_ends) {
 static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     ls_key other = {0};
     tcp_net elsewhere = *net;
-    *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 1, 0);
+    *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 1, 0);
     switch (i) {
     case 0:
-        hello->proof[31] ^= 1;
+        hello->hello[LS_PROVEN_HELLO_SIZE - 1] ^= 1; /* the proof */
         return true;
     case 1:
-        hello->nonce[0] ^= 1;
+        hello->hello[LS_HELLO_SIZE - 1] ^= 1; /* the nonce */
         return true;
     case 2:
-        hello->greeting[7] ^= 1;
+        hello->hello[7] ^= 1;
         return true;
     case 3:
         hello->size++;
         return true;
     case 4: /* from a process with the peer infos but without the key */
         assert_int_equal(ls_key_read(&other, "another key of sufficient length"), LS_OK);
-        *hello = ls_tcp_make_hello(&other, net->peer_infos, net->size, 1, 0);
+        *hello = tcp_net_hello(&other, net->peer_infos, net->size, 1, 0);
         return true;
     case 5: /* rank 0's own hello to rank 1 */
-        *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 0, 1);
+        *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 0, 1);
         hello->rank = 1;
         return true;
     case 6: /* rank 1's hello to rank 2 */
-        *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 1, 2);
+        *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 1, 2);
         return true;
     case 7: /* rank 1's hello on another communicator */
     case 8:
         elsewhere.peer_infos[i - 7].secret[0] ^= 1;
-        *hello = ls_tcp_make_hello(&net->key, elsewhere.peer_infos, net->size, 1, 0);
+        *hello = tcp_net_hello(&net->key, elsewhere.peer_infos, net->size, 1, 0);
         return true;
     case 9: /* a holder of the key that claims to be the receiving rank */
-        *hello = ls_tcp_make_hello(&net->key, net->peer_infos, net->size, 0, 0);
+        *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 0, 0);
         return true;
     default:
         hello->rank = (const int[]){0, 2, 3, -1, INT32_MAX, INT32_MIN}[i - 10];

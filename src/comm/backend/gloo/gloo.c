@@ -30,7 +30,7 @@ _Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_co
 
 /* The data that a rank sends to another rank before they connect. */
 typedef struct gloo_hello {
-    uint8_t nonce[LS_NONCE_SIZE];
+    uint8_t hello[LS_HELLO_SIZE];
     uint32_t bytes;
     char address[LS_GLOO_ADDRESS];
 } gloo_hello;
@@ -111,6 +111,34 @@ static bool gloo_can_make(const ls_endpoint *endpoint, const ls_call *call) {
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+/* Checks the proof of a rank, which arrived over libgloo's connection. */
+static bool is_proven(ls_gloo *gloo, size_t peer, const gloo_hello *said, const gloo_hello *heard,
+                      const uint8_t proof[LS_PROOF_SIZE]) {
+    ls_hello hello;
+    char name[32];
+    snprintf(name, sizeof name, "rank %zu", peer);
+    if (ls_hello_decode(heard->hello, false, &hello) != LS_OK || ls_hello_check_build(&hello, name) != LS_OK) {
+        snprintf(gloo->own.why, LS_LIBRARY_WHY, "%s", ls_error_message());
+        return false;
+    }
+    memcpy(hello.proof, proof, LS_PROOF_SIZE);
+    if (!ls_hello_is_proven(&hello, &gloo->key, "gloo", ls_hello_nonce(said->hello))) {
+        snprintf(gloo->own.why, LS_LIBRARY_WHY,
+                 "Gloo: the process that connected as rank %zu does not know the job's key", peer);
+        return false;
+    }
+    return true;
+}
+
+static bool make_proof(const ls_gloo *gloo, const gloo_hello *said, const gloo_hello *heard,
+                       uint8_t proof[LS_PROOF_SIZE]) {
+    ls_hello hello;
+    const bool made = ls_hello_decode(said->hello, false, &hello) == LS_OK;
+    ls_hello_prove(&hello, &gloo->key, "gloo", ls_hello_nonce(heard->hello));
+    memcpy(proof, hello.proof, LS_PROOF_SIZE);
+    return made;
+}
+
 /* Proves to each other rank that this rank knows the job's key, and checks the proofs of the other ranks. The proofs go
  * over libgloo's connections, which an attacker between the ranks may have made. */
 static bool prove(ls_gloo *gloo) {
@@ -118,13 +146,10 @@ static bool prove(ls_gloo *gloo) {
     const size_t rank = (size_t)gloo->own.endpoint->rank;
     const gloo_hello *said = ls_collectives_said(&gloo->own, 0);
     const gloo_hello *heard = ls_collectives_heard(&gloo->own, 0);
-    char *why = gloo->own.why;
     uint8_t *proofs = ls_allocate_zeroed(2 * size, LS_PROOF_SIZE);
     bool right = proofs != NULL;
     for (size_t peer = 0; right && peer < size; peer++) {
-        if (peer != rank) {
-            ls_auth_prove(&gloo->key, "gloo", said[peer].nonce, heard[peer].nonce, proofs + peer * LS_PROOF_SIZE);
-        }
+        right = peer == rank || make_proof(gloo, &said[peer], &heard[peer], proofs + peer * LS_PROOF_SIZE);
     }
     right = right && ls_gloo_make(gloo->context,
                                   &(ls_call){.operation = LS_OP_ALLTOALL,
@@ -132,13 +157,10 @@ static bool prove(ls_gloo *gloo) {
                                              .receive = proofs + size * LS_PROOF_SIZE,
                                              .count = LS_PROOF_SIZE,
                                              .width = 1},
-                                  why);
+                                  gloo->own.why);
     for (size_t peer = 0; right && peer < size; peer++) {
-        if (peer != rank && !ls_auth_check(&gloo->key, "gloo", heard[peer].nonce, said[peer].nonce,
-                                           proofs + (size + peer) * LS_PROOF_SIZE)) {
-            snprintf(why, LS_LIBRARY_WHY, "Gloo: who connected as rank %zu does not know the job's key", peer);
-            right = false;
-        }
+        right =
+            peer == rank || is_proven(gloo, peer, &said[peer], &heard[peer], proofs + (size + peer) * LS_PROOF_SIZE);
     }
     ls_free(proofs);
     return right;
@@ -233,7 +255,9 @@ static ls_status gloo_prepare(ls_collectives *own) {
 
 static ls_status gloo_greet(ls_collectives *own, int peer, void *said) {
     gloo_hello *to = said;
-    LS_TRY(ls_auth_nonce(to->nonce));
+    ls_hello hello;
+    LS_TRY(ls_hello_make(&hello, ((ls_gloo *)own)->key.given));
+    ls_hello_encode(&hello, false, to->hello);
     to->bytes = (uint32_t)ls_gloo_address(((ls_gloo *)own)->context, peer, to->address);
     return to->bytes != 0 ? LS_OK : ls_fail(LS_ERR_INTERNAL, "Gloo's address has more than %d bytes", LS_GLOO_ADDRESS);
 }

@@ -6,11 +6,9 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <sodium.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -25,10 +23,11 @@
 #define MORE_PENDING  16   /* connections besides those of the ranks that may be waited for at once */
 #define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
 
-typedef struct hello {
-    unsigned char secret[16];
+/* The first message of a rank on its connection to rank 0. The secret of the connect request is the key. */
+typedef struct shm_hello {
+    uint8_t hello[LS_PROVEN_HELLO_SIZE];
     int32_t rank;
-} hello;
+} shm_hello;
 
 typedef struct answer {
     uint64_t magic;
@@ -58,6 +57,21 @@ typedef struct server {
     const int *ranks;     /* there, by rank here */
 } server;
 
+/* What the proof of a rank covers, besides its own nonce. */
+typedef struct proof_terms {
+    ls_key key; /* the secret of the connect request, as is the nonce */
+    uint8_t nonce[LS_NONCE_SIZE];
+    char role[48];
+} proof_terms;
+
+static proof_terms find_terms(const ls_shm_connect_request *request, int rank) {
+    proof_terms terms = {.key = {.size = sizeof request->secret}};
+    memcpy(terms.key.bytes, request->secret, sizeof request->secret);
+    memcpy(terms.nonce, request->secret, sizeof request->secret);
+    snprintf(terms.role, sizeof terms.role, "rank %d joins shared memory", rank);
+    return terms;
+}
+
 static socklen_t abstract_address(const char *name, struct sockaddr_un *address) {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
@@ -74,11 +88,9 @@ static ls_status store_key(const ls_join_context *join, char key[256]) {
 }
 
 static ls_status make_ticket(ls_shm_connect_request *made) {
-    unsigned char bytes[32];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
-        return ls_fail(LS_ERR_IO, "ls_comm_open: no random bytes: %s", strerror(errno));
-    }
+    uint8_t bytes[LS_NONCE_SIZE];
     memset(made, 0, sizeof *made);
+    LS_TRY(ls_auth_nonce(bytes));
     size_t length = (size_t)snprintf(made->name, sizeof made->name, "lockstep-");
     for (size_t i = 0; i < 15; i++) {
         length += (size_t)snprintf(made->name + length, sizeof made->name - length, "%02x", bytes[i]);
@@ -154,19 +166,33 @@ static void strike(server *self, int index) {
             (size_t)(self->pending_count - index) * sizeof *self->pending);
 }
 
-/* Reads how a pending connection introduces itself: one of ours gets the descriptor, others are dropped. */
-static void read_hello(server *self, int index) {
+/* Returns true if the first message of a connection is the proven hello of a rank that has not connected yet. */
+static bool is_known(const server *self, const shm_hello *received, ls_hello *hello) {
+    if (received->rank <= 0 || received->rank >= self->join->size || self->connections[received->rank] >= 0 ||
+        ls_hello_decode(received->hello, true, hello) != LS_OK) {
+        return false;
+    }
+    const proof_terms terms = find_terms(self->ticket, received->rank);
+    return ls_hello_is_proven(hello, &terms.key, terms.role, terms.nonce);
+}
+
+/* Reads the first message of a pending connection. A rank gets the descriptor; other connections are closed. */
+static ls_status read_hello(server *self, int index) {
     const int connection = self->pending[index];
-    hello greeting;
-    if (recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
-        sodium_memcmp(greeting.secret, self->ticket->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
-        greeting.rank < self->join->size && self->connections[greeting.rank] < 0 &&
-        send_file(connection, self->file, self->bytes)) {
-        self->connections[greeting.rank] = connection;
+    shm_hello received;
+    ls_hello hello;
+    char name[32];
+    ls_status status = LS_OK;
+    if (recv(connection, &received, sizeof received, MSG_DONTWAIT) == (ssize_t)sizeof received &&
+        is_known(self, &received, &hello) && send_file(connection, self->file, self->bytes)) {
+        self->connections[received.rank] = connection;
+        snprintf(name, sizeof name, "ls_comm_open: rank %d", received.rank);
+        status = ls_hello_check_build(&hello, name);
     } else {
         close(connection);
     }
     strike(self, index);
+    return status;
 }
 
 /* Takes one new connection of this user. Where there are too many, the one that has been silent longest goes. */
@@ -254,7 +280,7 @@ static ls_status serve_once(server *self, double end) {
     }
     for (int i = self->pending_count - 1; i >= 0 && !quiet; i--) {
         if (self->polls[size + i].revents != 0) {
-            read_hello(self, i);
+            LS_TRY(read_hello(self, i));
         }
     }
     if (!quiet && self->polls[0].revents != 0) {
@@ -379,9 +405,13 @@ static ls_status greet(const ls_join_context *join, const ls_shm_connect_request
                        "container with a network of its own, where backend shm cannot go",
                        strerror(errno));
     }
-    hello greeting = {.rank = join->rank};
-    memcpy(greeting.secret, from->secret, sizeof greeting.secret);
-    if (send(connection, &greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting) {
+    ls_hello hello;
+    shm_hello sent = {.rank = join->rank};
+    const proof_terms terms = find_terms(from, join->rank);
+    LS_TRY(ls_hello_make(&hello, false));
+    ls_hello_prove(&hello, &terms.key, terms.role, terms.nonce);
+    ls_hello_encode(&hello, true, sent.hello);
+    if (send(connection, &sent, sizeof sent, MSG_NOSIGNAL) != (ssize_t)sizeof sent) {
         return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while this rank joined");
     }
     return LS_OK;

@@ -28,6 +28,7 @@
 #include "comm/backend/shm/distance.h"
 #include "comm/backend/shm/point.h"
 #include "comm/backend/shm/sizes.h"
+#include "comm/channel/hello.h"
 
 /* Cells of a rank. Two would suffice. With four, all ranks have long read the cell of the next step when a step is
  * posted, so its cache line can be claimed at once, without contention. */
@@ -169,7 +170,7 @@ ls_status ls_shm_file_map(const char *call, int file, uint64_t offset, size_t by
 /* How the other ranks connect to rank 0. */
 typedef struct ls_shm_connect_request {
     char name[40];
-    unsigned char secret[16];
+    uint8_t secret[16];
 } ls_shm_connect_request;
 
 /* Rank 0: listens for this number of ranks. The caller closes the listener. */

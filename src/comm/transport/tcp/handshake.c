@@ -13,8 +13,8 @@
  * So if another program listens at a rank's address, for example because the rank has ended, it receives the data for
  * that rank. But it cannot answer in the name of the rank: data counts as a rank's data only on a connection that began
  * with the rank's own proof, and the received hello is valid only for this one address. The proofs exclude attackers
- * who can only connect. LOCKSTEP_WIRE (comm/wire.h), with a key derived from the hello, excludes attackers who can read
- * or change the packets between two ranks.
+ * who can only connect. LOCKSTEP_WIRE (comm/channel/wire.h), with a key derived from the hello, excludes attackers who
+ * can read or change the packets between two ranks.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -53,30 +53,33 @@ static void prepare_proof(const ls_key *job, const ls_tcp_peer_info *peer_infos,
     snprintf(role, 64, "rank %d connects to %d", rank, other);
 }
 
-ls_tcp_hello ls_tcp_make_hello(const ls_key *job, const ls_tcp_peer_info *peer_infos, int size, int rank, int other) {
-    ls_tcp_hello hello = {.greeting = LS_TCP_GREETING, .rank = rank, .size = size};
+ls_status ls_tcp_make_hello(const ls_key *job, const ls_tcp_peer_info *peer_infos, int size, int rank, int other,
+                            ls_tcp_hello *made) {
+    ls_hello hello;
     ls_key key;
     char role[64];
+    *made = (ls_tcp_hello){.rank = rank, .size = size};
+    LS_TRY(ls_hello_make(&hello, job->given));
     prepare_proof(job, peer_infos, rank, other, &key, role);
-    if (ls_auth_nonce(hello.nonce) == LS_OK) {
-        ls_auth_prove(&key, role, hello.nonce, peer_infos[other].secret, hello.proof);
-    }
+    ls_hello_prove(&hello, &key, role, peer_infos[other].secret);
     ls_key_forget(&key);
-    return hello;
+    ls_hello_encode(&hello, true, made->hello);
+    return LS_OK;
 }
 
-/* Returns true if the hello is valid and its rank has not connected yet. */
-static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
+/* Reads a received hello. Returns true if it is valid and its rank has not connected yet. */
+static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *received, ls_hello *hello) {
     const int own = tcp->endpoint.rank;
-    if (memcmp(hello->greeting, LS_TCP_GREETING, sizeof hello->greeting) != 0 || hello->size != tcp->endpoint.size ||
-        hello->rank < 0 || hello->rank >= tcp->endpoint.size || hello->rank == own ||
-        tcp->peers[hello->rank].stage == LS_TCP_GONE || tcp->peers[hello->rank].was_connected) {
+    const int rank = received->rank;
+    if (ls_hello_decode(received->hello, true, hello) != LS_OK || received->size != tcp->endpoint.size || rank < 0 ||
+        rank >= tcp->endpoint.size || rank == own || tcp->peers[rank].stage == LS_TCP_GONE ||
+        tcp->peers[rank].was_connected) {
         return false;
     }
     ls_key key;
     char role[64];
-    prepare_proof(&tcp->key, tcp->peer_infos, hello->rank, own, &key, role);
-    const bool good = ls_auth_check(&key, role, hello->nonce, tcp->peer_infos[own].secret, hello->proof);
+    prepare_proof(&tcp->key, tcp->peer_infos, rank, own, &key, role);
+    const bool good = ls_hello_is_proven(hello, &key, role, tcp->peer_infos[own].secret);
     ls_key_forget(&key);
     return good;
 }
@@ -176,12 +179,15 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     if (hello == NULL) {
         return ls_fail_memory("a connection", sizeof *hello);
     }
-    *hello = ls_tcp_make_hello(&tcp->key, tcp->peer_infos, tcp->endpoint.size, tcp->endpoint.rank, rank);
+    const int own = tcp->endpoint.rank;
+    ls_status status = ls_tcp_make_hello(&tcp->key, tcp->peer_infos, tcp->endpoint.size, own, rank, hello);
     if (peer->near) {
         hello->process = getpid();
         hello->mark_at = (uint64_t)(uintptr_t)tcp->mark;
     }
-    const ls_status status = make_records(tcp, tcp->endpoint.rank, rank, hello->nonce, &peer->output_records);
+    if (status == LS_OK) {
+        status = make_records(tcp, own, rank, ls_hello_nonce(hello->hello), &peer->output_records);
+    }
     if (status != LS_OK) {
         ls_free(hello);
         return status;
@@ -234,10 +240,13 @@ void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection) {
     tcp->unproven_count--;
 }
 
-static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection) {
+static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection, const ls_hello *hello) {
     const int rank = connection->hello.rank;
     ls_tcp_peer *peer = &tcp->peers[rank];
-    LS_TRY(make_records(tcp, rank, tcp->endpoint.rank, connection->hello.nonce, &peer->input_records));
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", rank);
+    LS_TRY(ls_hello_check_build(hello, name));
+    LS_TRY(make_records(tcp, rank, tcp->endpoint.rank, hello->nonce, &peer->input_records));
     const size_t bytes = peer->input_records != NULL ? LS_TCP_RECORD : LS_TCP_BUFFER;
     peer->buffer = ls_allocate(bytes);
     if (peer->buffer == NULL) {
@@ -268,8 +277,9 @@ ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection) {
     if (step > 0 && connection->got < sizeof connection->hello) {
         return LS_OK;
     }
-    if (step > 0 && is_known(tcp, &connection->hello)) {
-        return admit(tcp, connection);
+    ls_hello hello;
+    if (step > 0 && is_known(tcp, &connection->hello, &hello)) {
+        return admit(tcp, connection, &hello);
     }
     ls_tcp_turn_away(tcp, connection);
     return LS_OK;

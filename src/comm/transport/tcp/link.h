@@ -24,26 +24,25 @@
 #define LS_COMM_TRANSPORT_TCP_LINK_H
 
 #include "base/wait.h"
+#include "comm/channel/hello.h"
+#include "comm/channel/wire.h"
 #include "comm/peer_memory.h"
 #include "comm/transport/arrivals.h"
 #include "comm/transport/tcp/tcp.h"
-#include "comm/wire.h"
-
-#define LS_TCP_GREETING "lstcp--3"
 
 /* ---- the handshake ----------------------------------------------------------------------------------------------- */
 
 /* The first bytes of a connection, sent by the rank that made it. Frames follow at once. Nothing is sent in the other
  * direction. */
 typedef struct ls_tcp_hello {
-    char greeting[8]; /* LS_TCP_GREETING */
+    uint8_t hello[LS_PROVEN_HELLO_SIZE];
     int32_t rank;
     int32_t size;
     int64_t process;  /* process number, for a rank of the same machine that reads this process's memory; otherwise 0 */
     uint64_t mark_at; /* address in this process of a copy of the secret of its peer info */
-    uint8_t nonce[LS_NONCE_SIZE];
-    uint8_t proof[LS_PROOF_SIZE];
 } ls_tcp_hello;
+
+_Static_assert(sizeof(ls_tcp_hello) == LS_PROVEN_HELLO_SIZE + 24, "a hello has no gaps");
 
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
@@ -223,8 +222,10 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
 
 /* ---- handshake.c ------------------------------------------------------------------------------------------------- */
 
-/* Returns the hello of `rank` for `other`, in a communicator of `size` ranks. */
-ls_tcp_hello ls_tcp_make_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other);
+/* Makes the hello of `rank` for `other`, in a communicator of `size` ranks. Fails with LS_ERR_IO if there are no random
+ * numbers. */
+ls_status ls_tcp_make_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other,
+                            ls_tcp_hello *made);
 
 /* Connects to a rank, unless this rank has connected to it before. */
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank);

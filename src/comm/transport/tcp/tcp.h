@@ -2,9 +2,9 @@
  * The transport over TCP sockets. Each rank listens at one port, whose address is in its peer info. The owner of the
  * transport exchanges the peer infos of the ranks by other means. A rank connects to another rank when it first sends
  * to it or waits for it. Each rank sends over its own connection, which begins with a proof that the rank knows the
- * job's key and both peer infos (handshake.c). LOCKSTEP_WIRE protects the frames between machines (comm/wire.h). There
- * are no threads: all work is done in the calls of transport.h. Data that an ended send has passed to the kernel is
- * sent without further calls.
+ * job's key and both peer infos (handshake.c). LOCKSTEP_WIRE protects the frames between machines
+ * (comm/channel/wire.h). There are no threads: all work is done in the calls of transport.h. Data that an ended send
+ * has passed to the kernel is sent without further calls.
  *
  * tcp.c opens, waits and closes; handshake.c connects; output.c writes frames and input.c reads frames (link.h).
  */
@@ -14,8 +14,8 @@
 #include <netinet/in.h>
 #include <sched.h>
 
-#include "comm/auth.h"
 #include "comm/backend.h"
+#include "comm/channel/auth.h"
 #include "comm/transport.h"
 
 /* The data about a rank that other ranks need to connect to it. If the job has a key, they also need this key. */

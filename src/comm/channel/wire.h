@@ -9,8 +9,8 @@
  * each connection has its own key, derived from the job's key, the secrets of both peer infos and a fresh nonce. For
  * authenticated records, the whole record is additional data of the AEAD, and the message is empty.
  */
-#ifndef LS_COMM_WIRE_H
-#define LS_COMM_WIRE_H
+#ifndef LS_COMM_CHANNEL_WIRE_H
+#define LS_COMM_CHANNEL_WIRE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * Which build of Lockstep this is. Ranks share memory and messages without describing them, so all ranks of a job must
  * run builds of the same version whose shared memory has the same layout.
  */
-#ifndef LS_COMM_BUILD_H
-#define LS_COMM_BUILD_H
+#ifndef LS_COMM_CHANNEL_BUILD_H
+#define LS_COMM_CHANNEL_BUILD_H
 
 enum { LS_BUILD_CAPACITY = 40 };
 

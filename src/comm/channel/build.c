@@ -1,4 +1,4 @@
-#include "comm/build.h"
+#include "comm/channel/build.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
  * (libsodium) over two fresh nonces, one from each side, and a word that says which side speaks, so that a proof can
  * be neither replayed nor reflected. The key itself never travels and is never printed.
  */
-#ifndef LS_COMM_AUTH_H
-#define LS_COMM_AUTH_H
+#ifndef LS_COMM_CHANNEL_AUTH_H
+#define LS_COMM_CHANNEL_AUTH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "comm/wire.h"
+#include "comm/channel/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

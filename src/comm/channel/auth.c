@@ -1,4 +1,4 @@
-#include "comm/auth.h"
+#include "comm/channel/auth.h"
 
 #include <stdatomic.h>
 #include <string.h>
