@@ -402,6 +402,46 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
  */
 LS_API bool ls_work_done(ls_work *work);
 
+/**
+ * Does the same as ls_work_wait, but waits at most `seconds`. If the call has not finished by then, cancels it as
+ * ls_work_cancel does, and returns LS_ERR_TIMEOUT. Fails with LS_ERR_ARGUMENT, and does not free the work, if `seconds`
+ * is negative or NaN.
+ */
+LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
+
+/**
+ * Cancels the call of the work, and frees the work. Returns LS_OK if the call had already finished without an error.
+ * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
+ * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. Buffers are
+ * unused as after ls_work_wait; their contents are undefined. On backend mpi, MPI cannot end while ranks have not
+ * finished the call: the process then ends with status 1. NULL is allowed.
+ */
+LS_API ls_status ls_work_cancel(ls_work *work);
+
+/* ---- objects ------------------------------------------------------------------------------------------------------
+ * Blocks of bytes whose lengths the other ranks do not know, such as texts or serialized records. These calls wait.
+ * Every rank of the communicator makes the call. An object that a call stores in an ls_object belongs to the caller,
+ * who frees it with ls_object_free; a zero byte follows its data, so that it may be used as a text. On failure, the
+ * calls store empty objects.
+ */
+
+/** A block of bytes. */
+typedef struct ls_object {
+    void *data; /**< NULL if `bytes` is 0, except in objects that a call has stored */
+    size_t bytes;
+} ls_object;
+
+/** Sends the object of `root`, which is not changed, to all other ranks, which receive it in `object`. */
+LS_API ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) LS_WARN_UNUSED;
+/** Gathers the object of each rank on every rank. `all` has one entry for each rank. */
+LS_API ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_object *all) LS_WARN_UNUSED;
+/** Gathers the object of each rank on `root`. `all` has one entry for each rank, and is used on the root only. */
+LS_API ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *all, int root) LS_WARN_UNUSED;
+/** Sends all[r] of `root` to rank r, which receives it in `own`. `all` is used on the root only, and is not changed. */
+LS_API ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object *own, int root) LS_WARN_UNUSED;
+/** Frees the data of an object that one of these calls has stored, and makes the object empty. NULL is allowed. */
+LS_API void ls_object_free(ls_object *object);
+
 /* ---- stores --------------------------------------------------------------------------------------------------- */
 
 /**

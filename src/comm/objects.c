@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/abort.h"
 
 /* The first message of a rank: the length of its object, and the beginning of the object. */
 typedef struct head {
@@ -38,7 +39,9 @@ static ls_status exchange_rest(const char *call, ls_comm *comm, const void *own,
     }
     unsigned char *padded = all->memory + heads + ranks * stride;
     memset(padded, 0, stride);
-    memcpy(padded, own, bytes);
+    if (bytes > 0) {
+        memcpy(padded, own, bytes);
+    }
     all->offset = heads;
     all->stride = stride;
     return ls_comm_allgather(comm, padded, all->memory + heads, stride, LS_U8, NULL);
@@ -51,7 +54,9 @@ ls_status ls_objects_allgather(const char *call, ls_comm *comm, const void *own,
         return reserved;
     }
     head first = {.bytes = bytes};
-    memcpy(first.beginning, own, bytes < sizeof first.beginning ? bytes : sizeof first.beginning);
+    if (bytes > 0) {
+        memcpy(first.beginning, own, bytes < sizeof first.beginning ? bytes : sizeof first.beginning);
+    }
     const ls_status status = ls_comm_allgather(comm, &first, all->memory, sizeof first, LS_U8, NULL);
     uint64_t most = 0;
     for (size_t i = 0; i < ranks && status == LS_OK; i++) {
@@ -64,7 +69,218 @@ ls_status ls_objects_allgather(const char *call, ls_comm *comm, const void *own,
                                                       : status;
 }
 
+size_t ls_object_bytes(const ls_objects *all, int rank) {
+    uint64_t bytes;
+    memcpy(&bytes, all->memory + (size_t)rank * sizeof(head), sizeof bytes);
+    return (size_t)bytes;
+}
+
 void ls_objects_free(ls_objects *all) {
     ls_free(all->memory);
     *all = (ls_objects){0};
+}
+
+/* ---- public calls ------------------------------------------------------------------------------------------------ */
+
+void ls_object_free(ls_object *object) {
+    if (object != NULL) {
+        ls_free(object->data);
+        *object = (ls_object){0};
+    }
+}
+
+static void free_all(ls_object *objects, int count) {
+    for (int i = 0; i < count; i++) {
+        ls_object_free(&objects[i]);
+    }
+}
+
+/* Makes an object of `bytes` undefined bytes and a zero byte. */
+static ls_status make_object(const char *call, ls_object *object, size_t bytes) {
+    unsigned char *data = bytes < SIZE_MAX ? ls_allocate(bytes + 1) : NULL;
+    if (data == NULL) {
+        return ls_fail_memory(call, bytes);
+    }
+    data[bytes] = 0;
+    *object = (ls_object){.data = data, .bytes = bytes};
+    return LS_OK;
+}
+
+static ls_status check(const char *call, const ls_comm *comm, const void *objects, const ls_object *own) {
+    if (comm == NULL || objects == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", call, comm == NULL ? "the communicator" : "an argument");
+    }
+    return own == NULL || own->data != NULL || own->bytes == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the data of an object of %zu bytes is NULL", call, own->bytes);
+}
+
+static ls_status check_root(const char *call, const ls_comm *comm, int root) {
+    return root >= 0 && root < ls_comm_size(comm)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: root %d is not a rank of 0 to %d", call, root, ls_comm_size(comm) - 1);
+}
+
+/* If this rank has no memory, the other ranks wait for it in the next call. */
+static ls_status or_abort(ls_comm *comm, ls_status status) {
+    return status == LS_OK ? LS_OK : ls_comm_abort(comm, status);
+}
+
+ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) {
+    static const char call[] = "ls_comm_broadcast_object";
+    const bool sends = comm != NULL && ls_comm_rank(comm) == root;
+    LS_TRY(check(call, comm, object, sends ? object : NULL));
+    LS_TRY(check_root(call, comm, root));
+    ls_object received = {0};
+    int64_t bytes = sends ? (int64_t)object->bytes : 0;
+    ls_status status = ls_comm_broadcast(comm, &bytes, 1, LS_I64, root, NULL);
+    if (status == LS_OK && !sends) {
+        status = or_abort(comm, make_object(call, &received, (size_t)bytes));
+    }
+    if (status == LS_OK) {
+        status = ls_comm_broadcast(comm, sends ? object->data : received.data, (size_t)bytes, LS_U8, root, NULL);
+    }
+    if (status != LS_OK) {
+        ls_object_free(&received);
+    }
+    if (!sends) {
+        *object = received;
+    }
+    return status;
+}
+
+ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_object *all) {
+    static const char call[] = "ls_comm_allgather_object";
+    LS_TRY(check(call, comm, own != NULL ? all : NULL, own));
+    const int ranks = ls_comm_size(comm);
+    ls_objects gathered = {0};
+    memset(all, 0, (size_t)ranks * sizeof *all);
+    ls_status status = ls_objects_allgather(call, comm, own->data, own->bytes, &gathered);
+    for (int i = 0; i < ranks && status == LS_OK; i++) {
+        const size_t bytes = ls_object_bytes(&gathered, i);
+        status = make_object(call, &all[i], bytes);
+        if (status == LS_OK && bytes > 0) {
+            memcpy(all[i].data, ls_object_of(&gathered, i), bytes);
+        }
+    }
+    ls_objects_free(&gathered);
+    if (status != LS_OK) {
+        free_all(all, ranks);
+    }
+    return status;
+}
+
+/* The lengths of the objects of all ranks, and their offsets in one block. */
+typedef struct layout {
+    int64_t *bytes;
+    size_t *counts, *offsets;
+    unsigned char *block;
+} layout;
+
+static void free_layout(layout *l) {
+    ls_free(l->bytes);
+    ls_free(l->counts);
+    ls_free(l->block);
+}
+
+static ls_status make_layout(const char *call, layout *l, int ranks) {
+    l->bytes = ls_allocate_zeroed((size_t)ranks, sizeof *l->bytes);
+    l->counts = ls_allocate_zeroed((size_t)ranks * 2, sizeof *l->counts);
+    l->offsets = l->counts != NULL ? l->counts + ranks : NULL;
+    return l->bytes != NULL && l->counts != NULL ? LS_OK : ls_fail_memory(call, (size_t)ranks * 24);
+}
+
+/* Allocates the block for the lengths. */
+static ls_status lay_out(const char *call, layout *l, int ranks) {
+    size_t total = 0;
+    for (int i = 0; i < ranks; i++) {
+        l->counts[i] = (size_t)l->bytes[i];
+        l->offsets[i] = total;
+        total += l->counts[i];
+    }
+    l->block = ls_allocate(total + 1);
+    return l->block != NULL ? LS_OK : ls_fail_memory(call, total);
+}
+
+/* Copies the parts of the block to objects. */
+static ls_status split_block(const char *call, const layout *l, ls_object *all, int ranks) {
+    ls_status status = LS_OK;
+    for (int i = 0; i < ranks && status == LS_OK; i++) {
+        status = make_object(call, &all[i], l->counts[i]);
+        if (status == LS_OK && l->counts[i] > 0) {
+            memcpy(all[i].data, l->block + l->offsets[i], l->counts[i]);
+        }
+    }
+    if (status != LS_OK) {
+        free_all(all, ranks);
+    }
+    return status;
+}
+
+ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *all, int root) {
+    static const char call[] = "ls_comm_gather_object";
+    LS_TRY(check(call, comm, own, own));
+    LS_TRY(check_root(call, comm, root));
+    const bool receives = ls_comm_rank(comm) == root;
+    const int ranks = ls_comm_size(comm);
+    LS_TRY(receives ? check(call, comm, all, NULL) : LS_OK);
+    layout l = {0};
+    const int64_t bytes = (int64_t)own->bytes;
+    if (receives) {
+        memset(all, 0, (size_t)ranks * sizeof *all);
+    }
+    ls_status status = receives ? or_abort(comm, make_layout(call, &l, ranks)) : LS_OK;
+    status = status == LS_OK ? ls_comm_gather(comm, &bytes, l.bytes, 1, LS_I64, root, NULL) : status;
+    if (status == LS_OK && receives) {
+        status = or_abort(comm, lay_out(call, &l, ranks));
+    }
+    if (status == LS_OK) {
+        status = ls_comm_gatherv(comm, own->data, own->bytes, l.block, l.counts, l.offsets, LS_U8, root, NULL);
+    }
+    if (status == LS_OK && receives) {
+        status = split_block(call, &l, all, ranks);
+    }
+    free_layout(&l);
+    return status;
+}
+
+/* Copies the objects to the block. */
+static ls_status join_objects(const char *call, layout *l, const ls_object *all, int ranks) {
+    LS_TRY(make_layout(call, l, ranks));
+    for (int i = 0; i < ranks; i++) {
+        l->bytes[i] = (int64_t)all[i].bytes;
+    }
+    LS_TRY(lay_out(call, l, ranks));
+    for (int i = 0; i < ranks; i++) {
+        if (l->counts[i] > 0) {
+            memcpy(l->block + l->offsets[i], all[i].data, l->counts[i]);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object *own, int root) {
+    static const char call[] = "ls_comm_scatter_object";
+    LS_TRY(check(call, comm, own, NULL));
+    LS_TRY(check_root(call, comm, root));
+    const bool sends = ls_comm_rank(comm) == root;
+    const int ranks = ls_comm_size(comm);
+    LS_TRY(sends ? check(call, comm, all, NULL) : LS_OK);
+    for (int i = 0; i < ranks && sends; i++) {
+        LS_TRY(check(call, comm, all, &all[i]));
+    }
+    layout l = {0};
+    int64_t bytes = 0;
+    *own = (ls_object){0};
+    ls_status status = sends ? or_abort(comm, join_objects(call, &l, all, ranks)) : LS_OK;
+    status = status == LS_OK ? ls_comm_scatter(comm, l.bytes, &bytes, 1, LS_I64, root, NULL) : status;
+    status = status == LS_OK ? or_abort(comm, make_object(call, own, (size_t)bytes)) : status;
+    if (status == LS_OK) {
+        status = ls_comm_scatterv(comm, l.block, l.counts, l.offsets, own->data, own->bytes, LS_U8, root, NULL);
+    }
+    if (status != LS_OK) {
+        ls_object_free(own);
+    }
+    free_layout(&l);
+    return status;
 }

@@ -24,6 +24,9 @@ static inline const void *ls_object_of(const ls_objects *all, int rank) {
     return all->memory + all->offset + (size_t)rank * all->stride;
 }
 
+/* Returns the number of bytes of a rank's object. */
+size_t ls_object_bytes(const ls_objects *all, int rank);
+
 void ls_objects_free(ls_objects *all);
 
 #endif

@@ -281,20 +281,14 @@ static ls_status begin_call(const ls_work *work) {
                                                 : ls_comm_begin_call(work->comm, operation);
 }
 
-ls_status ls_work_wait(ls_work *work) {
-    if (work == NULL) {
-        return LS_OK;
-    }
+static ls_status check_open(const char *call, const ls_work *work) {
+    const bool spare = work->open_link == NULL && work->comm != NULL;
+    return spare ? ls_fail(LS_ERR_STATE, "%s: this work was already waited for", call) : LS_OK;
+}
+
+/* Returns the status of the work, which has finished, and frees the work. */
+static ls_status take_status(ls_work *work) {
     ls_comm *comm = work->comm;
-    if (work->open_link == NULL && comm != NULL) { /* the work is in comm->spare */
-        return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
-    }
-    if (comm != NULL) {
-        LS_TRY(begin_call(work));
-        finish_work(work);
-    } else if (work->finish_closed != NULL) {
-        (void)work->finish_closed(true);
-    }
     const ls_status status = work->status;
     if (status != LS_OK) {
         ls_error_restore(status, work->message);
@@ -310,6 +304,27 @@ ls_status ls_work_wait(ls_work *work) {
     return ls_comm_end_call(comm, work->call.operation, status);
 }
 
+/* Work of a freed communicator. */
+static ls_status wait_for_closed(ls_work *work) {
+    if (work->finish_closed != NULL) {
+        (void)work->finish_closed(true);
+    }
+    return take_status(work);
+}
+
+ls_status ls_work_wait(ls_work *work) {
+    if (work == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(check_open("ls_work_wait", work));
+    if (work->comm == NULL) {
+        return wait_for_closed(work);
+    }
+    LS_TRY(begin_call(work));
+    finish_work(work);
+    return take_status(work);
+}
+
 /* Advances the work without waiting. */
 static void move_work(ls_work *work) {
     ls_comm_use(work->comm);
@@ -321,6 +336,57 @@ static void move_work(ls_work *work) {
             return;
         }
     }
+}
+
+/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work; this one with `status`. */
+static void cancel(ls_work *work, ls_status status) {
+    (void)ls_comm_abort(work->comm, LS_ERR_STATE);
+    finish_work(work);
+    work->status = status;
+}
+
+ls_status ls_work_wait_for(ls_work *work, double seconds) {
+    if (!(seconds >= 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_work_wait_for: %g s must not be negative", seconds);
+    }
+    if (work == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(check_open("ls_work_wait_for", work));
+    if (work->comm == NULL) {
+        return wait_for_closed(work);
+    }
+    LS_TRY(begin_call(work));
+    const ls_deadline deadline = ls_deadline_after(seconds);
+    ls_wait wait = LS_WAIT_FOR_WORK;
+    for (move_work(work); !work->finished && !ls_deadline_passed(deadline); move_work(work)) {
+        (void)ls_wait_pause(&wait);
+    }
+    if (!work->finished) {
+        char name[64];
+        ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
+        (void)ls_fail(LS_ERR_STATE, "%s has not finished within %g s, and was cancelled", name, seconds);
+        cancel(work, LS_ERR_TIMEOUT);
+    }
+    return take_status(work);
+}
+
+ls_status ls_work_cancel(ls_work *work) {
+    if (work == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(check_open("ls_work_cancel", work));
+    if (work->comm == NULL) {
+        return wait_for_closed(work);
+    }
+    LS_TRY(begin_call(work));
+    move_work(work);
+    if (!work->finished) {
+        char name[64];
+        ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
+        cancel(work, ls_fail(LS_ERR_STATE, "%s was cancelled by ls_work_cancel", name));
+    }
+    return take_status(work);
 }
 
 bool ls_work_done(ls_work *work) {

@@ -28,7 +28,7 @@ for name in differentiable random_gradients messages lifetime; do
 done
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="2 4"; else counts=3; fi
 for ranks in $counts; do
-    for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early trial_ends lifetime; do
+    for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early objects trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
