@@ -9,7 +9,7 @@
  * | work.c | the scheduler: queue, messages, waiting |
  * | check.c | checks the arguments of the public calls by the table of operations |
  * | calls.c, memory.c, leave.c | the public calls; the end of a communicator |
- * | agree.c, split.c, any_order.c | calls that exchange a record of every rank |
+ * | agree.c, split.c, any_order.c, same_text.c | calls that exchange a record of every rank |
  */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H

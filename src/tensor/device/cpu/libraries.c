@@ -1,5 +1,6 @@
 #include "tensor/device/cpu/libraries.h"
 
+#include <gnu/libc-version.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,7 +15,8 @@ static ls_library openblas = {.use = "matrix product",
                               .package = "libopenblas0-openmp",
                               .files = {"libopenblas.so.0"},
                               .functions = {"cblas_dgemm", "cblas_sgemm", "openblas_get_num_threads",
-                                            "openblas_set_num_threads", "omp_get_max_threads", "omp_set_num_threads"},
+                                            "openblas_set_num_threads", "omp_get_max_threads", "omp_set_num_threads",
+                                            "openblas_get_config"},
                               .required = 4};
 
 const ls_openblas *ls_openblas_open(void) {
@@ -92,4 +94,14 @@ const ls_onednn *ls_onednn_opened(void) {
 
 const char *ls_onednn_failure(void) {
     return onednn_file.reason;
+}
+
+/* ---- versions ---------------------------------------------------------------------------------------------------- */
+
+void ls_cpu_libraries_describe(char text[LS_CPU_LIBRARIES_CAPACITY]) {
+    const ls_onednn *module = ls_onednn_open();
+    const ls_openblas *library = ls_openblas_open();
+    const char *config = library == NULL ? "no OpenBLAS" : library->get_config != NULL ? library->get_config() : "?";
+    snprintf(text, LS_CPU_LIBRARIES_CAPACITY, "%s%s, %.160s, glibc %s", module != NULL ? "oneDNN " : "no oneDNN",
+             module != NULL ? module->version : "", config, gnu_get_libc_version());
 }

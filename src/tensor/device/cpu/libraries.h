@@ -27,6 +27,7 @@ typedef struct ls_openblas {
     void (*set_num_threads)(int threads);
     int (*get_max_threads)(void); /* of the calling thread, in a build on OpenMP; NULL: on pthreads */
     void (*set_max_threads)(int threads);
+    char *(*get_config)(void); /* returns the version and the processor whose kernels are used; NULL: unknown */
 } ls_openblas;
 
 /* Returns the opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED if it is missing. */
@@ -38,5 +39,11 @@ const ls_openblas *ls_openblas_open(void);
  */
 int ls_openblas_limit_begin(int threads);
 void ls_openblas_limit_end(int before);
+
+enum { LS_CPU_LIBRARIES_CAPACITY = 256 };
+
+/* Writes the versions of oneDNN, OpenBLAS and the C library, and opens the first two: "oneDNN 2.6.3, OpenBLAS 0.3.21
+ * ..., glibc 2.36". */
+void ls_cpu_libraries_describe(char text[LS_CPU_LIBRARIES_CAPACITY]);
 
 #endif

@@ -1,0 +1,14 @@
+/* The kind of processor that this process runs on: the properties by which kernels and libraries choose instructions.
+ */
+#ifndef LS_BASE_PROCESSOR_H
+#define LS_BASE_PROCESSOR_H
+
+enum { LS_PROCESSOR_CAPACITY = 192 };
+
+/*
+ * Writes the kind: on x86-64, the vendor, the family, the model and the vector instructions, "GenuineIntel 6.85 avx2
+ * fma avx512f"; on other machines, the architecture and the kernel's list of instructions, "aarch64 119fff 0".
+ */
+void ls_processor_describe(char text[LS_PROCESSOR_CAPACITY]);
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * Comparing what cannot be exchanged: the ranks of one machine have the same processor and libraries, and a rank whose
+ * text differs is named on all ranks, with both texts. The communicator stays usable.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/processor.h"
+#include "comm/same_text.h"
+#include "parallel/hosts.h"
+#include "tensor/device/cpu/libraries.h"
+
+static ls_status one_differs(ls_comm *world, int different) {
+    const int rank = ls_comm_rank(world);
+    const int size = ls_comm_size(world);
+    char others[64];
+    const ls_status status = ls_comm_check_same_text(world, "a test", "color", rank == different ? "blue" : "red");
+    if (size == 1) {
+        return status;
+    }
+    LS_CHECK(status == LS_ERR_MISMATCH);
+    snprintf(others, sizeof others,
+             different == 0 ? "a test: rank 0 has color blue, but rank" : "have color red, but rank %d has blue",
+             different);
+    if (different != 0 && size == 2) {
+        snprintf(others, sizeof others, "a test: rank 0 has color red, but rank 1 has blue");
+    }
+    LS_EXPECT_MESSAGE(others);
+    return LS_OK;
+}
+
+/* Only the first bytes count. */
+static ls_status long_texts(ls_comm *world) {
+    char text[2 * LS_SAME_TEXT_CAPACITY];
+    memset(text, 'a', sizeof text);
+    text[LS_SAME_TEXT_CAPACITY - 1 + ls_comm_rank(world)] = 'b';
+    text[sizeof text - 1] = '\0';
+    return ls_comm_check_same_text(world, "a test", "text", text);
+}
+
+ls_status rank_test(ls_comm *world) {
+    char processor[LS_PROCESSOR_CAPACITY], libraries[LS_CPU_LIBRARIES_CAPACITY];
+    ls_processor_describe(processor);
+    ls_cpu_libraries_describe(libraries);
+    LS_CHECK(strlen(processor) > 5 && strlen(processor) < sizeof processor - 1);
+    LS_CHECK(strstr(libraries, "oneDNN") != NULL && strstr(libraries, "OpenBLAS") != NULL);
+    LS_CHECK(strstr(libraries, ", glibc 2.") != NULL);
+    LS_TRY(ls_hosts_check_alike(world, "a test"));
+    for (int different = 0; different < ls_comm_size(world); different++) {
+        LS_TRY(one_differs(world, different));
+    }
+    LS_TRY(long_texts(world));
+    return ls_hosts_check_alike(world, "a test");
+}
