@@ -1,5 +1,4 @@
-/* For users of communicators that meet a failure of their own between calls: floors below, too, which see no backend.h.
- */
+/* Revokes a communicator after a failure between calls. For higher layers, which do not include backend.h. */
 #ifndef LS_COMM_ABORT_H
 #define LS_COMM_ABORT_H
 

@@ -1,6 +1,6 @@
 /*
  * The names of the algorithms of calls, and the choice of the environment variable LOCKSTEP_ALGORITHM among them. The
- * engine's algorithms are in comm/algorithms/, those of shared memory in comm/backend/shm/.
+ * engine's algorithms are in comm/algorithms/, and the algorithms of shared memory in comm/backend/shm/.
  */
 #ifndef LS_COMM_ALGORITHM_H
 #define LS_COMM_ALGORITHM_H
@@ -52,11 +52,11 @@ const char *ls_algorithm_describe(uint32_t number, char *text, size_t capacity);
 /* Returns false if no setting has this number. */
 bool ls_algorithm_is_number(uint32_t number);
 
-/* The algorithms of a backend: for each call, LS_ALGORITHM_BIT of those that it has. */
+/* The algorithms of a backend: for each call, the LS_ALGORITHM_BIT of each algorithm that the backend has. */
 typedef struct ls_algorithm_list {
     const char *backend;
     uint32_t calls[LS_OP_COUNT];
-    uint32_t absent; /* LS_ALGORITHM_BIT of those that it does not have, but that a setting may exclude */
+    uint32_t absent; /* bits of algorithms that the backend lacks, but that a setting may exclude */
 } ls_algorithm_list;
 
 extern const ls_algorithm_list ls_shm_algorithms; /* shm/algorithm.c */

@@ -184,9 +184,10 @@ typedef struct ls_backend {
     ls_status (*progress)(void *state, bool wait, bool *finished);
 
     /*
-     * Begins a send or receive, independent of other calls; any number may be under way. Sets `*request` to NULL if it
-     * has already finished. Otherwise the caller calls test until it reports the end or fails, which frees the request.
-     * close frees the remaining requests. A receive of another count or dtype than was sent fails with LS_ERR_MISMATCH.
+     * Begins a send or receive, independent of other calls; any number may be in progress. Sets `*request` to NULL if
+     * it has already finished. Otherwise the caller calls test until it reports the end or fails, which frees the
+     * request. close frees the remaining requests. A receive of another count or dtype than was sent fails with
+     * LS_ERR_MISMATCH.
      */
     ls_status (*post)(void *state, const ls_call *call, void **request);
     ls_status (*test)(void *state, void *request, bool wait, bool *finished);

@@ -9,8 +9,9 @@
 #include "comm/hold.h"
 
 /*
- * Opens a communicator on `backend`; `join` and what it points to is lent until this returns (the store too). NULL and
- * an error when it fails, and then nothing stays behind. ls_comm_free gives it back.
+ * Opens a communicator on `backend`. Borrows `join` and everything that it points to, the store included, until this
+ * returns. Returns ownership to the caller: free it with ls_comm_free. Returns NULL and sets an error on failure, and
+ * then leaves nothing behind.
  */
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join_context *join);
 
@@ -30,8 +31,8 @@ ls_status ls_comm_check(const ls_comm *comm);
 /* LS_ERR_STATE if the library that carries the communicator allows this thread no call on it now: ls_backend.check. */
 ls_status ls_comm_check_allowed(const ls_comm *comm);
 
-/* Whether this process was forked from the one that opened the communicator: it is no rank then, every call is an error
- * and ls_comm_free leaves all to the rank. */
+/* Returns true if this process is a fork of the process that opened the communicator. Then it is not a rank: every call
+ * fails, and ls_comm_free does nothing. */
 bool ls_comm_is_inherited(const ls_comm *comm);
 
 /*

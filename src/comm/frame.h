@@ -26,7 +26,7 @@
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished
  * also in its queue, in their order. */
 struct ls_work {
-    ls_comm *comm; /* NULL once the communicator is gone */
+    ls_comm *comm; /* NULL after the communicator was freed */
     ls_call call;
     bool posted;   /* a send or receive: in no queue */
     void *request; /* the backend's, of a posted one that has not finished */
@@ -72,7 +72,7 @@ struct ls_comm {
     unsigned char *scratch;
     size_t scratch_bytes;
     ls_comm_block *blocks;
-    ls_store *store; /* lent; NULL where there is none */
+    ls_store *store; /* borrowed; NULL without a store */
     char *prefix;    /* of its keys in the store */
     double timeout;
     uint64_t machine;
@@ -88,7 +88,7 @@ struct ls_comm {
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
     struct ls_comm *root;   /* leave.c: of a part, the communicator that all this began with; NULL once that is freed */
-    struct ls_comm *splits; /* of a root: those that were made of it, directly or not */
+    struct ls_comm *splits; /* of a root: the communicators that were split from it, directly or not */
     struct ls_comm *next_split; /* of the same root */
     int *origins;               /* of a part: its ranks' numbers in the whole, where they are others; else NULL */
     bool adopted;               /* the whole is the program's own MPI communicator, not the world */
@@ -223,9 +223,10 @@ void ls_comm_add_split(ls_comm *comm, ls_comm *part);
 
 /* ---- progress.c: the communicators with unfinished work ---------------------------------------------------------
  *
- * A rank may wait on one communicator for what another rank does only once it has got something on another one. So
- * whoever waits also moves what is open on the other communicators that its thread uses. Where all has finished its
- * thread takes the communicator off the list when it looks there next, whether anybody has waited for that work or not.
+ * A rank may wait on one communicator for another rank that itself waits for this rank on another communicator. So a
+ * rank that waits also advances the work of the other communicators that its thread uses. When all work of a
+ * communicator has finished, its thread removes the communicator from the list at its next poll, whether or not the
+ * program has waited for that work.
  */
 
 /* Work begins on a communicator that is not in the list; one that is has no work left at all. */

@@ -1,14 +1,14 @@
-/* Keeping a communicator for later: for the floors above, which need not know more of its inside. */
+/* References to a communicator, for higher layers, which need not know its record. */
 #ifndef LS_COMM_HOLD_H
 #define LS_COMM_HOLD_H
 
 #include <lockstep/comm.h>
 
 /*
- * References, counted atomically. Whoever keeps a communicator for later (a module, a node of the tape, memory of
- * ls_comm_alloc) holds one; the one of who opened it is given up by ls_comm_free or ls_finalize. Then this rank has
- * left, and every call is LS_ERR_STATE, but rank, size and memory of ls_comm_alloc stay until the last holder lets go.
- * ls_comm_drop takes NULL.
+ * References, counted atomically. An object that keeps a communicator (a module, a node of the tape, memory of
+ * ls_comm_alloc) holds one. ls_comm_free and ls_finalize drop the first reference. Then this rank has left, and every
+ * call fails with LS_ERR_STATE, but rank, size and memory of ls_comm_alloc stay until the last reference is dropped.
+ * ls_comm_drop accepts NULL.
  */
 ls_comm *ls_comm_hold(ls_comm *comm);
 void ls_comm_drop(ls_comm *comm);

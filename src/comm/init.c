@@ -23,7 +23,8 @@ typedef struct membership {
 
 static _Thread_local membership *mine;
 
-/* That of this thread; NULL: it has no world. A fork of a rank has none, and leaves the rank's alone. */
+/* Returns the world of this thread; NULL if the thread has no world. A fork of a rank has no world, and does not change
+ * the rank's world. */
 static membership *current(void) {
     if (mine != NULL && mine->comm != NULL && ls_comm_is_inherited(mine->comm)) {
         mine = NULL;
@@ -44,7 +45,7 @@ static void end_membership(void *argument, bool failed) {
         ls_comm_free(ended->launcher);
     } /* else it stays open: MPI is not finalized then, which may wait for ever, and its launcher ends the others */
     ended->comm = NULL;
-    (void)current(); /* it is that of this thread, or that thread finds it so when it looks */
+    (void)current(); /* it is the world of this thread, or the other thread finds the change at its next call */
 }
 
 /*
@@ -149,7 +150,7 @@ ls_comm *ls_init_job(const ls_job *job) {
     ls_saved_error earlier;
     ls_error_save(&earlier);
     ls_comm *comm = ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
-    if (comm != NULL) { /* what was tried in vain until the others came is no failure of this call */
+    if (comm != NULL) { /* earlier attempts, before the other ranks came, are not failures of this call */
         (void)ls_error_put_back(&earlier);
     }
     return comm;

@@ -19,7 +19,8 @@ static bool is_any(const struct sockaddr_storage *address) {
                                           : four->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* The address as text; false for one that is no one IP address. An IPv4 address mapped into IPv6 is written as IPv4. */
+/* Writes the address as text. Returns false if it is not one IP address. Writes an IPv4 address mapped into IPv6 as
+ * IPv4. */
 static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage address = {0};
     if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) {

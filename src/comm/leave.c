@@ -1,6 +1,6 @@
 /*
- * A rank that calls ls_finalize, or exits without, makes no more calls on any communicator: not on the world, and not
- * on those that were split from it. So all ranks are told on all of these, and nobody waits for it in vain.
+ * A rank that calls ls_finalize, or exits without it, makes no more calls on the world and on the communicators that
+ * were split from it. It notifies all ranks on all these communicators, so that no rank waits for it.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ static void leave_state(ls_comm *comm) {
     const bool held = atomic_load_explicit(&comm->references, memory_order_acquire) > 1;
     if (comm->state != NULL && comm->backend->alloc != NULL && held) {
         comm->backend->leave(comm->state, LS_LEAVE_FREED);
-    } else if (comm->state != NULL) { /* there is none where a split failed */
+    } else if (comm->state != NULL) { /* a split that failed has no state */
         comm->backend->close(comm->state);
         comm->state = NULL;
     }

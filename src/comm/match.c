@@ -32,7 +32,7 @@ static ls_status check_header(const ls_match_header *header) {
     char why[LS_HEADER_WHY];
     return ls_call_header_is_sound(&call, 1, why)
                ? LS_OK
-               : ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a header that is not one: %s", header->from, why);
+               : ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent an invalid header: %s", header->from, why);
 }
 
 static void remove_message(ls_match *match, ls_match_message *message) {

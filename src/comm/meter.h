@@ -5,7 +5,7 @@
 #include <lockstep/base.h>
 
 typedef struct ls_comm_meter {
-    int users;      /* who wants it counted; 0: it is not */
+    int users;      /* number of callers that want the time counted; 0: it is not counted */
     uint64_t calls; /* on communicators, always counted */
     int depth;      /* of calls within calls */
     uint64_t nanoseconds;

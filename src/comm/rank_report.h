@@ -2,7 +2,7 @@
  * A rank tells its launcher why it fails: a record of one packet, through the socket that LOCKSTEP_REPORT names
  * ("DESCRIPTOR:INODE"), one for each rank. Without one nothing is told, and nothing else changes.
  *
- *     lockstep-failure 1 STATUS RANK CULPRIT PROCESS SENTENCE
+ *     lockstep-failure 1 STATUS RANK FAILED_RANK PROCESS SENTENCE
  */
 #ifndef LS_COMM_RANK_REPORT_H
 #define LS_COMM_RANK_REPORT_H

@@ -132,7 +132,8 @@ FINISH(i64, i64, i64, x / divisor)
 FINISH(i32, i32, i64, x / divisor)
 FINISH(u8, u8, i64, x / divisor)
 
-/* Rows of the table: elements that are their own accumulators, halves by way of f32, integers whose sum is wider. */
+/* Rows of the table: elements that are their own accumulators, 16-bit floats with f32 accumulators, integers whose sum
+ * is wider. */
 #define PLAIN(function, bytes)                                                                                         \
     { .combine = (function), .two = (function), .width = (bytes), .accumulator = (bytes) }
 #define HALF(function, half)                                                                                           \

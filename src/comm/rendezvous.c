@@ -44,7 +44,7 @@ static void fill_peer_info(ls_peer_info *peer_info, const char *backend) {
     snprintf(peer_info->backend, sizeof peer_info->backend, "%s", backend != NULL ? backend : "");
 }
 
-/* A number for the machine: that of another comes out equal once in 2^64. */
+/* Returns a number of the machine. The numbers of two machines are equal with a probability of 2^-64. */
 static uint64_t number_machine(const char *name) {
     return ls_hash(LS_HASH_START, name, strlen(name));
 }

@@ -18,7 +18,7 @@ typedef struct ls_job {
     int local_rank;        /* -1: found out when the ranks meet */
     int local_size;        /* 0: the same */
     double timeout;        /* seconds */
-    const char *key;       /* lent by the options or the environment; NULL: none */
+    const char *key;       /* borrowed from the options or the environment; NULL: none */
     const char *backend;   /* NULL: whatever fits */
     bool by_mpi;           /* the ranks know each other through MPI */
     bool launched;         /* Lockstep's launcher or ls_spawn started this process: standard output is line-buffered
@@ -46,7 +46,7 @@ ls_status ls_progress_thread_read(const ls_init_options *options, bool *wanted);
 /* A number that processes share which run under one kernel and see each other's process ids. */
 uint64_t ls_machine_number(void);
 
-/* An environment variable; NULL where it is not set, or set to nothing. */
+/* Returns an environment variable; NULL if it is not set or empty. */
 const char *ls_environment_text(const char *name);
 
 /* A whole number of the environment in [low, high]; LS_ERR_ARGUMENT says what is wrong. */
@@ -55,7 +55,7 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
 /* The URL of a store at that host, an IPv6 one with or without its brackets. */
 void ls_job_set_place(ls_job *job, const char *host, int port);
 
-/* Whether srun started this process as one of its tasks (a batch script has no step, and is none of them). */
+/* Returns true if srun started this process as one of its tasks. A batch script has no step, and is not a task. */
 bool ls_slurm_is_here(void);
 
 /* Reads rank, size and place on the machine from what srun set; then, for ranks that are to meet there, the store's
@@ -72,7 +72,7 @@ typedef struct ls_rendezvous_result {
     ls_comm *launcher; /* over MPI, if the ranks met by it and another backend carries them, or if it is the job's
                           `mpi`; the caller frees it */
     int local_rank, local_size;
-    const ls_backend *backend; /* the one that fits; NULL: `launcher` is the job's `mpi` and carries the ranks */
+    const ls_backend *backend; /* the backend of the world; NULL: `launcher` is the job's `mpi` and becomes the world */
     uint64_t machine;          /* a number that ranks of one machine share */
     char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
 } ls_rendezvous_result;
@@ -84,7 +84,7 @@ ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_resu
 /* Meets the other ranks of the job. On failure nothing stays open. */
 ls_status ls_rendezvous(const ls_job *job, ls_rendezvous_result *meeting);
 
-/* Joins the job and makes its world the one of this thread: ls_init without reading the surroundings. */
+/* Joins the job and sets the world of this thread: ls_init without reading the environment. */
 ls_comm *ls_init_job(const ls_job *job);
 
 #endif

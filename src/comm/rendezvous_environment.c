@@ -128,7 +128,7 @@ static const launcher launchers[] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
-/* The one that started this process; NULL: none. */
+/* Returns the launcher that started this process; NULL if there was no launcher. */
 static const launcher *find_launcher(void) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         if (ls_environment_text(launchers[i].rank) != NULL && ls_environment_text(launchers[i].size) != NULL) {
@@ -206,7 +206,7 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
                                         "OMPI_COMM_WORLD_RANK nor PMI_RANK");
     }
     if (options->world_size != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but the ranks of mpi:// are those that mpirun started",
+        return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but with mpi://, mpirun determines the number of ranks",
                        options->world_size);
     }
     LS_TRY(ls_environment_number(found->size, 1, INT_MAX, &job->size));

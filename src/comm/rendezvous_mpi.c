@@ -1,8 +1,7 @@
 /*
- * Ranks that mpirun started, and those of the program's own MPI communicator, know each other through MPI. Where all of
- * them share a machine, shared memory is faster, and sees a death by itself: so they tell each other over MPI where
- * they are, and unless backend mpi was asked for, rank 0 opens a store of this job alone, on loopback and with a key of
- * its own.
+ * Ranks that mpirun started, and the ranks of the program's own MPI communicator, reach each other through MPI. If all
+ * of them share a machine, shared memory is faster and notices deaths itself. So they exchange over MPI where they run.
+ * Then rank 0 opens a store of this job, on loopback and with a new key, unless the program selects backend mpi.
  */
 #include <stdio.h>
 #include <string.h>

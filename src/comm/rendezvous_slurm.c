@@ -4,7 +4,7 @@
 
 #include "comm/rendezvous.h"
 
-enum { FIRST_PORT = 20000, PORTS = 12000 }; /* below those that systems give out by themselves */
+enum { FIRST_PORT = 20000, PORTS = 12000 }; /* below the ports that systems assign by themselves */
 
 ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]) {
     size_t used = 0;

@@ -1,6 +1,6 @@
 /*
  * Programs that train on several ranks, but whose ranks do not communicate: each trains a model of its own. Such a
- * program gets one warning. The state is that of the process, or of the thread if its ranks are threads.
+ * program gets one warning. The state belongs to the process, or to the thread if its ranks are threads.
  */
 #ifndef LS_COMM_SEPARATE_H
 #define LS_COMM_SEPARATE_H

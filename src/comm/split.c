@@ -83,7 +83,7 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, cons
     return made;
 }
 
-/* Opens the new communicator on the parent's backend; `ranks` are those of the parent. */
+/* Opens the new communicator on the parent's backend; `ranks` are numbers of ranks of the parent. */
 static ls_status open_state(const ls_comm *comm, const ls_join_context *join, const int *ranks, void **state) {
     if (comm->backend->split != NULL) {
         return comm->backend->split(comm->state, join, ranks, state);

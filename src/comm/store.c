@@ -40,7 +40,7 @@ static ls_status give_up(ls_store *store, ls_status status) {
     store->broken = status;
     snprintf(store->broken_text, sizeof store->broken_text,
              status == LS_ERR_TIMEOUT ? "rank 0, which serves the store at %s, does not answer: %s"
-                                      : "rank 0, which serves the store at %s, is gone: %s",
+                                      : "rank 0, which serves the store at %s, has ended: %s",
              store->place, ls_error_message());
     close(store->fd);
     store->fd = -1;

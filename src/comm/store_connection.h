@@ -22,7 +22,7 @@ typedef struct ls_connection {
     size_t output_size, output_sent; /* output_size 0: nothing to send, and output is NULL */
 } ls_connection;
 
-/* Takes over a connected socket. NULL without memory, and then the socket is closed. */
+/* Takes ownership of a connected socket, also on failure. Returns NULL if memory is exhausted. */
 ls_connection *ls_connection_new(int fd);
 void ls_connection_free(ls_connection *connection);
 

@@ -70,7 +70,7 @@ static ls_status open_file(int folder, const char *name, int flags, int *file) {
     return LS_OK;
 }
 
-/* Whether the name still leads to the open file: the one who held the lock before may have removed it. */
+/* Returns true if the name still refers to the open file: the previous holder of the lock may have removed it. */
 static bool is_still_there(int folder, const char *name, int file) {
     struct stat opened, named;
     return fstat(file, &opened) == 0 && fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -118,7 +118,7 @@ ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity,
     }
     *size = (size_t)about.st_size;
     if (*size > capacity) {
-        return ls_fail(LS_ERR_FORMAT, "%s in the store's folder is none of Lockstep's", name);
+        return ls_fail(LS_ERR_FORMAT, "%s in the store's folder is not a file of Lockstep", name);
     }
     for (size_t done = 0; done < *size;) {
         const ssize_t step = read(file, (char *)bytes + done, *size - done);

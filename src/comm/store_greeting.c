@@ -20,7 +20,7 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
         return NULL;
     }
     if (!key->given && !hello->keyed) {
-        return "neither this process nor the job was given a key, and the one that they find by themselves differs, as "
+        return "neither this process nor the job was given a key, and the keys that they find by themselves differ, as "
                "it does for processes of different users or containers: set LOCKSTEP_KEY to the same secret for all";
     }
     const char *why = ls_greeting_compare_keys(hello->keyed, key->given);
@@ -43,7 +43,7 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
         return ls_fail(reply.status, "%.*s", (int)reply.value.size, (const char *)reply.value.data);
     }
     if (reply.value.size != LS_PROOF_SIZE) {
-        return ls_fail(LS_ERR_FORMAT, "who listens there gives a proof of %zu bytes", reply.value.size);
+        return ls_fail(LS_ERR_FORMAT, "the process that listens there gives a proof of %zu bytes", reply.value.size);
     }
     memcpy(proof, reply.value.data, LS_PROOF_SIZE);
     return LS_OK;
@@ -71,7 +71,7 @@ static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool
                : ls_fail(LS_ERR_DENIED, "the process that listens there does not know the job's key");
 }
 
-/* Says once, when it is time, who is waited for, and why in vain so far. */
+/* Logs once, when it is time, for which server this process waits, and why it has not connected yet. */
 static void report(const ls_greeting_target *target, ls_deadline *when, const char *why) {
     if (ls_deadline_passed(*when)) {
         ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
@@ -81,8 +81,8 @@ static void report(const ls_greeting_target *target, ls_deadline *when, const ch
 }
 
 /*
- * Where packets vanish, as at a firewall, connecting would last as long as the timeout, and nobody hear why. Once
- * connected, a client keeps its place in the queue of those who wait to be greeted.
+ * If packets are lost, as at a firewall, connecting would take the whole timeout without a message. A connected client
+ * keeps its position in the queue of clients that wait for the hello.
  */
 static ls_status connect_once(const ls_greeting_target *target, const ls_key *key, ls_deadline deadline,
                               ls_deadline *told, int *connection, bool *retry) {

@@ -20,8 +20,9 @@ typedef struct ls_greeting_target {
 } ls_greeting_target;
 
 /*
- * Connects as soon as somebody serves there, within `timeout` seconds, and both sides prove that they know the key.
- * LS_ERR_DENIED where one does not, LS_ERR_STATE where the target has become void. *connection is the caller's.
+ * Connects as soon as a server listens there, within `timeout` seconds. Both sides prove that they know the key. Fails
+ * with LS_ERR_DENIED if one does not, with LS_ERR_MISMATCH if the server runs another build, and with LS_ERR_STATE if
+ * the target has become void. Returns ownership of `*connection` to the caller.
  */
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection);
 

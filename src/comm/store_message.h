@@ -1,10 +1,10 @@
 /*
- * What the TCP store's two sides say to each other: the bytes, and the strict reading of them. Nothing here touches a
- * socket, so that any bytes can be fed to it.
+ * The messages between the TCP store and its clients: their bytes, and the strict decoding of them. Does not use
+ * sockets, so that tests can decode any bytes.
  *
  * A connection begins with the server's hello, without a proof, and the client's (channel/hello.h). The server answers
  * with a reply that carries its proof. From then on the client sends requests and the server one reply to each.
- * Requests and replies are frames: four bytes of length, then so many bytes of body. All numbers are little-endian.
+ * Requests and replies are frames: four bytes of length, then the body. All numbers are little-endian.
  */
 #ifndef LS_COMM_STORE_MESSAGE_H
 #define LS_COMM_STORE_MESSAGE_H
@@ -46,7 +46,7 @@ typedef struct ls_store_request {
     uint32_t timeout; /* milliseconds that the server may keep it waiting */
 } ls_store_request;
 
-/* `value` is what was asked for, or with a status other than LS_OK one sentence. */
+/* `value` is the requested value or, with a status other than LS_OK, one sentence. */
 typedef struct ls_store_reply {
     ls_status status;
     int64_t number; /* the counter; 1 if compare_set swapped */
@@ -56,7 +56,7 @@ typedef struct ls_store_reply {
 /* The length that a frame's first four bytes announce, checked: LS_ERR_FORMAT unless smallest <= *size <= largest. */
 ls_status ls_frame_size(const uint8_t header[LS_FRAME_HEADER], size_t smallest, size_t largest, size_t *size);
 
-/* The bytes of a whole frame with this request, and writing it into so many bytes. */
+/* Return the size of the frame of this request, and write the frame to this number of bytes. */
 size_t ls_request_size(const ls_store_request *request);
 void ls_request_encode(const ls_store_request *request, uint8_t *bytes);
 

@@ -122,8 +122,8 @@ static bool is_over(const void *context) {
     return !ls_gathering_is_announced(found->path, &found->announcement);
 }
 
-/* As an address that cannot be reached is only found out by the timeout, whoever waits for it looks whether rank 0 has
- * ended or begun anew elsewhere. */
+/* An address that cannot be reached shows only by the timeout, so a waiting rank checks whether rank 0 has ended, or
+ * has started again elsewhere. */
 static ls_status find_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
     const ls_deadline deadline = ls_deadline_after(store->timeout);
     finding found = {.path = place->url + sizeof file_scheme - 1};

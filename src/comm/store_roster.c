@@ -100,7 +100,7 @@ static const char *text_of(const ls_roster *roster, ls_rank_state state, char *t
     return text;
 }
 
-/* "node1, node2 and others": the hosts of those who are here, each once. */
+/* Writes the hosts of the ranks that are here, each once: "node1, node2 and others". */
 static void list_hosts(const ls_roster *roster, char *text, size_t capacity) {
     enum { NAMED = 6 };
     const char *hosts[NAMED];

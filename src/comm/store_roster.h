@@ -46,22 +46,22 @@ ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_peer_i
 /* Whether each of them left or died. */
 bool ls_roster_is_over(const ls_roster *roster);
 
-/* Logs a warning: who is missing, and from where the others came. */
+/* Logs a warning with the missing ranks, and the hosts of the others. */
 void ls_roster_report_missing(const ls_roster *roster);
 
-/* Tells the log, when it is time, for whom ranks that called ls_finalize wait, if any do. Returns when to ask again. */
+/* Logs, when it is time, for which ranks the callers of ls_finalize wait, if any. Returns the time of the next call. */
 ls_deadline ls_roster_tell_staying(ls_roster *roster, bool waiting);
 
-/* LS_ERR_TIMEOUT: who did not come within so many seconds. */
+/* Fails with LS_ERR_TIMEOUT, and names the ranks that did not come within this number of seconds. */
 ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds);
 
-/* LS_ERR_TIMEOUT: who has not called ls_finalize within so many seconds. */
+/* Fails with LS_ERR_TIMEOUT, and names the ranks that have not called ls_finalize within this number of seconds. */
 ls_status ls_roster_fail_staying(const ls_roster *roster, double seconds);
 
-/* LS_ERR_PEER naming who died; LS_OK when nobody did. */
+/* Fails with LS_ERR_PEER, and names the ranks that died, if any. */
 ls_status ls_roster_check_deaths(const ls_roster *roster);
 
-/* Returns the first rank that is on another machine than `rank`, or -1 if there is none. */
+/* Returns the first rank that is on another machine than `rank`, or -1 if all are on one machine. */
 int ls_roster_find_elsewhere(const ls_roster *world, int rank);
 
 /* Returns true if backend shm can carry these ranks: all share a machine, and they are few enough. */

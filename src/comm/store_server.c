@@ -64,7 +64,7 @@ static bool waits_for(const ls_connection *connection, ls_store_operation operat
     return connection->waiting && connection->request.operation == operation;
 }
 
-/* From now on nobody can be waited for: everyone who does is told why, and so is whoever comes later. */
+/* Ends all waits: clients that wait get the error, as do later clients. */
 static void fail_all(ls_store_server *server, ls_status status) {
     if (server->failure == LS_OK) {
         server->failure = status;
@@ -104,7 +104,7 @@ static void answer_leavers(ls_store_server *server) {
     }
 }
 
-/* The other side is gone. If it was a rank that had not left, it died. */
+/* Handles the end of a connection. A rank that had not left has died. */
 static void lose(ls_store_server *server, ls_connection *connection) {
     const int rank = connection->rank;
     ls_connection_close(connection);
@@ -140,7 +140,7 @@ static void handle_get(ls_store_server *server, ls_connection *connection) {
     }
 }
 
-/* Sets a key, answers who asked for that, and then those who waited for the key. */
+/* Sets a key, answers the request, and then answers the clients that waited for the key. */
 static void change(ls_store_server *server, ls_connection *connection, ls_bytes value, int64_t number) {
     const ls_status status = ls_store_table_set(server->table, connection->request.key, value);
     if (status != LS_OK) {
@@ -270,7 +270,7 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 
 /* ---- connections ---- */
 
-/* Of those who come without the key the log tells, as far as it is not flooded. */
+/* Logs processes that come without the key, with a limit on the number of lines. */
 static void hear_unproven(ls_store_server *server, ls_connection *connection) {
     const ls_status status = ls_admission_hear(&server->admission, connection);
     server->roster.refused = server->admission.refused;
@@ -490,7 +490,8 @@ static void free_server(ls_store_server *server) {
     ls_free(server);
 }
 
-/* Rank 0 itself needs neither to queue among those who connect nor to prove anything; its end becomes *own. */
+/* Rank 0 itself needs neither a position in the queue of clients nor a proof. Sets `*own` to its end of a connection.
+ */
 static bool connect_own(ls_store_server *server, int *own) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {

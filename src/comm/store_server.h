@@ -1,6 +1,6 @@
 /*
  * The TCP store's server: a thread of the process that serves the store (rank 0), which owns the listening socket, the
- * table and the roster, and waits in poll(). It answers nobody who has not proved knowledge of the key.
+ * table and the roster, and waits in poll(). It answers only clients that have proved knowledge of the key.
  *
  * A plain poll loop and not libuv: closing is immediate, memory goes through the library's allocator, and nothing of
  * the process (signals, thread pools) is touched.

@@ -133,8 +133,8 @@ static int wait_for(int fd, short events, ls_deadline deadline) {
     return 0;
 }
 
-/* Whoever connects to a port of this machine on which nobody listens may be given that very port to connect from, and
- * then is connected to itself, with the port taken from who is to listen there. */
+/* A process that connects to a port of this machine on which no process listens may get this port for its own end. Then
+ * it is connected to itself, and the server cannot listen at the port. */
 static bool is_connected_to_itself(int fd) {
     struct sockaddr_storage own = {0}, other = {0};
     socklen_t own_size = sizeof own, other_size = sizeof other;

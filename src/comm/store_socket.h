@@ -19,7 +19,8 @@ typedef struct ls_address {
  */
 ls_status ls_socket_listen(const ls_address *address, bool keyed, int *listener);
 
-/* Takes over a listening socket that was inherited; LS_ERR_ARGUMENT or LS_ERR_DENIED when it is none or not allowed. */
+/* Takes ownership of an inherited listening socket. Fails with LS_ERR_ARGUMENT if it is not one, and with LS_ERR_DENIED
+ * if it is not allowed. */
 ls_status ls_socket_adopt(int listener, bool keyed);
 
 struct sockaddr;
@@ -27,7 +28,7 @@ struct sockaddr;
 /* Whether nobody beyond this machine reaches it. */
 bool ls_socket_is_loopback(const struct sockaddr *address);
 
-/* The port a socket is bound to; 0 if there is none. */
+/* Returns the port of a socket; 0 if it has no port. */
 int ls_socket_port(int socket);
 
 /*
@@ -36,7 +37,8 @@ int ls_socket_port(int socket);
  */
 ls_status ls_socket_connect(const ls_address *address, bool keyed, ls_deadline deadline, int *connection, bool *retry);
 
-/* Sends or receives all of it. LS_ERR_PEER when the other side is gone, LS_ERR_TIMEOUT at the deadline. */
+/* Send or receive all bytes. Fail with LS_ERR_PEER if the other side has closed, and with LS_ERR_TIMEOUT at the
+ * deadline. */
 ls_status ls_socket_send(int socket, const void *bytes, size_t size, ls_deadline deadline);
 ls_status ls_socket_receive(int socket, void *bytes, size_t size, ls_deadline deadline);
 

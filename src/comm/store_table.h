@@ -9,7 +9,7 @@ typedef struct ls_store_table ls_store_table;
 ls_store_table *ls_store_table_new(void);
 void ls_store_table_free(ls_store_table *table);
 
-/* Lends the value of `key`; false when there is none. */
+/* Sets a borrowed pointer to the value of `key`. Returns false if the key has no value. */
 bool ls_store_table_get(const ls_store_table *table, ls_bytes key, ls_bytes *value);
 
 /* Sets it to a copy of `value`. LS_ERR_MEMORY leaves the table as it was. */

@@ -25,7 +25,7 @@ static bool is_key(const char *text) {
     return strspn(text, "0123456789abcdef") == KEY_SIZE && text[KEY_SIZE] == '\0';
 }
 
-/* LS_ERR_STATE when there is none yet. */
+/* Fails with LS_ERR_STATE if the file does not exist yet. */
 static ls_status read_key(int folder, ls_key *key) {
     struct stat about;
     char text[LS_KEY_TEXT_SIZE] = "";

@@ -4,12 +4,12 @@
  *
  *     $XDG_RUNTIME_DIR/lockstep/key    else /run/user/UID/lockstep/key (that is where the variable mostly leads, but
  *                                      cron, su and ssh do not all set it)
- *     $HOME/.cache/lockstep/key        where there is no session, as on the nodes of many clusters
- *     /tmp/lockstep-UID/key            where there is no home either, as in containers; last, because anybody can take
- *                                      that name first
+ *     $HOME/.cache/lockstep/key        without a session, as on the nodes of many clusters
+ *     /tmp/lockstep-UID/key            without a home, as in containers; last, because any user can take this name
+ * first
  *
- * The first place that can be had is taken, so all of them find the same one. Who finds another (another user's
- * processes, or a container with folders of its own) is refused and told to set LOCKSTEP_KEY.
+ * Processes use the first folder that is available, so all of them find the same key. A process that finds another key
+ * (of another user, or in a container with its own folders) is refused, with the advice to set LOCKSTEP_KEY.
  */
 #ifndef LS_COMM_USER_KEY_H
 #define LS_COMM_USER_KEY_H
@@ -17,8 +17,8 @@
 #include "comm/channel/auth.h"
 
 /*
- * The key that `text` is; where it is none, this user's. Where no place for that can be had the key is none, as the log
- * says. LS_ERR_ARGUMENT when the text is too long.
+ * Reads the key from `text` or, if the text is empty, finds this user's key. If no folder is available for it, there is
+ * no key, and the log says so. Fails with LS_ERR_ARGUMENT if the text is too long.
  */
 ls_status ls_key_find(ls_key *key, const char *text);
 

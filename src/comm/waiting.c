@@ -8,7 +8,7 @@
 
 uint64_t ls_comm_tell_after_ns = UINT64_C(10000000000);
 
-/* What is said of the first rank that is awaited. */
+/* Describes the first awaited rank. */
 static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) {
     const ls_call *call = waiting->call;
     char name[64];
@@ -34,7 +34,7 @@ static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) 
 }
 
 void ls_comm_tell_waiting(const ls_waiting *waiting) {
-    if (waiting->waited_ns < *waiting->told_ns) { /* another wait than the one that was told of */
+    if (waiting->waited_ns < *waiting->told_ns) { /* not the wait that was logged */
         *waiting->told_ns = 0;
     }
     const uint64_t due = *waiting->told_ns == 0 ? ls_comm_tell_after_ns : *waiting->told_ns + TELL_AGAIN_NS;

@@ -66,8 +66,8 @@ static size_t count_of(const ls_engine *engine, span positions) {
     return place(engine, positions.to) - place(engine, positions.from);
 }
 
-/* Of a number that is counted from the root of a broadcast: as a power of two so that blocks of ranks, which may be
- * those of a machine, stay blocks. It is its own opposite then. */
+/* Of a number that is counted from the root of a broadcast: as a power of two so that blocks of ranks, such as the
+ * ranks of a machine, stay blocks. It is its own opposite then. */
 static int rank_of(const ls_engine *engine, int number) {
     const int root = engine->segment->halving.root;
     return engine->butterfly ? number ^ root : (number + root) % engine->size;
@@ -182,7 +182,7 @@ static size_t room_of_part(const ls_engine *engine) {
     const ls_halving *halving = &engine->segment->halving;
     size_t elements = copies(engine) ? place(engine, halving->positions) : 0;
     const size_t own = count_of(engine, own_span(engine));
-    /* Sums of the next block, and results under way to other ranks. */
+    /* Sums of the next block, and results in flight to other ranks. */
     elements += (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
     for (int level = 1; level <= halving->levels; level++) {
         elements += count_of(engine, span_after(engine, index_of(engine), level));
@@ -490,7 +490,7 @@ ls_status ls_rabenseifner_run(ls_engine *engine, bool *finished) {
     (void)finished;
     ls_segment *first = engine->segment;
     const int segments = segments_of(engine);
-    first->stage = next_level; /* when the level that went on beside the last round has ended */
+    first->stage = next_level; /* when the level that ran alongside the last step has ended */
     for (int segment = 1; segment < segments; segment++) {
         engine->segment = &engine->segments[segment];
         begin_part(engine, (size_t)segment * engine->part);

@@ -32,7 +32,7 @@ struct ls_algorithm {
     ls_engine_stage *run;
 };
 
-/* Returns the algorithm for the engine's call: the one that LOCKSTEP_ALGORITHM forces, or the cheapest. */
+/* Returns the algorithm for the engine's call: the algorithm that LOCKSTEP_ALGORITHM forces, or the cheapest. */
 const ls_algorithm *ls_algorithm_select(const ls_engine *engine);
 
 /* Returns the algorithm that every call can use. */

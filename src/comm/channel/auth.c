@@ -17,7 +17,7 @@ static void warn_of_short(size_t size) {
     if (!atomic_flag_test_and_set(&told)) {
         ls_log_write(
             LS_LOG_WARNING,
-            "the job's key (LOCKSTEP_KEY) has %zu byte%s and can be guessed: it needs at least %d, as those that "
+            "the job's key (LOCKSTEP_KEY) has %zu byte%s and can be guessed: it needs at least %d, like the keys that "
             "head -c 32 /dev/urandom | base64 prints; lockstep run makes one for each job",
             size, size == 1 ? "" : "s", LEAST_SAFE);
     }

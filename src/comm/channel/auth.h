@@ -1,7 +1,7 @@
 /*
- * Who may join a job: those who know its key. Both sides of a connection prove that they do by an HMAC-SHA-512/256
- * (libsodium) over two fresh nonces, one from each side, and a word that says which side speaks, so that a proof can
- * be neither replayed nor reflected. The key itself never travels and is never printed.
+ * The key of a job, and the proof of it: only processes that know the key can join. A proof is an HMAC-SHA-512/256
+ * (libsodium) over a nonce of each side and the role of the sender, so that a proof can be neither replayed nor
+ * reflected. The key itself is never sent and never printed.
  */
 #ifndef LS_COMM_CHANNEL_AUTH_H
 #define LS_COMM_CHANNEL_AUTH_H

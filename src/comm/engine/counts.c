@@ -1,8 +1,9 @@
 /*
- * Whether the counts of calls fit where each rank gives its own (gatherv, scatterv, alltoallv). Every rank adds up a
- * hash of each count that it sends, with sender and receiver, and takes off that of each count that it wants. Over all
- * ranks this is 0 where all fit (and with a chance of 2^-64 where they do not), so that one number in the rounds tells.
- * Only where it is not 0 do the ranks exchange their counts, to say whose do not fit.
+ * Compares the counts of calls in which each rank has its own (gatherv, scatterv, alltoallv). Each rank adds a hash of
+ * each count that it sends, with sender and receiver, and subtracts the hash of each count that it expects. The sum
+ * over all ranks is 0 if all counts fit (and with a probability of 2^-64 if they do not), so one number in the
+ * agreement shows it. Only if the sum is not 0, the ranks exchange their counts to find the ranks whose counts do not
+ * fit.
  */
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "comm/engine/inside.h"
 #include "comm/pieces.h"
 
-/* 0 for nothing, so that ranks that exchange nothing need not be looked at. The mixing is that of splitmix64. */
+/* Returns 0 for count 0, so that ranks that exchange nothing need no hash. Mixes like splitmix64. */
 static uint64_t hash(int from, int to, size_t count) {
     if (count == 0) {
         return 0;

@@ -7,7 +7,7 @@
 #include "comm/algorithms/table.h"
 #include "comm/engine/inside.h"
 
-#define LINGER_NS UINT64_C(200000000) /* for what was said last */
+#define LINGER_NS UINT64_C(200000000) /* for the last messages */
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
@@ -125,7 +125,7 @@ static uint64_t progress_of(const ls_engine *engine) {
     return sum;
 }
 
-/* A segment that goes on: all its transfers have ended. NULL: there is none. */
+/* Returns a segment whose transfers have all ended, so that it can continue. Returns NULL if no segment can. */
 static ls_segment *find_ended(ls_engine *engine) {
     bool waits[LS_ENGINE_SEGMENTS] = {false};
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -189,7 +189,7 @@ ls_status ls_engine_begin(void *state, const ls_call *call) {
     return settle(engine, begin(engine));
 }
 
-/* Ends the segment's transfers. Whether all data has come that was to: what is in rounds is looked at there. */
+/* Ends the segment's transfers. Checks that all data has arrived; headers.c checks packets. */
 static ls_status end_transfers(ls_engine *engine, const ls_segment *segment) {
     int used = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -286,7 +286,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         status = look(engine, &asked->call, wait_ns, &moved);
         *finished = status == LS_OK && ls_messages_has_ended(asked);
         if (status == LS_OK && !*finished) {
-            const uint64_t seen = ls_messages_progress(engine, asked->call.root); /* not what is said of failures */
+            const uint64_t seen = ls_messages_progress(engine, asked->call.root); /* without notices of failures */
             asked->since_ns = seen != asked->seen ? ls_engine_now(engine) : asked->since_ns;
             asked->seen = seen;
             status = ls_failure_check(engine, &(ls_engine_wait){.call = &asked->call,

@@ -1,9 +1,9 @@
 /*
- * How ranks leave and fail, and how waiting ranks learn of it. A rank that is gone is noticed by the ranks that are
- * connected to it. A rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed
- * rank, and each rank that hears of it for the first time does the same: so all know after log2 P messages. A rank that
- * has waited longer than the timeout queries the rank that it waits for, which rank that one waits for, and so on: the
- * rank at the end of the chain, which does not answer or waits for no rank, has failed.
+ * How ranks leave and fail, and how waiting ranks learn of it. The ranks that are connected to a rank notice its end. A
+ * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank, and each rank
+ * that hears of it for the first time does the same: so all know after log2 P messages. A rank that has waited longer
+ * than the timeout queries the rank that it waits for, which rank that one waits for, and so on: the rank at the end of
+ * the chain, which does not answer or waits for no rank, has failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void tell_revoked(ls_engine *engine) {
     }
 }
 
-/* Afterwards, the buffers of transfers are the caller's again. */
+/* Afterwards, the caller may free the buffers of transfers. */
 static void withdraw_all(ls_engine *engine) {
     const ls_transport *transport = engine->endpoint->transport;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -166,8 +166,8 @@ ls_status ls_failure_listen(ls_engine *engine) {
     return engine->size == 1 ? LS_OK : receive_next(engine);
 }
 
-/* Returns a rank with which the call has a transfer under way, preferably a rank that must send: with `turn` 0 the last
- * one, then the others in turn. -1: none. */
+/* Returns a rank with which the call has a transfer in progress, preferably a rank that must send: with `turn` 0 the
+ * last one, then the others in turn. -1: none. */
 static int awaited_by_call(const ls_engine *engine, unsigned turn) {
     int count[2] = {0};
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -297,11 +297,11 @@ static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int ra
     char name[64];
     char waiting[MORE_CAPACITY];
     return fail_by(engine, rank,
-                   ls_fail(LS_ERR_PEER, "%s: rank %d is gone: its process has ended or its connection broke%s",
-                           name_of(wait, name), rank, describe_waiting(engine, wait, waiting)));
+                   ls_fail(LS_ERR_PEER, "%s: rank %d has ended, or its connection broke%s", name_of(wait, name), rank,
+                           describe_waiting(engine, wait, waiting)));
 }
 
-/* All data of a rank that is gone has arrived: a wait for more cannot end. */
+/* All data of a rank that has ended has arrived: a wait for more cannot end. */
 static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL && is_gone(engine, wait->call->root)) {
         return fail_gone(engine, wait, wait->call->root);
@@ -468,7 +468,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     return fail_silent(engine, wait, around || engine->asked < 0 ? awaited : engine->asked);
 }
 
-/* Returns true if an earlier transfer under way has the same rank. */
+/* Returns true if an earlier transfer in progress has the same rank. */
 static bool with_earlier(const ls_engine *engine, int transfer) {
     for (int i = 0; i < transfer; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer == engine->transfers[transfer].peer) {

@@ -301,7 +301,7 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
         }
         if (envelope->has_payload < ls_packet_envelope(&engine->own)->has_payload ||
             (bytes != SIZE_MAX && envelope->bytes != bytes)) {
-            return fail_unsound(engine, coming->peer, "its data is not that of this call");
+            return fail_unsound(engine, coming->peer, "its data does not belong to this call");
         }
     }
     engine->failed_rank = -1;
@@ -426,8 +426,8 @@ static void find_wide_way_down(ls_engine *engine) {
     }
 }
 
-/* Finds the tree up: steps end at a width of `blocks` ranks, those of a machine, and of `top`. Returns one past the
- * ranks for which this rank sends to its parent. */
+/* Finds the tree up: steps end at a width of `blocks`, the number of ranks of a machine, and of `top`. Returns one past
+ * the ranks for which this rank sends to its parent. */
 static int find_way_up(ls_engine *engine, int blocks, int top) {
     const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
     int block_last = engine->size;

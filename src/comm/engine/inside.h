@@ -9,19 +9,19 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_INLINE_MOST = 32 << 10,            /* largest inline data of all ranks of a call, */
-    LS_INLINE_MOST_SHARED = 256 << 10,    /* and of some calls if ranks share cores: see algorithms/cost.c */
-    LS_ENGINE_GROUPS = 6,                 /* different calls that the message of a disagreement names, */
-    LS_ENGINE_LISTED = 9,                 /* and ranks for each of them */
-    LS_ENGINE_WINDOW = 16,                /* ranks with which a direct exchange has messages under way, per direction */
-    LS_ENGINE_STEP = 2,                   /* levels of a tree in one step, */
-    LS_ENGINE_STEP_POLLED = 5,            /* and if ranks take turns on the cores */
-    LS_ENGINE_CHILDREN = 144,             /* at most, of a rank in a tree: 31 for each 5 of 24 levels, 15 for 4 */
-    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* index of the parent or a partner, after the children */
+    LS_INLINE_MOST = 32 << 10,         /* largest inline data of all ranks of a call, */
+    LS_INLINE_MOST_SHARED = 256 << 10, /* and of some calls if ranks share cores: see algorithms/cost.c */
+    LS_ENGINE_GROUPS = 6,              /* different calls that the message of a disagreement names, */
+    LS_ENGINE_LISTED = 9,              /* and ranks for each of them */
+    LS_ENGINE_WINDOW = 16,             /* ranks with which a direct exchange has messages in progress, per direction */
+    LS_ENGINE_STEP = 2,                /* levels of a tree in one step, */
+    LS_ENGINE_STEP_POLLED = 5,         /* and if ranks take turns on the cores */
+    LS_ENGINE_CHILDREN = 144,          /* at most, of a rank in a tree: 31 for each 5 of 24 levels, 15 for 4 */
+    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, after the children */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* with which a rank exchanges headers */
     LS_ENGINE_TRANSFERS = 160,                   /* at most, of a call at the same time */
     LS_ENGINE_KEPT = 32 << 20,                   /* bytes of unexpected messages */
-    LS_ENGINE_SEGMENTS = 4 /* pipeline segments of a buffer under way at once, each on its own channel */
+    LS_ENGINE_SEGMENTS = 4 /* pipeline segments of a buffer in progress at once, each on its own channel */
 };
 
 _Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
@@ -276,7 +276,7 @@ struct ls_engine {
     size_t kept_most;         /* LS_ENGINE_KEPT, or set by tests */
     ls_transfer message;      /* receives from any rank */
     unsigned char *message_memory;
-    bool listens;        /* `message` is under way */
+    bool listens;        /* `message` is in progress */
     uint64_t *taken;     /* one per rank: messages received from it */
     unsigned char *left; /* as `departed`: ranks that send no more messages */
 
@@ -289,9 +289,9 @@ struct ls_engine {
     bool failed;             /* it has aborted, */
     bool deserted;           /* because another rank had left */
     unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of a rank that left */
-    int gone;                /* ranks that are gone and had left before */
+    int gone;                /* ranks that have ended and had left before */
     ls_transfer *telling;    /* one per rank: sends `revoked` */
-    ls_engine_notice *words; /* notices under way */
+    ls_engine_notice *words; /* notices in progress */
     int failed_rank;         /* rank of the latest failure */
     int waits_for;           /* the rank that this rank waits for; -1: none */
     bool waits_in_call;      /* in a call, not for a message */
@@ -436,7 +436,7 @@ void ls_messages_free(ls_engine *engine);
 #define LS_MESSAGE_LEFT ((uint32_t)LS_OP_COUNT)
 
 /* Sends a copy of the data; no caller waits for the end. If memory is exhausted, sends nothing: the receiver learns of
- * it when this rank is gone. */
+ * it when this rank has ended. */
 void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 
 /* Frees the notices that have ended, or all. */
@@ -445,7 +445,7 @@ void ls_engine_drop_notices(ls_engine *engine, bool all);
 /* Tells a rank, after all messages to it, that there are no more. */
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
-/* Withdraws all messages that are under way into or out of memory that is not the engine's, and their headers. */
+/* Withdraws all messages into or out of memory of the program, and their headers. */
 void ls_messages_withdraw(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
@@ -461,11 +461,11 @@ typedef struct ls_engine_wait {
 /* Fails `call` if another rank has revoked the communicator. */
 ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 
-/* Receive notices, and read those that have arrived. */
+/* Receive notices, and read the notices that have arrived. */
 ls_status ls_failure_listen(ls_engine *engine);
 ls_status ls_failure_hear(ls_engine *engine);
 
-/* Fails if the wait cannot end: a rank is gone, has left, or was silent for longer than the timeout. */
+/* Fails if the wait cannot end: a rank has ended, has left, or was silent for longer than the timeout. */
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 
 /* Returns LS_OK if the communicator is usable. */

@@ -52,7 +52,7 @@ static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
     return engine->endpoint->transport->receive(engine->endpoint, &arrival->content);
 }
 
-/* The latest content of the rank that is held and that a receive waits for; NULL: there is none. */
+/* Returns the latest held content of the rank for which a receive waits; NULL if no receive waits. */
 static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) {
     const ls_message_arrival *last = NULL;
     for (const ls_message_arrival *arrival = engine->held; arrival != NULL; arrival = arrival->next) {
@@ -61,7 +61,7 @@ static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) 
     return last;
 }
 
-/* Begins what a receive of that rank's messages waits for, and what was sent before it. */
+/* Begins the contents of this rank for which receives wait, and all earlier contents of the rank. */
 static ls_status begin_wanted(ls_engine *engine, int from) {
     const ls_message_arrival *last = last_wanted(engine, from);
     for (ls_message_arrival **link = &engine->held; last != NULL;) {

@@ -1,6 +1,6 @@
 /*
- * What a rank sends without waiting for it: notices of failures and of leaving. And what it takes back when it ends:
- * the messages of the program that are under way.
+ * Messages that a rank sends without waiting for their ends: notices of failures and of leaving. Also withdraws the
+ * program's messages in progress when a rank leaves.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ void ls_engine_drop_notices(ls_engine *engine, bool all) {
 void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
     ls_engine_notice *notice = ls_allocate(sizeof *notice + bytes);
     if (notice == NULL) {
-        return; /* they learn of it later, when this rank is gone */
+        return; /* they learn of it later, when this rank has ended */
     }
     memcpy(notice->data, data, bytes);
     notice->transfer = (ls_transfer){.peer = to, .channel = (int)channel, .data = notice->data, .bytes = bytes};

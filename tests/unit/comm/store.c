@@ -366,8 +366,8 @@ TEST(test_server_ends) {
     ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
     assert_non_null(other);
     ls_store_close(store);
-    expect_error(ls_store_wait(other, "x", 0), LS_ERR_PEER, "is gone");
-    expect_error(ls_store_set(other, "x", "", 0), LS_ERR_PEER, "is gone");
+    expect_error(ls_store_wait(other, "x", 0), LS_ERR_PEER, "has ended");
+    expect_error(ls_store_set(other, "x", "", 0), LS_ERR_PEER, "has ended");
     ls_store_close(other);
 }
 

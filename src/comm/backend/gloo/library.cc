@@ -234,7 +234,7 @@ bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, si
     try {
         if (bytes > LS_GLOO_ADDRESS) {
             throw std::runtime_error("rank " + std::to_string(peer) +
-                                     " says where it listens as this version cannot read it");
+                                     " has sent an address that this version cannot read");
         }
         context->mesh->made().getPair(peer)->connect(std::vector<char>(address, address + bytes));
         return true;

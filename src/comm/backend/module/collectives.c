@@ -75,7 +75,7 @@ static ls_status look_at_greetings(const ls_collectives *own, bool *all) {
         *all = *all && transfer->ended;
         if (transfer->ended && transfer->bytes != own->library->greeting_size) {
             own->endpoint->blamed = 1 + i - size;
-            return ls_fail(LS_ERR_PEER, "rank %d greets as this version of Lockstep cannot read it", i - size);
+            return ls_fail(LS_ERR_PEER, "rank %d has sent a hello that this version of Lockstep cannot read", i - size);
         }
     }
     return LS_OK;

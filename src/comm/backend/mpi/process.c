@@ -314,7 +314,7 @@ static ls_status join(double timeout) {
 
 ls_status ls_mpi_join(double timeout) {
     if (process.lost) { /* a rank that joins late would receive messages of the earlier attempt */
-        return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier try: start it anew");
+        return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier attempt: start the job again");
     }
     return process.joined ? LS_OK : join(timeout);
 }

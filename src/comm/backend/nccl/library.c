@@ -134,7 +134,7 @@ void ls_nccl_free(ls_nccl_group *group, bool abort, uint64_t linger_ns) {
 ls_library_state ls_nccl_look(ls_nccl_group *group, char why[LS_LIBRARY_WHY]) {
     ncclResult_t result = ncclSuccess;
     if (!nccl_did(group, ncclCommGetAsyncError(group->comm, &result), "asking for errors", why) ||
-        !nccl_did(group, result, "a call that was under way", why)) {
+        !nccl_did(group, result, "a call in progress", why)) {
         return LS_LIBRARY_FAILED;
     }
     return result == ncclInProgress ? LS_LIBRARY_BUSY : LS_LIBRARY_DONE;
@@ -151,7 +151,7 @@ ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY
         (void)cudaGetLastError();
         return LS_LIBRARY_BUSY;
     }
-    return cuda_did(error, "a call that was under way", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
+    return cuda_did(error, "a call in progress", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
 }
 
 /* ---- reductions that NCCL makes ---------------------------------------------------------------------------------- */

@@ -19,8 +19,9 @@ typedef struct part_report {
 _Static_assert(sizeof(part_report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
 /*
- * Between threads, memory has the number of ranks that still hold it before it. It is on a list of the world's until
- * the last of them gives it back: one that fails on its way may never hear of it, and never does.
+ * Between threads, the number of ranks that still hold the memory precedes the memory. The memory is in a list of the
+ * world until the last of these ranks has released it. A rank that fails during the call may never learn of the memory,
+ * and then does not release it.
  */
 typedef struct ls_shm_lent {
     int holders;

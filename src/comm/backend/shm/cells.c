@@ -109,7 +109,7 @@ static ls_status wait_long(ls_shm *shm, const ls_call *call) {
 
 bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     ls_shm *shm = state;
-    if (call->operation == LS_OP_SPLIT || !ls_shm_fits_cells(shm, call)) { /* a split goes on, under its name */
+    if (call->operation == LS_OP_SPLIT || !ls_shm_fits_cells(shm, call)) { /* a split continues, under its name */
         return false;
     }
     *status = ls_shm_sound(shm);

@@ -230,8 +230,8 @@ static void collect_chunk(const ls_shm *shm, size_t from) {
 }
 
 /*
- * One step of the pipeline. The slots of this step hold the chunk at `done` and the results of the one before it; those
- * of the next step get the results of the chunk at `done` and the chunk after it.
+ * One step of the pipeline. The slots of this step hold the chunk at `done` and the results of the previous chunk. The
+ * slots of the next step get the results of the chunk at `done`, and the chunk after it.
  */
 static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
     const size_t chunk = shm->chunk;
@@ -334,7 +334,7 @@ static void broadcast_put(const ls_shm *shm, size_t from) {
     }
 }
 
-/* The root's slot of this step holds the chunk at `done`; the root fills that of the next one meanwhile. */
+/* The root's slot of this step holds the chunk at `done`; meanwhile, the root fills its slot of the next step. */
 static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
     const size_t at = shm->done;
     const size_t count = chunk_at(shm, at);

@@ -23,7 +23,7 @@ static void stream_lines(unsigned char *to, const unsigned char *from, size_t li
     _mm_sfence();
 }
 
-/* Likewise, `to` anywhere, and through the caches. */
+/* Does the same with `to` at any address, and through the caches. */
 static void store_lines(unsigned char *to, const unsigned char *from, size_t lines) {
     for (; lines != 0; lines--, to += LINE, from += LINE) {
         const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);

@@ -13,7 +13,7 @@
 typedef struct ls_shm_distance {
     unsigned looks;      /* chances there were to look how far the others are */
     unsigned slow_looks; /* how often in a row lines of another's slot were slow to come when this rank looked */
-    unsigned far_calls;  /* for so many calls more all ranks take their cores to be far from each other */
+    unsigned far_calls; /* number of further calls in which all ranks assume that their cores are far from each other */
 } ls_shm_distance;
 
 /* Whether this rank is to look now that it can: now and then, and again as long as lines are slow. */

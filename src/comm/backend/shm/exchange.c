@@ -5,9 +5,9 @@
  *    which a second step ends;
  *  - else they go through the slots in rounds, a step each;
  *  - but beyond the same size they are read from the senders' own buffers, where the kernel allows it, between threads
- *    of one process and among so many ranks that a slot has little room for each.
- * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
- * and wanted agree: nothing is written before.
+ *    of one process and among ranks whose number leaves little room in a slot for each.
+ * If only the sender knows its counts, a call begins with an additional step, in which all ranks compare counts: no
+ * rank writes results before.
  *
  * A slot holds the table of pieces, where the call has one, then a place for each piece, all of the same size; or one
  * place where everybody is sent the same.

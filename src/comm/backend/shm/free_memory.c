@@ -10,7 +10,7 @@
 
 #define UNLIMITED UINT64_MAX
 
-/* The number after `name` in a file of such lines; `missing` when there is none. */
+/* Returns the number after `name` in a file of such lines; `missing` if the file has no such line. */
 static uint64_t line_value(const char *path, const char *name, uint64_t missing) {
     FILE *file = fopen(path, "re");
     char line[256];

@@ -65,8 +65,9 @@ static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
 }
 
 /*
- * Between threads a rank that fails may free its buffers at once. So whoever reads says so first and then looks whether
- * all is well; whoever fails says that first and then waits for the readers (ls_shm_peer_read_settle).
+ * Between threads, a rank that fails may free its buffers at once. So a reader first announces that it reads, and then
+ * checks for failures. A rank that fails first announces the failure, and then waits for the readers
+ * (ls_shm_peer_read_settle).
  */
 static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
     _Atomic uint32_t *reading = &shm->ranks[shm->rank].reading;

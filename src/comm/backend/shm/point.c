@@ -182,7 +182,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
     return LS_OK;
 }
 
-/* Whether a packet of so many bytes can be one, where a stream has come so far: any rank can damage shared memory. */
+/* Returns true if a packet of this size is possible at this position of a stream: any rank can damage shared memory. */
 static bool is_sound(const ls_shm_point *point, const ls_shm_lane *lane, const ls_match_header *header, uint32_t kind,
                      size_t bytes) {
     const bool streams = lane->arrived < lane->total;
@@ -332,12 +332,14 @@ static bool has_room(const ls_shm *shm, int to, size_t bytes) {
 }
 
 /*
- * Whether a message goes as a stream; else the receiver reads it from this rank's memory. A stream goes on only while
- * its sender is in a call: one who does something else meanwhile would keep the receiver waiting for the next call.
+ * Returns true if a message is a stream; otherwise the receiver reads it from this rank's memory. A stream progresses
+ * only while its sender is in a call: a sender that computes meanwhile would keep the receiver waiting for its next
+ * call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!shm->peer_reads || bytes <= packet_room(&shm->point)) {
-        return true; /* what fits a packet is taken in whether it is waited for or not, also behind a full pipe */
+        return true; /* a message of one packet is received whether or not a receive waits for it, also after a full
+                        pipe */
     }
     if (shm->sizes[LS_OP_SEND].read != LS_SHM_READ_BY_SHAPE) {
         return bytes <= shm->sizes[LS_OP_SEND].read;

@@ -1,13 +1,13 @@
 /*
  * Messages between two ranks of shm. Every ordered pair has a pipe: a ring of packets in shared memory that one rank
  * writes and the other reads. A message that fits one packet goes at once, a larger one as a stream of
- * packets; beyond LS_SHM_STREAM_MOST, or where its sender goes on to other things before all of it has found room, it
- * is announced and then read straight from the sender's memory where that is allowed (ls_shm's peer_reads). A rank in
- * any call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a full
- * pipe empties as soon as its reader calls anything.
+ * packets; a message above LS_SHM_STREAM_MOST, or of a sender that leaves the call before the pipe has room for all of
+ * it, is announced and then read from the sender's memory, if that is allowed (ls_shm's peer_reads). A rank in any call
+ * on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a full pipe
+ * empties as soon as its reader calls anything.
  *
- * Whoever has read an announced message answers beside the pipes, in a place that the sender named: an answer must
- * never wait for room, because its rank may not come back to this communicator for long.
+ * The reader of an announced message confirms outside the pipes, at a position that the sender has named: a
+ * confirmation must not wait for room, because its rank may not call anything on this communicator for a long time.
  */
 #ifndef LS_COMM_BACKEND_SHM_POINT_H
 #define LS_COMM_BACKEND_SHM_POINT_H
@@ -22,7 +22,7 @@ typedef struct ls_shm ls_shm;
 
 typedef enum ls_shm_packet_kind {
     LS_SHM_FIRST = 1, /* begins a message, all of it where it fits */
-    LS_SHM_MORE,      /* goes on with the one before */
+    LS_SHM_MORE,      /* continues the previous packet */
     LS_SHM_REMOTE     /* announces a message to be read at `address` */
 } ls_shm_packet_kind;
 
@@ -77,7 +77,7 @@ typedef struct ls_shm_lane {
     ls_shm_sending *last;
     ls_match_target target; /* of the message that is arriving */
     size_t total;           /* its bytes */
-    size_t arrived;         /* those that are here */
+    size_t arrived;         /* the messages that have arrived */
 } ls_shm_lane;
 
 typedef struct ls_shm_point {
@@ -114,7 +114,7 @@ ls_status ls_shm_test_message(void *state, void *request, bool wait, bool *finis
  * (NULL: there is no request yet) has waited longer than the timeout. */
 ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked);
 
-/* Tells others which message this rank waits for in vain; no call: none. */
+/* Tells other ranks for which message this rank waits without success. Without a call: for none. */
 void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call);
 
 #endif

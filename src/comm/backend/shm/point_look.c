@@ -1,4 +1,4 @@
-/* Whether a send or receive is given up, and what is said of one that waits. */
+/* Decides whether a send or receive fails, and describes one that waits. */
 #include <stdio.h>
 
 #include "base/status.h"

@@ -21,7 +21,7 @@ static size_t pages(size_t bytes) {
 
 /* Of the pipes between the ranks. */
 typedef struct shape {
-    int ranks; /* up to so many */
+    int ranks; /* up to this number of ranks */
     size_t depth;
     size_t more; /* bytes of payload beyond those in a packet's head */
 } shape;

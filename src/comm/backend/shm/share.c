@@ -20,8 +20,8 @@
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
 #define POLL_SECONDS  0.05 /* how often rank 0 checks whether the ranks that it waits for are alive */
-#define MORE_PENDING  16   /* connections besides those of the ranks that may be waited for at once */
-#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
+#define MORE_PENDING  16   /* unproven connections at the same time, besides one for each rank */
+#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows the missing ranks */
 
 /* The first message of a rank on its connection to rank 0. The secret of the connect request is the key. */
 typedef struct shm_hello {
@@ -195,7 +195,7 @@ static ls_status read_hello(server *self, int index) {
     return status;
 }
 
-/* Takes one new connection of this user. Where there are too many, the one that has been silent longest goes. */
+/* Accepts one new connection of this user. If there are too many, closes the oldest silent connection. */
 static void admit(server *self) {
     const int connection = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0) {
@@ -239,7 +239,7 @@ static ls_status fail_missing(const server *self) {
                    self->missing == 1 ? "" : "s", ranks, self->join->timeout);
 }
 
-/* Nobody waits for a rank that the kernel, or the store, says is gone. */
+/* Fails if the kernel or the store reports that an awaited rank has ended. */
 static ls_status look_for_dead(const server *self) {
     if (self->parent == NULL) {
         const ls_status status = ls_store_check(self->join->store);
@@ -385,7 +385,7 @@ static ls_status receive_file(const ls_join_context *join, int connection, int *
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (content.magic != MAGIC || header == NULL || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(sizeof(int))) {
-        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: rank 0 sent something that is no shared memory");
+        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: rank 0 sent a message without shared memory");
     }
     memcpy(file, CMSG_DATA(header), sizeof *file);
     *bytes = content.bytes;

@@ -178,7 +178,8 @@ static ls_status shm_open_state(const ls_join_context *join, void **state) {
 
 static void shm_leave(void *state, ls_leave_reason reason) {
     ls_shm_leave(state, reason);
-    if (reason != LS_LEAVE_FINALIZED) { /* the buffers are the caller's again, whether the state stays or not */
+    if (reason !=
+        LS_LEAVE_FINALIZED) { /* the caller may free the buffers, whether or not the state continues to exist */
         ls_shm_peer_read_settle(state);
     }
 }

@@ -323,14 +323,14 @@ static inline void ls_shm_claim(const void *line) {
 #endif
 }
 
-/* copy.c: memcpy, without what is slow in it, of a part of so many bytes in all. From LS_SHM_COPY_PAST_CACHE in all
- * what is written does not go through the caches, which could not hold it and would first have to read it. */
+/* copy.c: memcpy of a part of `all` bytes, without memcpy's slow cases. From LS_SHM_COPY_PAST_CACHE bytes in all, it
+ * writes past the caches, which could not hold the data and would first have to read it. */
 void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
 
 /* ---- distance.c: how far the cores are from each other ----------------------------------------------------------- */
 
 /* Before the first step of a call: tells the others in `cell` what this rank found, and chooses how it writes its
- * slots, for pieces of up to so many bytes. */
+ * slots, for pieces of up to `bytes` bytes. */
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes);
 
 /* After the first step of a call through slots: measures now and then the time to load the lines that rank `from` has

@@ -23,9 +23,9 @@
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
 
-/* Cores are far where so many lines of a slot that another has just written take longer than that, each, to come, so
- * often in a row. One chance in so many is used to look, until one was slow. What was found so is taken to stay so for
- * some calls, and matters to pieces beyond the last of these. */
+/* Cores are far from each other if this number of lines of a slot, which another rank has just written, take longer
+ * than this time each, this number of times in a row. One of this number of calls is measured, until one was slow. The
+ * result holds for some calls, and matters for pieces above the last of these sizes. */
 #define LS_SHM_WAY_LINES    ((size_t)64)
 #define LS_SHM_NEAR_LINE_NS ((uint64_t)6)
 #define LS_SHM_SLOW_LOOKS   2
@@ -36,9 +36,9 @@
 /* A copy of so much writes past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
-/* The C library copies so much and more with the processor's own instruction, which takes fifteen times as long on some
- * where the target lies less than so many bytes, modulo a page, behind the source: an ordinary buffer of malloc (16
- * bytes into a page) and a slot. */
+/* From this number of bytes on, the C library copies with an instruction of the processor that takes fifteen times as
+ * long on some processors if the target lies less than this number of bytes, modulo a page, after the source: for
+ * example a buffer of malloc (16 bytes into a page) and a slot. */
 #define LS_SHM_COPY_BY_INSTRUCTION ((size_t)2048)
 #define LS_SHM_COPY_BEHIND         ((size_t)64)
 

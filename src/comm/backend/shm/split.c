@@ -33,7 +33,8 @@ static ls_status prepare(const ls_shm *parent, ls_shm *shm, word *own, int *list
     return ls_shm_share_listen(shm->size, &own->ticket, listener);
 }
 
-/* Tells all ranks of the parent this rank's word and learns that of the new rank 0, and whether all can go on. */
+/* Sends this rank's word to all ranks of the parent, and receives the word of the new rank 0 and whether all ranks can
+ * continue. */
 static ls_status tell(ls_shm *parent, const word *own, int members, const int *ranks, word *first) {
     memcpy(ls_shm_next_cell(parent)->payload, own, sizeof *own);
     ls_shm_post(parent);

@@ -11,7 +11,7 @@
 #define LOOK_NS         ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
-/* After so many waits in a row with a long yield, how many waits do not yield. */
+/* After this number of waits in a row with a long yield, the number of waits that do not yield. */
 #define MOST_LONG_YIELDS 4
 #define FEWEST_ASLEEP    64U
 #define DOUBLINGS        5
@@ -19,8 +19,8 @@
 #define EAGER_LOOKS      128 /* at once, about as far apart as ranks that run side by side are */
 #define LOOK_BACKOFFS    4   /* between them */
 
-/* Before the first: a look before the others' time takes their cells from them, which costs two transfers; to come a
- * little late costs no more than that. */
+/* Before the first: polling too early takes the other ranks' cells from their cores, which costs two transfers; a short
+ * delay costs at most that. */
 #define FIRST_BACKOFFS 3
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
@@ -53,7 +53,7 @@ void ls_shm_post(ls_shm *shm) {
      * sees the sleeper. Of several ranks that post, the last one sees the steps of all, and wakes.
      */
     atomic_store(&ls_shm_cell_at(shm, shm->rank, step)->step, step);
-    /* The others are done with the cell that comes next: it can be on its way to this core while they come. */
+    /* The other ranks have finished with the next cell, so it can be transferred to this core meanwhile. */
     ls_shm_claim(ls_shm_cell_at(shm, shm->rank, step + 1));
     shm->step = step;
     shm->seen = 0;
@@ -81,7 +81,7 @@ static bool came(const ls_shm *shm, int rank) {
 /* ---- failures -----------------------------------------------------------------------------------------------------
  */
 
-/* Whoever is told this may give its buffers back. */
+/* A caller that gets this result may free its buffers. */
 static ls_status repeat_failure(const ls_shm *shm) {
     char message[LS_ERROR_CAPACITY];
     const uint32_t failure = shm->control->failure;
@@ -165,7 +165,7 @@ void ls_shm_close_file(ls_shm *shm) {
 
 /*
  * Whether the kernel vouches for the rank: its process holds a record lock on byte `rank` of the memfd until it ends,
- * however it ends. Unlike a process number, a lock is never taken over by a later process and is visible through every
+ * however it ends. Unlike a process number, a lock never passes to a later process and is visible through every
  * container; unlike a socket, it is not kept open by children of the rank.
  */
 bool ls_shm_alive(const ls_shm *shm, int rank) {
@@ -220,7 +220,7 @@ void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *a
                                        .latest_sequence = latest >> 8});
 }
 
-/* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
+/* Checks for reasons to fail: a revoked communicator, a missing rank that has ended, the timeout. */
 static ls_status look(ls_shm *shm) {
     LS_TRY(ls_shm_sound(shm));
     LS_TRY(ls_call_check_threads(&shm->call));
@@ -367,9 +367,9 @@ ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context) 
 }
 
 /*
- * How long to spin. Where two ranks share a core after all (another program has theirs), the one that spins keeps the
- * one it waits for from running. The sign is a sleep that ends at once after a long spin in vain; from then on the rank
- * spins briefly, but for a long spin now and then, until one is not in vain.
+ * How long to spin. If two ranks share a core, because another program uses the other core, a spinning rank keeps the
+ * awaited rank from running. The sign is a sleep that ends at once after a long spin without success. From then on, the
+ * rank spins briefly, with a long spin now and then, until a long spin succeeds.
  */
 static uint64_t spin_budget(ls_shm *shm) {
     if (shm->oversubscribed != 0) {
@@ -422,7 +422,8 @@ ls_status ls_shm_wait(ls_shm *shm) {
     return LS_OK;
 }
 
-/* ---- who is here ----------------------------------------------------------------------------------------------------
+/* ---- living ranks
+ * ----------------------------------------------------------------------------------------------------
  */
 
 void ls_shm_introduce(ls_shm *shm) {

@@ -65,7 +65,7 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-/* That of the rank that failed first: of the others it may be the cause. */
+/* The error of the rank that failed first: it may be the cause of the other errors. */
 static ls_status report(const thread_rank *ranks, int count) {
     const thread_rank *first = NULL;
     for (int rank = 0; rank < count; rank++) {

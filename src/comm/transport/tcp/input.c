@@ -139,8 +139,9 @@ static void end_memory(ls_tcp *tcp, int rank) {
     }
     tcp->peers[rank].memory.process = 0;
     if (!tcp->told_of_socket) {
-        ls_log_write(LS_LOG_INFO, "the memory of rank %d cannot be read (%s): what is large comes by the socket", rank,
-                     error != 0 ? strerror(error) : "it is not that rank's any more");
+        ls_log_write(LS_LOG_INFO,
+                     "the memory of rank %d cannot be read (%s): large messages are received through the socket", rank,
+                     error != 0 ? strerror(error) : "the rank has released it");
     }
     tcp->told_of_socket = true;
 }
@@ -219,7 +220,7 @@ static void end_body(ls_tcp *tcp, int rank) {
 
 static ls_status fail_header(int rank, const ls_tcp_header *h) {
     return ls_fail(LS_ERR_PEER,
-                   "rank %d sent a header that is not one: kind %" PRIx32 ", channel %" PRIu32 ", %" PRIu64
+                   "rank %d sent an invalid header: kind %" PRIx32 ", channel %" PRIu32 ", %" PRIu64
                    " bytes, number %" PRIu64,
                    rank, h->kind, h->channel, h->bytes, h->number);
 }
@@ -389,7 +390,7 @@ static ls_status take_record(ls_tcp *tcp, int rank, const unsigned char *bytes, 
     }
     if (!is_size || !ls_wire_open(&peer->input_records->wire, bytes, frame_size, peer->buffer)) {
         return ls_fail(LS_ERR_PEER,
-                       "a message from rank %d was changed on its way, or repeated: its authentication fails "
+                       "a message from rank %d was changed in transit, or repeated: its authentication fails "
                        "(LOCKSTEP_WIRE=%s)",
                        rank, ls_wire_names[tcp->wire]);
     }

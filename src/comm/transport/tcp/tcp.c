@@ -54,7 +54,7 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
     }
     LS_TRY(ls_auth_nonce(peer_info->secret));
     if (getaddrinfo(host, "0", &hints, &found) != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s is no address to listen at", host);
+        return ls_fail(LS_ERR_ARGUMENT, "%s is not an IP address", host);
     }
     int error = listen_at(found, listener);
     freeaddrinfo(found);
@@ -393,7 +393,7 @@ static ls_status check_wire(const ls_tcp_options *options, int rank) {
 static ls_status check_peer_infos(const ls_tcp_options *options) {
     for (int rank = 0; rank < options->size; rank++) {
         if (rank != options->rank && !is_peer_info(&options->peer_infos[rank])) {
-            return ls_fail(LS_ERR_MISMATCH, "rank %d says where it listens as this version of Lockstep cannot read it",
+            return ls_fail(LS_ERR_MISMATCH, "rank %d has sent an address that this version of Lockstep cannot read",
                            rank);
         }
         LS_TRY(check_wire(options, rank));
