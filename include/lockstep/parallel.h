@@ -157,6 +157,13 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
+/** When a data-parallel module averages its gradients. All choices give the same bits. */
+typedef enum ls_overlap_mode {
+    LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients have 512 KiB or more; otherwise off */
+    LS_OVERLAP_ON,       /**< in buckets, during the backward pass, which computes the other gradients meanwhile */
+    LS_OVERLAP_OFF       /**< all at once, after the backward pass */
+} ls_overlap_mode;
+
 /** Options of ls_data_parallel. A zero field selects the default. */
 typedef struct ls_data_parallel_options {
     bool no_initial_sync; /**< no initial copy: the ranks' parameters and buffers are already equal */
@@ -172,6 +179,22 @@ typedef struct ls_data_parallel_options {
      * All ranks still get the same bits. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a parameter is f64.
      */
     ls_dtype reduce_dtype;
+    /**
+     * Whether gradients are averaged during the backward pass, as in PyTorch's DistributedDataParallel. While it is on:
+     *
+     * - A gradient hook (ls_add_grad_hook) may read and change the gradient of its own parameter. Gradients of other
+     *   parameters may already be averaged, or may be in use by the communication.
+     * - The module has two private communicators, so that other calls do not wait for gradients.
+     *
+     * Ignored (off) on one rank, if the gradients are on a GPU, and if another data-parallel module shares parameters
+     * with this module. All ranks pass the same value.
+     */
+    ls_overlap_mode overlap;
+    /**
+     * Bytes of gradients that one all-reduce averages during the backward pass. Whole parameters are added to a bucket
+     * until it has this size. 0 selects an eighth of all gradients, at least 256 KiB and at most 4 MiB.
+     */
+    size_t bucket_bytes;
 } ls_data_parallel_options;
 
 /**

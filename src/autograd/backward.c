@@ -94,7 +94,7 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
         ls_fail_at_end(pass);
     }
     if (status != LS_OK) {
-        ls_abandon_watches(pass);
+        ls_abandon_watches(pass->scope, NULL);
     }
     if (status != LS_OK || options->keep_tape) {
         ls_settle_nodes(innermost);

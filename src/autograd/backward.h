@@ -38,10 +38,12 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
 
 /*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` stores the findings of the pass.
- * ls_call_watches_back calls the watches at the end of the pass, and ls_abandon_watches after its failure.
+ * ls_call_watches_back calls the watches at the end of the pass. After a failure, ls_abandon_watches calls the watches
+ * of a scope and its outer scopes. `told` is NULL, or the user that has told the other ranks, which have begun the
+ * pass, that this rank has not begun it.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
-void ls_abandon_watches(const ls_backward_pass *pass);
+void ls_abandon_watches(const ls_scope *scope, const void *told);
 
 #endif

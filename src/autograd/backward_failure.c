@@ -63,24 +63,25 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
  */
 #define TRIES 16
 
-void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
+ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
     ls_scope *scope = ls_thread_present->scope;
     ls_saved_error cause;
     ls_error_save(&cause);
-    bool told = false;
-    for (int i = 0; i < TRIES && !told; i++) {
+    ls_telling told = LS_NOT_TOLD;
+    for (int i = 0; i < TRIES && told == LS_NOT_TOLD; i++) {
         told = watch->fail(user, begun);
-        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
-        if (!told) {
+        const bool later = told == LS_NOT_TOLD && ls_error_status() == LS_ERR_MISMATCH;
+        if (told == LS_NOT_TOLD) {
             (void)ls_error_put_back(&cause);
         }
         if (!later) {
             break;
         }
     }
-    if (told && cause.status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
+    if (told != LS_NOT_TOLD && cause.status == LS_ERR_MISMATCH && scope->status == LS_ERR_MISMATCH) {
         snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
     }
+    return told;
 }
 
 /*
@@ -91,7 +92,10 @@ void ls_fail_before_pass(const ls_thread_state *thread) {
     const ls_scope_callback *callback = find_telling(thread->scope);
     ls_node *node = callback == NULL ? ls_find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
     if (callback != NULL) {
-        ls_watch_tell(callback->watch, callback->user, false);
+        void *user = callback->user; /* the callback may be freed with its module */
+        if (ls_watch_tell(callback->watch, user, false) == LS_TOLD_IN_PASS) {
+            ls_abandon_watches(thread->scope, user);
+        }
     } else if (node != NULL) {
         ls_fail_at_node(node);
     }

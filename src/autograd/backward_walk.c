@@ -189,9 +189,6 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
     ls_status status = LS_OK;
     while (link != NULL && status == LS_OK) {
         status = step(pass, (ls_node *)link, keep_tape, &link);
-        for (const ls_pass_observer *observer = pass->observers; observer != NULL; observer = observer->next) {
-            observer->node_processed(observer->user);
-        }
     }
     ls_node *next = status != LS_OK && !pass->told ? ls_find_due(pass->thread, scope, link) : NULL;
     if (next != NULL) {

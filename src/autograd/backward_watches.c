@@ -32,14 +32,13 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     return status;
 }
 
-/* Keeps the thread's error. */
-void ls_abandon_watches(const ls_backward_pass *pass) {
+void ls_abandon_watches(const ls_scope *scope, const void *told) {
     ls_saved_error cause;
     ls_error_save(&cause);
-    for (const ls_scope *scope = pass->scope; scope != NULL; scope = scope->outer) {
+    for (; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (callback->watch->abandon != NULL) {
-                callback->watch->abandon(callback->user);
+            if (callback->watch->abandon != NULL && callback->user != told) {
+                callback->watch->abandon(callback->user, told != NULL);
             }
         }
     }
@@ -112,8 +111,14 @@ ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool
 
 void ls_pass_observe(ls_pass_observer *observer) {
     ls_backward_pass *pass = ls_thread_present->walking;
-    observer->next = pass->observers;
-    pass->observers = observer;
+    const ls_pass_observer *other = pass->observers;
+    while (other != NULL && other != observer) {
+        other = other->next;
+    }
+    if (other == NULL) {
+        observer->next = pass->observers;
+        pass->observers = observer;
+    }
 }
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {

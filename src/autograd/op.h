@@ -216,6 +216,13 @@ typedef struct ls_pass_findings {
     bool divides;         /* the sum over samples is divided by that constant */
 } ls_pass_findings;
 
+/* Whether the other ranks have received an error of this rank. */
+typedef enum ls_telling {
+    LS_NOT_TOLD,
+    LS_TOLD,        /* in the pass, or before the pass */
+    LS_TOLD_IN_PASS /* in a pass that this rank has not begun */
+} ls_telling;
+
 /*
  * A callback for the next backward pass that walks a node of this thread's innermost tape. Data-parallel training uses
  * it to scale losses and to learn when gradients are complete. If the scope ends first, the watch follows the nodes
@@ -234,15 +241,15 @@ typedef struct ls_pass_watch {
     ls_status (*end)(void *user, const ls_pass_findings *findings);
     /*
      * NULL, or called if the pass fails on this rank before it begins (`begun` is false) or before its end. Makes the
-     * call that the other ranks make at that time, and sends them the thread's error. Returns whether they have
-     * received it. If not, LS_ERR_MISMATCH means that they were in another call, and can be notified later.
+     * call that the other ranks make at that time, and sends them the thread's error. If they have not received it,
+     * LS_ERR_MISMATCH means that they were in another call, and can be notified later.
      */
-    bool (*fail)(void *user, bool begun);
+    ls_telling (*fail)(void *user, bool begun);
     /*
-     * NULL, or called after the pass has failed, also after `begin`, `end` or `fail` of the same user. Ends the user's
-     * unfinished communication of the pass. The other ranks of the pass do the same.
+     * NULL, or called for each other watch of a pass that has failed, after `begin`, `end` or `fail`. Leaves the user
+     * ready for the next pass. `missed`: this rank has not begun the pass, which other ranks have begun.
      */
-    void (*abandon)(void *user);
+    void (*abandon)(void *user, bool missed);
     bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape; returns whether the
                                   user also watches the next pass */
     /* NULL, or keeps the user alive while it watches (true), until called with false */
@@ -255,7 +262,7 @@ ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in
  * the same call. If this rank's error is only the consequence of another rank's error, it becomes that error.
  */
-void ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun);
+ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun);
 
 /* A hook of a leaf that wants a gradient. */
 typedef struct ls_leaf_hook {

@@ -36,12 +36,11 @@ extern ls_tape_link ls_tape_walked;
 extern ls_tape_link ls_tape_gradient;
 
 /*
- * Callbacks of one backward pass. `begin` of a watch registers them (ls_pass_observe). They must not fail, and must
- * keep the thread's error.
+ * A callback of one backward pass. `begin` of a watch registers it (ls_pass_observe). It must not fail, and must keep
+ * the thread's error.
  */
 typedef struct ls_pass_observer {
     void (*leaf_complete)(void *user, const ls_leaf *leaf); /* called after the hooks of a leaf with a new gradient */
-    void (*node_processed)(void *user);                     /* called after each node that the walk has passed */
     void *user;
     struct ls_pass_observer *next;
 } ls_pass_observer;
@@ -58,7 +57,7 @@ typedef struct ls_backward_pass {
     bool told;     /* the other ranks know that the pass has failed, or cannot be notified */
 } ls_backward_pass;
 
-/* Adds an observer, borrowed until the end of the pass, to the pass that runs on this thread. */
+/* Adds an observer, borrowed until the end of the pass, to the pass that runs on this thread, unless it has it. */
 void ls_pass_observe(ls_pass_observer *observer);
 
 /* Adds `gradient` to the accumulated gradient of `input`. `call` and `i` name the rule in messages. */

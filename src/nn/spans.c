@@ -13,13 +13,14 @@ static bool is_full(const ls_span *span, size_t width, size_t bytes) {
     return bytes > 0 && (size_t)span->count * width >= bytes;
 }
 
-/* Cuts flat buffer `index`. Returns the number of spans. */
-static int cut_flat(const ls_module *module, const ls_flat *flat, int index, const ls_span_rule *rule, ls_span *spans) {
+/* Cuts a span of a flat buffer. Returns the number of spans. */
+static int cut_span(const ls_module *module, const ls_flat *flat, const ls_span *whole, const ls_span_rule *rule,
+                    ls_span *spans) {
     const size_t width = ls_dtype_size(flat->dtype);
     int used = 0;
     ls_span *open = NULL;
-    int64_t end = flat->count; /* of the parameter, with the gap after it */
-    for (int i = module->parameters.count - 1; i >= 0; i--) {
+    int64_t end = whole->offset + whole->count; /* of the parameter, with the gap after it */
+    for (int i = whole->last; i >= whole->first; i--) {
         const ls_leaf *leaf = module->parameters.items[i].tensor->leaf;
         const int64_t offset = offset_in(flat, leaf);
         if (offset < 0) {
@@ -30,7 +31,7 @@ static int cut_flat(const ls_module *module, const ls_flat *flat, int index, con
         } else {
             if (open == NULL || is_full(open, width, rule->bytes)) {
                 open = &spans[used++];
-                *open = (ls_span){.flat = index, .last = i};
+                *open = (ls_span){.flat = whole->flat, .last = i};
             }
             open->first = i;
             open->offset = offset;
@@ -41,11 +42,19 @@ static int cut_flat(const ls_module *module, const ls_flat *flat, int index, con
     return used;
 }
 
+ls_span ls_span_of_flat(const ls_module *module, const ls_flat *flats, int index) {
+    return (ls_span){.flat = index, .count = flats[index].count, .last = module->parameters.count - 1};
+}
+
 int ls_spans_cut(const ls_module *module, const ls_flat *flats, int flat_count, const ls_span_rule *rule,
                  ls_span *spans) {
+    if (rule->within != NULL) {
+        return cut_span(module, &flats[rule->within->flat], rule->within, rule, spans);
+    }
     int used = 0;
     for (int i = 0; i < flat_count; i++) {
-        used += cut_flat(module, &flats[i], i, rule, spans + used);
+        const ls_span whole = ls_span_of_flat(module, flats, i);
+        used += cut_span(module, &flats[i], &whole, rule, spans + used);
     }
     return used;
 }

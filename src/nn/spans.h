@@ -19,7 +19,11 @@ typedef struct ls_span_rule {
     size_t bytes; /* a span with this number of bytes or more gets no further parameter; 0: no limit */
     bool (*includes)(const void *user, const ls_leaf *leaf); /* returns whether a span has the parameter; NULL: true */
     const void *user;
+    const ls_span *within; /* cuts only this span; NULL: all flat buffers */
 } ls_span_rule;
+
+/* Returns the span of all parameters of a flat buffer. */
+ls_span ls_span_of_flat(const ls_module *module, const ls_flat *flats, int index);
 
 /*
  * Cuts the flat buffers of a module, whose lists are collected and whose gradients lie in the buffers. Starts from the

@@ -51,16 +51,22 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
     return LS_OK;
 }
 
+/* Returns the scaling factor of a rank whose divisor is d_r: 0 on a rank that contributes nothing. */
+static double weight_of(const ls_data_parallel_state *state, double divisor) {
+    return divisor != 0 ? divisor / state->usual : NO_WEIGHT;
+}
+
 /*
- * Averages with the losses' divisors as weights: d_r is `divisor`, 0 on a rank that contributes nothing. `own` is the
- * rest of the tail.
+ * Averages with the losses' divisors as weights: d_r is `divisor`. `own` is the rest of the tail. The first pass, which
+ * agrees on the usual divisor at its end, averages all gradients at once.
  */
 static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, ls_tail own, ls_tail *mean) {
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
+    } else {
+        LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : weight_of(state, divisor)));
     }
-    const double weight = own.agree > 0 ? 1 : divisor / state->usual;
-    own.weight = weight != 0 ? weight : NO_WEIGHT;
+    own.weight = own.agree > 0 ? 1 : weight_of(state, divisor);
     return ls_gradients_average(state, own, mean);
 }
 
@@ -168,6 +174,12 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
     return agrees_anyway(user) || loss->irregular || loss->weighed;
 }
 
+/* Agrees on the scaling factors of a pass, and begins it. */
+static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss) {
+    LS_TRY(agree(state, loss, false));
+    return state->no_sync ? LS_OK : ls_overlap_begin(state, 1);
+}
+
 static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
@@ -176,14 +188,14 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     state->loss = loss->output;
     state->divisor = ls_batch_loss_divisor(loss, state->samples);
     if (!agreed) {
-        return LS_OK;
+        return state->usual != 0 ? ls_overlap_begin(state, weight_of(state, state->divisor)) : LS_OK;
     }
     if (!agrees_anyway(state)) {
         ls_tail mean;
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
         state->agrees = true;
     }
-    return agree(state, loss, false);
+    return begin_agreed(state, loss);
 }
 
 /* Ends a pass whose gradients stay on each rank until a later pass averages them. */
@@ -245,16 +257,25 @@ static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     return ls_batches_compare(user);
 }
 
-static bool pass_fails(void *user, bool begun) {
+static ls_telling pass_fails(void *user, bool begun) {
     ls_data_parallel_state *state = user;
     state->told = false;
-    ls_tail mean;
+    ls_tail mean = {.agree = 1};
     if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
         (void)(begun && state->agreed           ? average_agreed(state, 0, (ls_tail){.failed = 1})
                : !begun && agrees_anyway(state) ? agree(state, NULL, true)
                                                 : average_by_divisor(state, 0, (ls_tail){.failed = 1}, &mean));
     }
-    return state->told;
+    return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
+}
+
+/* Only a pass with overlap has calls in flight, and only after the first pass. */
+static void pass_is_abandoned(void *user, bool missed) {
+    ls_data_parallel_state *state = user;
+    if (missed && state->usual != 0 && ls_module_list(state->model)) {
+        (void)ls_overlap_begin(state, 1);
+    }
+    ls_overlap_abandon(state);
 }
 
 static bool pass_stays(void *user) {
@@ -278,6 +299,7 @@ const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
                                               .begin = pass_begins,
                                               .end = pass_ends,
                                               .fail = pass_fails,
+                                              .abandon = pass_is_abandoned,
                                               .stays = pass_stays,
                                               .hold = hold_watched};
 
@@ -301,7 +323,7 @@ static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tens
         }
         state->agrees = true;
     }
-    LS_TRY(agree(state, NULL, false));
+    LS_TRY(begin_agreed(state, NULL));
     LS_TRY(walk_empty(output));
     return average_agreed(state, 0, (ls_tail){.given = SKIPPED});
 }

@@ -15,6 +15,7 @@ typedef struct ls_tail {
     double agree;  /* positive: the ranks must agree on scaling factors, and then average again */
     double given;  /* 1: this pass gave the model a gradient; SKIPPED: this rank has skipped it */
     double failed; /* positive: the pass has failed on this rank */
+    double stale;  /* positive: this rank's buckets belong to an earlier pass (overlap.h) */
 } ls_tail;
 
 /*
@@ -53,6 +54,23 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean);
 
+/* Starts to average the scaling factors, with the bits of the tail. ls_weight_read returns the mean. */
+ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work);
+double ls_weight_read(const ls_data_parallel_state *state);
+
+/*
+ * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank, whose
+ * scaling factor is `weight`, unless it has begun. ls_overlap_end averages the rest; `kept` receives copies of
+ * gradients that the caller drops. ls_overlap_abandon leaves a pass that has failed. ls_overlap_recover begins the
+ * averaging of the next pass, if ls_overlap.stale.
+ */
+ls_status ls_overlap_open(ls_data_parallel_state *state);
+void ls_overlap_close(ls_data_parallel_state *state);
+void ls_overlap_abandon(ls_data_parallel_state *state);
+ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own);
+ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight);
+ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean);
+
 /*
  * gradient_average.c: returns whether a gradient is sent: its parameter is not frozen, or has an older gradient. `user`
  * is the state.
@@ -61,6 +79,19 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf);
 
 /* Returns whether the present pass has given the model a gradient on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);
+
+/* Checks that the model still has the parameters and buffers that it had at first. Collects its lists. */
+ls_status ls_gradients_check(const ls_data_parallel_state *state);
+
+/*
+ * Copies the existing gradients: kept[i], which the caller drops, is the copy of flat buffer i. ls_gradients_restore
+ * copies them back.
+ */
+ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept);
+ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept);
+
+/* Explains the present error if it may come from ranks that send different gradients. Returns its status. */
+ls_status ls_gradients_explain(ls_status status);
 
 /* Ends a call in which a rank has reported that the pass failed there. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);

@@ -177,6 +177,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     }
     ls_status status = LS_OK;
     state->told = false;
+    state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
     if (first_input(inputs, input_count) != NULL || !ls_scope_explains_null(ls_thread())) {
         status = begin_forward(state, inputs, input_count, output_count);
         status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);
@@ -286,6 +287,36 @@ static ls_status check_dtype(const ls_wire_format *format, ls_dtype dtype) {
                          format->name);
 }
 
+/* The smallest bucket, and the largest by default: a call's latency is then a small part of its time on a network. */
+static const size_t LEAST_BYTES = (size_t)256 << 10, MOST_BYTES = (size_t)4 << 20;
+
+/* Decides whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
+ */
+static ls_status prepare_overlap(data_parallel_state *state, const ls_data_parallel_options *options) {
+    ls_gradient_reducer *reducer = &state->reducer;
+    const char *backend = ls_comm_backend(state->comm);
+    size_t bytes = 0;
+    for (int i = 0; i < reducer->flat_count; i++) {
+        bytes += (size_t)reducer->flats[i].count * ls_dtype_size(reducer->flats[i].dtype);
+    }
+    const bool pays = (strcmp(backend, "tcp") == 0 || strcmp(backend, "mpi") == 0) && bytes >= 2 * LEAST_BYTES;
+    const bool equal = options->overlap == LS_OVERLAP_AUTO ? pays : options->overlap == LS_OVERLAP_ON;
+    const int64_t wanted = (int64_t)(options->bucket_bytes << 1 | (size_t)equal) & INT64_MAX;
+    bool agreed = true;
+    LS_TRY(ls_ranks_have_equal(state->comm, wanted, &agreed));
+    if (!agreed) {
+        return ls_fail(LS_ERR_MISMATCH,
+                       "ls_data_parallel: .overlap or .bucket_bytes (%zu here) differs between the ranks",
+                       options->bucket_bytes);
+    }
+    const size_t part = bytes / 8 < LEAST_BYTES ? LEAST_BYTES : bytes / 8 > MOST_BYTES ? MOST_BYTES : bytes / 8;
+    if (!equal || ls_comm_size(state->comm) == 1 || !reducer->flats[0].gradients->device->is_host) {
+        return LS_OK;
+    }
+    LS_TRY(ls_reducer_divide(reducer, options->bucket_bytes > 0 ? options->bucket_bytes : part));
+    return ls_overlap_open(state);
+}
+
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
     const ls_dtype dtype = options != NULL ? options->reduce_dtype : LS_F32;
     ls_gradient_reducer *reducer = &state->reducer;
@@ -294,6 +325,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(dtype));
     }
+    const bool shares = ls_module_list(state->model) && ls_reducer_claim(state->model);
     if (options == NULL || !options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
@@ -311,7 +343,8 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     }
     reducer->flat_count = flat_count;
     LS_TRY(ls_reducer_open(reducer, ls_tail_count(state)));
-    return ls_tail_open(state);
+    LS_TRY(ls_tail_open(state));
+    return shares ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }
 
 static void free_state(ls_module *self) {
@@ -319,6 +352,7 @@ static void free_state(ls_module *self) {
     ls_objects_free(&state->shares);
     ls_free(state->buffers);
     ls_free(state->tail);
+    ls_overlap_close(state);
     ls_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }
@@ -385,10 +419,11 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_begin();
     state->told = state->agreed = false;
+    state->overlap.abandoned = state->overlap.begun;
     ls_status status = run_without_samples(state);
     if (status != LS_OK && !state->told) {
         (void)ls_scope_failed();
-        ls_watch_tell(&ls_data_parallel_watch, state, state->agreed);
+        (void)ls_watch_tell(&ls_data_parallel_watch, state, state->agreed);
         status = ls_error_status();
     }
     const ls_status ended = ls_scope_close(scope);

@@ -10,8 +10,8 @@
 #include "autograd/samples.h"
 #include "comm/objects.h"
 #include "nn/module.h"
+#include "parallel/overlap.h"
 #include "parallel/parallel.h"
-#include "parallel/reducer.h"
 
 /* Properties of an input that a rank sends to the others. */
 typedef struct ls_input_kind {
@@ -49,6 +49,7 @@ typedef struct ls_data_parallel_state {
     ls_module *model;
     ls_comm *comm;
     ls_gradient_reducer reducer;
+    ls_overlap overlap;
     void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     int buffer_count;

@@ -40,8 +40,7 @@ bool ls_gradients_were_given(const ls_data_parallel_state *state) {
     return false;
 }
 
-/* Explains an error of ranks that have different numbers of gradients. */
-static ls_status explain_counts(ls_status status) {
+ls_status ls_gradients_explain(ls_status status) {
     if (status != LS_ERR_MISMATCH) {
         return status;
     }
@@ -51,8 +50,10 @@ static ls_status explain_counts(ls_status status) {
                    ls_error_message());
 }
 
-/* Checks that the tail has as many marks as the model has parameters and buffers. */
-static ls_status check_counts(const ls_data_parallel_state *state) {
+ls_status ls_gradients_check(const ls_data_parallel_state *state) {
+    if (!ls_module_list(state->model)) {
+        return ls_error_status();
+    }
     const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
     return parameters == state->parameter_count && buffers == state->buffer_count
                ? LS_OK
@@ -62,8 +63,7 @@ static ls_status check_counts(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffer_count);
 }
 
-/* Copies the existing gradients: kept[i] for flat buffer i. */
-static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept) {
     bool any = false;
     for (int i = 0; i < state->parameter_count && !any; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
@@ -79,8 +79,7 @@ static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor *
     return LS_OK;
 }
 
-/* Restores the copied gradients. */
-static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor *const *kept) {
+ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept) {
     for (int i = 0; i < state->reducer.flat_count; i++) {
         if (kept[i] != NULL) {
             const ls_flat *flat = &state->reducer.flats[i];
@@ -95,7 +94,7 @@ static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tenso
 static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *bucket) {
     const ls_status status = ls_packet_start(&bucket->packet, state->comm, true);
     const ls_status decoded = ls_bucket_decode(&state->reducer, bucket);
-    return status != LS_OK ? explain_counts(status) : decoded;
+    return status != LS_OK ? ls_gradients_explain(status) : decoded;
 }
 
 /* Averages the tail first, which shows whether there is anything to average and which gradients the ranks have. */
@@ -123,7 +122,7 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail
 /* Prepares this rank's gradients. `kept` receives copies that the caller frees. */
 static ls_status prepare_gradients(const ls_data_parallel_state *state, const ls_tail *own, ls_tensor **kept) {
     const ls_gradient_reducer *reducer = &state->reducer;
-    LS_TRY(own->given < 1 ? keep_gradients(state, kept) : LS_OK);
+    LS_TRY(own->given < 1 ? ls_gradients_keep(state, kept) : LS_OK);
     for (int i = 0; i < reducer->bucket_count; i++) {
         LS_TRY(ls_bucket_prepare(reducer, &reducer->buckets[i], own->weight));
     }
@@ -136,7 +135,7 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
     own.failed = own.failed > 0 || prepare_gradients(state, &own, kept) != LS_OK;
     ls_tail_write(state, &own);
     ls_bucket *last = reducer->bucket_count > 0 ? &reducer->buckets[reducer->bucket_count - 1] : NULL;
-    const bool attached = last != NULL && last->flat == reducer->flat_count - 1;
+    const bool attached = last != NULL && ls_bucket_has_extra(reducer, last);
     if (attached) {
         last->packet.extra = ls_tail_count(state);
     }
@@ -149,10 +148,21 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
         return ls_averaging_share_cause(state, own.failed > 0);
     }
     if (!ls_tail_is_given(state, mean)) {
-        return restore_gradients(state, kept);
+        return ls_gradients_restore(state, kept);
     }
     LS_TRY(ls_tail_read_marks(state));
     return ls_reducer_scale(reducer, 1 / mean->weight);
+}
+
+/* Averages the gradients after the backward pass. */
+static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
+    if (!ls_reducer_is_home(&state->reducer)) {
+        LS_TRY(ls_reducer_reclaim(&state->reducer));
+    }
+    ls_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
+    state->overlap.sent = 0; /* the buckets of a pass with overlap may be others */
+    return ls_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
+                                                 : average_after_tail(state, &own, mean);
 }
 
 /*
@@ -160,17 +170,11 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
  * pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure, the model has no gradients.
  */
 ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
-    if (!ls_module_list(state->model)) {
-        return ls_error_status();
-    }
-    LS_TRY(check_counts(state));
-    if (!ls_reducer_is_home(&state->reducer)) {
-        LS_TRY(ls_reducer_reclaim(&state->reducer));
-    }
-    ls_reducer_cut(&state->reducer, &(ls_span_rule){.includes = ls_gradient_is_sent, .user = state});
+    LS_TRY(ls_gradients_check(state));
     ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
-    const ls_status status = ls_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
-                                                                   : average_after_tail(state, &own, mean);
+    LS_TRY(state->overlap.stale ? ls_overlap_recover(state, &own) : LS_OK);
+    const ls_status status =
+        state->overlap.begun ? ls_overlap_end(state, own, kept, mean) : average_at_once(state, own, kept, mean);
     for (int i = 0; i < state->reducer.flat_count; i++) {
         ls_tensor_drop(kept[i]);
     }

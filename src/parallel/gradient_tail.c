@@ -3,7 +3,7 @@
 #include "parallel/averaging.h"
 
 /* Layout after the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, STALE, MARKS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffer_count;
@@ -75,6 +75,7 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     write_number(to, wide, AGREE, own->agree);
     write_number(to, wide, GIVEN, own->given);
     write_number(to, wide, FAILED, own->failed);
+    write_number(to, wide, STALE, own->stale);
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, ls_data_parallel_leaf(state, i)));
     }
@@ -103,7 +104,8 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
                      .samples = read_number(from, wide, SAMPLES),
                      .agree = read_number(from, wide, AGREE),
                      .given = read_number(from, wide, GIVEN),
-                     .failed = read_number(from, wide, FAILED)};
+                     .failed = read_number(from, wide, FAILED),
+                     .stale = read_number(from, wide, STALE)};
 }
 
 /* Finds which parameters have a gradient, and which buffers have changed, on any rank. */
@@ -125,6 +127,17 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
         state->buffers[i].changed = read_number(from, wide, MARKS + state->parameter_count + i) > 0;
     }
     return LS_OK;
+}
+
+ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work) {
+    ls_overlap *overlap = &state->overlap;
+    write_number(&overlap->mean_weight, is_tail_wide(state), 0, weight);
+    return ls_comm_allreduce(overlap->lanes[0], &overlap->mean_weight, &overlap->mean_weight, 1, tail_dtype(state),
+                             LS_AVG, work);
+}
+
+double ls_weight_read(const ls_data_parallel_state *state) {
+    return read_number(&state->overlap.mean_weight, is_tail_wide(state), 0);
 }
 
 /* Averages only the tail. */

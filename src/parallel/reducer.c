@@ -13,6 +13,7 @@ static const char call[] = "ls_data_parallel";
 /* Memory of the communicator that a storage uses; returned to the communicator with the last reference. */
 typedef struct comm_memory {
     ls_comm *comm;
+    bool shared; /* a later reducer averages gradients that were here */
 } comm_memory;
 
 static void release_comm_memory(void *memory, void *user) {
@@ -39,9 +40,34 @@ static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
         (void)ls_fail_memory(call, bytes);
         return NULL;
     }
-    owner->comm = ls_comm_hold(comm);
+    *owner = (comm_memory){.comm = ls_comm_hold(comm)};
     memset(memory, 0, bytes);
     return storage;
+}
+
+static comm_memory *owner_of(const ls_storage *storage) {
+    return storage->release == release_comm_memory ? storage->user : NULL;
+}
+
+bool ls_reducer_claim(const ls_module *module) {
+    bool shared = false;
+    for (int i = 0; i < module->parameters.count; i++) {
+        const ls_leaf *leaf = module->parameters.items[i].tensor->leaf;
+        comm_memory *owner = leaf != NULL && leaf->gradient != NULL ? owner_of(leaf->gradient->storage->whole) : NULL;
+        if (owner != NULL) {
+            owner->shared = shared = true;
+        }
+    }
+    return shared;
+}
+
+bool ls_reducer_is_shared(const ls_gradient_reducer *reducer) {
+    bool shared = false;
+    for (int i = 0; i < reducer->flat_count; i++) {
+        const comm_memory *owner = owner_of(reducer->wire[i]);
+        shared = shared || (owner != NULL && owner->shared);
+    }
+    return shared;
 }
 
 static ls_storage *hold(ls_storage *storage) {
@@ -150,6 +176,7 @@ void ls_reducer_close(ls_gradient_reducer *reducer) {
         drop(reducer->wire[i]);
     }
     drop(reducer->scratch);
+    ls_free(reducer->extents);
     ls_free(reducer->spans);
     ls_free(reducer->pieces);
     ls_free(reducer->buckets);
@@ -161,8 +188,7 @@ void *ls_reducer_extra(const ls_gradient_reducer *reducer) {
     return (char *)reducer->wire[last]->memory + (size_t)flat->count * ls_dtype_size(flat->dtype);
 }
 
-/* Returns the index of the flat buffer that has the gradient of a leaf; -1 if none has. */
-static int flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
+int ls_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
     int i = reducer->flat_count - 1;
     while (i >= 0 && (leaf->gradient == NULL || leaf->gradient->storage->whole != reducer->flats[i].gradients)) {
         i--;
@@ -174,7 +200,7 @@ bool ls_reducer_is_home(const ls_gradient_reducer *reducer) {
     const ls_named_list *list = &reducer->model->parameters;
     bool home = true;
     for (int i = 0; i < list->count && home; i++) {
-        home = list->items[i].tensor->leaf == NULL || flat_of(reducer, list->items[i].tensor->leaf) >= 0;
+        home = list->items[i].tensor->leaf == NULL || ls_reducer_flat_of(reducer, list->items[i].tensor->leaf) >= 0;
     }
     return home;
 }
@@ -197,51 +223,89 @@ static size_t width_of(const ls_gradient_reducer *reducer, int flat) {
     return ls_dtype_size(reducer->flats[flat].dtype);
 }
 
-/* Begins a bucket with the span. `ends`: the encoded gradients end with the flat buffer. */
-static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, const ls_span *span, bool ends) {
+/* Begins a bucket whose encoded gradients end at `end`. Its spans follow `used` spans. */
+static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t end, int used) {
     ls_bucket *bucket = &reducer->buckets[reducer->bucket_count++];
-    const ls_flat *flat = &reducer->flats[span->flat];
-    *bucket = (ls_bucket){.spans = span,
-                          .flat = span->flat,
-                          .end = ends ? flat->count : span->offset + span->count,
+    const ls_flat *flat = &reducer->flats[index];
+    *bucket = (ls_bucket){.spans = reducer->spans + used,
+                          .flat = index,
+                          .end = end,
                           .packet = {.format = reducer->format,
                                      .device = flat->gradients->device,
                                      .dtype = flat->dtype,
-                                     .pieces = &reducer->pieces[span - reducer->spans],
+                                     .pieces = reducer->pieces + used,
                                      .in_place = reducer->in_place}};
     return bucket;
 }
 
-static void add_span(const ls_gradient_reducer *reducer, ls_bucket *bucket, const ls_span *span) {
+/* Adds the next `count` spans to a bucket. */
+static void add_spans(const ls_gradient_reducer *reducer, ls_bucket *bucket, int count) {
     ls_packet *packet = &bucket->packet;
-    reducer->pieces[span - reducer->spans] =
-        (ls_piece){.storage = reducer->flats[span->flat].gradients, .offset = span->offset, .count = span->count};
-    bucket->span_count++;
-    packet->piece_count++;
-    packet->total += span->count;
+    for (int k = 0; k < count; k++) {
+        const ls_span *span = &bucket->spans[k];
+        reducer->pieces[span - reducer->spans] =
+            (ls_piece){.storage = reducer->flats[span->flat].gradients, .offset = span->offset, .count = span->count};
+        packet->total += span->count;
+    }
     ls_storage *wire = reducer->wire[bucket->flat];
     const int64_t begin = bucket->end - packet->total;
+    bucket->span_count = packet->piece_count = count;
     packet->buffer = (char *)wire->memory + (size_t)begin * ls_dtype_size(ls_packet_dtype(packet));
     packet->converted = (ls_piece){.storage = reducer->scratch != NULL ? reducer->scratch : wire, .offset = begin};
 }
 
-static bool is_full(const ls_gradient_reducer *reducer, const ls_bucket *bucket, size_t bytes) {
-    const bool whole = reducer->in_place && !reducer->format->converts; /* no copies on the device: one span only */
-    return whole || (bytes > 0 && (size_t)bucket->packet.total * width_of(reducer, bucket->flat) >= bytes);
+ls_status ls_reducer_divide(ls_gradient_reducer *reducer, size_t bytes) {
+    const size_t count = (size_t)reducer->model->parameters.count;
+    reducer->extents = ls_allocate_zeroed(count, sizeof *reducer->extents);
+    if (reducer->extents == NULL) {
+        return ls_fail_memory(call, count * sizeof *reducer->extents);
+    }
+    const ls_span_rule rule = {.bytes = bytes};
+    reducer->extent_count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, &rule, reducer->extents);
+    return LS_OK;
 }
 
-void ls_reducer_cut(ls_gradient_reducer *reducer, const ls_span_rule *rule) {
-    const int count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, rule, reducer->spans);
-    const bool ends = rule->bytes == 0 && ls_reducer_has_extra(reducer);
-    ls_bucket *bucket = NULL;
+/* Makes the buckets of an extent. Device memory is not moved, so each of its spans needs a bucket. */
+static int cut_extent(ls_gradient_reducer *reducer, const ls_span *extent, const ls_span_rule *rule, int used) {
+    const int count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, rule, reducer->spans + used);
+    if (!reducer->in_place || reducer->format->converts) {
+        if (count > 0 || reducer->extents != NULL) {
+            add_spans(reducer, begin_bucket(reducer, extent->flat, extent->offset + extent->count, used), count);
+        }
+        return count;
+    }
+    for (int k = used; k < used + count; k++) {
+        const ls_span *span = &reducer->spans[k];
+        add_spans(reducer, begin_bucket(reducer, extent->flat, span->offset + span->count, k), 1);
+    }
+    return count;
+}
+
+void ls_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
+                    const void *user) {
+    const int count = reducer->extents != NULL ? reducer->extent_count : reducer->flat_count;
+    int used = 0;
     reducer->bucket_count = 0;
     for (int i = 0; i < count; i++) {
-        const ls_span *span = &reducer->spans[i];
-        if (bucket == NULL || bucket->flat != span->flat || is_full(reducer, bucket, rule->bytes)) {
-            bucket = begin_bucket(reducer, span, ends);
-        }
-        add_span(reducer, bucket, span);
+        const ls_span extent =
+            reducer->extents != NULL ? reducer->extents[i] : ls_span_of_flat(reducer->model, reducer->flats, i);
+        const ls_span_rule rule = {.includes = includes, .user = user, .within = &extent};
+        used += cut_extent(reducer, &extent, &rule, used);
     }
+}
+
+int ls_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
+    const int flat = ls_reducer_flat_of(reducer, leaf);
+    if (flat < 0) {
+        return -1;
+    }
+    const char *base = reducer->flats[flat].gradients->memory;
+    const int64_t offset = ((const char *)leaf->gradient->data - base) / (int64_t)width_of(reducer, flat);
+    int i = reducer->bucket_count - 1;
+    while (i >= 0 && (reducer->buckets[i].flat != flat || reducer->buckets[i].end <= offset)) {
+        i--;
+    }
+    return i;
 }
 
 ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
@@ -267,7 +331,7 @@ ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket 
     for (int k = 0; k < bucket->span_count; k++) {
         for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
             const ls_leaf *leaf = reducer->model->parameters.items[i].tensor->leaf;
-            if (leaf != NULL && !leaf->has_gradient && flat_of(reducer, leaf) == bucket->flat) {
+            if (leaf != NULL && !leaf->has_gradient && ls_reducer_flat_of(reducer, leaf) == bucket->flat) {
                 LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
             }
         }

@@ -29,7 +29,9 @@ typedef struct ls_gradient_reducer {
     bool in_place; /* the communicator accepts memory of the gradients' device, which is not the CPU */
     ls_storage *wire[LS_FLAT_LIMIT]; /* the buffers of the packets of each flat buffer */
     ls_storage *scratch;             /* memory on the device for a format that converts, if the wire is on the host */
-    ls_span *spans;                  /* capacity of these arrays: one element per parameter */
+    ls_span *extents;                /* NULL: the flat buffers */
+    int extent_count;
+    ls_span *spans; /* capacity of these arrays: one element per parameter */
     ls_piece *pieces;
     ls_bucket *buckets;
     int bucket_count;
@@ -42,13 +44,29 @@ typedef struct ls_gradient_reducer {
 ls_status ls_reducer_open(ls_gradient_reducer *reducer, int64_t extra);
 void ls_reducer_close(ls_gradient_reducer *reducer);
 
+/*
+ * Called before a reducer takes the gradients of a module, whose lists are collected. Returns whether another reducer
+ * has taken some of them, for which ls_reducer_is_shared then returns true.
+ */
+bool ls_reducer_claim(const ls_module *module);
+bool ls_reducer_is_shared(const ls_gradient_reducer *reducer);
+
 /* Returns whether other values can be sent after the last gradients, in the same all-reduce. */
 static inline bool ls_reducer_has_extra(const ls_gradient_reducer *reducer) {
     return !reducer->in_place && !reducer->format->converts;
 }
 
+/* Returns whether these values follow the gradients of a bucket. */
+static inline bool ls_bucket_has_extra(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
+    return bucket->flat == reducer->flat_count - 1 && bucket->end == reducer->flats[bucket->flat].count;
+}
+
 /* Returns the memory of these values. */
 void *ls_reducer_extra(const ls_gradient_reducer *reducer);
+
+/* Returns the index of the flat buffer that has the gradient of a leaf, or of its bucket; -1 if none has. */
+int ls_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
+int ls_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
 
 /*
  * Moves gradients back to their flat buffers, if the model was laid out again as part of a larger model or in parts.
@@ -58,10 +76,17 @@ bool ls_reducer_is_home(const ls_gradient_reducer *reducer);
 ls_status ls_reducer_reclaim(ls_gradient_reducer *reducer);
 
 /*
- * Cuts the gradients into buckets: as many bytes per bucket as the rule says, or one bucket per flat buffer, which then
- * ends with the flat buffer.
+ * Cuts all gradients into `count` extents of about `bytes` bytes, which ls_reducer_cut uses from then on. Without this
+ * call, each flat buffer is an extent. Returns LS_ERR_MEMORY on failure.
  */
-void ls_reducer_cut(ls_gradient_reducer *reducer, const ls_span_rule *rule);
+ls_status ls_reducer_divide(ls_gradient_reducer *reducer, size_t bytes);
+
+/*
+ * Makes a bucket of the included gradients of each extent, in the order of their flat buffers, and from the highest
+ * offset to the lowest. A divided reducer also makes buckets without gradients, so that all ranks have equally many.
+ */
+void ls_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
+                    const void *user);
 
 /* Multiplies the gradients of a bucket by `factor`, and sets missing gradients to zero. */
 ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor);

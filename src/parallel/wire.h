@@ -46,7 +46,7 @@ struct ls_packet {
 
 extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
 
-/* Returns the format that sends f32 elements as `dtype`; NULL if there is none. */
+/* Returns the format that sends f32 elements as `dtype`; NULL for another dtype. */
 const ls_wire_format *ls_wire_of(ls_dtype dtype);
 
 static inline ls_dtype ls_packet_dtype(const ls_packet *packet) {

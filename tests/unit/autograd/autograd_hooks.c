@@ -192,16 +192,10 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
     assert_string_equal(ls_error_message(), "callback: rank 3 is gone");
 }
 
-/* An observer notes "l<remaining uses>" for a complete leaf and "n" for a processed node; `user` of the watch is the
- * observer. */
+/* Notes "l<remaining uses>" for a complete leaf. The user of the watch is the observer. */
 static void note_leaf(void *user, const ls_leaf *leaf) {
     (void)user;
     toy_note("l%g ", leaf->remaining);
-}
-
-static void note_node(void *user) {
-    (void)user;
-    toy_note("n ", 0);
 }
 
 static bool never_agrees(void *user, const ls_batch_loss *loss) {
@@ -224,9 +218,9 @@ static ls_status end_observed(void *user, const ls_pass_findings *findings) {
     return LS_OK;
 }
 
-static void note_abandoned(void *user) {
+static void note_abandoned(void *user, bool missed) {
     (void)user;
-    toy_note("abandoned ", 0);
+    toy_note(missed ? "missed " : "abandoned ", 0);
     (void)ls_fail(LS_ERR_PEER, "an error of its own");
 }
 
@@ -234,16 +228,16 @@ static const ls_pass_watch observing_watch = {
     .agrees = never_agrees, .begin = observe, .end = end_observed, .abandon = note_abandoned};
 
 TEST(test_observers_follow_a_pass) {
-    ls_pass_observer observer = {.leaf_complete = note_leaf, .node_processed = note_node};
+    ls_pass_observer observer = {.leaf_complete = note_leaf};
     ls_tensor *once = hooked_leaf(1, &one), *twice = hooked_leaf(1, &two);
     assert_int_equal(ls_watch_pass(&observing_watch, &observer), LS_OK);
     ls_tensor *x = toy_mul(toy_mul(once, twice), twice);
     assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
-    assert_string_equal(toy_log, "n n h1:1 l0 h2:2 l0 n end ");
+    assert_string_equal(toy_log, "h1:1 l0 h2:2 l0 end ");
 }
 
 TEST(test_observers_of_a_failed_pass) {
-    ls_pass_observer observer = {.leaf_complete = note_leaf, .node_processed = note_node};
+    ls_pass_observer observer = {.leaf_complete = note_leaf};
     ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     assert_int_equal(ls_watch_pass(&observing_watch, &observer), LS_OK);
     ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, toy_square(w), 0));
@@ -251,7 +245,7 @@ TEST(test_observers_of_a_failed_pass) {
     assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
     toy_fails = false;
     assert_string_equal(ls_error_message(), "toy_fail: as asked");
-    assert_string_equal(toy_log, "n f0 n abandoned ");
+    assert_string_equal(toy_log, "f0 abandoned ");
 }
 
 TEST(test_communication_is_never_dead) {

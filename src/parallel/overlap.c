@@ -1,0 +1,282 @@
+#include "parallel/overlap.h"
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "parallel/averaging.h"
+
+/* ---- buckets ----------------------------------------------------------------------------------------------------- */
+
+/* Returns a hash of the gradients that are sent. */
+static uint64_t hash_sent(const ls_data_parallel_state *state) {
+    uint64_t hash = LS_HASH_START;
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        const bool sent = leaf != NULL && ls_gradient_is_sent(state, leaf);
+        hash = ls_hash(hash, &sent, sizeof sent);
+    }
+    return hash;
+}
+
+static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bucket) {
+    int count = 0;
+    for (int k = 0; k < bucket->span_count; k++) {
+        for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
+            const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+            count += leaf != NULL && ls_reducer_flat_of(&state->reducer, leaf) == bucket->flat;
+        }
+    }
+    return count;
+}
+
+/* Makes the buckets again if other gradients are sent than in the last pass. */
+static void make_buckets(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    ls_gradient_reducer *reducer = &state->reducer;
+    const uint64_t sent = hash_sent(state);
+    if (sent != overlap->sent) {
+        ls_reducer_cut(reducer, ls_gradient_is_sent, state);
+        for (int i = 0; i < reducer->bucket_count; i++) {
+            overlap->leaves[i] = count_leaves(state, &reducer->buckets[i]);
+            overlap->order[i] = i;
+        }
+        overlap->ordered = false;
+        overlap->sent = sent;
+    }
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        overlap->missing[i] = overlap->leaves[i];
+    }
+}
+
+static void note_status(ls_overlap *overlap, ls_status status) {
+    if (status != LS_OK && overlap->error.status == LS_OK) {
+        ls_error_save(&overlap->error);
+    }
+}
+
+static void launch(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    const int number = overlap->launched++;
+    ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
+    note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
+    note_status(overlap, ls_packet_start(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
+}
+
+/* Launches the next buckets as long as they are complete; `all`: also the others. */
+static void launch_next(ls_data_parallel_state *state, bool all) {
+    const ls_overlap *overlap = &state->overlap;
+    while (overlap->launched < state->reducer.bucket_count &&
+           (all || (overlap->ready && overlap->missing[overlap->order[overlap->launched]] == 0))) {
+        launch(state);
+    }
+}
+
+/* Ends the exchange of scaling factors. */
+static void wait_for_weights(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    ls_work *work = overlap->weights;
+    overlap->weights = NULL;
+    note_status(overlap, ls_work_wait(work));
+    if (work != NULL && !overlap->ready) {
+        overlap->factor /= ls_weight_read(state);
+        overlap->ready = overlap->error.status == LS_OK;
+    }
+}
+
+/* Waits for all calls in flight. Returns the first error of the pass. */
+static ls_status wait_for_all(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    wait_for_weights(state);
+    for (int i = 0; i < overlap->launched; i++) {
+        note_status(overlap, ls_packet_wait(&state->reducer.buckets[overlap->order[i]].packet));
+    }
+    return overlap->error.status == LS_OK ? LS_OK : ls_error_put_back(&overlap->error);
+}
+
+/* ---- during the pass --------------------------------------------------------------------------------------------- */
+
+static void leaf_complete(void *user, const ls_leaf *leaf) {
+    ls_data_parallel_state *state = user;
+    ls_overlap *overlap = &state->overlap;
+    const int i = overlap->begun ? ls_reducer_bucket_of(&state->reducer, leaf) : -1;
+    if (i >= 0 && overlap->missing[i] > 0 && --overlap->missing[i] == 0) {
+        overlap->completed[overlap->completed_count++] = i;
+        if (overlap->weights != NULL && ls_work_done(overlap->weights)) {
+            wait_for_weights(state);
+        }
+        launch_next(state, false);
+    }
+}
+
+ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
+    ls_overlap *overlap = &state->overlap;
+    if (!overlap->on || overlap->stale || (overlap->begun && !overlap->abandoned)) {
+        return LS_OK;
+    }
+    if (overlap->begun) {
+        (void)wait_for_all(state); /* errors of the failed pass */
+        overlap->begun = overlap->abandoned = false;
+        overlap->stale = true;
+        return LS_OK;
+    }
+    LS_TRY(ls_gradients_check(state));
+    if (ls_reducer_is_shared(&state->reducer) || !ls_reducer_is_home(&state->reducer)) {
+        overlap->on = false;
+        return LS_OK;
+    }
+    make_buckets(state);
+    overlap->completed_count = overlap->launched = 0;
+    overlap->error.status = LS_OK;
+    overlap->factor = weight;
+    overlap->ready = !state->reducer.format->converts;
+    overlap->begun = true;
+    LS_TRY(overlap->ready ? LS_OK : ls_weight_start(state, weight, &overlap->weights));
+    if (ls_thread_present->walking != NULL) {
+        overlap->observer.leaf_complete = leaf_complete;
+        overlap->observer.user = state;
+        ls_pass_observe(&overlap->observer);
+    }
+    return LS_OK;
+}
+
+/* ---- the end of the pass ----------------------------------------------------------------------------------------- */
+
+/* Sends rank 0's order to all ranks, if rank 0 has run the pass. */
+static ls_status agree_on_order(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    const int count = state->reducer.bucket_count;
+    if (overlap->ordered || count < 2) {
+        return LS_OK;
+    }
+    int32_t *order = overlap->completed;
+    int used = overlap->completed_count;
+    for (int i = 0; i < count && used > 0; i++) {
+        if (overlap->missing[i] > 0 || overlap->leaves[i] == 0) {
+            order[used++] = i;
+        }
+    }
+    order[0] = used > 0 ? order[0] : -1;
+    LS_TRY(ls_comm_broadcast(state->comm, order, (size_t)count, LS_I32, 0, NULL));
+    for (int i = 0; i < count && order[0] >= 0; i++) {
+        overlap->order[i] = order[i];
+    }
+    overlap->ordered = order[0] >= 0;
+    return LS_OK;
+}
+
+/* Frees the private communicators, which ends all calls in flight. */
+static void stop(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (int i = 0; i < LS_OVERLAP_LANES; i++) {
+        ls_comm_free(overlap->lanes[i]);
+        overlap->lanes[i] = NULL;
+    }
+    (void)wait_for_all(state);
+    (void)ls_error_put_back(&cause);
+    overlap->begun = overlap->on = false;
+}
+
+static ls_status refuse_stale(void) {
+    return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: an earlier backward pass has failed on some ranks, and other "
+                                    "ranks did not take part in it; the next pass can succeed");
+}
+
+void ls_overlap_abandon(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    if (overlap->begun && !overlap->abandoned) {
+        launch_next(state, true);
+        overlap->abandoned = true;
+        ls_data_parallel_forget_gradients(state);
+    }
+}
+
+ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) {
+    ls_tail with_stale = *own;
+    with_stale.stale = 1;
+    ls_tail_write(state, &with_stale);
+    LS_TRY(ls_tail_average(state));
+    const ls_tail mean = ls_tail_read(state);
+    state->overlap.stale = false;
+    return mean.stale == 1 ? LS_OK : refuse_stale();
+}
+
+/* Ends a pass whose buckets and tail have arrived. */
+static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean) {
+    const ls_gradient_reducer *reducer = &state->reducer;
+    if (mean->stale > 0) {
+        return refuse_stale();
+    }
+    if (!ls_tail_is_given(state, mean)) {
+        return ls_gradients_restore(state, kept);
+    }
+    LS_TRY(ls_tail_read_marks(state));
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        LS_TRY(ls_bucket_decode(reducer, &reducer->buckets[i]));
+    }
+    LS_TRY(reducer->format->converts ? LS_OK : ls_reducer_scale(reducer, 1 / mean->weight));
+    return agree_on_order(state);
+}
+
+ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
+    ls_overlap *overlap = &state->overlap;
+    ls_saved_error cause; /* if this rank has failed */
+    if (own.given < 1 && own.failed == 0) {
+        note_status(overlap, ls_gradients_keep(state, kept));
+    }
+    ls_error_save(&cause);
+    launch_next(state, overlap->ready || own.failed > 0);
+    if (own.failed == 0 && overlap->error.status != LS_OK && overlap->error.status != LS_ERR_MISMATCH) {
+        cause = overlap->error;
+        own.failed = 1;
+    }
+    ls_tail_write(state, &own);
+    const ls_status status = ls_tail_average(state);
+    if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed, the caller tries again */
+        launch_next(state, true);
+        overlap->abandoned = own.failed == 0;
+        return status;
+    }
+    if (status != LS_OK) { /* a rank is dead or silent: ends the buckets, too */
+        stop(state);
+        return status;
+    }
+    *mean = ls_tail_read(state);
+    if (!overlap->ready) {
+        overlap->factor /= mean->weight;
+        overlap->ready = true;
+    }
+    launch_next(state, true);
+    const ls_status averaged = wait_for_all(state);
+    overlap->begun = false;
+    if (mean->failed > 0) {
+        (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
+        return ls_averaging_share_cause(state, own.failed > 0);
+    }
+    return averaged == LS_OK ? finish(state, kept, mean) : ls_gradients_explain(averaged);
+}
+
+/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+
+ls_status ls_overlap_open(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    const size_t count = (size_t)state->parameter_count;
+    int *arrays = ls_allocate_zeroed(4 * count, sizeof *arrays);
+    if (arrays == NULL) {
+        return ls_fail_memory("ls_data_parallel", 4 * count * sizeof *arrays);
+    }
+    overlap->leaves = arrays;
+    overlap->order = arrays + count;
+    overlap->missing = arrays + 2 * count;
+    overlap->completed = arrays + 3 * count;
+    for (int i = 0; i < LS_OVERLAP_LANES; i++) {
+        LS_TRY(ls_comm_split(state->comm, 0, ls_comm_rank(state->comm), &overlap->lanes[i]));
+    }
+    overlap->on = true;
+    return LS_OK;
+}
+
+void ls_overlap_close(ls_data_parallel_state *state) {
+    stop(state);
+    ls_free(state->overlap.leaves);
+}
