@@ -77,6 +77,9 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
  */
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf);
 
+/* Makes the buckets of the gradients that are sent, unless they are the buckets of the last pass. Returns whether. */
+bool ls_gradients_cut(ls_data_parallel_state *state);
+
 /* Returns whether the present pass has given the model a gradient on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);
 

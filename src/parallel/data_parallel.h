@@ -49,6 +49,7 @@ typedef struct ls_data_parallel_state {
     ls_module *model;
     ls_comm *comm;
     ls_gradient_reducer reducer;
+    uint64_t sent; /* hash of the gradients that its buckets send */
     ls_overlap overlap;
     void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;

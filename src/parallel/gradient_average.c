@@ -9,6 +9,20 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
     return leaf->tensor->needs_grad || leaf->has_gradient || state->gathering;
 }
 
+bool ls_gradients_cut(ls_data_parallel_state *state) {
+    uint64_t sent = 1; /* a hash */
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        sent = (sent + (leaf != NULL && ls_gradient_is_sent(state, leaf))) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    const bool changed = sent != state->sent;
+    if (changed) {
+        ls_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
+        state->sent = sent;
+    }
+    return changed;
+}
+
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count && i < state->model->parameters.count; i++) {
         ls_leaf *leaf = ls_data_parallel_leaf(state, i);
@@ -140,7 +154,9 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
         last->packet.extra = ls_tail_count(state);
     }
     for (int i = 0; i < reducer->bucket_count; i++) {
-        LS_TRY(average_bucket(state, &reducer->buckets[i]));
+        const ls_status status = average_bucket(state, &reducer->buckets[i]);
+        reducer->buckets[i].packet.extra = 0;
+        LS_TRY(status);
     }
     LS_TRY(attached ? LS_OK : ls_tail_average(state));
     *mean = ls_tail_read(state);
@@ -159,8 +175,9 @@ static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_
     if (!ls_reducer_is_home(&state->reducer)) {
         LS_TRY(ls_reducer_reclaim(&state->reducer));
     }
-    ls_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
-    state->overlap.sent = 0; /* the buckets of a pass with overlap may be others */
+    if (ls_gradients_cut(state) && state->overlap.on) {
+        state->overlap.leaves[0] = -1;
+    }
     return ls_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
                                                  : average_after_tail(state, &own, mean);
 }

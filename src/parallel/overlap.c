@@ -1,21 +1,9 @@
 #include "parallel/overlap.h"
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/averaging.h"
 
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
-
-/* Returns a hash of the gradients that are sent. */
-static uint64_t hash_sent(const ls_data_parallel_state *state) {
-    uint64_t hash = LS_HASH_START;
-    for (int i = 0; i < state->parameter_count; i++) {
-        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-        const bool sent = leaf != NULL && ls_gradient_is_sent(state, leaf);
-        hash = ls_hash(hash, &sent, sizeof sent);
-    }
-    return hash;
-}
 
 static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bucket) {
     int count = 0;
@@ -28,19 +16,16 @@ static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bu
     return count;
 }
 
-/* Makes the buckets again if other gradients are sent than in the last pass. */
-static void make_buckets(ls_data_parallel_state *state) {
+/* Prepares the buckets of a pass. */
+static void prepare_buckets(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
-    ls_gradient_reducer *reducer = &state->reducer;
-    const uint64_t sent = hash_sent(state);
-    if (sent != overlap->sent) {
-        ls_reducer_cut(reducer, ls_gradient_is_sent, state);
+    const ls_gradient_reducer *reducer = &state->reducer;
+    if (ls_gradients_cut(state) || overlap->leaves[0] < 0) {
         for (int i = 0; i < reducer->bucket_count; i++) {
             overlap->leaves[i] = count_leaves(state, &reducer->buckets[i]);
             overlap->order[i] = i;
         }
         overlap->ordered = false;
-        overlap->sent = sent;
     }
     for (int i = 0; i < reducer->bucket_count; i++) {
         overlap->missing[i] = overlap->leaves[i];
@@ -123,7 +108,7 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
         overlap->on = false;
         return LS_OK;
     }
-    make_buckets(state);
+    prepare_buckets(state);
     overlap->completed_count = overlap->launched = 0;
     overlap->error.status = LS_OK;
     overlap->factor = weight;
@@ -266,6 +251,7 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
         return ls_fail_memory("ls_data_parallel", 4 * count * sizeof *arrays);
     }
     overlap->leaves = arrays;
+    overlap->leaves[0] = -1; /* unknown */
     overlap->order = arrays + count;
     overlap->missing = arrays + 2 * count;
     overlap->completed = arrays + 3 * count;

@@ -37,8 +37,7 @@ typedef struct ls_overlap {
     ls_comm *lanes[LS_OVERLAP_LANES]; /* private communicators, owned */
     ls_pass_observer observer;
     /* The buckets. Each array has one element per parameter of the model. */
-    uint64_t sent;  /* hash of the gradients that are sent; the buckets are made again if it changes */
-    int *leaves;    /* number of gradients in each bucket */
+    int *leaves;    /* number of gradients in each bucket; -1 at first */
     int *order;     /* the buckets in the order of their launches */
     bool ordered;   /* it is rank 0's order */
     int *missing;   /* number of gradients of each bucket that are not complete in this pass */
