@@ -40,7 +40,7 @@ struct ls_work {
     char message[LS_ERROR_CAPACITY];
 };
 
-/* Who uses a communicator. */
+/* The user of a communicator: none, a call of the program, or the progress thread. */
 typedef enum ls_comm_use_state { LS_COMM_IDLE = 0, LS_COMM_CALLED, LS_COMM_DRIVEN } ls_comm_use_state;
 
 /* Arrays of one number per rank. */

@@ -205,7 +205,7 @@ static void check_damage(const char *mode, damage kind, size_t at) {
     }
     assert_int_equal(status, LS_ERR_PEER);
     assert_int_equal(net.ends[1]->blamed, 1 + 0);
-    assert_non_null(strstr(ls_error_message(), "a message from rank 0 was changed on its way"));
+    assert_non_null(strstr(ls_error_message(), "a message from rank 0 was changed in transit"));
     for (int i = 0; i < 2; i++) { /* what has arrived is right */
         assert_true(!got[i].ended || tcp_net_holds(&got[i], (uint64_t)(1 + i), BYTES));
         free(got[i].data);
