@@ -26,7 +26,7 @@ check_missing() {
     start) check "$flavour: MPI that does not start is said" says out \
         "^[02]: LS_ERR_TIMEOUT: ls_init: MPI_Init_thread did not end within 5 s: some rank" ;;
     world) check "$flavour, $how: who is missing in ls_init is named" says out \
-        "^[02]: LS_ERR_TIMEOUT: ls_init: rank 1 of 3 did not come within 3 s; LS_ERR_STATE: .*earlier try" ;;
+        "^[02]: LS_ERR_TIMEOUT: ls_init: rank 1 of 3 did not come within 3 s; LS_ERR_STATE: .*earlier attempt" ;;
     part) check "$flavour, $how: who is missing in ls_comm_from_mpi is named" says out \
         "^[02]: LS_ERR_TIMEOUT: ls_comm_from_mpi: rank 1 of 3 did not come within 3 s" ;;
     leave) check "$flavour, $how: who does not call ls_finalize is named" says out \
