@@ -157,6 +157,62 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
+/**
+ * Replaces each tensor by its reduction over the ranks, with the bits of ls_comm_allreduce. One call on the
+ * communicator per dtype, without copies of tensors that follow each other in memory. All ranks pass tensors of the
+ * same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails with
+ * LS_ERR_ARGUMENT if a tensor is not contiguous.
+ */
+LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
+                                   ls_reduction reduction) LS_WARN_UNUSED;
+
+/**
+ * Reduces tensors over ranks, as flashlight's InlineReducer and CoalescingReducer do. Opaque.
+ *
+ * ```c
+ * ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.bucket_bytes = 1 << 20, .asynchronous = true});
+ * ls_status status = ls_reducer_add(reducer, tensor);
+ * status = status == LS_OK ? ls_reducer_finish(reducer) : status;
+ * ls_reducer_free(reducer);
+ * ```
+ */
+typedef struct ls_reducer ls_reducer;
+
+/** Options of ls_reducer_new. Zero fields select the defaults. */
+typedef struct ls_reducer_options {
+    /** Factor of the sums, for tensors of f32 or f64; 1: sums of any dtype; 0: means over the ranks, of any dtype. */
+    double scale;
+    /**
+     * Tensors of one dtype are reduced together as soon as they have this number of bytes. 0: each tensor is reduced by
+     * itself in ls_reducer_add.
+     */
+    size_t bucket_bytes;
+    bool asynchronous; /**< ls_reducer_add does not wait; the tensors have their results after ls_reducer_finish */
+} ls_reducer_options;
+
+/** Returns ownership to the caller; free it with ls_reducer_free. Borrows `comm`. `options` may be NULL. */
+LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options);
+
+/**
+ * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks at the latest in
+ * ls_reducer_finish. Do not change the tensor before. All ranks add tensors of the same dtypes and numbers of elements
+ * in the same order. A collective call if it completes a bucket.
+ */
+LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
+
+/** Reduces the tensors that are left, and waits for all. Returns the first error. A collective call. */
+LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
+
+/** Frees the reducer. Tensors that were not reduced keep their elements. NULL is allowed. */
+LS_API void ls_reducer_free(ls_reducer *reducer);
+
+/**
+ * Reduces all gradients of a model by a reducer, and finishes it. A missing gradient counts as zero if another rank has
+ * a gradient of the parameter; otherwise the parameter keeps none. The model is not data-parallel: ls_data_parallel
+ * averages gradients itself. A collective call.
+ */
+LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
+
 /** When a data-parallel module averages its gradients. All choices give the same bits. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients have 512 KiB or more; otherwise off */

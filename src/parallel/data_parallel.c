@@ -313,7 +313,7 @@ static ls_status prepare_overlap(data_parallel_state *state, const ls_data_paral
     if (!equal || ls_comm_size(state->comm) == 1 || !reducer->flats[0].gradients->device->is_host) {
         return LS_OK;
     }
-    LS_TRY(ls_reducer_divide(reducer, options->bucket_bytes > 0 ? options->bucket_bytes : part));
+    LS_TRY(ls_gradient_reducer_divide(reducer, options->bucket_bytes > 0 ? options->bucket_bytes : part));
     return ls_overlap_open(state);
 }
 
@@ -325,7 +325,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(dtype));
     }
-    const bool shares = ls_module_list(state->model) && ls_reducer_claim(state->model);
+    const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
     if (options == NULL || !options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
@@ -342,7 +342,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         LS_TRY(check_dtype(reducer->format, reducer->flats[i].dtype));
     }
     reducer->flat_count = flat_count;
-    LS_TRY(ls_reducer_open(reducer, ls_tail_count(state)));
+    LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
     return shares ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }
@@ -353,7 +353,7 @@ static void free_state(ls_module *self) {
     ls_free(state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
-    ls_reducer_close(&state->reducer);
+    ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }
 

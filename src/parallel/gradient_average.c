@@ -17,7 +17,7 @@ bool ls_gradients_cut(ls_data_parallel_state *state) {
     }
     const bool changed = sent != state->sent;
     if (changed) {
-        ls_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
+        ls_gradient_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
         state->sent = sent;
     }
     return changed;
@@ -167,19 +167,19 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
         return ls_gradients_restore(state, kept);
     }
     LS_TRY(ls_tail_read_marks(state));
-    return ls_reducer_scale(reducer, 1 / mean->weight);
+    return ls_gradient_reducer_scale(reducer, 1 / mean->weight);
 }
 
 /* Averages the gradients after the backward pass. */
 static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
-    if (!ls_reducer_is_home(&state->reducer)) {
-        LS_TRY(ls_reducer_reclaim(&state->reducer));
+    if (!ls_gradient_reducer_is_home(&state->reducer)) {
+        LS_TRY(ls_gradient_reducer_reclaim(&state->reducer));
     }
     if (ls_gradients_cut(state) && state->overlap.on) {
         state->overlap.leaves[0] = -1;
     }
-    return ls_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
-                                                 : average_after_tail(state, &own, mean);
+    return ls_gradient_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
+                                                          : average_after_tail(state, &own, mean);
 }
 
 /*

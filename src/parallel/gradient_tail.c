@@ -15,14 +15,15 @@ static ls_dtype tail_dtype(const ls_data_parallel_state *state) {
 
 /* Returns the tail, on the host: after the gradients of its dtype on the wire, or in memory of its own. */
 static void *tail_memory(const ls_data_parallel_state *state) {
-    return state->tail != NULL ? state->tail : ls_reducer_extra(&state->reducer);
+    return state->tail != NULL ? state->tail : ls_gradient_reducer_extra(&state->reducer);
 }
 
 ls_status ls_tail_open(ls_data_parallel_state *state) {
     const size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(tail_dtype(state));
-    state->tail = ls_reducer_has_extra(&state->reducer) ? NULL : ls_allocate_zeroed(1, bytes);
-    return state->tail != NULL || ls_reducer_has_extra(&state->reducer) ? LS_OK
-                                                                        : ls_fail_memory("ls_data_parallel", bytes);
+    state->tail = ls_gradient_reducer_has_extra(&state->reducer) ? NULL : ls_allocate_zeroed(1, bytes);
+    return state->tail != NULL || ls_gradient_reducer_has_extra(&state->reducer)
+               ? LS_OK
+               : ls_fail_memory("ls_data_parallel", bytes);
 }
 
 /* Writes number `index` of the tail, which is f64 if `wide`, else f32. */

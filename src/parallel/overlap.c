@@ -10,7 +10,7 @@ static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bu
     for (int k = 0; k < bucket->span_count; k++) {
         for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
             const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-            count += leaf != NULL && ls_reducer_flat_of(&state->reducer, leaf) == bucket->flat;
+            count += leaf != NULL && ls_gradient_reducer_flat_of(&state->reducer, leaf) == bucket->flat;
         }
     }
     return count;
@@ -82,7 +82,7 @@ static ls_status wait_for_all(ls_data_parallel_state *state) {
 static void leaf_complete(void *user, const ls_leaf *leaf) {
     ls_data_parallel_state *state = user;
     ls_overlap *overlap = &state->overlap;
-    const int i = overlap->begun ? ls_reducer_bucket_of(&state->reducer, leaf) : -1;
+    const int i = overlap->begun ? ls_gradient_reducer_bucket_of(&state->reducer, leaf) : -1;
     if (i >= 0 && overlap->missing[i] > 0 && --overlap->missing[i] == 0) {
         overlap->completed[overlap->completed_count++] = i;
         if (overlap->weights != NULL && ls_work_done(overlap->weights)) {
@@ -104,7 +104,7 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
         return LS_OK;
     }
     LS_TRY(ls_gradients_check(state));
-    if (ls_reducer_is_shared(&state->reducer) || !ls_reducer_is_home(&state->reducer)) {
+    if (ls_gradient_reducer_is_shared(&state->reducer) || !ls_gradient_reducer_is_home(&state->reducer)) {
         overlap->on = false;
         return LS_OK;
     }
@@ -199,7 +199,7 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
     for (int i = 0; i < reducer->bucket_count; i++) {
         LS_TRY(ls_bucket_decode(reducer, &reducer->buckets[i]));
     }
-    LS_TRY(reducer->format->converts ? LS_OK : ls_reducer_scale(reducer, 1 / mean->weight));
+    LS_TRY(reducer->format->converts ? LS_OK : ls_gradient_reducer_scale(reducer, 1 / mean->weight));
     return agree_on_order(state);
 }
 

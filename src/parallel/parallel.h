@@ -22,6 +22,9 @@ ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduc
 /* Adds the elements of a tensor to a hash. */
 ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash);
 
+/* Returns the communicator of a reducer. */
+ls_comm *ls_reducer_comm(const ls_reducer *reducer);
+
 /* Sets *equal if all ranks have the same nonnegative number: a hash, shifted right. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 

@@ -49,7 +49,7 @@ static comm_memory *owner_of(const ls_storage *storage) {
     return storage->release == release_comm_memory ? storage->user : NULL;
 }
 
-bool ls_reducer_claim(const ls_module *module) {
+bool ls_gradient_reducer_claim(const ls_module *module) {
     bool shared = false;
     for (int i = 0; i < module->parameters.count; i++) {
         const ls_leaf *leaf = module->parameters.items[i].tensor->leaf;
@@ -61,7 +61,7 @@ bool ls_reducer_claim(const ls_module *module) {
     return shared;
 }
 
-bool ls_reducer_is_shared(const ls_gradient_reducer *reducer) {
+bool ls_gradient_reducer_is_shared(const ls_gradient_reducer *reducer) {
     bool shared = false;
     for (int i = 0; i < reducer->flat_count; i++) {
         const comm_memory *owner = owner_of(reducer->wire[i]);
@@ -156,21 +156,21 @@ static ls_status make_arrays(ls_gradient_reducer *reducer) {
                : ls_fail_memory(call, count * sizeof *reducer->buckets);
 }
 
-ls_status ls_reducer_open(ls_gradient_reducer *reducer, int64_t extra) {
+ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra) {
     for (int i = 0; i < reducer->flat_count; i++) {
         (void)hold(reducer->flats[i].gradients);
     }
     LS_TRY(make_arrays(reducer));
     reducer->in_place = are_accepted(reducer);
     LS_TRY(reducer->in_place ? agree_on_sizes(reducer) : LS_OK);
-    const int last = ls_reducer_has_extra(reducer) ? reducer->flat_count - 1 : -1;
+    const int last = ls_gradient_reducer_has_extra(reducer) ? reducer->flat_count - 1 : -1;
     for (int i = 0; i < reducer->flat_count; i++) {
         LS_TRY(open_wire(reducer, i, reducer->flats[i].count + (i == last ? extra : 0)));
     }
     return LS_OK;
 }
 
-void ls_reducer_close(ls_gradient_reducer *reducer) {
+void ls_gradient_reducer_close(ls_gradient_reducer *reducer) {
     for (int i = 0; i < reducer->flat_count; i++) {
         drop(reducer->flats[i].gradients);
         drop(reducer->wire[i]);
@@ -182,13 +182,13 @@ void ls_reducer_close(ls_gradient_reducer *reducer) {
     ls_free(reducer->buckets);
 }
 
-void *ls_reducer_extra(const ls_gradient_reducer *reducer) {
+void *ls_gradient_reducer_extra(const ls_gradient_reducer *reducer) {
     const int last = reducer->flat_count - 1;
     const ls_flat *flat = &reducer->flats[last];
     return (char *)reducer->wire[last]->memory + (size_t)flat->count * ls_dtype_size(flat->dtype);
 }
 
-int ls_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
+int ls_gradient_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
     int i = reducer->flat_count - 1;
     while (i >= 0 && (leaf->gradient == NULL || leaf->gradient->storage->whole != reducer->flats[i].gradients)) {
         i--;
@@ -196,16 +196,17 @@ int ls_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) 
     return i;
 }
 
-bool ls_reducer_is_home(const ls_gradient_reducer *reducer) {
+bool ls_gradient_reducer_is_home(const ls_gradient_reducer *reducer) {
     const ls_named_list *list = &reducer->model->parameters;
     bool home = true;
     for (int i = 0; i < list->count && home; i++) {
-        home = list->items[i].tensor->leaf == NULL || ls_reducer_flat_of(reducer, list->items[i].tensor->leaf) >= 0;
+        home = list->items[i].tensor->leaf == NULL ||
+               ls_gradient_reducer_flat_of(reducer, list->items[i].tensor->leaf) >= 0;
     }
     return home;
 }
 
-ls_status ls_reducer_reclaim(ls_gradient_reducer *reducer) {
+ls_status ls_gradient_reducer_reclaim(ls_gradient_reducer *reducer) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(reducer->model, call, &device));
     for (int i = 0; i < reducer->flat_count; i++) {
@@ -233,6 +234,7 @@ static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t 
                           .packet = {.format = reducer->format,
                                      .device = flat->gradients->device,
                                      .dtype = flat->dtype,
+                                     .reduction = LS_AVG,
                                      .pieces = reducer->pieces + used,
                                      .in_place = reducer->in_place}};
     return bucket;
@@ -254,7 +256,7 @@ static void add_spans(const ls_gradient_reducer *reducer, ls_bucket *bucket, int
     packet->converted = (ls_piece){.storage = reducer->scratch != NULL ? reducer->scratch : wire, .offset = begin};
 }
 
-ls_status ls_reducer_divide(ls_gradient_reducer *reducer, size_t bytes) {
+ls_status ls_gradient_reducer_divide(ls_gradient_reducer *reducer, size_t bytes) {
     const size_t count = (size_t)reducer->model->parameters.count;
     reducer->extents = ls_allocate_zeroed(count, sizeof *reducer->extents);
     if (reducer->extents == NULL) {
@@ -281,8 +283,8 @@ static int cut_extent(ls_gradient_reducer *reducer, const ls_span *extent, const
     return count;
 }
 
-void ls_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
-                    const void *user) {
+void ls_gradient_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
+                             const void *user) {
     const int count = reducer->extents != NULL ? reducer->extent_count : reducer->flat_count;
     int used = 0;
     reducer->bucket_count = 0;
@@ -294,8 +296,8 @@ void ls_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *u
     }
 }
 
-int ls_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
-    const int flat = ls_reducer_flat_of(reducer, leaf);
+int ls_gradient_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf) {
+    const int flat = ls_gradient_reducer_flat_of(reducer, leaf);
     if (flat < 0) {
         return -1;
     }
@@ -319,7 +321,7 @@ ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *b
     return LS_OK;
 }
 
-ls_status ls_reducer_scale(const ls_gradient_reducer *reducer, double factor) {
+ls_status ls_gradient_reducer_scale(const ls_gradient_reducer *reducer, double factor) {
     for (int i = 0; i < reducer->bucket_count && factor != 1; i++) {
         LS_TRY(ls_bucket_scale(reducer, &reducer->buckets[i], factor));
     }
@@ -331,7 +333,7 @@ ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket 
     for (int k = 0; k < bucket->span_count; k++) {
         for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
             const ls_leaf *leaf = reducer->model->parameters.items[i].tensor->leaf;
-            if (leaf != NULL && !leaf->has_gradient && ls_reducer_flat_of(reducer, leaf) == bucket->flat) {
+            if (leaf != NULL && !leaf->has_gradient && ls_gradient_reducer_flat_of(reducer, leaf) == bucket->flat) {
                 LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
             }
         }

@@ -39,20 +39,20 @@ typedef struct ls_gradient_reducer {
 
 /*
  * Prepares the memory of a reducer whose first members up to `flat_count` are set. The last flat buffer on the wire is
- * followed by `extra` elements, if ls_reducer_has_extra. A collective call.
+ * followed by `extra` elements, if ls_gradient_reducer_has_extra. A collective call.
  */
-ls_status ls_reducer_open(ls_gradient_reducer *reducer, int64_t extra);
-void ls_reducer_close(ls_gradient_reducer *reducer);
+ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra);
+void ls_gradient_reducer_close(ls_gradient_reducer *reducer);
 
 /*
  * Called before a reducer takes the gradients of a module, whose lists are collected. Returns whether another reducer
- * has taken some of them, for which ls_reducer_is_shared then returns true.
+ * has taken some of them, for which ls_gradient_reducer_is_shared then returns true.
  */
-bool ls_reducer_claim(const ls_module *module);
-bool ls_reducer_is_shared(const ls_gradient_reducer *reducer);
+bool ls_gradient_reducer_claim(const ls_module *module);
+bool ls_gradient_reducer_is_shared(const ls_gradient_reducer *reducer);
 
 /* Returns whether other values can be sent after the last gradients, in the same all-reduce. */
-static inline bool ls_reducer_has_extra(const ls_gradient_reducer *reducer) {
+static inline bool ls_gradient_reducer_has_extra(const ls_gradient_reducer *reducer) {
     return !reducer->in_place && !reducer->format->converts;
 }
 
@@ -62,36 +62,36 @@ static inline bool ls_bucket_has_extra(const ls_gradient_reducer *reducer, const
 }
 
 /* Returns the memory of these values. */
-void *ls_reducer_extra(const ls_gradient_reducer *reducer);
+void *ls_gradient_reducer_extra(const ls_gradient_reducer *reducer);
 
 /* Returns the index of the flat buffer that has the gradient of a leaf, or of its bucket; -1 if none has. */
-int ls_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
-int ls_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
+int ls_gradient_reducer_flat_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
+int ls_gradient_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_leaf *leaf);
 
 /*
  * Moves gradients back to their flat buffers, if the model was laid out again as part of a larger model or in parts.
- * ls_reducer_is_home returns whether all of them are there.
+ * ls_gradient_reducer_is_home returns whether all of them are there.
  */
-bool ls_reducer_is_home(const ls_gradient_reducer *reducer);
-ls_status ls_reducer_reclaim(ls_gradient_reducer *reducer);
+bool ls_gradient_reducer_is_home(const ls_gradient_reducer *reducer);
+ls_status ls_gradient_reducer_reclaim(ls_gradient_reducer *reducer);
 
 /*
- * Cuts all gradients into `count` extents of about `bytes` bytes, which ls_reducer_cut uses from then on. Without this
- * call, each flat buffer is an extent. Returns LS_ERR_MEMORY on failure.
+ * Cuts all gradients into `count` extents of about `bytes` bytes, which ls_gradient_reducer_cut uses from then on.
+ * Without this call, each flat buffer is an extent. Returns LS_ERR_MEMORY on failure.
  */
-ls_status ls_reducer_divide(ls_gradient_reducer *reducer, size_t bytes);
+ls_status ls_gradient_reducer_divide(ls_gradient_reducer *reducer, size_t bytes);
 
 /*
  * Makes a bucket of the included gradients of each extent, in the order of their flat buffers, and from the highest
  * offset to the lowest. A divided reducer also makes buckets without gradients, so that all ranks have equally many.
  */
-void ls_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
-                    const void *user);
+void ls_gradient_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(const void *user, const ls_leaf *leaf),
+                             const void *user);
 
 /* Multiplies the gradients of a bucket by `factor`, and sets missing gradients to zero. */
 ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor);
 ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor);
-ls_status ls_reducer_scale(const ls_gradient_reducer *reducer, double factor);
+ls_status ls_gradient_reducer_scale(const ls_gradient_reducer *reducer, double factor);
 
 /* Writes the averaged gradients of a bucket, whose all-reduce has ended, to the flat buffer. */
 ls_status ls_bucket_decode(const ls_gradient_reducer *reducer, const ls_bucket *bucket);

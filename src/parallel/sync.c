@@ -147,11 +147,11 @@ static ls_status clear_missing_gradients(ls_module *model) {
 }
 
 /* Agrees on which parameters have a gradient on any rank. */
-static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
+static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm *comm) {
     const int count = ls_module_parameter_count(model);
     uint8_t *present = ls_record_allocate((size_t)count);
     if (present == NULL) {
-        return ls_fail_memory("ls_sync_gradients", (size_t)count);
+        return ls_fail_memory(call, (size_t)count);
     }
     for (int i = 0; i < count; i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
@@ -162,7 +162,7 @@ static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL) {
             leaf->has_gradient = present[i] != 0;
-            ls_leaf_changed(leaf, "ls_sync_gradients");
+            ls_leaf_changed(leaf, call);
         }
     }
     ls_record_release(present, (size_t)count);
@@ -195,7 +195,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
         LS_TRY(ls_pipeline_weigh(model->state, comm, &weight));
     }
     LS_TRY(clear_missing_gradients(model));
-    LS_TRY(agree_on_gradients(model, comm));
+    LS_TRY(agree_on_gradients("ls_sync_gradients", model, comm));
     for (int i = 0; i < used; i++) {
         const ls_tensor flat = ls_flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
         if (weight != 1) {
@@ -204,4 +204,22 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
         LS_TRY(ls_allreduce_in_place(comm, &flat, LS_AVG));
     }
     return LS_OK;
+}
+
+ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
+    const char *const call = "ls_distribute_gradients";
+    if (model == NULL || reducer == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");
+    }
+    ls_flat flats[LS_FLAT_LIMIT];
+    if (ls_module_flatten(model, flats) < 0) {
+        return ls_error_status();
+    }
+    LS_TRY(clear_missing_gradients(model));
+    LS_TRY(agree_on_gradients(call, model, ls_reducer_comm(reducer)));
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
+        LS_TRY(leaf != NULL && leaf->has_gradient ? ls_reducer_add(reducer, leaf->gradient) : LS_OK);
+    }
+    return ls_reducer_finish(reducer);
 }

@@ -108,7 +108,7 @@ ls_status ls_packet_start(ls_packet *packet, ls_comm *comm, bool wait) {
     const ls_status started =
         LS_ON_DEVICE(comm, on,
                      ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)(packet->total + packet->extra),
-                                       ls_packet_dtype(packet), LS_AVG, wait ? NULL : &packet->work));
+                                       ls_packet_dtype(packet), packet->reduction, wait ? NULL : &packet->work));
     return encoded != LS_OK ? ls_error_put_back(&cause) : started;
 }
 

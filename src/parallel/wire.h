@@ -33,6 +33,7 @@ struct ls_packet {
     const ls_piece *pieces;  /* from the highest address to the lowest if they overlap with the buffer */
     int piece_count;
     int64_t total; /* elements of the pieces */
+    ls_reduction reduction;
     int64_t extra; /* elements after the pieces in the buffer, which the owner writes and reads */
     bool in_place; /* the buffer is on `device`, whose memory the communicator accepts; otherwise on the host */
     /*

@@ -1,0 +1,258 @@
+/* Reducers: all-reduces of many tensors, gathered into buckets. */
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/hold.h"
+#include "parallel/parallel.h"
+#include "parallel/wire.h"
+#include "tensor/scope.h"
+#include "tensor/tensor.h"
+
+/* Tensors of one dtype on one device that are reduced together. */
+typedef struct tensor_bucket {
+    ls_packet packet;
+    ls_tensor **tensors; /* held, in the order of ls_reducer_add */
+    ls_piece *pieces;    /* in the opposite order */
+    int count;
+    int capacity;
+    size_t bytes;
+    char *memory; /* for tensors that do not follow each other */
+    size_t memory_bytes;
+} tensor_bucket;
+
+struct ls_reducer {
+    ls_comm *comm; /* held */
+    ls_reduction reduction;
+    double scale; /* of the results */
+    size_t bucket_bytes;
+    bool asynchronous;
+    tensor_bucket *buckets; /* reused after ls_reducer_finish */
+    int count;              /* number of buckets with tensors; the last may take further tensors */
+    int started;            /* number of these whose all-reduce was started */
+    int capacity;
+};
+
+/* Makes room for one element more in an array of `count` elements. Returns false, with an error, on failure. */
+static bool grow(void **array, int count, int *capacity, size_t width) {
+    if (count < *capacity) {
+        return true;
+    }
+    const int more = *capacity > 0 ? 2 * *capacity : 8;
+    char *larger = ls_allocate_zeroed((size_t)more, width);
+    if (larger == NULL) {
+        (void)ls_fail_memory("ls_reducer_add", (size_t)more * width);
+        return false;
+    }
+    memcpy(larger, *array, (size_t)count * width);
+    ls_free(*array);
+    *array = larger;
+    *capacity = more;
+    return true;
+}
+
+/* Lists the pieces of a bucket, each of tensors that follow each other in memory. */
+static ls_status list_pieces(tensor_bucket *bucket) {
+    ls_packet *packet = &bucket->packet;
+    const size_t width = ls_dtype_size(packet->dtype);
+    packet->total = 0;
+    packet->piece_count = 0;
+    ls_free(bucket->pieces);
+    bucket->pieces = ls_allocate_zeroed((size_t)bucket->count, sizeof *bucket->pieces);
+    if (bucket->pieces == NULL) {
+        return ls_fail_memory("ls_reducer_add", (size_t)bucket->count * sizeof *bucket->pieces);
+    }
+    ls_piece *piece = bucket->pieces - 1;
+    for (int i = bucket->count - 1; i >= 0; i--) {
+        const ls_tensor *tensor = bucket->tensors[i];
+        ls_storage *whole = tensor->storage->whole;
+        const int64_t offset = ((char *)tensor->data - (char *)whole->memory) / (int64_t)width;
+        if (packet->piece_count > 0 && piece->storage == whole && piece->offset == offset + tensor->count) {
+            piece->offset = offset;
+            piece->count += tensor->count;
+        } else {
+            *++piece = (ls_piece){.storage = whole, .offset = offset, .count = tensor->count};
+            packet->piece_count++;
+        }
+        packet->total += tensor->count;
+    }
+    packet->pieces = bucket->pieces;
+    return LS_OK;
+}
+
+/* Chooses the buffer of the all-reduce: the only piece itself, if the communicator accepts its memory. */
+static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket) {
+    ls_packet *packet = &bucket->packet;
+    const size_t width = ls_dtype_size(packet->dtype), bytes = (size_t)packet->total * width;
+    const bool single = packet->piece_count == 1;
+    packet->in_place =
+        single && !packet->device->is_host && ls_comm_takes(reducer->comm, true, packet->dtype, packet->reduction);
+    if (single && (packet->device->is_host || packet->in_place)) {
+        packet->buffer = (char *)packet->pieces[0].storage->memory + (size_t)packet->pieces[0].offset * width;
+        return LS_OK;
+    }
+    if (bytes > bucket->memory_bytes) {
+        ls_free(bucket->memory);
+        bucket->memory = ls_allocate(bytes);
+        bucket->memory_bytes = bucket->memory != NULL ? bytes : 0;
+    }
+    packet->buffer = bucket->memory;
+    return bytes <= bucket->memory_bytes ? LS_OK : ls_fail_memory("ls_reducer_add", bytes);
+}
+
+/* Writes the results of a bucket whose all-reduce has ended. */
+static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
+    ls_packet *packet = &bucket->packet;
+    LS_TRY(packet->format->decode(packet));
+    for (int i = 0; i < bucket->count; i++) {
+        ls_tensor *tensor = bucket->tensors[i];
+        if (reducer->scale != 1) {
+            LS_TRY(packet->device->kernels->scale(ls_device_stream(packet->device), packet->dtype, tensor->count,
+                                                  reducer->scale, tensor->data));
+        }
+        ls_tensor_changed(tensor, "ls_reducer_add");
+    }
+    return LS_OK;
+}
+
+/* Starts the all-reduce of the last bucket. */
+static ls_status start_last(ls_reducer *reducer) {
+    if (reducer->started == reducer->count) {
+        return LS_OK;
+    }
+    tensor_bucket *bucket = &reducer->buckets[reducer->started++];
+    bucket->packet.format = &ls_wire_plain;
+    bucket->packet.reduction = reducer->reduction;
+    LS_TRY(list_pieces(bucket));
+    LS_TRY(choose_buffer(reducer, bucket));
+    LS_TRY(ls_packet_start(&bucket->packet, reducer->comm, !reducer->asynchronous));
+    return reducer->asynchronous ? LS_OK : end_bucket(reducer, bucket);
+}
+
+static void empty(tensor_bucket *bucket) {
+    for (int i = 0; i < bucket->count; i++) {
+        ls_tensor_drop(bucket->tensors[i]);
+    }
+    bucket->count = 0;
+    bucket->bytes = 0;
+}
+
+/* Returns the bucket for a tensor; NULL with an error on failure. */
+static tensor_bucket *bucket_for(ls_reducer *reducer, const ls_tensor *tensor) {
+    tensor_bucket *last = reducer->started < reducer->count ? &reducer->buckets[reducer->count - 1] : NULL;
+    const ls_device *device = ls_tensor_device(tensor);
+    if (last != NULL && last->packet.dtype == (ls_dtype)tensor->dtype && last->packet.device == device) {
+        return last;
+    }
+    if (start_last(reducer) != LS_OK ||
+        !grow((void **)&reducer->buckets, reducer->count, &reducer->capacity, sizeof *reducer->buckets)) {
+        return NULL;
+    }
+    last = &reducer->buckets[reducer->count++];
+    last->packet = (ls_packet){.dtype = (ls_dtype)tensor->dtype, .device = device};
+    return last;
+}
+
+ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) {
+    if (reducer == NULL || tensor == NULL || !ls_tensor_is_here("ls_reducer_add", tensor)) {
+        return reducer != NULL && tensor != NULL
+                   ? ls_error_status()
+                   : ls_fail(LS_ERR_ARGUMENT, "ls_reducer_add: the %s is NULL", reducer == NULL ? "reducer" : "tensor");
+    }
+    if (!tensor->contiguous) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_add: the tensor %s is not contiguous: pass a copy (ls_clone)",
+                       LS_SHAPE_TEXT(tensor));
+    }
+    if (reducer->scale != 1 && tensor->dtype != LS_F32 && tensor->dtype != LS_F64) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_add: .scale needs tensors of f32 or f64, not %s",
+                       ls_dtype_name((ls_dtype)tensor->dtype));
+    }
+    tensor_bucket *bucket = bucket_for(reducer, tensor);
+    if (bucket == NULL || !grow((void **)&bucket->tensors, bucket->count, &bucket->capacity, sizeof(ls_tensor *))) {
+        return ls_error_status();
+    }
+    bucket->tensors[bucket->count++] = ls_tensor_hold(tensor);
+    bucket->bytes += (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
+    return bucket->bytes >= reducer->bucket_bytes ? start_last(reducer) : LS_OK;
+}
+
+ls_status ls_reducer_finish(ls_reducer *reducer) {
+    if (reducer == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_finish: the reducer is NULL");
+    }
+    ls_status status = start_last(reducer);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (int i = 0; i < reducer->count; i++) {
+        tensor_bucket *bucket = &reducer->buckets[i];
+        ls_status ended = ls_packet_wait(&bucket->packet);
+        ended = ended == LS_OK && status == LS_OK && reducer->asynchronous ? end_bucket(reducer, bucket) : ended;
+        if (status == LS_OK && ended != LS_OK) {
+            status = ended;
+            ls_error_save(&cause);
+        }
+        empty(bucket);
+    }
+    reducer->count = reducer->started = 0;
+    return status == LS_OK ? LS_OK : ls_error_put_back(&cause);
+}
+
+ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {
+    static const ls_reducer_options defaults;
+    const ls_reducer_options *chosen = options != NULL ? options : &defaults;
+    if (comm == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_reducer_new: the communicator is NULL");
+    }
+    ls_reducer *reducer =
+        ls_comm_check_open("ls_reducer_new", comm) == LS_OK ? ls_allocate_zeroed(1, sizeof *reducer) : NULL;
+    if (reducer == NULL) {
+        return NULL;
+    }
+    reducer->comm = ls_comm_hold(comm);
+    reducer->reduction = chosen->scale == 0 ? LS_AVG : LS_SUM;
+    reducer->scale = chosen->scale == 0 ? 1 : chosen->scale;
+    reducer->bucket_bytes = chosen->bucket_bytes;
+    reducer->asynchronous = chosen->asynchronous;
+    return reducer;
+}
+
+ls_comm *ls_reducer_comm(const ls_reducer *reducer) {
+    return reducer->comm;
+}
+
+void ls_reducer_free(ls_reducer *reducer) {
+    if (reducer == NULL) {
+        return;
+    }
+    for (int i = 0; i < reducer->capacity; i++) {
+        tensor_bucket *bucket = &reducer->buckets[i];
+        if (i < reducer->started && ls_packet_wait(&bucket->packet) != LS_OK) {
+            ls_log_write(LS_LOG_WARNING, "ls_reducer_free: an unfinished call has failed: %s", ls_error_message());
+        }
+        empty(bucket);
+        ls_free(bucket->tensors);
+        ls_free(bucket->pieces);
+        ls_free(bucket->memory);
+    }
+    ls_free(reducer->buckets);
+    ls_comm_drop(reducer->comm);
+    ls_free(reducer);
+}
+
+ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count, ls_reduction reduction) {
+    ls_reducer *reducer = ls_reducer_new(comm, &(ls_reducer_options){.scale = 1, .bucket_bytes = SIZE_MAX});
+    if (reducer == NULL) {
+        return ls_error_status();
+    }
+    reducer->reduction = reduction;
+    ls_status status = LS_OK;
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+        for (int i = 0; i < count && status == LS_OK; i++) {
+            status =
+                tensors[i] == NULL || (int)tensors[i]->dtype == dtype ? ls_reducer_add(reducer, tensors[i]) : LS_OK;
+        }
+    }
+    status = status == LS_OK ? ls_reducer_finish(reducer) : status;
+    ls_reducer_free(reducer);
+    return status;
+}

@@ -1,0 +1,199 @@
+/*
+ * Reducers and all-reduces of many tensors, with the cases of flashlight's AllReduceTest: scales, asynchronous calls,
+ * sets of tensors, and coalescing.
+ *
+ * ranks: 1 2 3 4
+ * devices: cpu shadow
+ */
+#include "tests/support/ranks.h"
+
+#include <lockstep/parallel.h>
+#include <lockstep/trace.h>
+
+#include "base/trace.h"
+
+enum { MANY = 30, LARGE = 1 << 20 };
+
+/* Returns random numbers that differ between ranks. */
+static ls_tensor *make(const ls_comm *world, int number, int64_t count, ls_dtype dtype) {
+    ls_seed((uint64_t)(100 * number + ls_comm_rank(world)));
+    return ls_randn(LS_SHAPE(count), dtype);
+}
+
+static ls_tensor *reduced(ls_comm *world, ls_tensor *tensor, double scale) {
+    ls_tensor *sum = ls_allreduce(world, tensor, scale == 0 ? LS_AVG : LS_SUM);
+    return scale == 0 || scale == 1 ? sum : ls_mul(sum, scale);
+}
+
+/* Reduces `count` tensors of `size` elements and more, and compares them with single all-reduces. */
+static ls_status reduce_set(ls_comm *world, const ls_reducer_options *options, int count, int64_t size) {
+    ls_reducer *reducer = ls_reducer_new(world, options);
+    LS_CHECK(reducer != NULL);
+    for (int round = 0; round < 2; round++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *tensors[MANY], *want[MANY];
+        for (int i = 0; i < count; i++) {
+            tensors[i] = make(world, i, size + i % 3, i % 10 == 7 ? LS_F64 : LS_F32);
+            want[i] = reduced(world, tensors[i], options->scale);
+        }
+        for (int i = 0; i < count; i++) {
+            LS_TRY(ls_reducer_add(reducer, tensors[i]));
+        }
+        LS_TRY(ls_reducer_finish(reducer));
+        for (int i = 0; i < count; i++) {
+            LS_CHECK(ls_equal(tensors[i], want[i]));
+        }
+        LS_TRY(ls_scope_end(scope));
+    }
+    ls_reducer_free(reducer);
+    return LS_OK;
+}
+
+static ls_status sets(ls_comm *world) {
+    static const double scales[] = {0, 1, 0.5};
+    static const size_t buckets[] = {0, 1000, SIZE_MAX};
+    for (int i = 0; i < 18; i++) {
+        const ls_reducer_options options = {
+            .scale = scales[i % 3], .bucket_bytes = buckets[i / 3 % 3], .asynchronous = i / 9 != 0};
+        LS_TRY(reduce_set(world, &options, MANY, 60));
+    }
+    LS_TRY(reduce_set(world, &(ls_reducer_options){.bucket_bytes = (size_t)9 << 20, .asynchronous = true}, 5, LARGE));
+    return reduce_set(world, &(ls_reducer_options){.scale = 1}, 1, 0);
+}
+
+/* Returns the number of calls on the communicator, with `user` as the argument of `function`. */
+static ls_status count_calls(ls_status (*function)(void *user), void *user, int *calls) {
+    LS_TRY(ls_trace_start());
+    const ls_status status = function(user);
+    ls_trace *trace = ls_trace_take();
+    *calls = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        *calls += trace->spans[i].kind == LS_TRACE_COMM;
+    }
+    ls_trace_free(trace);
+    return status;
+}
+
+typedef struct coalescing {
+    ls_reducer *reducer;
+    ls_tensor *whole;
+    int parts;
+} coalescing;
+
+static ls_status add_parts(void *user) {
+    const coalescing *c = user;
+    const int64_t size = ls_numel(c->whole) / c->parts;
+    for (int i = 0; i < c->parts; i++) {
+        LS_TRY(ls_reducer_add(c->reducer, ls_narrow(c->whole, 0, i * size, size)));
+    }
+    return ls_reducer_finish(c->reducer);
+}
+
+/* Many tensors need few calls: a thousand tensors of 4 KiB in buckets of 1 MiB. */
+static ls_status coalescing_needs_few_calls(ls_comm *world) {
+    ls_tensor *whole = make(world, 3, 1000 * 1024, LS_F32);
+    ls_tensor *want = reduced(world, whole, 0);
+    coalescing c = {.reducer = ls_reducer_new(world, &(ls_reducer_options){.bucket_bytes = (size_t)1 << 20}),
+                    .whole = whole,
+                    .parts = 1000};
+    int calls = 0;
+    LS_CHECK(c.reducer != NULL);
+    LS_TRY(count_calls(add_parts, &c, &calls));
+    LS_CHECK(calls == (ls_comm_size(world) > 1 ? 4 : calls));
+    LS_CHECK(ls_equal(whole, want));
+    ls_reducer_free(c.reducer);
+    return LS_OK;
+}
+
+typedef struct many {
+    ls_comm *comm;
+    ls_tensor **tensors;
+    int count;
+} many;
+
+static ls_status reduce_many(void *user) {
+    const many *m = user;
+    return ls_allreduce_many(m->comm, m->tensors, m->count, LS_MAX);
+}
+
+/* One call per dtype, for tensors in any order. */
+static ls_status many_tensors(ls_comm *world) {
+    ls_tensor *tensors[MANY], *want[MANY];
+    for (int i = 0; i < MANY; i++) {
+        tensors[i] = make(world, i, 5 + i, i % 2 == 0 ? LS_F32 : LS_F64);
+        want[i] = ls_allreduce(world, tensors[i], LS_MAX);
+    }
+    many m = {.comm = world, .tensors = tensors, .count = MANY};
+    int calls = 0;
+    LS_TRY(count_calls(reduce_many, &m, &calls));
+    LS_CHECK(ls_comm_size(world) == 1 || calls == 2);
+    for (int i = 0; i < MANY; i++) {
+        LS_CHECK(ls_equal(tensors[i], want[i]));
+    }
+    LS_TRY(ls_allreduce_many(world, NULL, 0, LS_SUM));
+    return LS_OK;
+}
+
+static ls_module *make_model(void) {
+    ls_seed(5);
+    return ls_sequential(ls_nn_linear(4, 3), ls_nn_tanh(), ls_nn_linear(3, 2), ls_nn_linear(2, 2));
+}
+
+/* The gradients of a model, of which one rank has only some. */
+static ls_status gradients(ls_comm *world, size_t bucket_bytes) {
+    ls_module *model = make_model(), *other = make_model();
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.bucket_bytes = bucket_bytes});
+    LS_CHECK(model != NULL && other != NULL && reducer != NULL);
+    for (int i = 0; i < 2; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *y = make(world, 1, 4, LS_F32);
+        y = ls_reshape(y, LS_SHAPE(1, 4));
+        const int last = ls_comm_rank(world) == 0 ? 3 : 2; /* rank 0 also runs the layer before the last */
+        for (int layer = 0; layer < last; layer++) {
+            y = ls_forward(ls_module_child(i == 0 ? model : other, layer), y);
+        }
+        LS_TRY(ls_backward(ls_sum(ls_square(y))));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_TRY(ls_distribute_gradients(model, reducer));
+    LS_TRY(ls_sync_gradients(other, world));
+    for (int i = 0; i < 6; i++) {
+        ls_tensor *is = ls_grad(ls_module_parameter(model, i)), *want = ls_grad(ls_module_parameter(other, i));
+        LS_CHECK((is == NULL) == (i >= 4) && (want == NULL) == (i >= 4));
+        LS_CHECK(is == NULL || ls_equal(is, want));
+    }
+    ls_reducer_free(reducer);
+    ls_module_free(model);
+    ls_module_free(other);
+    return LS_OK;
+}
+
+static ls_status refusals(ls_comm *world) {
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 2});
+    LS_CHECK(reducer != NULL && ls_reducer_new(NULL, NULL) == NULL);
+    LS_CHECK(ls_reducer_add(reducer, NULL) == LS_ERR_ARGUMENT && ls_reducer_add(NULL, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_reducer_add(reducer, ls_transpose(ls_ones(LS_SHAPE(2, 3), LS_F32), 0, 1)) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("not contiguous");
+    LS_CHECK(ls_reducer_add(reducer, ls_ones(LS_SHAPE(2), LS_I64)) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE(".scale needs");
+    LS_CHECK(ls_distribute_gradients(NULL, reducer) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_reducer_finish(NULL) == LS_ERR_ARGUMENT);
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(ls_reducer_add(reducer, ls_ones(LS_SHAPE(2 + ls_comm_rank(world)), LS_F32)) == LS_ERR_MISMATCH);
+    }
+    ls_reducer_free(reducer);
+    ls_reducer_free(NULL);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(sets(world));
+    LS_TRY(coalescing_needs_few_calls(world));
+    LS_TRY(many_tensors(world));
+    LS_TRY(gradients(world, 0));
+    LS_TRY(gradients(world, SIZE_MAX));
+    LS_TRY(refusals(world));
+    LS_TRY(ls_scope_end(scope));
+    return ls_comm_barrier(world, NULL);
+}
