@@ -18,6 +18,7 @@
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
+#include "data_parallel.h"
 
 static long epochs = -1; /* not given: see set_defaults */
 static long batch_size = 64;
@@ -49,6 +50,7 @@ static const argument options[] = {
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
+    DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -101,7 +103,7 @@ static ls_module *build_model(ls_comm *world) {
                              ls_nn_adaptive_average_pool(LS_SHAPE(1)), ls_nn_flatten(), ls_nn_linear(4 * c, 10))
              : ls_sequential(first, block(1, c, true), block(c, 2 * c, true), ls_nn_flatten(),
                              ls_nn_linear(2 * c * 7 * 7, 128), ls_nn_relu(), ls_nn_linear(128, 10));
-    return ls_data_parallel(model, world, NULL);
+    return make_data_parallel(model, world);
 }
 
 static ls_optimizer *make_optimizer(ls_module *model) {

@@ -16,6 +16,7 @@
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
+#include "data_parallel.h"
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
@@ -46,6 +47,7 @@ static const argument options[] = {
     {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
+    DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -66,7 +68,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
 static ls_module *build_model(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_linear(784, hidden), ls_nn_relu(), ls_nn_linear(hidden, hidden),
                                      ls_nn_relu(), ls_nn_linear(hidden, 10));
-    return ls_data_parallel(model, world, NULL);
+    return make_data_parallel(model, world);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------------------

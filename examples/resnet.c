@@ -16,6 +16,7 @@
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
+#include "data_parallel.h"
 
 enum { CLASSES = 10, STAGES = 3 };
 
@@ -50,6 +51,7 @@ static const argument options[] = {
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
+    DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -183,7 +185,7 @@ static ls_status train(ls_comm *world) {
     ls_loader *test = training != NULL ? open_data(world, false) : NULL;
     ls_module *model = test != NULL ? ls_module_retain(build_model()) : NULL;
     const bool good = model != NULL && (load == NULL || ls_module_load(model, load) == LS_OK);
-    ls_module *parallel = good ? ls_data_parallel(model, world, NULL) : NULL;
+    ls_module *parallel = good ? make_data_parallel(model, world) : NULL;
     ls_optimizer *optimizer = parallel != NULL ? ls_sgd(parallel, &sgd) : NULL;
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, training, test) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();

@@ -12,6 +12,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "data_parallel.h"
+
 enum { BYTES = 256, TOP = 20 };
 
 /* The Jargon File, 1.7 MB, where Debian's jargon-text puts it. */
@@ -113,7 +115,7 @@ static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
     text_parts text = open_text(world, task);
     ls_module *model = text.test != NULL ? ls_module_retain(task->build_model()) : NULL;
     const bool good = model != NULL && (task->load == NULL || ls_module_load(model, task->load) == LS_OK);
-    ls_module *parallel = good ? ls_data_parallel(model, world, NULL) : NULL;
+    ls_module *parallel = good ? make_data_parallel(model, world) : NULL;
     ls_optimizer *optimizer = parallel != NULL ? ls_adamw(parallel, &adam) : NULL;
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, text.train, task) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, task->steps > 0) : ls_error_status();
