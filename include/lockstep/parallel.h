@@ -171,7 +171,7 @@ LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int
  *
  * ```c
  * ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.bucket_bytes = 1 << 20, .asynchronous = true});
- * ls_status status = ls_reducer_add(reducer, tensor);
+ * ls_status status = ls_reducer_add(reducer, x);
  * status = status == LS_OK ? ls_reducer_finish(reducer) : status;
  * ls_reducer_free(reducer);
  * ```
