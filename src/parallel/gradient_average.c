@@ -189,9 +189,11 @@ static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_
 ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
     LS_TRY(ls_gradients_check(state));
     ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
-    LS_TRY(state->overlap.stale ? ls_overlap_recover(state, &own) : LS_OK);
-    const ls_status status =
-        state->overlap.begun ? ls_overlap_end(state, own, kept, mean) : average_at_once(state, own, kept, mean);
+    ls_status status = state->overlap.stale ? ls_overlap_recover(state, &own) : LS_OK;
+    if (status == LS_OK) {
+        status =
+            state->overlap.begun ? ls_overlap_end(state, own, kept, mean) : average_at_once(state, own, kept, mean);
+    }
     for (int i = 0; i < state->reducer.flat_count; i++) {
         ls_tensor_drop(kept[i]);
     }

@@ -1,6 +1,7 @@
 #include "parallel/overlap.h"
 
 #include "base/memory.h"
+#include "base/wait.h"
 #include "parallel/averaging.h"
 
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
@@ -92,15 +93,31 @@ static void leaf_complete(void *user, const ls_leaf *leaf) {
     }
 }
 
+/* Returns whether all buckets of a failed pass have arrived. Waits at most a second: a rank may not send them. */
+static bool have_arrived(const ls_data_parallel_state *state) {
+    const ls_overlap *overlap = &state->overlap;
+    ls_wait wait = {.longest_ns = 100 * 1000};
+    bool arrived = false;
+    while (!arrived && wait.awake.ns < UINT64_C(1000000000)) {
+        arrived = ls_work_done(overlap->weights);
+        for (int i = 0; i < overlap->launched && arrived; i++) {
+            arrived = ls_work_done(state->reducer.buckets[overlap->order[i]].packet.work);
+        }
+        if (!arrived) {
+            (void)ls_wait_pause(&wait);
+        }
+    }
+    return arrived;
+}
+
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
     if (!overlap->on || overlap->stale || (overlap->begun && !overlap->abandoned)) {
         return LS_OK;
     }
     if (overlap->begun) {
-        (void)wait_for_all(state); /* errors of the failed pass */
-        overlap->begun = overlap->abandoned = false;
         overlap->stale = true;
+        overlap->dirty = !have_arrived(state);
         return LS_OK;
     }
     LS_TRY(ls_gradients_check(state));
@@ -177,21 +194,20 @@ void ls_overlap_abandon(ls_data_parallel_state *state) {
 }
 
 ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) {
+    ls_overlap *overlap = &state->overlap;
     ls_tail with_stale = *own;
-    with_stale.stale = 1;
+    with_stale.stale = overlap->dirty ? 0.5 : 1;
     ls_tail_write(state, &with_stale);
     LS_TRY(ls_tail_average(state));
     const ls_tail mean = ls_tail_read(state);
-    state->overlap.stale = false;
+    (void)wait_for_all(state); /* errors of the failed pass; now all ranks have sent their buckets */
+    overlap->stale = overlap->begun = overlap->abandoned = false;
     return mean.stale == 1 ? LS_OK : refuse_stale();
 }
 
 /* Ends a pass whose buckets and tail have arrived. */
 static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean) {
     const ls_gradient_reducer *reducer = &state->reducer;
-    if (mean->stale > 0) {
-        return refuse_stale();
-    }
     if (!ls_tail_is_given(state, mean)) {
         return ls_gradients_restore(state, kept);
     }
@@ -234,6 +250,9 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     launch_next(state, true);
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
+    if (mean->stale > 0) {
+        return refuse_stale();
+    }
     if (mean->failed > 0) {
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
         return ls_averaging_share_cause(state, own.failed > 0);

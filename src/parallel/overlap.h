@@ -46,7 +46,8 @@ typedef struct ls_overlap {
     /* The present pass. */
     bool begun;           /* buckets may be in flight; the tail has not arrived */
     bool abandoned;       /* the pass has failed: its buckets are all in flight */
-    bool stale;           /* the buckets of an earlier pass, now complete, stand for the buckets of this pass */
+    bool stale;           /* the buckets of an earlier pass stand for the buckets of this pass */
+    bool dirty;           /* these buckets may have changed the gradients of this pass */
     double factor;        /* by which the gradients are multiplied before they are sent */
     bool ready;           /* the factor is known */
     ls_work *weights;     /* exchange of the scaling factors, for formats that convert */

@@ -295,6 +295,42 @@ static ls_status freed_in_flight(ls_comm *world) {
     return LS_OK;
 }
 
+/* A step of two modules. On a rank that leaves early, an operation fails before the second module runs. */
+static ls_status two_modules(ls_comm *world, ls_module *const *models, int step, bool leaves) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = rows(step, ls_comm_rank(world), 4);
+    ls_tensor *y = ls_forward(models[0], leaves ? ls_add(x, ls_ones(LS_SHAPE(3, 3), LS_F32)) : x);
+    y = leaves ? NULL : ls_add(y, ls_forward(models[1], x));
+    const ls_status status = ls_backward(leaves ? NULL : ls_mean(ls_square(y)));
+    (void)!ls_scope_end(scope);
+    return status;
+}
+
+/*
+ * If a rank has not run the second module in a failed step, the buckets of this module are stale on the other ranks
+ * only. The next step fails on all ranks with a message, and the step after it succeeds.
+ */
+static ls_status stale_buckets(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    ls_module *models[] = {wrap(world, PLAIN, LS_OVERLAP_ON, 1), wrap(world, PLAIN, LS_OVERLAP_ON, 1)};
+    LS_CHECK(models[0] != NULL && models[1] != NULL);
+    LS_TRY(two_modules(world, models, 0, false));
+    LS_TRY(two_modules(world, models, 1, false));
+    LS_CHECK(two_modules(world, models, 2, ls_comm_rank(world) == 0) != LS_OK);
+    LS_CHECK(two_modules(world, models, 3, false) == LS_ERR_MISMATCH);
+    LS_EXPECT_MESSAGE("an earlier backward pass has failed on some ranks");
+    for (int step = 4; step < 7; step++) {
+        LS_TRY(two_modules(world, models, step, false));
+    }
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_data_parallel_check(models[i]));
+        ls_module_free(models[i]);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(options_that_differ(world));
     LS_TRY(buckets_start_early(world));
@@ -302,6 +338,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(modules_that_share(world));
     LS_TRY(hooks_that_fail(world, PLAIN));
     LS_TRY(hooks_that_fail(world, NORMALIZED));
+    LS_TRY(stale_buckets(world));
     LS_TRY(freed_in_flight(world));
     return ls_comm_barrier(world, NULL);
 }
