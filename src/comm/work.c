@@ -338,7 +338,8 @@ static void move_work(ls_work *work) {
     }
 }
 
-/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work; this one with `status`. */
+/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work; this one with `status`.
+ */
 static void cancel(ls_work *work, ls_status status) {
     (void)ls_comm_abort(work->comm, LS_ERR_STATE);
     finish_work(work);
