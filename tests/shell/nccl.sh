@@ -31,7 +31,7 @@ check_program() {
 check_failed() {
     LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,fail=1 inside allreduce nothing 0 30
     check "NCCL fails on rank 1: it says why" says out \
-        "1: LS_ERR_DEVICE: ls_comm_allreduce #20: NCCL: a call that was under way: remote error: the double was told to fail"
+        "1: LS_ERR_DEVICE: ls_comm_allreduce #20: NCCL: a call in progress: remote error: the double was told to fail"
     check "NCCL fails on rank 1: the others name it" \
         is "$(grep -ac "^[02]: LS_ERR_PEER: ls_comm_allreduce #20: rank 1 .*remote error" out)" 2
     check "NCCL fails on rank 1: nothing is left" nobody_soon

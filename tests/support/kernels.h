@@ -9,6 +9,9 @@
 #include "tensor/device.h"
 #include "tensor/device/cuda/cuda_kernels.h"
 
+/* Weak: a build without a C++ compiler does not have these kernels, and runs no test on them. */
+#pragma weak ls_cuda_kernels
+
 /* Returns the kernels of device/cuda, compiled for the host, if LOCKSTEP_DEVICE is "shadow:1"; else the CPU's. */
 static inline const ls_kernels *kernels(void) {
     const char *device = getenv("LOCKSTEP_DEVICE");

@@ -58,7 +58,8 @@ typedef struct ls_constant_factor {
     bool divides;
 } ls_constant_factor;
 
-/* elementwise.c: finds the constant operand of a node of ls_mul or ls_div. Returns false if there is none. */
+/* elementwise.c: finds the constant operand of a node of ls_mul or ls_div. Returns false if both operands want
+ * gradients. */
 bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor);
 
 /* Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist. */
