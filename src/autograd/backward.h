@@ -17,11 +17,14 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
  *   - ls_fail_at_node notifies the ranks that wait at a node.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
  *   - ls_fail_before_pass notifies the other ranks that this rank runs no pass.
+ *   - ls_abandon_watches calls the watches of a scope and its outer scopes after a failure. `told` is NULL, or the user
+ *     that has told the other ranks, which have begun the pass, that this rank has not begun it.
  */
 ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link);
 void ls_fail_at_node(ls_node *node);
 void ls_fail_at_end(const ls_backward_pass *pass);
 void ls_fail_before_pass(const ls_thread_state *thread);
+void ls_abandon_watches(const ls_scope *scope, const void *told);
 
 /*
  * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the
@@ -38,12 +41,9 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
 
 /*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` stores the findings of the pass.
- * ls_call_watches_back calls the watches at the end of the pass. After a failure, ls_abandon_watches calls the watches
- * of a scope and its outer scopes. `told` is NULL, or the user that has told the other ranks, which have begun the
- * pass, that this rank has not begun it.
+ * ls_call_watches_back calls the watches at the end of the pass.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
-void ls_abandon_watches(const ls_scope *scope, const void *told);
 
 #endif

@@ -84,6 +84,19 @@ ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
     return told;
 }
 
+void ls_abandon_watches(const ls_scope *scope, const void *told) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (; scope != NULL; scope = scope->outer) {
+        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            if (callback->watch->abandon != NULL && callback->user != told) {
+                callback->watch->abandon(callback->user, told != NULL);
+            }
+        }
+    }
+    (void)ls_error_put_back(&cause);
+}
+
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank. They wait for this rank before the
  * pass, or at the last communication on the tape.

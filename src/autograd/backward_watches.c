@@ -32,19 +32,6 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     return status;
 }
 
-void ls_abandon_watches(const ls_scope *scope, const void *told) {
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    for (; scope != NULL; scope = scope->outer) {
-        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (callback->watch->abandon != NULL && callback->user != told) {
-                callback->watch->abandon(callback->user, told != NULL);
-            }
-        }
-    }
-    (void)ls_error_put_back(&cause);
-}
-
 /* Returns whether an inner scope has the same callback, which was notified already. */
 static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
     bool told = false;

@@ -171,19 +171,19 @@ ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_objec
 }
 
 /* The lengths of the objects of all ranks, and their offsets in one block. */
-typedef struct layout {
+typedef struct object_layout {
     int64_t *bytes;
     size_t *counts, *offsets;
     unsigned char *block;
-} layout;
+} object_layout;
 
-static void free_layout(layout *l) {
+static void free_layout(object_layout *l) {
     ls_free(l->bytes);
     ls_free(l->counts);
     ls_free(l->block);
 }
 
-static ls_status make_layout(const char *call, layout *l, int ranks) {
+static ls_status make_layout(const char *call, object_layout *l, int ranks) {
     l->bytes = ls_allocate_zeroed((size_t)ranks, sizeof *l->bytes);
     l->counts = ls_allocate_zeroed((size_t)ranks * 2, sizeof *l->counts);
     l->offsets = l->counts != NULL ? l->counts + ranks : NULL;
@@ -191,7 +191,7 @@ static ls_status make_layout(const char *call, layout *l, int ranks) {
 }
 
 /* Allocates the block for the lengths. */
-static ls_status lay_out(const char *call, layout *l, int ranks) {
+static ls_status lay_out(const char *call, object_layout *l, int ranks) {
     size_t total = 0;
     for (int i = 0; i < ranks; i++) {
         l->counts[i] = (size_t)l->bytes[i];
@@ -203,7 +203,7 @@ static ls_status lay_out(const char *call, layout *l, int ranks) {
 }
 
 /* Copies the parts of the block to objects. */
-static ls_status split_block(const char *call, const layout *l, ls_object *all, int ranks) {
+static ls_status split_block(const char *call, const object_layout *l, ls_object *all, int ranks) {
     ls_status status = LS_OK;
     for (int i = 0; i < ranks && status == LS_OK; i++) {
         status = make_object(call, &all[i], l->counts[i]);
@@ -224,7 +224,7 @@ ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *
     const bool receives = ls_comm_rank(comm) == root;
     const int ranks = ls_comm_size(comm);
     LS_TRY(receives ? check(call, comm, all, NULL) : LS_OK);
-    layout l = {0};
+    object_layout l = {0};
     const int64_t bytes = (int64_t)own->bytes;
     if (receives) {
         memset(all, 0, (size_t)ranks * sizeof *all);
@@ -245,7 +245,7 @@ ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *
 }
 
 /* Copies the objects to the block. */
-static ls_status join_objects(const char *call, layout *l, const ls_object *all, int ranks) {
+static ls_status join_objects(const char *call, object_layout *l, const ls_object *all, int ranks) {
     LS_TRY(make_layout(call, l, ranks));
     for (int i = 0; i < ranks; i++) {
         l->bytes[i] = (int64_t)all[i].bytes;
@@ -269,7 +269,7 @@ ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object 
     for (int i = 0; i < ranks && sends; i++) {
         LS_TRY(check(call, comm, all, &all[i]));
     }
-    layout l = {0};
+    object_layout l = {0};
     int64_t bytes = 0;
     *own = (ls_object){0};
     ls_status status = sends ? or_abort(comm, join_objects(call, &l, all, ranks)) : LS_OK;

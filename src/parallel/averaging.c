@@ -43,6 +43,30 @@
  */
 static const double NO_WEIGHT = 0x1p-80;
 
+/* ---- gradients -----------------------------------------------------------------------------------------------------
+ */
+
+/*
+ * Averages the gradients over the ranks, scaled by each rank's own.weight. Sets *mean to the mean of the tails. If the
+ * pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure, the model has no gradients.
+ */
+static ls_status average_gradients(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
+    LS_TRY(ls_gradients_check(state));
+    ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
+    ls_status status = state->overlap.stale ? ls_overlap_recover(state, &own) : LS_OK;
+    if (status == LS_OK) {
+        status = state->overlap.begun ? ls_overlap_end(state, own, kept, mean)
+                                      : ls_gradients_average_at_once(state, own, kept, mean);
+    }
+    for (int i = 0; i < state->reducer.flat_count; i++) {
+        ls_tensor_drop(kept[i]);
+    }
+    if (status != LS_OK) {
+        ls_data_parallel_forget_gradients(state);
+    }
+    return status;
+}
+
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
 
 static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
@@ -67,7 +91,7 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
         LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : weight_of(state, divisor)));
     }
     own.weight = own.agree > 0 ? 1 : weight_of(state, divisor);
-    return ls_gradients_average(state, own, mean);
+    return average_gradients(state, own, mean);
 }
 
 /* ---- scaling factors agreed before a pass ------------------------------------------------------------------------ */
@@ -224,7 +248,7 @@ static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *me
 static ls_status average_agreed(ls_data_parallel_state *state, double samples, ls_tail own) {
     ls_tail mean;
     own.weight = 1;
-    LS_TRY(state->no_sync ? gather(state, &own, &mean) : ls_gradients_average(state, own, &mean));
+    LS_TRY(state->no_sync ? gather(state, &own, &mean) : average_gradients(state, own, &mean));
     LS_TRY(decide_pending(state, &mean));
     if (state->no_sync || state->pending) {
         state->gathering |= !state->pending;

@@ -100,10 +100,9 @@ ls_status ls_gradients_explain(ls_status status);
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*
- * Averages the gradients over the ranks, after each rank has scaled its own gradients by own.weight. Sets *mean to the
- * mean of the tails. If the pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure,
- * the model has no gradients.
+ * Averages the gradients after the backward pass: see average_gradients in averaging.c. Stores in `kept` copies of
+ * accumulated gradients, for the caller to drop.
  */
-ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean);
+ls_status ls_gradients_average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean);
 
 #endif

@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "autograd/tape.h"
+#include "parallel/averaging.h"
+
 typedef struct cause {
     int32_t status;
     char message[LS_ERROR_CAPACITY];
@@ -30,4 +33,23 @@ ls_status ls_cause_share(ls_comm *comm, const char *call, bool failed) {
     }
     told.message[sizeof told.message - 1] = '\0';
     return status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "%s: rank %d failed: %s", call, rank, told.message);
+}
+
+void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
+    for (int i = 0; i < state->parameter_count && i < state->model->parameters.count; i++) {
+        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        if (leaf != NULL && leaf->has_gradient) {
+            leaf->has_gradient = false;
+            ls_leaf_changed(leaf, "ls_data_parallel");
+        }
+    }
+}
+
+/* Ends a call in which a rank has reported that the pass failed there. */
+ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
+    state->told = true;
+    if (ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
+    return ls_cause_share(state->comm, "ls_backward", failed);
 }

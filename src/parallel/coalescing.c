@@ -11,9 +11,9 @@
 
 /* Tensors of one dtype on one device that are reduced together. */
 typedef struct tensor_bucket {
-    ls_packet packet;
-    ls_tensor **tensors; /* held, in the order of ls_reducer_add */
-    ls_piece *pieces;    /* in the opposite order */
+    ls_wire_packet packet;
+    ls_tensor **tensors;   /* held, in the order of ls_reducer_add */
+    ls_wire_piece *pieces; /* in the opposite order */
     int count;
     int capacity;
     size_t bytes;
@@ -53,7 +53,7 @@ static bool grow(void **array, int count, int *capacity, size_t width) {
 
 /* Lists the pieces of a bucket, each of tensors that follow each other in memory. */
 static ls_status list_pieces(tensor_bucket *bucket) {
-    ls_packet *packet = &bucket->packet;
+    ls_wire_packet *packet = &bucket->packet;
     const size_t width = ls_dtype_size(packet->dtype);
     packet->total = 0;
     packet->piece_count = 0;
@@ -62,7 +62,7 @@ static ls_status list_pieces(tensor_bucket *bucket) {
     if (bucket->pieces == NULL) {
         return ls_fail_memory("ls_reducer_add", (size_t)bucket->count * sizeof *bucket->pieces);
     }
-    ls_piece *piece = bucket->pieces - 1;
+    ls_wire_piece *piece = bucket->pieces - 1;
     for (int i = bucket->count - 1; i >= 0; i--) {
         const ls_tensor *tensor = bucket->tensors[i];
         ls_storage *whole = tensor->storage->whole;
@@ -71,7 +71,7 @@ static ls_status list_pieces(tensor_bucket *bucket) {
             piece->offset = offset;
             piece->count += tensor->count;
         } else {
-            *++piece = (ls_piece){.storage = whole, .offset = offset, .count = tensor->count};
+            *++piece = (ls_wire_piece){.storage = whole, .offset = offset, .count = tensor->count};
             packet->piece_count++;
         }
         packet->total += tensor->count;
@@ -82,7 +82,7 @@ static ls_status list_pieces(tensor_bucket *bucket) {
 
 /* Chooses the buffer of the all-reduce: the only piece itself, if the communicator accepts its memory. */
 static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket) {
-    ls_packet *packet = &bucket->packet;
+    ls_wire_packet *packet = &bucket->packet;
     const size_t width = ls_dtype_size(packet->dtype), bytes = (size_t)packet->total * width;
     const bool single = packet->piece_count == 1;
     packet->in_place =
@@ -102,7 +102,7 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
 
 /* Writes the results of a bucket whose all-reduce has ended. */
 static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
-    ls_packet *packet = &bucket->packet;
+    ls_wire_packet *packet = &bucket->packet;
     LS_TRY(packet->format->decode(packet));
     for (int i = 0; i < bucket->count; i++) {
         ls_tensor *tensor = bucket->tensors[i];
@@ -149,7 +149,7 @@ static tensor_bucket *bucket_for(ls_reducer *reducer, const ls_tensor *tensor) {
         return NULL;
     }
     last = &reducer->buckets[reducer->count++];
-    last->packet = (ls_packet){.dtype = (ls_dtype)tensor->dtype, .device = device};
+    last->packet = (ls_wire_packet){.dtype = (ls_dtype)tensor->dtype, .device = device};
     return last;
 }
 

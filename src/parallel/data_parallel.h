@@ -128,7 +128,7 @@ void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *chang
 ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
 
 /*
- * gradient_average.c: removes the gradients of the model, whose lists are collected, because a pass has failed on a
+ * cause.c: removes the gradients of the model, whose lists are collected, because a pass has failed on a
  * rank.
  */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);

@@ -3,12 +3,6 @@
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 
-bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
-    const ls_data_parallel_state *state = user;
-    /* An older gradient is equal on all ranks, unless accumulated under no_sync, and must keep its value. */
-    return leaf->tensor->needs_grad || leaf->has_gradient || state->gathering;
-}
-
 bool ls_gradients_cut(ls_data_parallel_state *state) {
     uint64_t sent = 1; /* a hash */
     for (int i = 0; i < state->parameter_count; i++) {
@@ -21,25 +15,6 @@ bool ls_gradients_cut(ls_data_parallel_state *state) {
         state->sent = sent;
     }
     return changed;
-}
-
-void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
-    for (int i = 0; i < state->parameter_count && i < state->model->parameters.count; i++) {
-        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-        if (leaf != NULL && leaf->has_gradient) {
-            leaf->has_gradient = false;
-            ls_leaf_changed(leaf, "ls_data_parallel");
-        }
-    }
-}
-
-/* Ends a call in which a rank has reported that the pass failed there. */
-ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
-    state->told = true;
-    if (ls_module_list(state->model)) {
-        ls_data_parallel_forget_gradients(state);
-    }
-    return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
 /* Returns whether the present pass has given the model a gradient on this rank. */
@@ -171,7 +146,7 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
 }
 
 /* Averages the gradients after the backward pass. */
-static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
+ls_status ls_gradients_average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
     if (!ls_gradient_reducer_is_home(&state->reducer)) {
         LS_TRY(ls_gradient_reducer_reclaim(&state->reducer));
     }
@@ -180,25 +155,4 @@ static ls_status average_at_once(ls_data_parallel_state *state, ls_tail own, ls_
     }
     return ls_gradient_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
                                                           : average_after_tail(state, &own, mean);
-}
-
-/*
- * Averages the gradients over the ranks, scaled by each rank's own.weight. Sets *mean to the mean of the tails. If the
- * pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure, the model has no gradients.
- */
-ls_status ls_gradients_average(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
-    LS_TRY(ls_gradients_check(state));
-    ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
-    ls_status status = state->overlap.stale ? ls_overlap_recover(state, &own) : LS_OK;
-    if (status == LS_OK) {
-        status =
-            state->overlap.begun ? ls_overlap_end(state, own, kept, mean) : average_at_once(state, own, kept, mean);
-    }
-    for (int i = 0; i < state->reducer.flat_count; i++) {
-        ls_tensor_drop(kept[i]);
-    }
-    if (status != LS_OK) {
-        ls_data_parallel_forget_gradients(state);
-    }
-    return status;
 }

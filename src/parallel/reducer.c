@@ -242,18 +242,18 @@ static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t 
 
 /* Adds the next `count` spans to a bucket. */
 static void add_spans(const ls_gradient_reducer *reducer, ls_bucket *bucket, int count) {
-    ls_packet *packet = &bucket->packet;
+    ls_wire_packet *packet = &bucket->packet;
     for (int k = 0; k < count; k++) {
         const ls_span *span = &bucket->spans[k];
-        reducer->pieces[span - reducer->spans] =
-            (ls_piece){.storage = reducer->flats[span->flat].gradients, .offset = span->offset, .count = span->count};
+        reducer->pieces[span - reducer->spans] = (ls_wire_piece){
+            .storage = reducer->flats[span->flat].gradients, .offset = span->offset, .count = span->count};
         packet->total += span->count;
     }
     ls_storage *wire = reducer->wire[bucket->flat];
     const int64_t begin = bucket->end - packet->total;
     bucket->span_count = packet->piece_count = count;
     packet->buffer = (char *)wire->memory + (size_t)begin * ls_dtype_size(ls_packet_dtype(packet));
-    packet->converted = (ls_piece){.storage = reducer->scratch != NULL ? reducer->scratch : wire, .offset = begin};
+    packet->converted = (ls_wire_piece){.storage = reducer->scratch != NULL ? reducer->scratch : wire, .offset = begin};
 }
 
 ls_status ls_gradient_reducer_divide(ls_gradient_reducer *reducer, size_t bytes) {

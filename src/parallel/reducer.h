@@ -13,7 +13,7 @@
 
 /* Gradients of one flat buffer that are averaged together. */
 typedef struct ls_bucket {
-    ls_packet packet;
+    ls_wire_packet packet;
     const ls_span *spans; /* from the highest offset to the lowest */
     int span_count;
     int flat;
@@ -32,7 +32,7 @@ typedef struct ls_gradient_reducer {
     ls_span *extents;                /* NULL: the flat buffers */
     int extent_count;
     ls_span *spans; /* capacity of these arrays: one element per parameter */
-    ls_piece *pieces;
+    ls_wire_piece *pieces;
     ls_bucket *buckets;
     int bucket_count;
 } ls_gradient_reducer;

@@ -7,13 +7,13 @@
 #include "parallel/buffers.h"
 
 /* Returns the first byte of a piece. */
-static char *memory_of(const ls_packet *packet, const ls_piece *piece) {
+static char *memory_of(const ls_wire_packet *packet, const ls_wire_piece *piece) {
     return (char *)piece->storage->memory + (size_t)piece->offset * ls_dtype_size(packet->dtype);
 }
 
 /* ---- elements as they are ---------------------------------------------------------------------------------------- */
 
-static ls_status move_piece(const ls_packet *packet, const ls_piece *piece, char *encoded, bool back) {
+static ls_status move_piece(const ls_wire_packet *packet, const ls_wire_piece *piece, char *encoded, bool back) {
     const size_t bytes = (size_t)piece->count * ls_dtype_size(packet->dtype);
     char *own = memory_of(packet, piece);
     if (own == encoded) {
@@ -27,7 +27,7 @@ static ls_status move_piece(const ls_packet *packet, const ls_piece *piece, char
                 : ls_device_fetch(packet->device, encoded, own, bytes);
 }
 
-static ls_status encode_plain(const ls_packet *packet) {
+static ls_status encode_plain(const ls_wire_packet *packet) {
     char *end = packet->buffer + (size_t)packet->total * ls_dtype_size(packet->dtype);
     for (int i = 0; i < packet->piece_count; i++) {
         end -= (size_t)packet->pieces[i].count * ls_dtype_size(packet->dtype);
@@ -36,7 +36,7 @@ static ls_status encode_plain(const ls_packet *packet) {
     return LS_OK;
 }
 
-static ls_status decode_plain(const ls_packet *packet) {
+static ls_status decode_plain(const ls_wire_packet *packet) {
     char *encoded = packet->buffer;
     for (int i = packet->piece_count - 1; i >= 0; i--) {
         LS_TRY(move_piece(packet, &packet->pieces[i], encoded, true));
@@ -50,14 +50,14 @@ const ls_wire_format ls_wire_plain = {.name = "f32", .encode = encode_plain, .de
 /* ---- f32 as 16-bit floats ---------------------------------------------------------------------------------------- */
 
 /* Views a piece, of any dtype, as a tensor on the stack. */
-static ls_tensor view(const ls_piece *piece, ls_dtype dtype) {
+static ls_tensor view(const ls_wire_piece *piece, ls_dtype dtype) {
     char *memory = (char *)piece->storage->memory + (size_t)piece->offset * ls_dtype_size(dtype);
     const ls_tensor start = {.data = memory, .storage = piece->storage, .dtype = (uint8_t)dtype};
     return ls_stack_view_dense(&start, 1, &piece->count);
 }
 
-static ls_status cast_pieces(const ls_packet *packet, bool back) {
-    ls_piece cast = packet->converted;
+static ls_status cast_pieces(const ls_wire_packet *packet, bool back) {
+    ls_wire_piece cast = packet->converted;
     for (int i = packet->piece_count - 1; i >= 0; i--) {
         cast.count = packet->pieces[i].count;
         ls_tensor own = view(&packet->pieces[i], packet->dtype), converted = view(&cast, packet->format->dtype);
@@ -69,7 +69,7 @@ static ls_status cast_pieces(const ls_packet *packet, bool back) {
 }
 
 /* Copies the encoded pieces from the device to the buffer, or back. */
-static ls_status stage(const ls_packet *packet, bool back) {
+static ls_status stage(const ls_wire_packet *packet, bool back) {
     const size_t width = ls_dtype_size(packet->format->dtype), bytes = (size_t)packet->total * width;
     char *memory = (char *)packet->converted.storage->memory + (size_t)packet->converted.offset * width;
     return memory == packet->buffer ? LS_OK
@@ -77,12 +77,12 @@ static ls_status stage(const ls_packet *packet, bool back) {
                                     : ls_device_fetch(packet->device, packet->buffer, memory, bytes);
 }
 
-static ls_status encode_halves(const ls_packet *packet) {
+static ls_status encode_halves(const ls_wire_packet *packet) {
     LS_TRY(cast_pieces(packet, false));
     return stage(packet, false);
 }
 
-static ls_status decode_halves(const ls_packet *packet) {
+static ls_status decode_halves(const ls_wire_packet *packet) {
     LS_TRY(stage(packet, true));
     return cast_pieces(packet, true);
 }
@@ -98,7 +98,7 @@ const ls_wire_format *ls_wire_of(ls_dtype dtype) {
 
 /* ---- packets ----------------------------------------------------------------------------------------------------- */
 
-ls_status ls_packet_start(ls_packet *packet, ls_comm *comm, bool wait) {
+ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
     const ls_status encoded = packet->format->encode(packet);
     ls_saved_error cause;
     if (encoded != LS_OK) {
@@ -112,7 +112,7 @@ ls_status ls_packet_start(ls_packet *packet, ls_comm *comm, bool wait) {
     return encoded != LS_OK ? ls_error_put_back(&cause) : started;
 }
 
-ls_status ls_packet_wait(ls_packet *packet) {
+ls_status ls_packet_wait(ls_wire_packet *packet) {
     ls_work *work = packet->work;
     packet->work = NULL;
     return ls_work_wait(work);

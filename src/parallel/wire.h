@@ -9,28 +9,28 @@
 #include "tensor/device.h"
 
 /* Elements in one block of device memory. */
-typedef struct ls_piece {
+typedef struct ls_wire_piece {
     ls_storage *storage; /* borrowed */
     int64_t offset;      /* elements */
     int64_t count;
-} ls_piece;
+} ls_wire_piece;
 
-typedef struct ls_packet ls_packet;
+typedef struct ls_wire_packet ls_wire_packet;
 
 typedef struct ls_wire_format {
     const char *name;
     bool converts;  /* the elements on the wire have the dtype `dtype`, not the pieces' own */
     ls_dtype dtype; /* if `converts` */
     /* Writes the pieces to the buffer, or the buffer to the pieces. */
-    ls_status (*encode)(const ls_packet *packet);
-    ls_status (*decode)(const ls_packet *packet);
+    ls_status (*encode)(const ls_wire_packet *packet);
+    ls_status (*decode)(const ls_wire_packet *packet);
 } ls_wire_format;
 
-struct ls_packet {
+struct ls_wire_packet {
     const ls_wire_format *format;
-    const ls_device *device; /* of the pieces */
-    ls_dtype dtype;          /* of the pieces */
-    const ls_piece *pieces;  /* from the highest address to the lowest if they overlap with the buffer */
+    const ls_device *device;     /* of the pieces */
+    ls_dtype dtype;              /* of the pieces */
+    const ls_wire_piece *pieces; /* from the highest address to the lowest if they overlap with the buffer */
     int piece_count;
     int64_t total; /* elements of the pieces */
     ls_reduction reduction;
@@ -41,8 +41,8 @@ struct ls_packet {
      * by encoding.
      */
     char *buffer;
-    ls_piece converted; /* for formats that convert: the encoded pieces on `device`; the buffer, or its source */
-    ls_work *work;      /* of the started all-reduce; NULL if it has ended */
+    ls_wire_piece converted; /* for formats that convert: the encoded pieces on `device`; the buffer, or its source */
+    ls_work *work;           /* of the started all-reduce; NULL if it has ended */
 };
 
 extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
@@ -50,7 +50,7 @@ extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
 /* Returns the format that sends f32 elements as `dtype`; NULL for another dtype. */
 const ls_wire_format *ls_wire_of(ls_dtype dtype);
 
-static inline ls_dtype ls_packet_dtype(const ls_packet *packet) {
+static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
     return packet->format->converts ? packet->format->dtype : packet->dtype;
 }
 
@@ -58,9 +58,9 @@ static inline ls_dtype ls_packet_dtype(const ls_packet *packet) {
  * Encodes the pieces and starts their all-reduce, also if encoding fails, because the other ranks wait for it. Returns
  * the first error. `wait`: also waits for the all-reduce. A collective call.
  */
-ls_status ls_packet_start(ls_packet *packet, ls_comm *comm, bool wait);
+ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait);
 
 /* Waits for the all-reduce. */
-ls_status ls_packet_wait(ls_packet *packet);
+ls_status ls_packet_wait(ls_wire_packet *packet);
 
 #endif

@@ -1,0 +1,22 @@
+/* Comparison of ranks by hashes. */
+#include "base/hash.h"
+#include "base/status.h"
+#include "parallel/parallel.h"
+#include "tensor/tensor.h"
+
+ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash) {
+    ls_tensor *host = ls_tensor_dense_on_host("ls_data_parallel", tensor, (ls_dtype)tensor->dtype);
+    if (host == NULL) {
+        return ls_error_status();
+    }
+    *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
+    ls_tensor_drop(host);
+    return LS_OK;
+}
+
+ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
+    int64_t most[2] = {number, -number};
+    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
+    *equal = most[0] == -most[1];
+    return LS_OK;
+}
