@@ -186,7 +186,7 @@ ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_trans
     ls_mpi *mpi = (ls_mpi *)endpoint;
     const bool moves = ls_flows[call->operation].moves;
     MPI_Request request = MPI_REQUEST_NULL;
-    *transfer = (ls_transfer){.peer = -1, .number = 1};
+    *transfer = (ls_transfer){.peer = -1, .of_user = true, .number = 1};
     LS_TRY(ls_mpi_check_runs());
     LS_TRY(make_numbers(mpi));
     LS_TRY(ls_mpi_list_room(&mpi->named));
