@@ -79,4 +79,12 @@ static inline void expect_failure(ls_status is, ls_status want, const char *mess
     expect_message(message);
 }
 
+/* Writes a file. */
+static inline void write_bytes(const char *path, const unsigned char *bytes, size_t size) {
+    FILE *file = fopen(path, "wbe");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
 #endif

@@ -1,0 +1,297 @@
+/*
+ * Damaged checkpoints, and the reader of manifests with fuzzed input.
+ *
+ * devices: cpu
+ */
+#include "tests/support/checkpoints.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/fuzz.h"
+
+/* This test does not cover a loss of power, so nothing waits for a disk. */
+int fsync(int fd) {
+    (void)fd;
+    return 0;
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
+
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "rank-0000.safetensors",
+                                    "manifest.json"};
+enum { FILES = sizeof files / sizeof *files };
+
+static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
+    FILE *file = fopen(path, "rbe");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, room, file);
+    fclose(file);
+    return size;
+}
+
+/* There are two checkpoints. The newer is damaged, and the error names it; the older is used. */
+static void expect_refused(const char *folder, const char *file, const char *why) {
+    char newest[PATH_MAX], found[PATH_MAX];
+    snprintf(newest, sizeof newest, "%s/epoch-000002-step-0000000006", folder);
+    expect_failure(ls_checkpoint_verify(newest), LS_ERR_FORMAT, file);
+    expect_message(why);
+    assert_int_equal(ls_checkpoint_find(folder, found), LS_OK);
+    assert_string_equal(strrchr(found, '/') + 1, "epoch-000001-step-0000000003");
+}
+
+static char logged[2048];
+
+static void note_log(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    (void)user;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+/* A trial that did not track the best checkpoint saved no best value. */
+TEST(test_no_best_value) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("no-best"));
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    end(&t);
+    logged[0] = '\0';
+    ls_log_set_sink(note_log, NULL);
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more")}, folder);
+    end(&t);
+    assert_string_equal(logged, "");
+    t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more"), .best = "loss"}, folder);
+    end(&t);
+    assert_non_null(strstr(logged, "no-best has no best value; the value of the first epoch becomes the best"));
+    ls_log_set_sink(NULL, NULL);
+}
+
+TEST(test_damaged_files) {
+    unsigned char bytes[16384];
+    char folder[PATH_MAX], path[PATH_MAX + 100];
+    snprintf(folder, sizeof folder, "%s", in_root("harm"));
+    const ls_checkpoint_options options = {.folder = folder};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    ls_log_set_sink(note_log, NULL);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
+        const size_t size = read_bytes(path, bytes, sizeof bytes);
+        assert_true(size > 40 && size < sizeof bytes);
+        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* every byte of the manifest */
+            char found[PATH_MAX];
+            bytes[at] ^= 2;
+            write_bytes(path, bytes, size);
+            bytes[at] ^= 2;
+            const ls_status status = ls_checkpoint_find(folder, found);
+            /* The change may have increased the number of its format. */
+            assert_true(status == LS_ERR_UNSUPPORTED ||
+                        strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
+        }
+        assert_non_null(strstr(logged, files[i]));
+        assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
+        write_bytes(path, bytes, size - 1);
+        expect_refused(folder, files[i], "is damaged");
+        write_bytes(path, bytes, 0);
+        expect_refused(folder, files[i], "is damaged");
+        assert_int_equal(unlink(path), 0);
+        expect_refused(folder, files[i], "is missing");
+        write_bytes(path, bytes, size);
+        assert_int_equal(ls_checkpoint_verify(in_root("harm/epoch-000002-step-0000000006")), LS_OK);
+    }
+    logged[0] = '\0';
+    write_bytes(in_root("harm/epoch-000002-step-0000000006/manifest.json"), bytes, 1);
+    write_bytes(in_root("harm/epoch-000001-step-0000000003/manifest.json"), bytes, 1);
+    assert_int_equal(ls_checkpoint_find(folder, path), LS_OK);
+    assert_string_equal(path, "");
+    assert_non_null(strstr(logged, "; no older checkpoint exists"));
+    ls_log_set_sink(NULL, NULL);
+}
+
+/*
+ * ls_module_load accepts a folder, of which it loads the newest complete checkpoint, one checkpoint, or the link to the
+ * best.
+ */
+TEST(test_weights_from_folders) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("weights"));
+    const ls_checkpoint_options options = {.folder = folder};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    const uint64_t first = ls_module_hash(t.setting.model);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    const uint64_t second = ls_module_hash(t.setting.model);
+    assert_true(first != second);
+    assert_int_equal(ls_module_load(t.setting.model, in_root("weights/epoch-000001-step-0000000003")), LS_OK);
+    assert_true(ls_module_hash(t.setting.model) == first);
+    assert_int_equal(ls_module_load(t.setting.model, folder), LS_OK);
+    assert_true(ls_module_hash(t.setting.model) == second);
+    write_bytes(in_root("weights/epoch-000002-step-0000000006/model.safetensors"), (const unsigned char *)"x", 1);
+    ls_log_set_sink(note_log, NULL);
+    assert_int_equal(ls_module_load_with(t.setting.model, folder, NULL), LS_OK);
+    ls_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
+    assert_true(ls_module_hash(t.setting.model) == first);
+    expect_failure(ls_module_load(t.setting.model, in_root("weights/epoch-000002-step-0000000006")), LS_ERR_FORMAT,
+                   "model.safetensors is damaged");
+    assert_int_equal(mkdir(in_root("empty"), 0700), 0);
+    expect_failure(ls_module_load(t.setting.model, in_root("empty")), LS_ERR_IO,
+                   "is not a checkpoint and contains no complete checkpoint");
+    assert_true(ls_module_hash(t.setting.model) == first);
+    end(&t);
+}
+
+/* Damages the folder's second checkpoint at the first byte of its manifest, and trains from the first checkpoint. */
+static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char byte) {
+    training t = begin(options, options->folder);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    write_bytes(in_root("twice/epoch-000002-step-0000000006/manifest.json"), &byte, 1);
+    t = begin(options, options->folder);
+    assert_int_equal(ls_trial_history_count(t.trial), 1);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    end(&t);
+}
+
+/* After two damages, only the newer damaged checkpoint is kept, under a name that is not a checkpoint's. */
+TEST(test_damaged_twice) {
+    unsigned char byte = 0;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("twice"));
+    const ls_checkpoint_options options = {.folder = folder};
+    ls_log_set_level(LS_LOG_OFF);
+    damage_and_go_on(&options, 'a');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'a');
+    damage_and_go_on(&options, 'b');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'b');
+    assert_int_equal(count_whole(in_root("twice")), 1);
+    assert_int_equal(count_names(in_root("twice")), 2);
+    ls_log_set_level(LS_LOG_WARNING);
+}
+
+/* Replaces a text in the manifest. */
+static void change_manifest(const char *path, const char *from, const char *to) {
+    unsigned char bytes[16384];
+    const size_t size = read_bytes(path, bytes, sizeof bytes - 100);
+    bytes[size] = '\0';
+    char *at = strstr((char *)bytes, from);
+    assert_non_null(at);
+    memmove(at + strlen(to), at + strlen(from), strlen(at) - strlen(from) + 1);
+    memcpy(at, to, strlen(to));
+    write_bytes(path, bytes, strlen((char *)bytes));
+}
+
+TEST(test_newer_format) {
+    char path[PATH_MAX];
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_save(t.trial, in_root("newer/epoch-000001-step-0000000003")), LS_OK);
+    snprintf(path, sizeof path, "%s", in_root("newer/epoch-000001-step-0000000003/manifest.json"));
+    change_manifest(path, "\"format\": 1", "\"format\": 2");
+    expect_failure(ls_trial_load(t.trial, in_root("newer")), LS_ERR_UNSUPPORTED, "has format 2 of a newer Lockstep");
+    end(&t);
+    t = begin(NULL, in_root("newer")); /* no fresh start in the same folder */
+    assert_null(t.trial);
+    end(&t);
+}
+
+TEST(test_state_without_tensors) {
+    ls_copies copies = {.count = 0};
+    expect_error(ls_copies_add(&copies, "callback/x/", NULL, 5), LS_ERR_ARGUMENT,
+                 "the state of \"callback/x/\" is NULL with a count of 5");
+    expect_error(ls_copies_add(&copies, "callback/x/", &(ls_named){.name = NULL}, 1), LS_ERR_ARGUMENT,
+                 "the name of item 0 of the state of \"callback/x/\" is NULL");
+    expect_error(ls_copies_add(&copies, "callback/x/", &(ls_named){.name = "a"}, 1), LS_ERR_ARGUMENT,
+                 "the tensor of item 0 of the state of \"callback/x/\" is NULL");
+    ls_copies_free(&copies);
+}
+
+/* Loading refuses an unknown part instead of dropping it. */
+TEST(test_unknown_part) {
+    training t = begin(NULL, NULL);
+    ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
+    assert_non_null(snapshot);
+    assert_int_equal(ls_copies_add_numbers(&snapshot->own, "best_weather", LS_F64, 1, (double[]){21.5}), LS_OK);
+    assert_int_equal(ls_checkpoint_place(snapshot, in_root(""), "unknown", 1), LS_OK);
+    assert_int_equal(ls_checkpoint_write(snapshot), LS_OK);
+    assert_int_equal(ls_checkpoint_gather(snapshot, NULL), LS_OK);
+    assert_int_equal(ls_checkpoint_commit(snapshot), LS_OK);
+    ls_checkpoint_free(snapshot);
+    const uint64_t hash = ls_module_hash(t.setting.model);
+    expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED,
+                   "has \"best_weather\", which Lockstep");
+    assert_true(ls_module_hash(t.setting.model) == hash);
+    end(&t);
+}
+
+/* ---- the manifest's reader --------------------------------------------------------------------------------------- */
+
+typedef struct fuzzing {
+    uint8_t good[16384];
+    size_t size;
+    int accepted, refused;
+} fuzzing;
+
+/* Makes the checksum right, so that the checks after it are reached. */
+static void make_whole(uint8_t *bytes, size_t size) {
+    static const char begin_text[] = "{\n \"checksum\": \"";
+    const size_t at = sizeof begin_text - 1, digits = LS_CHECKSUM_TEXT - 1;
+    char checksum[LS_CHECKSUM_TEXT];
+    if (size >= at + digits) {
+        memset(bytes + at, '0', digits);
+        ls_checksum_text((const char *)bytes, size, checksum);
+        memcpy(bytes + at, checksum, digits);
+    }
+}
+
+static void round_manifest(uint64_t number, void *argument) {
+    fuzzing *fuzz = argument;
+    uint8_t bytes[16384];
+    ls_manifest manifest;
+    memcpy(bytes, fuzz->good, fuzz->size);
+    const size_t size = fuzz_mutate(bytes, fuzz->size, sizeof bytes);
+    if (number % 4 != 0) {
+        make_whole(bytes, size);
+    }
+    write_bytes(in_root("fuzzed/manifest.json"), bytes, size);
+    const ls_status status = ls_manifest_read(in_root("fuzzed"), &manifest);
+    assert_true(status == LS_OK || status == LS_ERR_FORMAT || status == LS_ERR_UNSUPPORTED);
+    fuzz->accepted += status == LS_OK;
+    fuzz->refused += status != LS_OK;
+    if (status == LS_OK) {
+        assert_true(manifest.world_size >= 1 && manifest.epochs_run >= 0 && manifest.file_count > 0);
+        for (int i = 0; i < manifest.file_count; i++) {
+            assert_null(strchr(manifest.files[i].name, '/'));
+        }
+        ls_manifest_free(&manifest);
+    } else {
+        assert_true(manifest.history.epochs == NULL && manifest.files == NULL);
+    }
+}
+
+TEST(test_fuzzed_manifests) {
+    static fuzzing fuzz;
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("fuzzed")), LS_OK);
+    end(&t);
+    fuzz.size = read_bytes(in_root("fuzzed/manifest.json"), fuzz.good, sizeof fuzz.good);
+    fuzz_run("manifest", 4000, round_manifest, &fuzz);
+    assert_true(getenv("LOCKSTEP_FUZZ_SEED") != NULL || (fuzz.accepted > 0 && fuzz.refused > 0));
+}
+
+int main(int count, char **arguments) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_best_value), cmocka_unit_test(test_weights_from_folders),
+        cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_damaged_twice),
+        cmocka_unit_test(test_newer_format),  cmocka_unit_test(test_state_without_tensors),
+        cmocka_unit_test(test_unknown_part),  cmocka_unit_test(test_fuzzed_manifests),
+    };
+    cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
+    return cmocka_run_group_tests(tests, make_root, test_files_teardown);
+}
