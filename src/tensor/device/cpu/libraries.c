@@ -98,10 +98,19 @@ const char *ls_onednn_failure(void) {
 
 /* ---- versions ---------------------------------------------------------------------------------------------------- */
 
-void ls_cpu_libraries_describe(char text[LS_CPU_LIBRARIES_CAPACITY]) {
+static pthread_once_t description_once = PTHREAD_ONCE_INIT;
+static char description[256];
+
+/* OpenBLAS builds the text of get_config in one buffer of the process, so two threads must not call it at once. */
+static void describe(void) {
     const ls_onednn *module = ls_onednn_open();
     const ls_openblas *library = ls_openblas_open();
     const char *config = library == NULL ? "no OpenBLAS" : library->get_config != NULL ? library->get_config() : "?";
-    snprintf(text, LS_CPU_LIBRARIES_CAPACITY, "%s%s, %.160s, glibc %s", module != NULL ? "oneDNN " : "no oneDNN",
+    snprintf(description, sizeof description, "%s%s, %.160s, glibc %s", module != NULL ? "oneDNN " : "no oneDNN",
              module != NULL ? module->version : "", config, gnu_get_libc_version());
+}
+
+const char *ls_cpu_libraries_describe(void) {
+    (void)pthread_once(&description_once, describe);
+    return description;
 }

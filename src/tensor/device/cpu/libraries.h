@@ -40,10 +40,10 @@ const ls_openblas *ls_openblas_open(void);
 int ls_openblas_limit_begin(int threads);
 void ls_openblas_limit_end(int before);
 
-enum { LS_CPU_LIBRARIES_CAPACITY = 256 };
-
-/* Writes the versions of oneDNN, OpenBLAS and the C library, and opens the first two: "oneDNN 2.6.3, OpenBLAS 0.3.21
- * ..., glibc 2.36". */
-void ls_cpu_libraries_describe(char text[LS_CPU_LIBRARIES_CAPACITY]);
+/*
+ * Returns the versions of oneDNN, OpenBLAS and the C library, and opens the first two: "oneDNN 2.6.3, OpenBLAS 0.3.21
+ * ..., glibc 2.36". The text is the same for the whole process and is never freed.
+ */
+const char *ls_cpu_libraries_describe(void);
 
 #endif
