@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -312,19 +313,6 @@ static ls_status wait_for_closed(ls_work *work) {
     return take_status(work);
 }
 
-ls_status ls_work_wait(ls_work *work) {
-    if (work == NULL) {
-        return LS_OK;
-    }
-    LS_TRY(check_open("ls_work_wait", work));
-    if (work->comm == NULL) {
-        return wait_for_closed(work);
-    }
-    LS_TRY(begin_call(work));
-    finish_work(work);
-    return take_status(work);
-}
-
 /* Advances the work without waiting. */
 static void move_work(ls_work *work) {
     ls_comm_use(work->comm);
@@ -346,48 +334,55 @@ static void cancel(ls_work *work, ls_status status) {
     work->status = status;
 }
 
-ls_status ls_work_wait_for(ls_work *work, double seconds) {
-    if (!(seconds >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_work_wait_for: %g s must not be negative", seconds);
-    }
-    if (work == NULL) {
-        return LS_OK;
-    }
-    LS_TRY(check_open("ls_work_wait_for", work));
-    if (work->comm == NULL) {
-        return wait_for_closed(work);
-    }
-    LS_TRY(begin_call(work));
-    const ls_deadline deadline = ls_deadline_after(seconds);
+/* Advances the work until it has finished or the deadline has passed. Returns true if the work has finished. */
+static bool finish_before(ls_work *work, ls_deadline deadline) {
     ls_wait wait = LS_WAIT_FOR_WORK;
     for (move_work(work); !work->finished && !ls_deadline_passed(deadline); move_work(work)) {
         (void)ls_wait_pause(&wait);
     }
-    if (!work->finished) {
-        char name[64];
-        ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
-        (void)ls_fail(LS_ERR_STATE, "%s has not finished within %g s, and was cancelled", name, seconds);
-        cancel(work, LS_ERR_TIMEOUT);
-    }
-    return take_status(work);
+    return work->finished;
 }
 
-ls_status ls_work_cancel(ls_work *work) {
+/* Waits for the work and frees it. If the work has not finished at the deadline (NULL: none), cancels the work with
+ * status `late` and the reason `why`. A work of a freed communicator ignores the deadline. */
+static ls_status wait_until(ls_work *work, const char *call, const ls_deadline *deadline, ls_status late,
+                            const char *why) {
     if (work == NULL) {
         return LS_OK;
     }
-    LS_TRY(check_open("ls_work_cancel", work));
+    LS_TRY(check_open(call, work));
     if (work->comm == NULL) {
         return wait_for_closed(work);
     }
     LS_TRY(begin_call(work));
-    move_work(work);
-    if (!work->finished) {
+    if (deadline == NULL || finish_before(work, *deadline)) {
+        finish_work(work);
+    } else {
         char name[64];
         ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
-        cancel(work, ls_fail(LS_ERR_STATE, "%s was cancelled by ls_work_cancel", name));
+        (void)ls_fail(LS_ERR_STATE, "%s %s", name, why);
+        cancel(work, late);
     }
     return take_status(work);
+}
+
+ls_status ls_work_wait(ls_work *work) {
+    return wait_until(work, "ls_work_wait", NULL, LS_OK, NULL);
+}
+
+ls_status ls_work_wait_for(ls_work *work, double seconds) {
+    if (!(seconds >= 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_work_wait_for: %g s must not be negative", seconds);
+    }
+    char why[64];
+    const ls_deadline deadline = ls_deadline_after(seconds);
+    snprintf(why, sizeof why, "has not finished within %g s, and was cancelled", seconds);
+    return wait_until(work, "ls_work_wait_for", &deadline, LS_ERR_TIMEOUT, why);
+}
+
+ls_status ls_work_cancel(ls_work *work) {
+    const ls_deadline now = ls_deadline_after(0);
+    return wait_until(work, "ls_work_cancel", &now, LS_ERR_STATE, "was cancelled by ls_work_cancel");
 }
 
 bool ls_work_done(ls_work *work) {
