@@ -1,0 +1,73 @@
+/*
+ * The bytes that data-parallel training hands to collective calls in a step: those of the gradients, and of little
+ * else. As bf16 or f16, half of them.
+ *
+ * ranks: 2 3
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include <string.h>
+
+#include <lockstep/parallel.h>
+
+#include "base/trace.h"
+
+enum { WIDTH = 256, ROWS = 4, SEED = 5, STEPS = 2, BUCKET = 1 << 16 };
+
+static ls_status run_step(ls_module *model) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_backward(ls_mean(ls_square(ls_forward(model, ls_ones(LS_SHAPE(ROWS, WIDTH), LS_F32)))));
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* Adds up the bytes of all calls on communicators in the present trace of this rank. The span of a wait repeats the
+ * bytes of its call. */
+static int64_t traced_bytes(void) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < ls_trace_present->count; i++) {
+        const ls_trace_span_record *span = &ls_trace_present->spans[i];
+        const bool call = span->kind == LS_TRACE_COMM && strncmp(span->name, "wait", 4) != 0;
+        bytes += call && span->bytes > 0 ? span->bytes : 0;
+    }
+    return bytes;
+}
+
+/* Sets *bytes to those of a step with gradients of this dtype on the wire. */
+static ls_status bytes_of_step(ls_comm *world, ls_overlap_mode overlap, ls_dtype dtype, int64_t *bytes) {
+    ls_seed(SEED);
+    ls_module *model = ls_data_parallel(
+        ls_sequential(ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, WIDTH)), world,
+        &(ls_data_parallel_options){
+            .reduce_dtype = dtype, .overlap = overlap, .bucket_bytes = overlap == LS_OVERLAP_ON ? BUCKET : 0});
+    LS_CHECK(model != NULL);
+    LS_TRY(run_step(model)); /* the first step also compares the ranks */
+    LS_CHECK(ls_trace_open());
+    ls_status status = LS_OK;
+    for (int step = 0; step < STEPS && status == LS_OK; step++) {
+        status = run_step(model);
+    }
+    *bytes = traced_bytes() / STEPS;
+    ls_trace_free(ls_trace_take());
+    LS_TRY(status);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status check(ls_comm *world, ls_overlap_mode overlap) {
+    const int64_t gradients = (int64_t)sizeof(float) * 2 * (WIDTH * WIDTH + WIDTH);
+    int64_t f32 = 0, bf16 = 0, f16 = 0;
+    LS_TRY(bytes_of_step(world, overlap, LS_F32, &f32));
+    LS_TRY(bytes_of_step(world, overlap, LS_BF16, &bf16));
+    LS_TRY(bytes_of_step(world, overlap, LS_F16, &f16));
+    LS_CHECK(f32 >= gradients && (double)f32 <= 1.03 * (double)gradients);
+    LS_CHECK((double)bf16 >= 0.5 * (double)gradients && (double)bf16 <= 0.505 * (double)f32);
+    LS_CHECK(f16 == bf16);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(check(world, LS_OVERLAP_OFF));
+    return check(world, LS_OVERLAP_ON);
+}
