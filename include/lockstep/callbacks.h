@@ -399,11 +399,17 @@ typedef struct ls_timer_options {
 /**
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
- * and maximum over ranks. Put it last in the list of callbacks.
+ * and maximum over ranks, and the megabytes that it passed to communication calls. Put it last in the list of
+ * callbacks.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /** Returns the seconds of this rank so far; NAN if this is another kind of callback. */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
+/**
+ * Returns the bytes of the elements that this rank passed to communication calls in the last run; 0 before. A call with
+ * parts for several ranks counts the elements of one part. Returns NAN during a run, and for another kind of callback.
+ */
+LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the last run, in seconds; NAN before. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);

@@ -38,6 +38,7 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     call->contested = (const bool *)&comm->contested;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);
+    ls_comm_metered.bytes += call->count * call->width;
     ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
     return status;
 }

@@ -1,4 +1,4 @@
-/* How long this thread has been in communication: in calls and in waiting for them, those within others once. */
+/* What communication has cost this thread: the time in calls and in waits (nested ones count once), and the bytes. */
 #ifndef LS_COMM_METER_H
 #define LS_COMM_METER_H
 
@@ -7,6 +7,7 @@
 typedef struct ls_comm_meter {
     int users;      /* number of callers that want the time counted; 0: it is not counted */
     uint64_t calls; /* on communicators, always counted */
+    uint64_t bytes; /* of the elements in these calls, sends and receives; always counted */
     int depth;      /* of calls within calls */
     uint64_t nanoseconds;
 } ls_comm_meter;

@@ -103,7 +103,9 @@ static ls_status times(ls_comm *world) {
     LS_CHECK(ls_timer_seconds(timer, LS_TIME_USER_STEP) == 0 && ls_timer_seconds(timer, LS_TIME_VALIDATION) > 0);
     const double messages = ls_timer_seconds(timer, LS_TIME_COMMUNICATION);
     LS_CHECK(messages < ls_timer_seconds(timer, LS_TIME_TOTAL) && (ls_comm_size(world) == 1 || messages > 0));
-    LS_CHECK(isnan(ls_timer_seconds(callbacks[0], LS_TIME_DATA)));
+    LS_CHECK(isnan(ls_timer_seconds(callbacks[0], LS_TIME_DATA)) && isnan(ls_timer_bytes(callbacks[0])));
+    const double bytes = ls_timer_bytes(timer), gradients = 8 * (4 * 6 + 6 + 6 * 3 + 3);
+    LS_CHECK(ls_comm_size(world) == 1 || bytes >= EPOCHS * 5 * gradients);
     training_end(&t);
     return LS_OK;
 }

@@ -7,11 +7,9 @@
  */
 #include "tests/support/ranks.h"
 
-#include <string.h>
-
 #include <lockstep/parallel.h>
 
-#include "base/trace.h"
+#include "comm/meter.h"
 
 enum { WIDTH = 256, ROWS = 4, SEED = 5, STEPS = 2, BUCKET = 1 << 16 };
 
@@ -20,18 +18,6 @@ static ls_status run_step(ls_module *model) {
     const ls_status status = ls_backward(ls_mean(ls_square(ls_forward(model, ls_ones(LS_SHAPE(ROWS, WIDTH), LS_F32)))));
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
-}
-
-/* Adds up the bytes of all calls on communicators in the present trace of this rank. The span of a wait repeats the
- * bytes of its call. */
-static int64_t traced_bytes(void) {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < ls_trace_present->count; i++) {
-        const ls_trace_span_record *span = &ls_trace_present->spans[i];
-        const bool call = span->kind == LS_TRACE_COMM && strncmp(span->name, "wait", 4) != 0;
-        bytes += call && span->bytes > 0 ? span->bytes : 0;
-    }
-    return bytes;
 }
 
 /* Sets *bytes to those of a step with gradients of this dtype on the wire. */
@@ -43,14 +29,11 @@ static ls_status bytes_of_step(ls_comm *world, ls_overlap_mode overlap, ls_dtype
             .reduce_dtype = dtype, .overlap = overlap, .bucket_bytes = overlap == LS_OVERLAP_ON ? BUCKET : 0});
     LS_CHECK(model != NULL);
     LS_TRY(run_step(model)); /* the first step also compares the ranks */
-    LS_CHECK(ls_trace_open());
-    ls_status status = LS_OK;
-    for (int step = 0; step < STEPS && status == LS_OK; step++) {
-        status = run_step(model);
+    const uint64_t before = ls_comm_metered.bytes;
+    for (int step = 0; step < STEPS; step++) {
+        LS_TRY(run_step(model));
     }
-    *bytes = traced_bytes() / STEPS;
-    ls_trace_free(ls_trace_take());
-    LS_TRY(status);
+    *bytes = (int64_t)(ls_comm_metered.bytes - before) / STEPS;
     ls_module_free(model);
     return LS_OK;
 }

@@ -20,6 +20,7 @@ typedef struct timer {
     uint64_t mark;  /* time of the last hook of a step */
     uint64_t validation;
     uint64_t communication; /* communication time at the beginning of the run */
+    uint64_t bytes;         /* communicated before the run; after the run: in it */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
     ls_state_list listed;
@@ -45,6 +46,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         self->began = ls_clock_ns();
         self->communication = ls_comm_metered.nanoseconds;
+        self->bytes = ls_comm_metered.bytes;
         ls_comm_metered.users++;
     }
     return LS_OK;
@@ -126,6 +128,9 @@ static ls_status print_table(const timer *self) {
                        seconds[LARGEST]);
         }
     }
+    if (self->bytes > 0) {
+        ls_fprintf(stdout, "rank 0 passed %.3f MB to communication calls\n", (double)self->bytes * 1e-6);
+    }
     return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
 }
 
@@ -136,6 +141,7 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     }
     self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
     self->nanoseconds[LS_TIME_COMMUNICATION] += (int64_t)(ls_comm_metered.nanoseconds - self->communication);
+    self->bytes = ls_comm_metered.bytes - self->bytes;
     stop(self);
     LS_TRY(compare_ranks(self, state->comm));
     return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
@@ -203,6 +209,11 @@ static bool is_time(ls_time what) {
 double ls_timer_seconds(const ls_callback *callback, ls_time what) {
     const timer *self = ls_callback_memory(callback, release);
     return self != NULL && is_time(what) ? (double)self->nanoseconds[what] * 1e-9 : NAN;
+}
+
+double ls_timer_bytes(const ls_callback *callback) {
+    const timer *self = ls_callback_memory(callback, release);
+    return self != NULL && self->began == 0 ? (double)self->bytes : NAN;
 }
 
 void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean, double *largest) {
