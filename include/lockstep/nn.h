@@ -105,6 +105,20 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);
+/**
+ * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
+ * of the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
+ * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
+ * ls_autocast. Under ls_no_grad, nothing is computed twice.
+ * - ls_batch_norm updates running statistics only in the first run. Hooks of the module run once. Hooks of modules
+ *   below it run in both runs. A forward function must not have other side effects.
+ * - Modules below it may be recomputed, too.
+ *
+ * Calls of such a module fail with LS_ERR_UNSUPPORTED if it has several outputs, or in ls_data_parallel if it contains
+ * batch normalization. The backward pass fails with LS_ERR_UNSUPPORTED if the module communicates, with LS_ERR_STATE if
+ * an input or a parameter was changed in place since the call, and with the status of a second run that fails.
+ */
+LS_API ls_status ls_recompute(ls_module *module, bool on);
 /** Sets the training mode of the module and of all modules in it. */
 LS_API void ls_module_train(ls_module *module, bool training);
 /**

@@ -1,6 +1,7 @@
 /* The walk of a backward pass: from the innermost tape outwards, newest node first. */
 #include "autograd/backward.h"
 #include "autograd/mixing_note.h"
+#include "autograd/recorded.h"
 #include "base/trace.h"
 #include "comm/poll.h"
 
@@ -242,4 +243,60 @@ void ls_settle_nodes(ls_scope *innermost) {
             }
         }
     }
+}
+
+/* ---- nodes that a rule has recorded -------------------------------------------------------------------------------
+ */
+
+static ls_status check_recorded(const char *name, const ls_scope *scope) {
+    const char *communicates = scope->callbacks != NULL ? "ls_data_parallel" : NULL;
+    for (const ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
+        const ls_op *op = ((const ls_node *)link)->op;
+        communicates = op->communicates ? op->name : communicates;
+    }
+    return communicates == NULL ? LS_OK
+                                : ls_fail(LS_ERR_UNSUPPORTED,
+                                          "ls_recompute: %s communicates (%s), which the second forward pass must not "
+                                          "repeat: recompute only modules that do not communicate",
+                                          name, communicates);
+}
+
+/* Adds the uses of leaves on a new tape to those that the pass has counted already. */
+static void count_uses(const ls_backward_pass *pass, const ls_scope *scope) {
+    for (const ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
+        const ls_node *node = (const ls_node *)link;
+        for (int i = 0; i < node->input_count; i++) {
+            ls_leaf *leaf = node->inputs[i] != NULL && ls_wants(node, i) ? node->inputs[i]->leaf : NULL;
+            if (leaf != NULL && leaf->pass == pass->thread->pass) {
+                leaf->remaining++;
+            }
+        }
+    }
+}
+
+ls_status ls_walk_recorded(const char *name, ls_scope *scope, ls_tensor *output, ls_tensor *gradient) {
+    LS_TRY(check_recorded(name, scope));
+    if (!output->needs_grad) {
+        return LS_OK;
+    }
+    ls_backward_pass *pass = ls_thread()->walking;
+    count_uses(pass, scope);
+    ls_scope *before = pass->scope;
+    ls_scope *rules = ls_scope_begin();
+    if (rules == NULL) {
+        return ls_error_status();
+    }
+    pass->scope = rules;
+    (void)ls_no_grad(true);
+    ls_status status = ls_gather_gradient(name, 0, output, gradient);
+    ls_tape_link *link = scope->tape.last;
+    while (link != NULL && status == LS_OK) {
+        status = step(pass, (ls_node *)link, false, &link);
+    }
+    if (status != LS_OK) {
+        ls_settle_nodes(scope);
+    }
+    pass->scope = before;
+    const ls_status noted = ls_scope_close(rules);
+    return status != LS_OK ? status : noted;
 }

@@ -111,8 +111,8 @@ __attribute__((noinline, cold)) static ls_status failed(const ls_module *module,
                : ls_fail(status, "%s: its forward function failed with %s", module->type->name, ls_status_name(status));
 }
 
-INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                     int output_count) {
+INLINE ls_status run_once(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                          int output_count) {
     const uint32_t errors = ls_error_count;
     ls_status status = LS_OK;
     bool good = true;
@@ -125,6 +125,13 @@ INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
     }
     return __builtin_expect(good, 1) ? check_outputs(module, outputs, output_count, errors)
                                      : failed(module, status, errors);
+}
+
+INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                     int output_count) {
+    return __builtin_expect(module->run_recomputed == NULL, 1)
+               ? run_once(module, inputs, input_count, outputs, output_count)
+               : module->run_recomputed(module, inputs, input_count, outputs, output_count);
 }
 
 INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -158,6 +165,11 @@ ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *out
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count) {
     return run(module, inputs, input_count, outputs, output_count);
+}
+
+ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                             int output_count) {
+    return run_once(module, inputs, input_count, outputs, output_count);
 }
 
 static ls_status check_arrays(ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int output_count) {

@@ -50,11 +50,15 @@ void ls_modes_free(ls_modes *modes) {
     ls_record_release(modes->training, (size_t)modes->count * sizeof(bool));
 }
 
-void ls_modes_put(ls_modes *modes, ls_module *module) {
+void ls_modes_set(const ls_modes *modes, ls_module *module) {
     if (count_modules(module) == modes->count) {
         (void)put_modes(module, modes->training);
     } else { /* layers were added since the modes were taken */
         ls_module_train(module, modes->training[0]);
     }
+}
+
+void ls_modes_put(ls_modes *modes, ls_module *module) {
+    ls_modes_set(modes, module);
     ls_modes_free(modes);
 }

@@ -53,6 +53,9 @@ struct ls_module {
     /* Runs a module with its hooks. The arguments must have passed the checks of ls_forward_many. */
     ls_status (*run_hooked)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                             int output_count);
+    /* Runs a module that is recomputed (ls_recompute), without hooks. NULL: it is not recomputed. */
+    ls_status (*run_recomputed)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                int output_count);
     int last_hook; /* the number of the latest hook */
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
@@ -82,6 +85,10 @@ ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs
 /* Runs the module without hooks. After LS_OK, all outputs exist. */
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count);
+
+/* Does the same for one run of a module that is recomputed. */
+ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                             int output_count);
 
 /* Returns LS_OK if no element of `outputs` is NULL. */
 ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors);
@@ -131,6 +138,8 @@ typedef struct ls_modes {
     int count;
 } ls_modes;
 ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
+/* Sets the modes. */
+void ls_modes_set(const ls_modes *modes, ls_module *module);
 /* Sets the modes, and frees them. */
 void ls_modes_put(ls_modes *modes, ls_module *module);
 void ls_modes_free(ls_modes *modes);

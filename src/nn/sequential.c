@@ -8,12 +8,17 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 
+/* Returns whether ls_sequential may run the module together with another one. */
+static bool can_fuse(const ls_module *module) {
+    return module != NULL && module->hooks == NULL && module->run_recomputed == NULL;
+}
+
 static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     ls_tensor *x = input;
     for (int i = 0; i < self->child_count && x != NULL; i++) {
         ls_module *child = self->children[i].module;
         ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
-        const bool alone = child->hooks == NULL && next != NULL && next->hooks == NULL;
+        const bool alone = can_fuse(child) && can_fuse(next);
         if (alone && child->type == &ls_linear_type && next->type == &ls_relu_type) {
             const ls_linear_state *linear = child->state;
             ls_tensor *weight = ls_layer_weight_of(&linear->weight);

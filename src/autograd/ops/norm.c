@@ -499,7 +499,7 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
         LS_TRY(ls_kernels_of(mean)->fill(ls_stream_of(mean), mean, 0));
         LS_TRY(ls_kernels_of(rstd)->fill(ls_stream_of(rstd), rstd, 0));
     }
-    if (norm->running_mean != NULL && *samples > 0) {
+    if (norm->running_mean != NULL && *samples > 0 && !ls_thread()->recomputes) {
         LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
         LS_TRY(move_running(norm->running_var, rstd, norm->momentum, *samples / (*samples - 1.0)));
     }

@@ -1,0 +1,309 @@
+/*
+ * ls_recompute: bits equal to training without it, less memory, and errors.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/nn.h>
+#include <lockstep/optim.h>
+
+#include <malloc.h>
+
+#include "tensor/scope.h"
+
+enum { STEPS = 3, MOST = 64, SEED = 7 };
+
+/* ---- models ------------------------------------------------------------------------------------------------------ */
+
+typedef struct model {
+    const char *name;
+    ls_module *(*make)(void);
+    void (*select)(ls_module *module);
+    ls_tensor *(*input)(void);
+} model;
+
+static ls_module *make_mlp(void) {
+    return ls_sequential(ls_sequential(ls_nn_linear(8, 16), ls_nn_relu(), ls_nn_dropout(0.5)),
+                         ls_sequential(ls_nn_linear(16, 16), ls_nn_tanh(), ls_nn_dropout(0.3)), ls_nn_linear(16, 4));
+}
+
+static ls_tensor *mlp_input(void) {
+    return ls_rand(LS_SHAPE(6, 8), LS_F32);
+}
+
+static ls_module *make_cnn(void) {
+    return ls_sequential(
+        ls_sequential(ls_nn_conv_2d(1, 4, LS_SHAPE(3, 3), NULL), ls_nn_batch_norm_2d(4, NULL), ls_nn_relu()),
+        ls_sequential(ls_nn_conv_2d(4, 4, LS_SHAPE(3, 3), NULL), ls_nn_batch_norm_2d(4, NULL), ls_nn_relu()));
+}
+
+static ls_tensor *cnn_input(void) {
+    return ls_rand(LS_SHAPE(3, 1, 9, 9), LS_F32);
+}
+
+static ls_module *make_transformer(void) {
+    const ls_transformer_options block = {.norm_first = true, .dropout = 0.2, .attention = {.causal = true}};
+    return ls_sequential(ls_nn_transformer_block(8, 2, &block), ls_nn_transformer_block(8, 2, &block),
+                         ls_nn_linear(8, 4));
+}
+
+static ls_tensor *transformer_input(void) {
+    return ls_rand(LS_SHAPE(2, 5, 8), LS_F32);
+}
+
+static void select_children(ls_module *module) {
+    for (int i = 0; i < ls_module_child_count(module); i++) {
+        assert_int_equal(ls_recompute(ls_module_child(module, i), true), LS_OK);
+    }
+}
+
+/* Nested: the module, its children, and their children. */
+static void select_all(ls_module *module) {
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    for (int i = 0; i < ls_module_child_count(module); i++) {
+        select_all(ls_module_child(module, i));
+    }
+}
+
+/* The same layer is called twice, with an input that also goes around it. */
+static ls_tensor *twice_forward(ls_module *self, ls_tensor *input) {
+    ls_module *layer = ls_module_child(self, 0);
+    ls_tensor *x = ls_forward(layer, input);
+    return ls_add(ls_mul(ls_forward(layer, x), x), input);
+}
+
+static ls_module *make_twice(void) {
+    static const ls_module_type type = {.name = "Twice", .forward = twice_forward};
+    ls_module *module = ls_module_new(&type);
+    ls_module *layer = ls_sequential(ls_nn_linear(8, 8), ls_nn_tanh(), ls_nn_dropout(0.5));
+    (void)ls_module_add_child(module, "layer", layer);
+    return ls_module_finish(module);
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+typedef struct result {
+    float values[8192];
+    int count;
+    int hooks;
+    ls_random_state random;
+} result;
+
+static void note(result *r, ls_tensor *tensor) {
+    const int64_t count = ls_numel(tensor);
+    assert_true(r->count + count <= (int)(sizeof r->values / sizeof *r->values));
+    memcpy(r->values + r->count, ls_data_const(tensor), (size_t)count * sizeof(float));
+    r->count += (int)count;
+}
+
+static ls_status count_hook(ls_tensor *leaf, void *user) {
+    (void)leaf;
+    ++*(int *)user;
+    return LS_OK;
+}
+
+static void train(const model *m, bool recompute, ls_dtype autocast, result *r) {
+    memset(r, 0, sizeof *r);
+    ls_seed(SEED);
+    ls_module *module = m->make();
+    assert_non_null(module);
+    if (recompute) {
+        m->select(module);
+    }
+    assert_int_equal(ls_add_grad_hook(ls_module_parameter(module, 0), count_hook, &r->hooks), LS_OK);
+    for (int step = 0; step < STEPS; step++) { /* gradients accumulate */
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *input = m->input();
+        assert_int_equal(ls_set_requires_grad(input, step == 1), LS_OK);
+        (void)ls_autocast(autocast);
+        ls_tensor *loss = ls_mul(ls_mean(ls_square(ls_forward(module, input))), 64.0);
+        (void)ls_autocast(LS_F32);
+        assert_int_equal(ls_backward(loss), LS_OK);
+        note(r, loss);
+        if (step == 1) {
+            note(r, ls_grad(input));
+        }
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+    for (int i = 0; i < ls_module_parameter_count(module); i++) {
+        note(r, ls_grad(ls_module_parameter(module, i)));
+    }
+    for (int i = 0; i < ls_module_buffer_count(module); i++) {
+        if (ls_dtype_of(ls_module_buffer(module, i)) == LS_F32) {
+            note(r, ls_module_buffer(module, i));
+        }
+    }
+    r->random = ls_random_get_state();
+    ls_module_free(module);
+}
+
+static const model models[] = {
+    {"mlp", make_mlp, select_children, mlp_input},
+    {"mlp, nested", make_mlp, select_all, mlp_input},
+    {"cnn", make_cnn, select_children, cnn_input},
+    {"cnn, nested", make_cnn, select_all, cnn_input},
+    {"transformer", make_transformer, select_children, transformer_input},
+    {"transformer, nested", make_transformer, select_all, transformer_input},
+    {"twice", make_twice, select_children, mlp_input},
+    {"twice, nested", make_twice, select_all, mlp_input},
+};
+
+static void compare(ls_dtype autocast) {
+    static result plain, recomputed;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        train(&models[i], false, autocast, &plain);
+        train(&models[i], true, autocast, &recomputed);
+        if (plain.count != recomputed.count || memcmp(plain.values, recomputed.values, sizeof plain.values) != 0) {
+            fail_msg("%s: the values differ", models[i].name);
+        }
+        assert_int_equal(plain.hooks, STEPS);
+        assert_int_equal(recomputed.hooks, STEPS);
+        assert_int_equal(plain.random.stream, recomputed.random.stream);
+    }
+}
+
+TEST(test_bits) {
+    compare(LS_F32);
+}
+
+TEST(test_bits_autocast) {
+    compare(LS_BF16);
+    compare(LS_F16);
+}
+
+/* ---- how often the module runs, and with what -------------------------------------------------------------------- */
+
+static int runs;
+static bool fails, trained;
+
+static ls_tensor *count_forward(ls_module *self, ls_tensor *input) {
+    runs++;
+    trained = ls_module_is_training(self);
+    return fails ? (ls_tensor *)(ls_error_set(LS_ERR_IO, "no such thing"), NULL) : ls_square(input);
+}
+
+static ls_module *make_counter(void) {
+    static const ls_module_type type = {.name = "Counter", .forward = count_forward};
+    runs = 0;
+    fails = false;
+    ls_module *module = ls_module_new(&type);
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    return module;
+}
+
+static ls_tensor *make_leaf(void) {
+    ls_tensor *x = ls_full(LS_SHAPE(3), LS_F32, 2);
+    assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+    return x;
+}
+
+SCOPED_TEST(test_runs) {
+    ls_module *module = make_counter();
+    ls_tensor *x = make_leaf();
+    const bool before = ls_no_grad(true);
+    assert_false(ls_requires_grad(ls_forward(module, x)));
+    (void)ls_no_grad(before);
+    assert_false(ls_requires_grad(ls_forward(module, ls_detach(x))));
+    assert_int_equal(runs, 2);
+    ls_module_train(module, false);
+    ls_tensor *loss = ls_sum(ls_forward(module, x));
+    ls_module_train(module, true);
+    assert_int_equal(runs, 3);
+    assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}), LS_OK);
+    assert_int_equal(runs, 4);
+    assert_false(trained); /* the mode of the call */
+    assert_true(ls_module_is_training(module));
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_int_equal(runs, 5);
+    assert_true(ls_item(ls_select(ls_grad(x), 0, 0)) == 8);
+    assert_int_equal(ls_recompute(module, false), LS_OK);
+    assert_int_equal(ls_backward(ls_sum(ls_forward(module, x))), LS_OK);
+    assert_int_equal(runs, 6);
+    ls_module_free(module);
+}
+
+TEST(test_errors) {
+    expect_error(ls_recompute(NULL, true), LS_ERR_ARGUMENT, "ls_recompute: the module is NULL");
+    ls_module *module = make_counter();
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = make_leaf();
+    ls_tensor *loss = ls_sum(ls_forward(module, x));
+    fails = true;
+    expect_error(ls_backward(loss), LS_ERR_IO, "no such thing");
+    (void)ls_scope_end(scope);
+    fails = false;
+    scope = ls_scope_begin();
+    x = make_leaf();
+    loss = ls_sum(ls_forward(module, x));
+    const bool before = ls_no_grad(true);
+    assert_int_equal(ls_fill(x, 3), LS_OK);
+    (void)ls_no_grad(before);
+    expect_error(ls_backward(loss), LS_ERR_STATE, "ls_recompute saved a tensor [3] that was changed in place");
+    (void)ls_scope_end(scope);
+    ls_module_free(module);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static size_t held, most_held;
+
+static void *count_allocate(size_t size, size_t alignment, void *user) {
+    (void)user;
+    void *memory = NULL;
+    if (posix_memalign(&memory, alignment > sizeof(void *) ? alignment : sizeof(void *), size) != 0) {
+        return NULL;
+    }
+    held += malloc_usable_size(memory);
+    most_held = held > most_held ? held : most_held;
+    return memory;
+}
+
+static void count_release(void *memory, void *user) {
+    (void)user;
+    held -= memory != NULL ? malloc_usable_size(memory) : 0;
+    free(memory);
+}
+
+enum { LAYERS = 16, WIDTH = 32, ROWS = 2048, ROW_BYTES = ROWS * WIDTH * 4 };
+
+/* Returns the largest number of bytes of a step of 16 blocks of two layers each, above the bytes before it. */
+static size_t peak_of(bool recompute) {
+    ls_thread_end();
+    ls_module *blocks[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        blocks[i] = ls_sequential(ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh());
+        if (recompute) {
+            assert_int_equal(ls_recompute(blocks[i], true), LS_OK);
+        }
+    }
+    ls_module *module = ls_sequential_of(blocks, LAYERS);
+    const size_t before = held;
+    most_held = held;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *input = ls_rand(LS_SHAPE(ROWS, WIDTH), LS_F32);
+    assert_int_equal(ls_backward(ls_mean(ls_forward(module, input))), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    const size_t peak = most_held - before;
+    ls_module_free(module);
+    ls_thread_end();
+    return peak;
+}
+
+/* Without recomputation, four results per block are kept; with it, one per block and those of one block. */
+TEST(test_memory) {
+    const size_t plain = peak_of(false);
+    const size_t recomputed = peak_of(true);
+    assert_true(plain >= (size_t)LAYERS * 4 * ROW_BYTES);
+    assert_true(recomputed <= (size_t)(LAYERS + 12) * ROW_BYTES);
+}
+
+int main(void) {
+    const ls_allocator allocator = {.allocate = count_allocate, .release = count_release};
+    ls_set_allocator(&allocator);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_bits_autocast), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_errors), cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
