@@ -114,9 +114,10 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  *   below it run in both runs. A forward function must not have other side effects.
  * - Modules below it may be recomputed, too.
  *
- * Calls of such a module fail with LS_ERR_UNSUPPORTED if it has several outputs, or in ls_data_parallel if it contains
- * batch normalization. The backward pass fails with LS_ERR_UNSUPPORTED if the module communicates, with LS_ERR_STATE if
- * an input or a parameter was changed in place since the call, and with the status of a second run that fails.
+ * Calls of such a module fail with LS_ERR_UNSUPPORTED if it has several outputs, or in ls_data_parallel on several
+ * ranks if it contains batch normalization. The backward pass fails with LS_ERR_UNSUPPORTED if the module communicates,
+ * with LS_ERR_STATE if an input or a parameter was changed in place since the call, and with the status of a second run
+ * that fails.
  */
 LS_API ls_status ls_recompute(ls_module *module, bool on);
 /** Sets the training mode of the module and of all modules in it. */

@@ -3,6 +3,8 @@
  * and one node represents it on the tape. The rule of the node runs the module again, with recording, and walks the
  * nodes that this run has recorded.
  */
+#include <stddef.h>
+
 #include "autograd/batch.h"
 #include "autograd/recorded.h"
 #include "autograd/tape.h"
@@ -14,8 +16,9 @@ typedef struct recomputation {
     ls_modes modes;
     ls_random_state random;
     ls_dtype autocast;
-    bool in_batch; /* the call ran on a part of a global batch */
-    ls_batch_part part;
+    bool in_batch;         /* the call ran on a part of a global batch */
+    ls_batch_part part;    /* this part during both runs */
+    ls_batch_part *global; /* the module's part during the first run, then NULL */
     int input_count;
     int tensor_count; /* inputs and parameters */
     size_t bytes;
@@ -36,15 +39,26 @@ static void hold_recomputation(void *context, bool hold) {
     }
 }
 
-static ls_status locate_again(ls_batch_part *part) {
-    (void)part;
+/* The first run needs the index of its samples. The second run uses the same index. */
+static ls_status locate(ls_batch_part *part) {
+    recomputation *r = (recomputation *)(void *)((char *)part - offsetof(recomputation, part));
+    if (r->global != NULL) {
+        LS_TRY(r->global->locate(r->global));
+        part->first = r->global->first;
+    }
     return LS_OK;
 }
 
 static ls_status refuse_sum(ls_batch_part *part, double *numbers, int64_t count) {
     (void)part, (void)numbers, (void)count;
-    return ls_fail(LS_ERR_UNSUPPORTED, "ls_recompute: the second forward pass must not communicate, but the module "
-                                       "computes over the global batch");
+    return ls_fail(LS_ERR_UNSUPPORTED, "ls_recompute: in ls_data_parallel, batch normalization computes over the "
+                                       "global batch, and the second forward pass must not communicate: do not "
+                                       "recompute a module that contains it");
+}
+
+static ls_status keep_cause(ls_batch_part *part, bool failed) {
+    (void)part, (void)failed;
+    return ls_error_status();
 }
 
 /* Ends the scopes down to `scope`. Keeps the error if `status` is one. */
@@ -184,6 +198,14 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
                          .input_count = input_count,
                          .tensor_count = (int)tensors,
                          .bytes = bytes};
+    if (r->in_batch) {
+        r->global = thread->batch;
+        r->part = (ls_batch_part){.samples = r->global->samples,
+                                  .first = r->global->first,
+                                  .locate = locate,
+                                  .add = refuse_sum,
+                                  .share_cause = keep_cause};
+    }
     r->versions = (uint32_t *)(void *)(r->tensors + tensors);
     for (int i = 0; i < r->tensor_count; i++) {
         r->tensors[i] = i < input_count ? inputs[i] : ls_module_parameter(module, i - input_count);
@@ -207,12 +229,6 @@ static bool wants_gradient(const recomputation *r) {
 
 /* Puts the node of the call on the tape, which then frees the record. */
 static ls_status record(ls_thread_state *thread, recomputation *r, ls_tensor *output) {
-    if (r->in_batch) {
-        r->part = (ls_batch_part){.samples = thread->batch->samples,
-                                  .first = thread->batch->first,
-                                  .locate = locate_again,
-                                  .add = refuse_sum};
-    }
     const ls_op_parameters parameters = {.context = r};
     const ls_op_call call = {.op = &recompute_op,
                              .inputs = r->tensors,
@@ -227,7 +243,10 @@ static ls_status record(ls_thread_state *thread, recomputation *r, ls_tensor *ou
 
 static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tensor *const *inputs,
                               ls_tensor **outputs) {
+    thread->batch = r->in_batch ? &r->part : NULL;
     ls_status status = run_first(thread, r->module, inputs, r->input_count, outputs);
+    thread->batch = r->global;
+    r->global = NULL;
     const bool recorded = status == LS_OK && ls_dtype_is_floating((ls_dtype)outputs[0]->dtype);
     if (recorded) {
         status = record(thread, r, outputs[0]);
@@ -250,13 +269,6 @@ static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int
     if (output_count != 1) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_recompute: %s gives %d outputs, but recomputation needs exactly one",
                        module->type->name, output_count);
-    }
-    const ls_module *over_batch = thread->batch != NULL ? ls_module_of_whole_batch(module, false) : NULL;
-    if (over_batch != NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_recompute: in ls_data_parallel, %s computes over the global batch, and the second forward "
-                       "pass must not communicate: do not recompute a module that contains it",
-                       over_batch->type->name);
     }
     recomputation *r = make_recomputation(thread, module, inputs, input_count);
     if (r == NULL) {
