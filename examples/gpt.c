@@ -51,7 +51,7 @@ static const argument options[] = {
     {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products in bf16, the rest and the weights in f32"},
-    {"--recompute", ARGUMENT_FLAG, &recompute, "compute each block twice instead of keeping its tensors"},
+    {"--recompute", ARGUMENT_FLAG, &recompute, "a second forward pass of each block instead of memory for its tensors"},
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
