@@ -261,7 +261,7 @@ static ls_status check_recorded(const char *name, const ls_scope *scope) {
                                           name, communicates);
 }
 
-/* Adds the uses of leaves on a new tape to those that the pass has counted already. */
+/* Adds the uses of leaves on a new tape to the uses that the pass has counted already. */
 static void count_uses(const ls_backward_pass *pass, const ls_scope *scope) {
     for (const ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
         const ls_node *node = (const ls_node *)link;

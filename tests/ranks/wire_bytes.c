@@ -1,6 +1,6 @@
 /*
- * The bytes that data-parallel training hands to collective calls in a step: those of the gradients, and of little
- * else. As bf16 or f16, half of them.
+ * The bytes that data-parallel training hands to collective calls in a step: the bytes of the gradients, and few
+ * others. As bf16 or f16, half of them.
  *
  * ranks: 2 3
  * devices: cpu
@@ -20,7 +20,7 @@ static ls_status run_step(ls_module *model) {
     return status != LS_OK ? status : ended;
 }
 
-/* Sets *bytes to those of a step with gradients of this dtype on the wire. */
+/* Sets *bytes to the bytes of a step with gradients of this dtype on the wire. */
 static ls_status bytes_of_step(ls_comm *world, ls_overlap_mode overlap, ls_dtype dtype, int64_t *bytes) {
     ls_seed(SEED);
     ls_module *model = ls_data_parallel(

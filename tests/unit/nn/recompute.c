@@ -290,7 +290,7 @@ static size_t peak_of(bool recompute) {
     return peak;
 }
 
-/* Without recomputation, four results per block are kept; with it, one per block and those of one block. */
+/* Without recomputation, four results per block are kept; with it, one per block and the tensors of one block. */
 TEST(test_memory) {
     const size_t plain = peak_of(false);
     const size_t recomputed = peak_of(true);
