@@ -109,7 +109,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
  * of the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
- * ls_autocast. Under ls_no_grad, nothing is computed twice.
+ * ls_autocast. Under ls_no_grad, nothing is computed twice, and the tensors inside are freed after the call.
  * - ls_batch_norm updates running statistics only in the first run. Hooks of the module run once. Hooks of modules
  *   below it run in both runs. A forward function must not have other side effects.
  * - Modules below it may be recomputed, too.

@@ -263,6 +263,9 @@ static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
+    if (thread->no_grad && output_count == 1) { /* frees the tensors between input and output, as with recording */
+        return run_first(thread, module, inputs, input_count, outputs);
+    }
     if (thread->no_grad) {
         return ls_module_run_once(module, inputs, input_count, outputs, output_count);
     }
