@@ -406,8 +406,9 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /** Returns the seconds of this rank so far; NAN if this is another kind of callback. */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the bytes of the elements that this rank passed to communication calls in the last run; 0 before. A call with
- * parts for several ranks counts the elements of one part. Returns NAN during a run, and for another kind of callback.
+ * Returns the bytes of the elements that this rank passed to communication calls in the last run that ended without a
+ * failure; 0 before. A call with parts for several ranks counts this rank's part, and ls_comm_alltoallv counts nothing.
+ * Returns NAN for another kind of callback.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the last run, in seconds; NAN before. Pointers may be NULL. */

@@ -114,10 +114,16 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  *   below it run in both runs. A forward function must not have other side effects.
  * - Modules below it may be recomputed, too.
  *
- * Calls of such a module fail with LS_ERR_UNSUPPORTED if it has several outputs, or in ls_data_parallel on several
- * ranks if it contains batch normalization. The backward pass fails with LS_ERR_UNSUPPORTED if the module communicates,
- * with LS_ERR_STATE if an input or a parameter was changed in place since the call, and with the status of a second run
- * that fails.
+ * Fails with LS_ERR_ARGUMENT if the module is NULL.
+ *
+ * A recorded call of such a module fails with LS_ERR_UNSUPPORTED if the module has several outputs or communicates
+ * (batch normalization in ls_data_parallel on several ranks does), and with LS_ERR_STATE if it leaves a scope open.
+ *
+ * The backward pass fails with the status of a second run that fails, and
+ * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call, or requires a gradient
+ *   only since the call,
+ * - with LS_ERR_UNSUPPORTED if the module reads a tensor that requires a gradient and is neither an input nor a
+ *   parameter of the module, or if it follows ls_data_parallel on several ranks instead of being a part of it.
  */
 LS_API ls_status ls_recompute(ls_module *module, bool on);
 /** Sets the training mode of the module and of all modules in it. */

@@ -138,9 +138,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     const ls_status status = run_pass(&pass, output, options);
     ls_tensor_drop(output);
     thread->walking = NULL;
-    while (thread->scope != pass.scope) { /* a hook may leave a scope open */
-        (void)ls_scope_end(thread->scope);
-    }
+    ls_scope_end_inner(pass.scope); /* a hook may leave a scope open */
     const ls_status noted = ls_scope_close(pass.scope);
     return status != LS_OK ? status : noted;
 }

@@ -245,42 +245,67 @@ void ls_settle_nodes(ls_scope *innermost) {
     }
 }
 
-/* ---- nodes that a rule has recorded -------------------------------------------------------------------------------
- */
+/* ---- nodes that a rule has recorded ------------------------------------------------------------------------------ */
 
-static ls_status check_recorded(const char *name, const ls_scope *scope) {
-    const char *communicates = scope->callbacks != NULL ? "ls_data_parallel" : NULL;
-    for (const ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
-        const ls_op *op = ((const ls_node *)link)->op;
-        communicates = op->communicates ? op->name : communicates;
-    }
-    return communicates == NULL ? LS_OK
-                                : ls_fail(LS_ERR_UNSUPPORTED,
-                                          "ls_recompute: %s communicates (%s), which the second forward pass must not "
-                                          "repeat: recompute only modules that do not communicate",
-                                          name, communicates);
+static ls_status refuse_communication(const char *name, const char *operation) {
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "ls_recompute: %s communicates (%s), which the second forward pass must not repeat: recompute only "
+                   "modules that do not communicate",
+                   name, operation);
 }
 
-/* Adds the uses of leaves on a new tape to the uses that the pass has counted already. */
-static void count_uses(const ls_backward_pass *pass, const ls_scope *scope) {
-    for (const ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
-        const ls_node *node = (const ls_node *)link;
-        for (int i = 0; i < node->input_count; i++) {
-            ls_leaf *leaf = node->inputs[i] != NULL && ls_wants(node, i) ? node->inputs[i]->leaf : NULL;
-            if (leaf != NULL && leaf->pass == pass->thread->pass) {
-                leaf->remaining++;
-            }
+/* Returns whether the leaf is an input of the rule's node. */
+static bool is_counted(const ls_node *rule, const ls_leaf *leaf) {
+    for (int i = 0; i < rule->input_count; i++) {
+        if (rule->inputs[i] != NULL && rule->inputs[i]->leaf == leaf) {
+            return true;
         }
     }
+    return false;
 }
 
-ls_status ls_walk_recorded(const char *name, ls_scope *scope, ls_tensor *output, ls_tensor *gradient) {
-    LS_TRY(check_recorded(name, scope));
+/*
+ * Adds the uses of leaves by a new node to the uses that the pass counts. The pass cannot know when the gradient of a
+ * leaf is complete if only recorded nodes use the leaf, so such a leaf is refused.
+ */
+static ls_status count_uses(const ls_backward_pass *pass, const char *name, const ls_node *rule, const ls_scope *scope,
+                            const ls_node *node) {
+    for (int i = 0; i < node->input_count; i++) {
+        const ls_tensor *input = node->inputs[i];
+        if (input == NULL || input->leaf == NULL || !ls_wants(node, i)) {
+            continue;
+        }
+        if (input->scope != scope && !is_counted(rule, input->leaf)) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_recompute: %s reads a tensor %s that requires a gradient, but is neither an input nor a "
+                           "parameter of the module: add it (ls_module_add_parameter), or pass it as an input",
+                           name, LS_SHAPE_TEXT(input));
+        }
+        if (input->leaf->pass == pass->thread->pass) {
+            input->leaf->remaining++;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status begin_recorded(const ls_backward_pass *pass, const char *name, const ls_node *rule,
+                                const ls_scope *scope) {
+    ls_status status = scope->callbacks != NULL ? refuse_communication(name, "ls_data_parallel") : LS_OK;
+    for (const ls_tape_link *link = scope->tape.first; link != NULL && status == LS_OK; link = link->next) {
+        const ls_node *node = (const ls_node *)link;
+        status = node->op->communicates ? refuse_communication(name, node->op->name)
+                                        : count_uses(pass, name, rule, scope, node);
+    }
+    return status;
+}
+
+ls_status ls_walk_recorded(const char *name, const ls_node *rule, ls_scope *scope, ls_tensor *output,
+                           ls_tensor *gradient) {
+    ls_backward_pass *pass = ls_thread()->walking;
+    LS_TRY(begin_recorded(pass, name, rule, scope));
     if (!output->needs_grad) {
         return LS_OK;
     }
-    ls_backward_pass *pass = ls_thread()->walking;
-    count_uses(pass, scope);
     ls_scope *before = pass->scope;
     ls_scope *rules = ls_scope_begin();
     if (rules == NULL) {
@@ -297,6 +322,7 @@ ls_status ls_walk_recorded(const char *name, ls_scope *scope, ls_tensor *output,
         ls_settle_nodes(scope);
     }
     pass->scope = before;
+    ls_scope_end_inner(rules); /* a hook may leave a scope open */
     const ls_status noted = ls_scope_close(rules);
     return status != LS_OK ? status : noted;
 }

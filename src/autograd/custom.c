@@ -140,22 +140,7 @@ static ls_status run_forward(custom *c) {
         memset(c->call.outputs, 0, (size_t)c->output_count * sizeof *c->call.outputs);
         memset(c->call.saved, 0, (size_t)c->own.saved * sizeof *c->call.saved);
     }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    for (bool last = false; !last;) { /* the function may have left scopes open */
-        ls_scope *innermost = ls_thread()->scope;
-        last = innermost == scope;
-        const ls_status ended = ls_scope_end(innermost); /* an operation in it failed */
-        if (status == LS_OK && ended != LS_OK) {
-            status = ended;
-            ls_error_save(&cause);
-        }
-    }
-    if (status != LS_OK) {
-        (void)ls_error_put_back(&cause);
-    }
-    return status;
+    return ls_scope_end_after(scope, status);
 }
 
 static ls_tensor *show(const ls_tensor *made) {

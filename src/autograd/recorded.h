@@ -5,11 +5,13 @@
 #include "autograd/op.h"
 
 /*
- * For backward rules: continues the running pass at `output`, which the rule made in `scope`, its innermost scope, with
- * recording. Walks the tape of this scope, and adds to the gradients of leaves and of nodes recorded before the rule.
- * Fails with LS_ERR_UNSUPPORTED if a node communicates, or if a data-parallel module ran in the scope. `name` is for
+ * For the rule of the node `rule`: continues the running pass at `output`, which the rule made in `scope`, its
+ * innermost scope, with recording. Walks the tape of this scope, and adds to the gradients of leaves and of nodes
+ * recorded before the rule. Fails with LS_ERR_UNSUPPORTED if a node communicates, if a data-parallel module ran in the
+ * scope, or if a node needs the gradient of a leaf that is neither of this scope nor an input of `rule`. `name` is for
  * messages.
  */
-ls_status ls_walk_recorded(const char *name, ls_scope *scope, ls_tensor *output, ls_tensor *gradient);
+ls_status ls_walk_recorded(const char *name, const ls_node *rule, ls_scope *scope, ls_tensor *output,
+                           ls_tensor *gradient);
 
 #endif

@@ -34,11 +34,11 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
     ls_comm_metered.calls++;
+    ls_comm_metered.bytes += call->count * call->width;
     call->stream = comm->stream;
     call->contested = (const bool *)&comm->contested;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);
-    ls_comm_metered.bytes += call->count * call->width;
     ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
     return status;
 }

@@ -196,6 +196,7 @@ static ls_status post(ls_comm *comm, ls_call *call, ls_work **result) {
     ls_comm_use(comm);
     LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = ++comm->posts;
+    ls_comm_metered.calls++;
     ls_comm_metered.bytes += call->count * call->width;
     call->waits = result == NULL;
     call->contested = (const bool *)&comm->contested;

@@ -86,7 +86,7 @@ ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count);
 
-/* Does the same for one run of a module that is recomputed. */
+/* Runs the forward function once, also of a module that is recomputed. Needs the same checks. */
 ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                              int output_count);
 
@@ -138,7 +138,7 @@ typedef struct ls_modes {
     int count;
 } ls_modes;
 ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
-/* Sets the modes. */
+/* Sets the modes that were taken. */
 void ls_modes_set(const ls_modes *modes, ls_module *module);
 /* Sets the modes, and frees them. */
 void ls_modes_put(ls_modes *modes, ls_module *module);

@@ -3,26 +3,29 @@
  * and one node represents it on the tape. The rule of the node runs the module again, with recording, and walks the
  * nodes that this run has recorded.
  */
-#include <stddef.h>
+#include <string.h>
 
 #include "autograd/batch.h"
 #include "autograd/recorded.h"
 #include "autograd/tape.h"
+#include "comm/meter.h"
 #include "nn/module.h"
 
 /* A call of the module, with the state that its second run needs. */
 typedef struct recomputation {
+    ls_batch_part part;    /* first, for `locate`; the part of a global batch during both runs, if `in_batch` */
+    ls_batch_part *global; /* the module's part during the first run, then NULL */
+    bool in_batch;
+    uint64_t located; /* communication calls of `locate` */
     ls_module *module;
     ls_modes modes;
     ls_random_state random;
     ls_dtype autocast;
-    bool in_batch;         /* the call ran on a part of a global batch */
-    ls_batch_part part;    /* this part during both runs */
-    ls_batch_part *global; /* the module's part during the first run, then NULL */
     int input_count;
     int tensor_count; /* inputs and parameters */
+    int buffer_count;
     size_t bytes;
-    uint32_t *versions;   /* of the storages of the inputs and parameters */
+    uint32_t *versions;   /* of the storages of the inputs and parameters at the call, and of the buffers after it */
     ls_tensor *tensors[]; /* inputs, then parameters; the node holds them */
 } recomputation;
 
@@ -41,10 +44,12 @@ static void hold_recomputation(void *context, bool hold) {
 
 /* The first run needs the index of its samples. The second run uses the same index. */
 static ls_status locate(ls_batch_part *part) {
-    recomputation *r = (recomputation *)(void *)((char *)part - offsetof(recomputation, part));
+    recomputation *r = (recomputation *)part;
     if (r->global != NULL) {
+        const uint64_t calls = ls_comm_metered.calls;
         LS_TRY(r->global->locate(r->global));
         part->first = r->global->first;
+        r->located += ls_comm_metered.calls - calls;
     }
     return LS_OK;
 }
@@ -61,31 +66,71 @@ static ls_status keep_cause(ls_batch_part *part, bool failed) {
     return ls_error_status();
 }
 
-/* Ends the scopes down to `scope`. Keeps the error if `status` is one. */
-static ls_status end_scopes(ls_thread_state *thread, ls_scope *scope, ls_status status) {
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    for (bool last = false; !last;) { /* the module may have left scopes open */
-        last = thread->scope == scope;
-        const ls_status ended = ls_scope_end(thread->scope);
-        if (status == LS_OK && ended != LS_OK) {
-            status = ended;
-            ls_error_save(&cause);
-        }
-    }
-    return status == LS_OK ? LS_OK : ls_error_put_back(&cause);
+/* Runs the module once in `scope`, the innermost scope. */
+static ls_status run_in(const ls_thread_state *thread, const ls_scope *scope, ls_module *module,
+                        ls_tensor *const *inputs, int input_count, ls_tensor **output) {
+    LS_TRY(ls_module_run_once(module, inputs, input_count, output, 1));
+    return thread->scope == scope ? LS_OK
+                                  : ls_fail(LS_ERR_STATE,
+                                            "ls_recompute: the forward function of %s has left a scope open: end it "
+                                            "(ls_scope_end)",
+                                            module->type->name);
 }
 
 /* ---- the second run ---------------------------------------------------------------------------------------------- */
 
-static ls_status check_unchanged(const recomputation *r, ls_tensor *const *tensors) {
-    for (int i = 0; i < r->tensor_count; i++) {
-        if (tensors[i] != NULL && tensors[i]->storage->version != r->versions[i]) {
-            return ls_refuse_changed("ls_recompute", tensors[i], false);
+static void note_buffers(recomputation *r) {
+    for (int i = 0; i < r->buffer_count; i++) {
+        r->versions[r->tensor_count + i] = ls_module_buffer(r->module, i)->storage->version;
+    }
+}
+
+static bool was_training(const recomputation *r) {
+    bool all = true;
+    for (int i = 0; i < r->modes.count; i++) {
+        all = all && r->modes.training[i];
+    }
+    return all;
+}
+
+/* In training mode, batch normalization only moves its running statistics, and does not read them. */
+static bool may_move(const recomputation *r, const ls_tensor *buffer) {
+    return was_training(r) && strcmp(buffer->storage->changed_by, "ls_batch_norm") == 0;
+}
+
+static ls_status check_buffers(const recomputation *r) {
+    if (ls_module_buffer_count(r->module) != r->buffer_count) {
+        return ls_fail(LS_ERR_STATE, "ls_recompute: %s has got another number of buffers since the forward pass",
+                       r->module->type->name);
+    }
+    for (int i = 0; i < r->buffer_count; i++) {
+        const ls_tensor *buffer = ls_module_buffer(r->module, i);
+        if (buffer->storage->version != r->versions[r->tensor_count + i] && !may_move(r, buffer)) {
+            return ls_fail(LS_ERR_STATE,
+                           "ls_recompute: buffer %s of %s was changed by %s after the first forward pass, so a second "
+                           "one would differ: change buffers after the backward pass, and not in a forward function "
+                           "that is recomputed",
+                           ls_module_buffer_name(r->module, i), r->module->type->name, buffer->storage->changed_by);
         }
     }
     return LS_OK;
+}
+
+/* Checks that a second run can give the gradients of the first run. */
+static ls_status check_unchanged(const recomputation *r, const ls_node *node) {
+    for (int i = 0; i < r->tensor_count; i++) {
+        const ls_tensor *tensor = node->inputs[i];
+        if (tensor != NULL && tensor->storage->version != r->versions[i]) {
+            return ls_refuse_changed("ls_recompute", tensor, false);
+        }
+        if (tensor != NULL && tensor->needs_grad && !ls_wants(node, i)) {
+            return ls_fail(LS_ERR_STATE,
+                           "ls_recompute: a tensor %s of %s requires a gradient now, but did not in the forward pass: "
+                           "call ls_set_requires_grad before the forward pass",
+                           LS_SHAPE_TEXT(tensor), r->module->type->name);
+        }
+    }
+    return check_buffers(r);
 }
 
 static ls_status check_output(const recomputation *r, const ls_tensor *output, const ls_tensor *gradient) {
@@ -99,6 +144,7 @@ static ls_status check_output(const recomputation *r, const ls_tensor *output, c
 
 /* Runs the module as in the first run, with recording, in the innermost scope. */
 static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor *const *inputs, ls_tensor **output) {
+    const ls_scope *scope = thread->scope;
     ls_modes present;
     LS_TRY(ls_modes_take(&present, r->module));
     const ls_random_state random = ls_random_get_state();
@@ -113,7 +159,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
     thread->batch = r->in_batch ? &r->part : NULL;
     thread->divisor = NULL;
     thread->recomputes = true;
-    const ls_status status = ls_module_run_once(r->module, inputs, r->input_count, output, 1);
+    const ls_status status = run_in(thread, scope, r->module, inputs, r->input_count, output);
     thread->recomputes = recomputes;
     thread->autocast = autocast;
     thread->divisor = divisor;
@@ -125,7 +171,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
 
 static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
     recomputation *r = node->parameters.context;
-    LS_TRY(check_unchanged(r, node->inputs));
+    LS_TRY(check_unchanged(r, node));
     ls_thread_state *thread = ls_thread();
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -133,9 +179,10 @@ static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
     }
     ls_tensor *output = NULL;
     ls_status status = run_again(r, thread, node->inputs, &output);
+    status = status == LS_OK ? check_buffers(r) : status;
     status = status == LS_OK ? check_output(r, output, gradient) : status;
-    status = status == LS_OK ? ls_walk_recorded(r->module->type->name, scope, output, gradient) : status;
-    return end_scopes(thread, scope, status);
+    status = status == LS_OK ? ls_walk_recorded(r->module->type->name, node, scope, output, gradient) : status;
+    return ls_scope_end_after(scope, status);
 }
 
 /* After a data-parallel module, only the module could say what it does with samples. */
@@ -147,8 +194,7 @@ static ls_samples_use unknown_samples(ls_samples_call *call) {
 static const ls_op recompute_op = {.name = "ls_recompute",
                                    .backward = recompute_backward,
                                    .over_samples = unknown_samples,
-                                   .hold = hold_recomputation,
-                                   .optional = 0xFF};
+                                   .hold = hold_recomputation};
 
 /* ---- the first run ----------------------------------------------------------------------------------------------- */
 
@@ -161,7 +207,7 @@ static ls_status run_first(ls_thread_state *thread, ls_module *module, ls_tensor
     }
     (void)ls_no_grad(true);
     ls_tensor *made = NULL;
-    ls_status status = ls_module_run_once(module, inputs, input_count, &made, 1);
+    ls_status status = run_in(thread, scope, module, inputs, input_count, &made);
     ls_tensor *kept = NULL;
     uint32_t spread = 0;
     if (status == LS_OK) {
@@ -169,7 +215,7 @@ static ls_status run_first(ls_thread_state *thread, ls_module *module, ls_tensor
         spread = made->spread;
         status = kept != NULL ? LS_OK : ls_error_status();
     }
-    status = end_scopes(thread, scope, status);
+    status = ls_scope_end_after(scope, status);
     if (status == LS_OK) {
         *output = ls_tensor_view(kept, kept->ndim, kept->size, kept->stride, 0);
         status = *output != NULL ? LS_OK : ls_error_status();
@@ -185,7 +231,9 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
                                          int input_count) {
     const int parameters = ls_module_parameter_count(module);
     const size_t tensors = (size_t)input_count + (size_t)parameters;
-    const size_t bytes = sizeof(recomputation) + tensors * (sizeof(ls_tensor *) + sizeof(uint32_t));
+    const int buffers = ls_module_buffer_count(module);
+    const size_t versions = tensors + (size_t)buffers;
+    const size_t bytes = sizeof(recomputation) + tensors * sizeof(ls_tensor *) + versions * sizeof(uint32_t);
     recomputation *r = ls_record_allocate(bytes);
     if (r == NULL) {
         (void)ls_fail_memory("ls_recompute", bytes);
@@ -197,6 +245,7 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
                          .in_batch = thread->batch != NULL,
                          .input_count = input_count,
                          .tensor_count = (int)tensors,
+                         .buffer_count = buffers,
                          .bytes = bytes};
     if (r->in_batch) {
         r->global = thread->batch;
@@ -219,10 +268,13 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
     return r;
 }
 
-static bool wants_gradient(const recomputation *r) {
+static bool wants_gradient(const ls_module *module, ls_tensor *const *inputs, int input_count) {
     bool wants = false;
-    for (int i = 0; i < r->tensor_count; i++) {
-        wants = wants || (r->tensors[i] != NULL && r->tensors[i]->needs_grad);
+    for (int i = 0; i < input_count && !wants; i++) {
+        wants = inputs[i] != NULL && inputs[i]->needs_grad;
+    }
+    for (int i = 0; i < ls_module_parameter_count(module) && !wants; i++) {
+        wants = ls_module_parameter(module, i)->needs_grad;
     }
     return wants;
 }
@@ -243,10 +295,18 @@ static ls_status record(ls_thread_state *thread, recomputation *r, ls_tensor *ou
 
 static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tensor *const *inputs,
                               ls_tensor **outputs) {
+    const uint64_t calls = ls_comm_metered.calls;
     thread->batch = r->in_batch ? &r->part : NULL;
     ls_status status = run_first(thread, r->module, inputs, r->input_count, outputs);
     thread->batch = r->global;
     r->global = NULL;
+    if (status == LS_OK && ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated, and fail */
+        status = ls_fail(LS_ERR_UNSUPPORTED,
+                         "ls_recompute: %s communicates, which the second forward pass must not repeat: recompute only "
+                         "modules that do not communicate",
+                         r->module->type->name);
+    }
+    note_buffers(r);
     const bool recorded = status == LS_OK && ls_dtype_is_floating((ls_dtype)outputs[0]->dtype);
     if (recorded) {
         status = record(thread, r, outputs[0]);
@@ -263,10 +323,11 @@ static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    if (thread->no_grad && output_count == 1) { /* frees the tensors between input and output, as with recording */
+    const bool recorded = !thread->no_grad && wants_gradient(module, inputs, input_count);
+    if (!recorded && output_count == 1) { /* frees the tensors between input and output, as with recording */
         return run_first(thread, module, inputs, input_count, outputs);
     }
-    if (thread->no_grad) {
+    if (!recorded) {
         return ls_module_run_once(module, inputs, input_count, outputs, output_count);
     }
     if (output_count != 1) {
@@ -274,14 +335,7 @@ static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int
                        module->type->name, output_count);
     }
     recomputation *r = make_recomputation(thread, module, inputs, input_count);
-    if (r == NULL) {
-        return ls_error_status();
-    }
-    if (!wants_gradient(r)) {
-        free_recomputation(r);
-        return ls_module_run_once(module, inputs, input_count, outputs, output_count);
-    }
-    return run_recorded(thread, r, inputs, outputs);
+    return r != NULL ? run_recorded(thread, r, inputs, outputs) : ls_error_status();
 }
 
 ls_status ls_recompute(ls_module *module, bool on) {

@@ -192,6 +192,29 @@ ls_status ls_scope_end(ls_scope *scope) {
                                                           : refuse_end(thread, scope);
 }
 
+void ls_scope_end_inner(const ls_scope *scope) {
+    const ls_thread_state *thread = ls_thread();
+    while (thread->scope != scope) {
+        (void)ls_scope_end(thread->scope);
+    }
+}
+
+ls_status ls_scope_end_after(ls_scope *scope, ls_status status) {
+    const ls_thread_state *thread = ls_thread();
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
+    for (bool last = false; !last;) {
+        last = thread->scope == scope;
+        const ls_status ended = ls_scope_end(thread->scope);
+        if (status == LS_OK && ended != LS_OK) {
+            status = ended;
+            ls_error_save(&cause);
+        }
+    }
+    return status == LS_OK ? LS_OK : ls_error_put_back(&cause);
+}
+
 ls_status ls_scope_close(ls_scope *scope) {
     return scope != NULL ? end_scope(ls_thread(), scope, NULL) : ls_error_status();
 }

@@ -179,6 +179,13 @@ static inline void ls_record_release(void *record, size_t bytes) {
 /* Drops the tensors of the scope, which stays open. */
 void ls_scope_sweep(ls_scope *scope);
 
+/* Ends the scopes inside `scope` that a function of the program has left open. */
+void ls_scope_end_inner(const ls_scope *scope);
+/*
+ * Ends `scope`, after a function of the program that returned `status`, and the scopes inside it. Returns `status` and
+ * keeps its error. If `status` is LS_OK, returns the first failure of a scope.
+ */
+ls_status ls_scope_end_after(ls_scope *scope, ls_status status);
 /* ls_scope_end for the library's own scopes, whose tensors no user has seen: their records are reused at once. */
 ls_status ls_scope_close(ls_scope *scope);
 

@@ -123,7 +123,7 @@ static ls_status times_of_failures(ls_comm *world) {
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1);
-    LS_CHECK(isnan(ls_timer_seconds(callbacks[1], LS_TIME_DATA)));
+    LS_CHECK(isnan(ls_timer_seconds(callbacks[1], LS_TIME_DATA)) && ls_timer_bytes(callbacks[0]) == 0);
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1 && ls_comm_metered.depth == 0);
     training_end(&t);
     LS_CHECK(ls_comm_metered.users == 0);

@@ -1,6 +1,7 @@
 /*
  * ls_recompute inside ls_data_parallel: the bits of training without it, with dropout, overlap, accumulation, uneven
- * shares and parameters that some ranks do not use. Batch normalization is refused.
+ * shares and parameters that some ranks do not use. Batch normalization and operations
+ * that mix samples or communicate are refused. A failing second run on one rank fails on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -115,6 +116,81 @@ static ls_status refuses_batch_norm(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *softmax_over_samples(ls_tensor *x, void *user) {
+    (void)user;
+    return ls_softmax(x, 0);
+}
+
+/* An operation that mixes samples is found in a module that is recomputed, too. */
+static ls_status refuses_mixing(ls_comm *world) {
+    ls_module *softmax = ls_nn_function("Softmax", softmax_over_samples, NULL);
+    LS_TRY(ls_recompute(softmax, true));
+    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 2), softmax), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *output = ls_forward(model, ls_full(LS_SHAPE(2, INPUTS), LS_F32, 1));
+    LS_CHECK((output != NULL) == (ls_comm_size(world) == 1));
+    if (output == NULL) {
+        LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE("ls_softmax combines the samples of this rank along axis 0");
+    }
+    (void)!ls_scope_end(scope);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_tensor *sum_over_ranks(ls_tensor *x, void *user) {
+    return ls_allreduce(user, x, LS_SUM);
+}
+
+/* A module that communicates is refused by the call, on all ranks, and the communicator stays usable. */
+static ls_status refuses_communication(ls_comm *world) {
+    ls_module *module = ls_sequential(ls_nn_linear(INPUTS, 2), ls_nn_function("Sum", sum_over_ranks, world));
+    LS_TRY(ls_recompute(module, true));
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *output = ls_forward(module, ls_full(LS_SHAPE(2, INPUTS), LS_F32, 1));
+    LS_CHECK((output != NULL) == (ls_comm_size(world) == 1));
+    if (output != NULL) { /* without other ranks, only the tape shows it */
+        LS_CHECK(ls_backward(ls_mean(output)) == LS_ERR_UNSUPPORTED);
+    }
+    LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("Sequential communicates");
+    (void)!ls_scope_end(scope);
+    ls_module_free(module);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* The forward function fails in its second run on the last rank, if `user` points to true. */
+static ls_tensor *fail_later(ls_tensor *x, void *user) {
+    if (*(const bool *)user) {
+        (void)ls_error_set(LS_ERR_IO, "the second run failed");
+        return NULL;
+    }
+    return ls_square(x);
+}
+
+/* All ranks get the failure of one rank's second run, and stay in step. */
+static ls_status second_run_fails(ls_comm *world) {
+    bool fails = false;
+    ls_module *last = ls_nn_function("Last", fail_later, &fails);
+    LS_TRY(ls_recompute(last, true));
+    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 2), last), world, NULL);
+    for (int step = 0; step < 2; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *loss = ls_mean(ls_forward(model, ls_full(LS_SHAPE(2, INPUTS), LS_F32, 1)));
+        fails = step == 0 && ls_comm_rank(world) == ls_comm_size(world) - 1;
+        const ls_status status = ls_backward(loss);
+        fails = false;
+        LS_CHECK((status == LS_OK) == (step == 1));
+        if (step == 0) {
+            LS_EXPECT_MESSAGE("the second run failed");
+        }
+        (void)!ls_scope_end(scope);
+    }
+    LS_TRY(ls_data_parallel_check(model));
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     for (int i = 0; i < 2; i++) {
         const ls_overlap_mode overlap = i == 0 ? LS_OVERLAP_OFF : LS_OVERLAP_ON;
@@ -124,5 +200,8 @@ ls_status rank_test(ls_comm *world) {
         LS_CHECK(plain == recomputed);
     }
     LS_TRY(refuses_batch_norm(world));
+    LS_TRY(refuses_mixing(world));
+    LS_TRY(refuses_communication(world));
+    LS_TRY(second_run_fails(world));
     return ls_comm_barrier(world, NULL);
 }

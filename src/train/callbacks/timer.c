@@ -20,7 +20,8 @@ typedef struct timer {
     uint64_t mark;  /* time of the last hook of a step */
     uint64_t validation;
     uint64_t communication; /* communication time at the beginning of the run */
-    uint64_t bytes;         /* communicated before the run; after the run: in it */
+    uint64_t bytes_before;  /* bytes of communication calls of this thread before the run */
+    uint64_t bytes;         /* of communication calls in the last run that ended */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
     ls_state_list listed;
@@ -46,7 +47,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         self->began = ls_clock_ns();
         self->communication = ls_comm_metered.nanoseconds;
-        self->bytes = ls_comm_metered.bytes;
+        self->bytes_before = ls_comm_metered.bytes;
         ls_comm_metered.users++;
     }
     return LS_OK;
@@ -141,7 +142,7 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     }
     self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
     self->nanoseconds[LS_TIME_COMMUNICATION] += (int64_t)(ls_comm_metered.nanoseconds - self->communication);
-    self->bytes = ls_comm_metered.bytes - self->bytes;
+    self->bytes = ls_comm_metered.bytes - self->bytes_before;
     stop(self);
     LS_TRY(compare_ranks(self, state->comm));
     return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
@@ -213,7 +214,7 @@ double ls_timer_seconds(const ls_callback *callback, ls_time what) {
 
 double ls_timer_bytes(const ls_callback *callback) {
     const timer *self = ls_callback_memory(callback, release);
-    return self != NULL && self->began == 0 ? (double)self->bytes : NAN;
+    return self != NULL ? (double)self->bytes : NAN;
 }
 
 void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean, double *largest) {

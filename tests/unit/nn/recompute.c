@@ -32,6 +32,19 @@ static ls_tensor *mlp_input(void) {
     return ls_rand(LS_SHAPE(6, 8), LS_F32);
 }
 
+/* Batch normalization that runs twice in a step. */
+static ls_tensor *norm_forward(ls_module *self, ls_tensor *input) {
+    ls_module *norm = ls_module_child(self, 0);
+    return ls_forward(norm, ls_tanh(ls_forward(norm, input)));
+}
+
+static ls_module *make_norm(void) {
+    static const ls_module_type type = {.name = "Norm", .forward = norm_forward};
+    ls_module *module = ls_module_new(&type);
+    (void)ls_module_add_child(module, "norm", ls_nn_batch_norm_1d(8, NULL));
+    return ls_module_finish(module);
+}
+
 static ls_module *make_cnn(void) {
     return ls_sequential(
         ls_sequential(ls_nn_conv_2d(1, 4, LS_SHAPE(3, 3), NULL), ls_nn_batch_norm_2d(4, NULL), ls_nn_relu()),
@@ -145,6 +158,8 @@ static const model models[] = {
     {"cnn, nested", make_cnn, select_all, cnn_input},
     {"transformer", make_transformer, select_children, transformer_input},
     {"transformer, nested", make_transformer, select_all, transformer_input},
+    {"norm", make_norm, select_children, mlp_input},
+    {"norm, nested", make_norm, select_all, mlp_input},
     {"twice", make_twice, select_children, mlp_input},
     {"twice, nested", make_twice, select_all, mlp_input},
 };
@@ -244,6 +259,102 @@ TEST(test_errors) {
     ls_module_free(module);
 }
 
+/* ---- what a second run could not repeat -------------------------------------------------------------------------- */
+
+typedef enum trick { NO_TRICK, READ_A_LEAF, LEAVE_A_SCOPE, CHANGE_A_BUFFER } trick;
+
+typedef struct tricky {
+    trick trick;
+    ls_tensor *factor, *buffer;
+    ls_tensor *leaf; /* of the program */
+} tricky;
+
+static ls_tensor *tricky_forward(ls_module *self, ls_tensor *input) {
+    const tricky *t = ls_module_state(self);
+    if (t->trick == LEAVE_A_SCOPE) {
+        (void)ls_scope_begin();
+    }
+    if (t->trick == CHANGE_A_BUFFER) {
+        (void)!ls_fill(t->buffer, 5);
+    }
+    return ls_mul(ls_mul(ls_mul(input, t->factor), t->buffer), t->trick == READ_A_LEAF ? t->leaf : input);
+}
+
+/* Makes a module of a factor and a buffer, and its output for a leaf. */
+static ls_module *make_tricky(trick kind, ls_tensor *leaf) {
+    static const ls_module_type type = {.name = "Tricky", .state_size = sizeof(tricky), .forward = tricky_forward};
+    ls_module *module = ls_module_new(&type);
+    tricky *t = ls_module_state(module);
+    t->trick = kind;
+    t->leaf = leaf;
+    t->factor = ls_module_add_parameter(module, "factor", ls_ones(LS_SHAPE(3), LS_F32));
+    t->buffer = ls_module_add_buffer(module, "buffer", ls_ones(LS_SHAPE(3), LS_F32));
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    return module;
+}
+
+TEST(test_state_that_differs) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *leaf = make_leaf(), *x = make_leaf();
+    ls_module *reader = make_tricky(READ_A_LEAF, leaf), *leaver = make_tricky(LEAVE_A_SCOPE, leaf);
+    ls_module *changer = make_tricky(CHANGE_A_BUFFER, leaf), *plain = make_tricky(NO_TRICK, leaf);
+    expect_error(ls_backward(ls_sum(ls_forward(reader, x))), LS_ERR_UNSUPPORTED,
+                 "Tricky reads a tensor [3] that requires a gradient, but is neither an input nor a parameter");
+    ls_tensor *loss = ls_sum(ls_forward(plain, x));
+    (void)!ls_fill(((tricky *)ls_module_state(plain))->buffer, 2);
+    expect_error(ls_backward(loss), LS_ERR_STATE, "buffer buffer of Tricky was changed by ls_fill");
+    expect_error(ls_backward(ls_sum(ls_forward(changer, x))), LS_ERR_STATE,
+                 "buffer buffer of Tricky was changed by ls_fill");
+    ls_tensor *factor = ls_module_parameter(plain, 0);
+    (void)!ls_set_requires_grad(factor, false);
+    loss = ls_sum(ls_forward(plain, x));
+    (void)!ls_set_requires_grad(factor, true);
+    expect_error(ls_backward(loss), LS_ERR_STATE, "requires a gradient now, but did not in the forward pass");
+    assert_null(ls_forward(leaver, x));
+    expect_message("the forward function of Tricky has left a scope open");
+    (void)ls_scope_end(scope);
+    ls_module_free(reader);
+    ls_module_free(leaver);
+    ls_module_free(changer);
+    ls_module_free(plain);
+}
+
+/* Evaluation reads the running statistics, so training must not move them before the backward pass. */
+TEST(test_batch_norm_of_two_modes) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *norm = ls_nn_batch_norm_1d(3, NULL);
+    assert_int_equal(ls_recompute(norm, true), LS_OK);
+    ls_module_train(norm, false);
+    ls_tensor *x = ls_rand(LS_SHAPE(4, 3), LS_F32);
+    ls_tensor *loss = ls_sum(ls_forward(norm, x));
+    ls_module_train(norm, true);
+    assert_non_null(ls_forward(norm, x));
+    expect_error(ls_backward(loss), LS_ERR_STATE, "buffer running_mean of");
+    (void)ls_scope_end(scope);
+    ls_module_free(norm);
+}
+
+static ls_status two_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                             int output_count) {
+    (void)self, (void)input_count, (void)output_count;
+    outputs[0] = outputs[1] = ls_square(inputs[0]);
+    return LS_OK;
+}
+
+TEST(test_several_outputs) {
+    static const ls_module_type type = {.name = "Two", .forward_many = two_forward, .inputs = 1, .outputs = 2};
+    ls_scope *scope = ls_scope_begin();
+    ls_module *module = ls_module_new(&type);
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    ls_tensor *x = make_leaf(), *outputs[2];
+    const bool before = ls_no_grad(true);
+    assert_int_equal(ls_forward_many(module, &x, 1, outputs, 2), LS_OK);
+    (void)ls_no_grad(before);
+    expect_error(ls_forward_many(module, &x, 1, outputs, 2), LS_ERR_UNSUPPORTED, "Two gives 2 outputs");
+    (void)ls_scope_end(scope);
+    ls_module_free(module);
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static size_t held, most_held;
@@ -302,8 +413,14 @@ int main(void) {
     const ls_allocator allocator = {.allocate = count_allocate, .release = count_release};
     ls_set_allocator(&allocator);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),   cmocka_unit_test(test_bits_autocast), cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_bits_autocast),
+        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_state_that_differs),
+        cmocka_unit_test(test_batch_norm_of_two_modes),
+        cmocka_unit_test(test_several_outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
