@@ -319,6 +319,23 @@ TEST(test_state_that_differs) {
     ls_module_free(plain);
 }
 
+static ls_status leave_a_scope(ls_tensor *leaf, void *user) {
+    (void)leaf, (void)user;
+    (void)ls_scope_begin();
+    return LS_OK;
+}
+
+/* A hook that leaves a scope open during the walk of the second run (sanitizer builds find a leak). */
+TEST(test_hook_leaves_a_scope) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *leaf = make_leaf();
+    ls_module *module = make_tricky(NO_TRICK, leaf);
+    assert_int_equal(ls_add_grad_hook(ls_module_parameter(module, 0), leave_a_scope, NULL), LS_OK);
+    assert_int_equal(ls_backward(ls_sum(ls_forward(module, leaf))), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_module_free(module);
+}
+
 /* Evaluation reads the running statistics, so training must not move them before the backward pass. */
 TEST(test_batch_norm_of_two_modes) {
     ls_scope *scope = ls_scope_begin();
@@ -421,6 +438,7 @@ int main(void) {
         cmocka_unit_test(test_state_that_differs),
         cmocka_unit_test(test_batch_norm_of_two_modes),
         cmocka_unit_test(test_several_outputs),
+        cmocka_unit_test(test_hook_leaves_a_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
