@@ -34,7 +34,7 @@ only() { # PATTERN: there is no line but such
 
 # Removes ls_autocast's warning on processors without instructions for bf16.
 slower_in_bf16() {
-    grep -v '^lockstep warning (rank [0-9]*): ls_autocast: device cpu computes no faster in bf16 than in f32$'
+    grep -v '^lockstep warning (rank [0-9]*): ls_autocast: device cpu has no products in bf16 that are faster than in f32$'
 }
 
 # ---- options ----
