@@ -251,6 +251,19 @@ typedef struct ls_data_parallel_options {
      * until it has this size. 0 selects an eighth of all gradients, at least 256 KiB and at most 4 MiB.
      */
     size_t bucket_bytes;
+    /**
+     * Stage of ZeRO (docs/explanation/sharded-state.md). All ranks pass the same stage.
+     *
+     * - 0: every rank has the whole state of the optimizer.
+     * - 1: every rank keeps the state of its part of the parameters, and updates this part; then the ranks exchange the
+     *   parameters. The bits are those of stage 0. With Adam in f32 on P ranks, N parameters need 8N + 8N/P bytes
+     *   instead of 16N.
+     *
+     * Create optimizers after ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state
+     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs and
+     * ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
+     */
+    int zero;
 } ls_data_parallel_options;
 
 /**

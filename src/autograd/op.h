@@ -283,6 +283,8 @@ typedef struct ls_division {
 
 enum { LS_DIVIDED_TENSOR, LS_DIVIDED_MODEL, LS_DIVISIONS };
 
+typedef struct ls_sharding ls_sharding;
+
 /*
  * A leaf's gradient is complete, and its hooks are called, when the walk has passed every node that has the leaf as
  * input, whether a gradient reached the node or not. This also holds with keep_tape, since each pass counts again. If a
@@ -298,6 +300,7 @@ struct ls_leaf {
     ls_leaf *next_touched;
     /* first: ranks over which the tensor is sharded; second: ranks over which the model's tensors are distributed */
     ls_division divisions[LS_DIVISIONS];
+    ls_sharding *sharding; /* how ranks share the state of optimizers for the tensor (optim/sharding.h); or NULL */
     uint64_t pass;     /* the pass in which `remaining` was counted */
     uint64_t given;    /* the last pass that gave it a gradient */
     int uses;          /* number of inputs of nodes on tapes that are this leaf */

@@ -73,7 +73,7 @@ ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, doub
 
 static ls_status evaluate_part(ls_descent *descent, void *gradient, double *loss) {
     LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->user, loss));
-    LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
+    LS_TRY(ls_group_check_place(descent->optimizer, descent->group));
     return ls_descent_gather_gradient(descent, gradient);
 }
 

@@ -174,7 +174,7 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     double own = 0;
     bool overflowed = false;
     for (int g = 0; g < optimizer->group_count; g++) {
-        LS_TRY(ls_group_check_device(optimizer, &optimizer->groups[g]));
+        LS_TRY(ls_group_check_place(optimizer, &optimizer->groups[g]));
     }
     /* After this point, a failure leaves some gradients divided and others not: they must not be used in a step. */
     unscaled *made = &scaler->recent[scaler->count++];

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/ops/ops.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/separate.h"
@@ -15,35 +16,24 @@
 static void group_free(ls_parameter_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
         if (group->state[k] != NULL) {
-            group->device->release(group->device, group->state[k], group->bytes);
+            group->device->release(group->device, group->state[k], group->state_bytes);
         }
+    }
+    if (group->sharding != NULL) {
+        group->sharding->hold(group->sharding, false);
     }
     ls_free(group->slots);
 }
 
-/*
- * Sets every parameter's offset in the state buffers. Adjacent parameters keep their distance there, including gaps, so
- * that a run of them is one range of each buffer.
- */
-static void place_slots(ls_parameter_group *group) {
-    for (int i = 0; i < group->count; i++) {
-        const ls_tensor *parameter = group->slots[i].parameter;
-        const size_t bytes = (size_t)parameter->count * ls_dtype_size((ls_dtype)parameter->dtype);
-        const size_t step = LS_FLAT_ALIGNMENT;
-        group->slots[i].offset = group->bytes;
-        group->bytes += (bytes + step - 1) / step * step;
-    }
-}
-
-/* Fills the elements of a state that belong to the parameter. */
-static ls_status fill_state(char *state, const ls_tensor *parameter, double value) {
-    ls_tensor numbers = *parameter;
-    numbers.data = state;
-    return ls_kernels_of(parameter)->fill(ls_stream_of(parameter), &numbers, value);
+/* Fills the elements of a state that belong to the slot. */
+static ls_status fill_state(char *state, const ls_optimizer_slot *slot, double value) {
+    ls_tensor numbers = ls_stack_view_dense(slot->parameter, 1, &slot->own.count);
+    numbers.data = state + slot->place;
+    return ls_kernels_of(slot->parameter)->fill(ls_stream_of(slot->parameter), &numbers, value);
 }
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_parameter_group *group) {
-    const size_t bytes = group->bytes;
+    const size_t bytes = group->state_bytes;
     const ls_optimizer *by = group->by;
     ls_state_word words[LS_OPTIMIZER_STATES];
     const int states = by->type->states != NULL ? by->type->states(by, words) : 0;
@@ -56,8 +46,7 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_parameter_gro
         }
         LS_TRY(group->device->clear(stream, group->state[k], bytes));
         for (int i = 0; start != 0 && i < group->count; i++) {
-            const ls_optimizer_slot *slot = &group->slots[i];
-            LS_TRY(fill_state(group->state[k] + slot->offset, slot->parameter, start));
+            LS_TRY(fill_state(group->state[k], &group->slots[i], start));
         }
     }
     return LS_OK;
@@ -123,7 +112,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *g
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
         group->slots[group->count++] = (ls_optimizer_slot){.parameter = parameters[i], .product = 1};
     }
-    place_slots(group);
+    LS_TRY(ls_group_place(optimizer, group));
     if (group->by->type->check_group != NULL) {
         LS_TRY(group->by->type->check_group(optimizer, group));
     }
@@ -362,27 +351,40 @@ bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *fi
     return *first < group->count;
 }
 
+/* Steps the slots from `first` to `last`, which follow each other in the state buffers. Sets run->product. */
+static ls_status step_own(const ls_parameter_group *group, const ls_optimizer_slot *first,
+                          const ls_optimizer_slot *last, ls_run *run) {
+    const ls_tensor *parameter = first->parameter;
+    const size_t width = ls_dtype_size(run->dtype), before = (size_t)first->own.first * width;
+    run->count = (int64_t)((last->place - first->place) / width) + last->own.count;
+    run->tensor = parameter;
+    run->parameter = (char *)parameter->data + before;
+    run->gradient = (const char *)parameter->leaf->gradient->data + before;
+    for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
+        run->state[k] = group->state[k] != NULL ? group->state[k] + first->place : NULL;
+    }
+    return group->by->type->step(group->by, ls_kernels_of(parameter), ls_stream_of(parameter), run,
+                                 group->learning_rate, group->weight_decay);
+}
+
 static ls_status step_run(const ls_optimizer *optimizer, const ls_parameter_group *group, ls_optimizer_slot *first,
                           ls_optimizer_slot *last) {
-    const ls_tensor *parameter = first->parameter;
     const ls_optimizer_type *type = group->by->type;
-    const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
     const double factor = type->product_factor != NULL ? type->product_factor(group->by, first->t + 1) : 1;
     ls_run run = {
-        .dtype = (ls_dtype)parameter->dtype,
-        .count = (int64_t)((last->offset - first->offset) / width) + last->parameter->count,
-        .tensor = parameter,
-        .parameter = parameter->data,
-        .gradient = parameter->leaf->gradient->data,
+        .dtype = (ls_dtype)first->parameter->dtype,
         .first = first->t == 0,
         .t = first->t + 1,
         .product = first->product * factor,
     };
-    for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
-        run.state[k] = group->state[k] != NULL ? group->state[k] + first->offset : NULL;
+    const ls_optimizer_slot *from = first, *to = last;
+    while (from <= last && from->own.count == 0) {
+        from++;
     }
-    LS_TRY(type->step(group->by, ls_kernels_of(parameter), ls_stream_of(parameter), &run, group->learning_rate,
-                      group->weight_decay));
+    while (to > from && to->own.count == 0) {
+        to--;
+    }
+    LS_TRY(from <= last ? step_own(group, from, to, &run) : LS_OK);
     for (ls_optimizer_slot *slot = first; slot <= last; slot++) {
         slot->t++;
         slot->product = run.product;
@@ -402,7 +404,7 @@ ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter
     return LS_OK;
 }
 
-ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_parameter_group *group) {
+ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     for (int i = 0; i < group->count; i++) {
         const ls_device *device = ls_tensor_device(group->slots[i].parameter);
         if (__builtin_expect(device != group->device, 0)) {
@@ -410,6 +412,7 @@ ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_paramete
                            "%s: parameter %d is on %s, its state on %s: create the optimizer after moving the model",
                            optimizer->type->name, i, device->name, group->device->name);
         }
+        LS_TRY(ls_slot_check_sharding(optimizer, group, i));
     }
     return LS_OK;
 }
@@ -419,6 +422,20 @@ static void begin_step(ls_optimizer *optimizer) {
         optimizer->stepped = true;
         ls_training_begins();
     }
+}
+
+static ls_status step_groups(ls_optimizer *optimizer) {
+    for (int g = 0; g < optimizer->group_count; g++) {
+        LS_TRY(ls_group_check_place(optimizer, &optimizer->groups[g]));
+    }
+    for (int g = 0; g < optimizer->group_count; g++) {
+        ls_parameter_group *group = &optimizer->groups[g];
+        const bool one_by_one = group->by->type->one_by_one;
+        for (int first = 0, last; ls_group_next_run(group, one_by_one, &first, &last); first = last + 1) {
+            LS_TRY(step_run(optimizer, group, &group->slots[first], &group->slots[last]));
+        }
+    }
+    return LS_OK;
 }
 
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
@@ -432,18 +449,12 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                        "function that evaluates it",
                        optimizer->type->name);
     }
+    LS_TRY(ls_optimizer_check_shards(optimizer));
     begin_step(optimizer);
     const uint64_t began = ls_trace_now();
-    for (int g = 0; g < optimizer->group_count; g++) {
-        ls_parameter_group *group = &optimizer->groups[g];
-        LS_TRY(ls_group_check_device(optimizer, group));
-        const bool one_by_one = group->by->type->one_by_one;
-        for (int first = 0, last; ls_group_next_run(group, one_by_one, &first, &last); first = last + 1) {
-            LS_TRY(step_run(optimizer, group, &group->slots[first], &group->slots[last]));
-        }
-    }
+    const ls_status status = ls_optimizer_share_step(optimizer, step_groups(optimizer));
     ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
-    return LS_OK;
+    return status;
 }
 
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {

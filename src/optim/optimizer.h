@@ -12,6 +12,7 @@
 #include "base/describe.h"
 #include "base/option.h"
 #include "base/status.h"
+#include "optim/sharding.h"
 
 #define LS_OPTIMIZER_STATES 3
 
@@ -42,11 +43,22 @@ typedef struct ls_state_word {
     ls_state_range range;
 } ls_state_word;
 
+/*
+ * A state of which this rank has only the owned elements (optim/sharding.h), at `memory`. The item of the list is then
+ * a separate tensor with all elements. If `sharding` is NULL, the item is over the state itself.
+ */
+typedef struct ls_state_shard {
+    const struct ls_optimizer_slot *slot;
+    ls_sharding *sharding; /* borrowed */
+    char *memory;
+} ls_state_shard;
+
 /* Named tensors over the state of an optimizer. */
 typedef struct ls_state_list {
     ls_named *items;
     char **names;           /* of the items */
     ls_state_range *ranges; /* of the items */
+    ls_state_shard *shards; /* of the items */
     int count;
 } ls_state_list;
 
@@ -82,11 +94,14 @@ typedef struct ls_optimizer_type {
     void (*forget)(ls_optimizer *optimizer);
 } ls_optimizer_type;
 
-/* One parameter of a group. Its state lies in the group's state buffers at `offset` bytes. */
+/* One parameter of a group. */
 typedef struct ls_optimizer_slot {
     ls_tensor *parameter; /* borrowed */
-    size_t offset;
-    int64_t t; /* steps taken */
+    ls_shard own;         /* the elements that this rank steps: all, unless the group is sharded */
+    size_t offset;        /* of the parameter in a block with memory for every slot, in bytes */
+    size_t place;         /* of the state of its own elements in the group's state buffers, in bytes */
+    const ls_storage *home; /* of the parameter, when it was added; never dereferenced */
+    int64_t t;            /* steps taken */
     double product;
 } ls_optimizer_slot;
 
@@ -97,7 +112,9 @@ struct ls_parameter_group {
     ls_optimizer_slot *slots;
     int count;
     const ls_device *device;          /* of all parameters, and of the states */
+    ls_sharding *sharding;            /* of all parameters; holds a reference; NULL: not sharded */
     size_t bytes;                     /* size of a block with memory for every slot, including gaps */
+    size_t state_bytes;               /* the same for the elements that this rank steps */
     char *state[LS_OPTIMIZER_STATES]; /* one such block each */
 };
 
@@ -165,12 +182,41 @@ bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *fi
 /* Returns whether the step with these gradients must be skipped, as ls_grad_scaler_unscale found; NULL before that. */
 bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
-/* Fails with LS_ERR_STATE if a parameter is on another device than its state. */
-ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_parameter_group *group);
+/* Fails with LS_ERR_STATE if a parameter is on another device, or sharded in another way, than its state. */
+ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
 /* Evaluates the loss with the closure, and counts the evaluation. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 
+/*
+ * sharded.c. ls_group_place sets the places of the slots in the blocks of a group, whose parameters are listed, and
+ * which elements this rank steps.
+ */
+ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *group);
+ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i);
+/* Fails with LS_ERR_STATE if the sharding of slot i's parameter has changed since then, or the parameter has moved. */
+static inline ls_status ls_slot_check_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
+    const ls_optimizer_slot *slot = &group->slots[i];
+    const ls_leaf *leaf = slot->parameter->leaf;
+    const bool good = leaf == NULL || (leaf->sharding == group->sharding &&
+                                       (leaf->sharding == NULL || slot->parameter->storage->whole == slot->home));
+    return __builtin_expect(good, 1) ? LS_OK : ls_slot_refuse_sharding(optimizer, group, i);
+}
+/* Returns whether this rank has only a part of the state. Then ls_optimizer_state is a collective call. */
+bool ls_optimizer_is_sharded(const ls_optimizer *optimizer);
+/* Fails if the sharded groups cannot step, see ls_sharding.check. */
+ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer);
+/* Ends a step of this rank's elements, whose result is `status`. Returns the result of all ranks. Collective. */
+ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status);
+/* Fills the whole tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite. */
+ls_status ls_state_list_share(const ls_state_list *list);
+ls_status ls_state_list_keep(const ls_state_list *list);
+
+/* Frees the tensors of the last ls_optimizer_state. */
+void ls_optimizer_forget_state(ls_optimizer *optimizer);
+
+/* Adds the state of a slot's own elements at `memory`, as a whole tensor of the parameter's shape. */
+ls_status ls_state_add_shard(ls_state_list *list, const char *owner, ls_state_word word, ls_state_shard shard);
 /* Adds device memory as a tensor "OWNER.WORD", or "WORD" if the owner is "". */
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
                        const ls_device *device, void *memory);

@@ -37,8 +37,11 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_gro
     char room[16];
     const char *name = parameter_name(optimizer, parameter, number, room);
     for (int k = 0; k < states; k++) {
-        LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype, group->device,
-                            group->state[k] + slot->offset));
+        char *memory = group->state[k] + slot->place;
+        const ls_state_shard shard = {.slot = slot, .sharding = group->sharding, .memory = memory};
+        LS_TRY(group->sharding != NULL ? ls_state_add_shard(list, name, words[k], shard)
+                                       : ls_state_add(list, name, words[k], ls_shape_of(parameter),
+                                                      (ls_dtype)parameter->dtype, group->device, memory));
     }
     if (type->product_word != NULL) {
         LS_TRY(ls_state_add(list, name, (ls_state_word){type->product_word, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
@@ -73,9 +76,14 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     LS_TRY(ls_optimizer_check_here("ls_optimizer_state", optimizer));
     ls_state_forget(&optimizer->listed);
     LS_TRY(list_all(optimizer, &optimizer->listed));
+    LS_TRY(ls_state_list_share(&optimizer->listed));
     *tensors = optimizer->listed.items;
     *count = optimizer->listed.count;
     return LS_OK;
+}
+
+void ls_optimizer_forget_state(ls_optimizer *optimizer) {
+    ls_state_forget(&optimizer->listed);
 }
 
 /* ---- restoring --------------------------------------------------------------------------------------------------- */
@@ -149,6 +157,7 @@ static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const l
     if (status == LS_OK) {
         status = ls_state_restore(call, optimizer->type->name, &list, given, count);
     }
+    status = status == LS_OK ? ls_state_list_keep(&list) : status;
     ls_state_forget(&list);
     return status;
 }

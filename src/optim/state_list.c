@@ -13,6 +13,7 @@ void ls_state_forget(ls_state_list *list) {
     ls_free(list->items);
     ls_free(list->names);
     ls_free(list->ranges);
+    ls_free(list->shards);
     *list = (ls_state_list){0};
 }
 
@@ -24,29 +25,40 @@ static ls_status make_room(ls_state_list *list) {
     list->names = names != NULL ? names : list->names;
     ls_state_range *ranges = ls_grow(list->ranges, count, sizeof *ranges);
     list->ranges = ranges != NULL ? ranges : list->ranges;
-    return items != NULL && names != NULL && ranges != NULL
+    ls_state_shard *shards = ls_grow(list->shards, count, sizeof *shards);
+    list->shards = shards != NULL ? shards : list->shards;
+    return items != NULL && names != NULL && ranges != NULL && shards != NULL
                ? LS_OK
-               : ls_fail_memory("list of states", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
+               : ls_fail_memory("list of states",
+                                (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges + sizeof *shards));
+}
+
+/* Adds a tensor, of which it takes ownership, also on failure. NULL: there was no memory for it. */
+static ls_status add(ls_state_list *list, const char *owner, ls_state_word word, ls_tensor *tensor,
+                     ls_state_shard shard) {
+    const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
+    const ls_status status = tensor != NULL ? make_room(list) : ls_fail_memory("list of states", sizeof *tensor);
+    char *name = status == LS_OK ? ls_allocate(length) : NULL;
+    if (name == NULL) {
+        ls_tensor_drop(tensor);
+        return status != LS_OK ? status : ls_fail_memory("list of states", length);
+    }
+    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
+    list->names[list->count] = name;
+    list->ranges[list->count] = word.range;
+    list->shards[list->count] = shard;
+    list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
+    return LS_OK;
 }
 
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
                        const ls_device *device, void *memory) {
-    LS_TRY(make_room(list));
-    const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
-    char *name = ls_allocate(length);
-    if (name == NULL) {
-        return ls_fail_memory("list of states", length);
-    }
-    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
-    ls_tensor *tensor = ls_tensor_over(device, &shape, dtype, memory);
-    if (tensor == NULL) {
-        ls_free(name);
-        return ls_fail_memory("list of states", sizeof *tensor);
-    }
-    list->names[list->count] = name;
-    list->ranges[list->count] = word.range;
-    list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
-    return LS_OK;
+    return add(list, owner, word, ls_tensor_over(device, &shape, dtype, memory), (ls_state_shard){.sharding = NULL});
+}
+
+ls_status ls_state_add_shard(ls_state_list *list, const char *owner, ls_state_word word, ls_state_shard shard) {
+    const ls_tensor *parameter = shard.slot->parameter;
+    return add(list, owner, word, ls_tensor_like_owned("list of states", parameter, (ls_dtype)parameter->dtype), shard);
 }
 
 int ls_state_select(const ls_named *all, int count, const char *prefix, ls_named *found) {

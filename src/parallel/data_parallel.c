@@ -317,6 +317,27 @@ static ls_status prepare_overlap(data_parallel_state *state, const ls_data_paral
     return ls_overlap_open(state);
 }
 
+/* Shards the state of optimizers, if the options ask for it. */
+static ls_status prepare_shards(data_parallel_state *state, int zero, bool shares) {
+    const ls_gradient_reducer *reducer = &state->reducer;
+    bool agreed = true;
+    if (zero < 0 || zero > 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be 0 or 1", zero);
+    }
+    LS_TRY(ls_ranks_have_equal(state->comm, zero, &agreed));
+    if (!agreed) {
+        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .zero (%d here) differs between the ranks", zero);
+    }
+    if (zero > 0 && shares) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some of "
+                                           "the parameters");
+    }
+    return zero > 0 && ls_comm_size(state->comm) > 1
+               ? ls_shards_open(state->module, state->model, state->comm, reducer->flats, reducer->flat_count,
+                                &state->sharding)
+               : LS_OK;
+}
+
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
     const ls_dtype dtype = options != NULL ? options->reduce_dtype : LS_F32;
     ls_gradient_reducer *reducer = &state->reducer;
@@ -344,6 +365,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     reducer->flat_count = flat_count;
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
+    LS_TRY(prepare_shards(state, options != NULL ? options->zero : 0, shares));
     return shares ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }
 
@@ -353,6 +375,7 @@ static void free_state(ls_module *self) {
     ls_free(state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
+    ls_shards_close(state->sharding);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }

@@ -12,6 +12,7 @@
 #include "nn/module.h"
 #include "parallel/overlap.h"
 #include "parallel/parallel.h"
+#include "parallel/shards.h"
 
 /* Properties of an input that a rank sends to the others. */
 typedef struct ls_input_kind {
@@ -51,6 +52,7 @@ typedef struct ls_data_parallel_state {
     ls_gradient_reducer reducer;
     uint64_t sent; /* hash of the gradients that its buckets send */
     ls_overlap overlap;
+    ls_sharding *sharding; /* NULL: every rank has the whole state of optimizers */
     void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     int buffer_count;

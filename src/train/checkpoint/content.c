@@ -74,11 +74,14 @@ static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoin
     const ls_named *tensors = NULL;
     int count = 0;
     (void)prefix;
-    if (!to->writes_model || trial->options.optimizer == NULL) {
+    ls_optimizer *optimizer = trial->options.optimizer;
+    if (optimizer == NULL || (!to->writes_model && !ls_optimizer_is_sharded(optimizer))) {
         return LS_OK;
     }
-    LS_TRY(ls_optimizer_state(trial->options.optimizer, &tensors, &count));
-    return ls_copies_add(&to->optimizer, "", tensors, count);
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    const ls_status status = to->writes_model ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
+    ls_optimizer_forget_state(optimizer);
+    return status;
 }
 
 static ls_status set_optimizer(ls_resumption *from) {

@@ -1,0 +1,128 @@
+/* Groups of which this rank steps only its own elements, see optim/sharding.h. */
+#include "nn/module.h"
+#include "optim/optimizer.h"
+
+static size_t padded(size_t bytes) {
+    return (bytes + LS_FLAT_ALIGNMENT - 1) / LS_FLAT_ALIGNMENT * LS_FLAT_ALIGNMENT;
+}
+
+/* Takes the sharding of the group's parameters, which must be the same for all. */
+static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group *group) {
+    const char *call = optimizer->type->name;
+    ls_sharding *sharding = group->count > 0 ? group->slots[0].parameter->leaf->sharding : NULL;
+    for (int i = 1; i < group->count; i++) {
+        if (group->slots[i].parameter->leaf->sharding != sharding) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: parameter %d belongs to another ls_data_parallel with .zero than the parameters before "
+                           "it, or to none: add it with another group",
+                           call, i);
+        }
+    }
+    for (int g = 0; g < optimizer->group_count && sharding != NULL; g++) {
+        const ls_sharding *other = optimizer->groups[g].sharding;
+        if (other != NULL && other != sharding) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: the parameters belong to two ls_data_parallel with .zero: create an optimizer for each",
+                           call);
+        }
+    }
+    if (sharding == NULL) {
+        return LS_OK;
+    }
+    if (optimizer->type->step == NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: the method keeps vectors of all parameters, which .zero of ls_data_parallel cannot shard: "
+                       "omit .zero, or use another optimizer",
+                       call);
+    }
+    LS_TRY(sharding->decide(sharding, call, optimizer->type->one_by_one));
+    group->sharding = sharding;
+    sharding->hold(sharding, true);
+    return LS_OK;
+}
+
+/*
+ * Adjacent parameters keep their distance in the blocks, including gaps, so that a run of them is one range of each
+ * block.
+ */
+ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *group) {
+    LS_TRY(take_sharding(optimizer, group));
+    const ls_sharding *sharding = group->sharding;
+    for (int i = 0; i < group->count; i++) {
+        ls_optimizer_slot *slot = &group->slots[i];
+        const size_t width = ls_dtype_size((ls_dtype)slot->parameter->dtype);
+        slot->own = sharding != NULL ? sharding->part(sharding, slot->parameter, sharding->rank)
+                                     : (ls_shard){.count = slot->parameter->count};
+        slot->home = slot->parameter->storage->whole;
+        slot->offset = group->bytes;
+        slot->place = group->state_bytes;
+        group->bytes += padded((size_t)slot->parameter->count * width);
+        group->state_bytes += padded((size_t)slot->own.count * width);
+    }
+    return LS_OK;
+}
+
+ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
+    return group->slots[i].parameter->leaf->sharding != group->sharding
+               ? ls_fail(LS_ERR_STATE,
+                         "%s: parameter %d belongs to an ls_data_parallel with .zero that was made, or freed, after the "
+                         "optimizer: create the optimizer after ls_data_parallel",
+                         optimizer->type->name, i)
+               : ls_fail(LS_ERR_STATE,
+                         "%s: parameter %d has moved since ls_data_parallel with .zero: move the model to its device "
+                         "before, and create optimizers for the module of ls_data_parallel, not for a larger one",
+                         optimizer->type->name, i);
+}
+
+static ls_sharding *sharding_of(const ls_optimizer *optimizer) {
+    ls_sharding *sharding = NULL;
+    for (int g = 0; g < optimizer->group_count && sharding == NULL; g++) {
+        sharding = optimizer->groups[g].sharding;
+    }
+    return sharding;
+}
+
+bool ls_optimizer_is_sharded(const ls_optimizer *optimizer) {
+    return sharding_of(optimizer) != NULL;
+}
+
+ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer) {
+    const ls_sharding *sharding = sharding_of(optimizer);
+    return sharding != NULL ? sharding->check(sharding, optimizer->type->name) : LS_OK;
+}
+
+ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status) {
+    ls_sharding *sharding = sharding_of(optimizer);
+    return sharding != NULL ? sharding->share_parameters(sharding, optimizer->type->name, status != LS_OK) : status;
+}
+
+/* Copies this rank's own elements between its state and the whole tensor. */
+static ls_status copy_own(const ls_state_shard *shard, const ls_tensor *tensor, bool to_tensor) {
+    const ls_device *device = ls_tensor_device(tensor);
+    const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
+    char *part = (char *)tensor->data + (size_t)shard->slot->own.first * width;
+    return device->copy(ls_device_stream(device), to_tensor ? part : shard->memory, to_tensor ? shard->memory : part,
+                        (size_t)shard->slot->own.count * width);
+}
+
+ls_status ls_state_list_share(const ls_state_list *list) {
+    for (int i = 0; i < list->count; i++) {
+        const ls_state_shard *shard = &list->shards[i];
+        if (shard->sharding != NULL) {
+            LS_TRY(copy_own(shard, list->items[i].tensor, true));
+            LS_TRY(shard->sharding->share_tensor(shard->sharding, shard->slot->parameter, list->items[i].tensor));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_state_list_keep(const ls_state_list *list) {
+    for (int i = 0; i < list->count; i++) {
+        const ls_state_shard *shard = &list->shards[i];
+        if (shard->sharding != NULL) {
+            LS_TRY(copy_own(shard, list->items[i].tensor, false));
+            shard->sharding->restored(shard->sharding);
+        }
+    }
+    return LS_OK;
+}

@@ -1,0 +1,324 @@
+/*
+ * Sharded state of optimizers (.zero of ls_data_parallel): every method gives the bits of the unsharded training, for
+ * parameters and states. States go from sharded to unsharded optimizers and back. Wrong uses fail on every rank, and
+ * the ranks stay in step.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/ranks.h"
+
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+#include "base/memory.h"
+#include "optim/optimizer.h"
+
+enum { INPUTS = 9, WIDTH = 37, OUTPUTS = 3, STEPS = 4, SEED = 5, MOST = 64 };
+
+/* ---- models ------------------------------------------------------------------------------------------------------ */
+
+typedef struct network {
+    ls_module *first, *never, *middle, *last;
+} network;
+
+/* The layer `never` gets no gradient. The last layer has f64. */
+static ls_tensor *network_forward(ls_module *self, ls_tensor *input) {
+    const network *n = ls_module_state(self);
+    ls_tensor *x = ls_tanh(ls_forward(n->first, input));
+    return ls_forward(n->last, ls_to(ls_tanh(ls_forward(n->middle, x)), LS_F64));
+}
+
+static ls_module *make(void) {
+    static const ls_module_type type = {.name = "Network", .state_size = sizeof(network), .forward = network_forward};
+    ls_seed(SEED);
+    ls_module *module = ls_module_new(&type);
+    network *n = ls_module_state(module);
+    n->first = ls_module_add_child(module, "first", ls_nn_linear(INPUTS, WIDTH));
+    n->never = ls_module_add_child(module, "never", ls_nn_linear(WIDTH, 5));
+    n->middle = ls_module_add_child(module, "middle", ls_nn_linear(WIDTH, WIDTH));
+    n->last =
+        ls_module_add_child(module, "last", ls_nn_linear_with(WIDTH, OUTPUTS, &(ls_linear_options){.dtype = LS_F64}));
+    return ls_module_finish(module);
+}
+
+static ls_module *wrap(ls_comm *world, int zero) {
+    return ls_data_parallel(make(), world, &(ls_data_parallel_options){.zero = zero});
+}
+
+/* ---- methods ----------------------------------------------------------------------------------------------------- */
+
+enum { METHODS = 14 };
+
+static ls_optimizer *method(int kind, ls_module *model) {
+    switch (kind) {
+    case 0:
+        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05});
+    case 1:
+        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9, .nesterov = true});
+    case 2:
+        return ls_adam(model, NULL);
+    case 3:
+        return ls_adam(model, &(ls_adam_options){.amsgrad = true, .weight_decay = 0.1});
+    case 4:
+        return ls_adamw(model, NULL);
+    case 5:
+        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
+    case 6:
+        return ls_adagrad(model, &(ls_adagrad_options){.initial_sum = 0.5});
+    case 7:
+        return ls_adadelta(model, NULL);
+    case 8:
+        return ls_nadam(model, NULL);
+    case 9:
+        return ls_radam(model, NULL);
+    case 10:
+        return ls_lion(model, NULL);
+    case 11:
+        return ls_lamb(model, NULL);
+    case 12:
+        return ls_muon(model, &(ls_muon_options){.learning_rate = 0.02});
+    default:
+        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.5});
+    }
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/* Makes the gradients of a step. The ranks have different numbers of samples. */
+static ls_status backward(ls_module *module, const ls_comm *world, int step) {
+    const int rank = ls_comm_rank(world);
+    ls_seed(100 + (uint64_t)(10 * step + rank));
+    ls_tensor *x = ls_randn(LS_SHAPE(2 + rank, INPUTS), LS_F32), *y = ls_randn(LS_SHAPE(2 + rank, OUTPUTS), LS_F64);
+    return ls_backward(ls_mse_loss(ls_forward(module, x), y, LS_LOSS_MEAN));
+}
+
+static ls_status train(ls_module *module, ls_optimizer *optimizer, const ls_comm *world, int first, int steps) {
+    for (int step = first; step < first + steps; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_optimizer_zero_grad(optimizer);
+        LS_TRY(backward(module, world, step));
+        double norm;
+        LS_TRY(ls_clip_grad_norm(module, 0.7, &norm));
+        LS_TRY(ls_optimizer_step(optimizer));
+        LS_TRY(ls_scope_end(scope));
+    }
+    return LS_OK;
+}
+
+static ls_status copy_state(ls_optimizer *optimizer, ls_named *copies, int *count) {
+    const ls_named *lent;
+    LS_TRY(ls_optimizer_state(optimizer, &lent, count));
+    LS_CHECK(*count > 0 && *count <= MOST);
+    for (int i = 0; i < *count; i++) {
+        copies[i] = (ls_named){ls_duplicate_string(lent[i].name), ls_clone(lent[i].tensor)};
+        LS_CHECK(copies[i].name != NULL && copies[i].tensor != NULL);
+    }
+    return LS_OK;
+}
+
+static void free_names(ls_named *copies, int count) {
+    for (int i = 0; i < count; i++) {
+        ls_free((char *)copies[i].name);
+    }
+}
+
+static ls_status check_states(const ls_named *a, int a_count, const ls_named *b, int b_count) {
+    LS_CHECK(a_count == b_count);
+    for (int i = 0; i < a_count; i++) {
+        LS_CHECK(strcmp(a[i].name, b[i].name) == 0);
+        LS_CHECK(ls_equal(a[i].tensor, b[i].tensor));
+    }
+    return LS_OK;
+}
+
+static ls_status check_equal(const ls_module *a, const ls_module *b) {
+    LS_CHECK(ls_module_hash(a) == ls_module_hash(b));
+    return LS_OK;
+}
+
+/* Bytes of the states on this rank. */
+static size_t state_bytes(const ls_optimizer *optimizer) {
+    size_t bytes = 0;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
+            bytes += optimizer->groups[g].state[k] != NULL ? optimizer->groups[g].state_bytes : 0;
+        }
+    }
+    return bytes;
+}
+
+/* The ranks together have every state once. */
+static ls_status check_bytes(const ls_optimizer *whole, const ls_optimizer *sharded, ls_comm *world) {
+    int64_t all = (int64_t)state_bytes(sharded);
+    const size_t bytes = state_bytes(whole);
+    const bool any = sharded->type->one_by_one;
+    LS_CHECK(any || (size_t)all <= bytes / (size_t)ls_comm_size(world) + 2 * 64 * LS_OPTIMIZER_STATES);
+    LS_TRY(ls_comm_allreduce(world, &all, &all, 1, LS_I64, LS_SUM, NULL));
+    LS_CHECK(all == (int64_t)bytes);
+    return LS_OK;
+}
+
+/* Trains both, and exchanges the states in the middle. */
+static ls_status compare(int kind, ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *whole = wrap(world, 0), *sharded = wrap(world, 1);
+    ls_optimizer *a = method(kind, whole), *b = method(kind, sharded);
+    LS_CHECK(a != NULL && b != NULL);
+    LS_TRY(check_bytes(a, b, world));
+    LS_TRY(train(whole, a, world, 0, STEPS));
+    LS_TRY(train(sharded, b, world, 0, STEPS));
+    LS_TRY(check_equal(whole, sharded));
+    LS_TRY(ls_data_parallel_check(sharded));
+    ls_named of_a[MOST], of_b[MOST];
+    int count_a = 0, count_b = 0;
+    LS_TRY(copy_state(a, of_a, &count_a));
+    LS_TRY(copy_state(b, of_b, &count_b));
+    LS_TRY(check_states(of_a, count_a, of_b, count_b));
+    ls_optimizer_free(a);
+    ls_optimizer_free(b);
+    a = method(kind, whole);
+    b = method(kind, sharded);
+    LS_TRY(ls_optimizer_set_state(a, of_b, count_b));
+    LS_TRY(ls_optimizer_set_state(b, of_a, count_a));
+    LS_TRY(train(whole, a, world, STEPS, STEPS));
+    LS_TRY(train(sharded, b, world, STEPS, STEPS));
+    LS_TRY(check_equal(whole, sharded));
+    free_names(of_a, count_a);
+    free_names(of_b, count_b);
+    ls_optimizer_free(a);
+    ls_optimizer_free(b);
+    ls_module_free(whole);
+    ls_module_free(sharded);
+    return ls_scope_end(scope);
+}
+
+/* Two groups in another order than the model's, and a third optimizer for the rest, give the same bits. */
+static ls_status test_groups(ls_comm *world) {
+    uint64_t hash[2];
+    for (int zero = 0; zero < 2; zero++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *module = wrap(world, zero);
+        ls_tensor *p[8];
+        for (int i = 0; i < 8; i++) {
+            p[i] = ls_module_parameter(module, i);
+        }
+        ls_optimizer *a = ls_adam(NULL, NULL), *b = ls_sgd(NULL, &(ls_sgd_options){.momentum = 0.9});
+        LS_TRY(ls_optimizer_add_group(a, (ls_tensor *[]){p[4], p[0]}, 2, &(ls_group_options){.learning_rate = 0.01}));
+        LS_TRY(ls_optimizer_add_group(a, (ls_tensor *[]){p[5], p[3]}, 2, NULL));
+        LS_TRY(ls_optimizer_add_group(b, (ls_tensor *[]){p[1], p[2]}, 2, NULL));
+        LS_TRY(ls_optimizer_add_group(b, (ls_tensor *[]){p[7], p[6]}, 2, NULL));
+        for (int step = 0; step < STEPS; step++) {
+            LS_TRY(backward(module, world, step));
+            LS_TRY(ls_optimizer_step(a));
+            LS_TRY(ls_optimizer_step(b));
+        }
+        hash[zero] = ls_module_hash(module);
+        ls_module_free(module); /* before the optimizers */
+        ls_optimizer_free(a);
+        ls_optimizer_free(b);
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_CHECK(hash[0] == hash[1]);
+    return LS_OK;
+}
+
+/* ---- wrong uses -------------------------------------------------------------------------------------------------- */
+
+static ls_status test_order(ls_comm *world) {
+    ls_module *model = make();
+    ls_optimizer *early = ls_adam(model, NULL);
+    ls_module *module = ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = 1});
+    LS_TRY(backward(module, world, 0));
+    if (ls_comm_size(world) == 1) {
+        LS_TRY(ls_optimizer_step(early));
+    } else {
+        LS_CHECK(ls_optimizer_step(early) == LS_ERR_STATE);
+        LS_EXPECT_MESSAGE("create the optimizer after ls_data_parallel");
+        LS_CHECK(ls_lbfgs(module, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE("omit .zero");
+        LS_CHECK(ls_conjugate_gradient(module, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    }
+    ls_optimizer_free(early);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+static ls_status test_no_sync(ls_comm *world) {
+    ls_module *module = wrap(world, 1);
+    ls_optimizer *optimizer = ls_adam(module, NULL);
+    LS_TRY(ls_data_parallel_no_sync(module, true));
+    LS_TRY(backward(module, world, 0));
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(ls_optimizer_step(optimizer) == LS_ERR_STATE);
+        LS_EXPECT_MESSAGE("not averaged yet");
+    }
+    LS_TRY(ls_data_parallel_no_sync(module, false));
+    LS_TRY(backward(module, world, 1));
+    LS_TRY(ls_optimizer_step(optimizer));
+    LS_TRY(ls_data_parallel_check(module));
+    if (ls_comm_size(world) > 1) { /* elements were cut for Adam */
+        LS_CHECK(ls_lamb(module, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE("create this optimizer first");
+    }
+    ls_optimizer_free(optimizer);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+static ls_status test_options(ls_comm *world) {
+    LS_CHECK(wrap(world, 4) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE(".zero is 4");
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(wrap(world, ls_comm_rank(world) == 0) == NULL && ls_error_status() == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE(".zero");
+    }
+    return LS_OK;
+}
+
+/* Rank 0 moves a parameter to other memory: its step fails there, and so on all ranks. */
+static ls_status test_failure(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    ls_module *module = wrap(world, 1);
+    ls_optimizer *optimizer = ls_adam(module, NULL);
+    LS_TRY(backward(module, world, 0));
+    ls_named state[MOST];
+    int count = 0;
+    LS_TRY(copy_state(optimizer, state, &count));
+    const bool first = ls_comm_rank(world) == 0;
+    ls_sharding **own = &ls_module_parameter(module, 0)->leaf->sharding, *kept = *own;
+    *own = first ? NULL : kept;
+    LS_CHECK(ls_optimizer_step(optimizer) == (first ? LS_ERR_STATE : LS_ERR_MISMATCH));
+    if (!first) {
+        LS_EXPECT_MESSAGE("rank 0 failed");
+    }
+    *own = kept;
+    LS_CHECK(ls_optimizer_step(optimizer) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("load a checkpoint");
+    LS_TRY(ls_sync_parameters(module, world, 0));
+    LS_TRY(ls_optimizer_set_state(optimizer, state, count));
+    LS_TRY(ls_optimizer_step(optimizer));
+    LS_TRY(ls_data_parallel_check(module));
+    free_names(state, count);
+    ls_optimizer_free(optimizer);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    for (int kind = 0; kind < METHODS; kind++) {
+        const ls_status status = compare(kind, world);
+        if (status != LS_OK) {
+            return ls_fail(status, "method %d: %s", kind, ls_error_message());
+        }
+    }
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(test_groups(world));
+    LS_TRY(test_order(world));
+    LS_TRY(test_no_sync(world));
+    LS_TRY(test_options(world));
+    LS_TRY(test_failure(world));
+    return ls_scope_end(scope);
+}
