@@ -9,11 +9,13 @@
 static const char *wire = "f32";
 static long bucket_bytes = 0;
 static bool no_overlap = false;
+static long zero = 0;
 
 #define DATA_PARALLEL_ARGUMENTS                                                                                        \
     {"--wire", ARGUMENT_TEXT, &wire, "format of gradients between ranks: f32, bf16 or f16 (f32)"},                     \
-        {"--bucket-bytes", ARGUMENT_COUNT, &bucket_bytes, "bytes of gradients per all-reduce (0: automatic)"}, {       \
-        "--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"                        \
+        {"--bucket-bytes", ARGUMENT_COUNT, &bucket_bytes, "bytes of gradients per all-reduce (0: automatic)"},         \
+        {"--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"}, {                   \
+        "--zero", ARGUMENT_COUNT, &zero, "stage of ZeRO: 1 shards the state of the optimizer (0)"                      \
     }
 
 /* Returns a module that the ranks train together, with these options. Takes ownership of the model. */
@@ -30,6 +32,7 @@ static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
     }
     const ls_data_parallel_options options = {.reduce_dtype = formats[i],
                                               .bucket_bytes = (size_t)bucket_bytes,
+                                              .zero = (int)zero,
                                               .overlap = no_overlap         ? LS_OVERLAP_OFF
                                                          : bucket_bytes > 0 ? LS_OVERLAP_ON
                                                                             : LS_OVERLAP_AUTO};

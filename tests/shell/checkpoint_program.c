@@ -5,6 +5,7 @@
  *     KILLS=N SEED=S     in each of the first N starts, SIGKILL ends a rank at a moment that depends on S
  *     HOLD=STEP          ranks announce themselves by up.RANK, and wait for a preemption signal
  *     HOLD_RANK=R        only this rank does
+ *     ZERO=N             .zero of ls_data_parallel
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -132,9 +133,10 @@ static ls_status write_result(ls_trial *trial, ls_module *model, ls_optimizer *o
 
 static ls_status train(ls_comm *world) {
     ls_seed(11);
+    const ls_data_parallel_options options = {.zero = (int)number_of("ZERO", 0)};
     ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 16), ls_nn_batch_norm_1d(16, NULL),
                                                       ls_nn_relu(), ls_nn_dropout(0.2), ls_nn_linear(16, CLASSES)),
-                                        world, NULL);
+                                        world, &options);
     ls_optimizer *optimizer = ls_adam(model, NULL);
     ls_loader *training = make_loader(world, 1, SAMPLES), *held_back = make_loader(world, 2, 50);
     const ls_checkpoint_options checkpoints = {

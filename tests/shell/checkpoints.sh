@@ -95,4 +95,29 @@ check "TERM at one rank: there is a checkpoint" whole
 launch run -n 2 "$program" </dev/null
 check "TERM at one rank: started again, the same bits" is "$status $(result)" "0 ${wanted[2]}"
 
+# ---- sharded state of the optimizer ----
+for ranks in 2 3; do
+    fresh
+    seed=$RANDOM
+    KILLS=3 SEED=$seed ZERO=1 launch run -n $ranks --max-restarts 3 "$program" </dev/null
+    check "$ranks ranks, .zero = 1, 3 kills (SEED=$seed): the same bits" is "$status $(result)" "0 ${wanted[ranks]}"
+    check "$ranks ranks, .zero = 1, 3 kills (SEED=$seed): all checkpoints are whole" whole
+done
+# moved ZERO ZERO: step 20 on two ranks, the rest on three, each with this .zero. Prints the files and the result.
+moved() {
+    fresh
+    ZERO=$1 HOLD=20 launch_in_background run -n 2 --grace 60 "$program"
+    up 2 && kill -TERM "$launcher"
+    ended
+    (cd run/epoch-*-step-0000000020 && sha256sum model.safetensors optimizer.safetensors)
+    ZERO=$2 launch run -n 3 "$program" </dev/null
+    echo "$status $(result)"
+}
+moved 0 0 >moved
+check "from two ranks to three: the training goes on" says moved '^0 .*model'
+for how in "1 1" "1 0" "0 1"; do
+    moved $how >sharded
+    check "from two ranks to three, .zero from ${how% *} to ${how#* }: the same files and bits" cmp moved sharded
+done
+
 finish

@@ -324,7 +324,7 @@ launch run -n 3 "${quick[@]}" </dev/null
 check "fashion_mnist: the same seed, the same bits" is "$(hashes)" "$before"
 check "fashion_mnist: and the same file" cmp -s saved3/weights.safetensors again/weights.safetensors
 check "fashion_mnist --quiet: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
-for how in "--bucket-bytes 2000" --no-overlap; do
+for how in "--bucket-bytes 2000" --no-overlap "--zero 1"; do
     launch run -n 3 "${quick[@]}" $how </dev/null
     check "fashion_mnist $how: the same bits" is "$(hashes)" "$before"
 done
@@ -333,6 +333,8 @@ check "fashion_mnist --wire bf16: one model" one_model 3
 check "fashion_mnist --wire bf16: rounded gradients" test "$(hashes)" != "$before"
 launch run -n 2 "${quick[@]}" --wire f8 </dev/null
 check "fashion_mnist --wire f8: refused" is "$status $(grep -c 'unknown format "f8"; available: f32, bf16, f16' err)" "1 1"
+launch run -n 2 "${quick[@]}" --zero 9 </dev/null
+check "fashion_mnist --zero 9: refused" is "$status $(grep -c '.zero is 9, must be 0 or 1' err)" "1 1"
 launch run -n 3 "${quick[@]}" --seed 2 </dev/null
 check "fashion_mnist: another seed, another model" test "$(hashes)" != "$before"
 
