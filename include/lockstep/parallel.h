@@ -360,6 +360,14 @@ LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
  */
 LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
+/**
+ * Gives every rank all parameters of a data-parallel module with .zero = 3 (true), until it is called with false. Call
+ * it before the program itself reads or changes parameters: ls_module_save, ls_module_load, ls_module_hash,
+ * ls_sync_parameters. A collective call with true. Does nothing for other stages. Fails with LS_ERR_ARGUMENT for another
+ * module.
+ */
+LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
+
 /** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for another module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 

@@ -17,7 +17,7 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
         return ls_scope_failed_status();
     }
-    if (!ls_tensor_is_here(call, tensor)) {
+    if (!ls_tensor_exists(call, tensor)) {
         return ls_error_status();
     }
     if (tensor->node == &ls_tape_gradient) { /* a leaf does not depend on other leaves */
@@ -48,13 +48,18 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
 }
 
 bool ls_requires_grad(const ls_tensor *tensor) {
-    return tensor != NULL && ls_tensor_is_here("ls_requires_grad", tensor) && tensor->needs_grad;
+    return tensor != NULL && ls_tensor_exists("ls_requires_grad", tensor) && tensor->needs_grad;
 }
 
 ls_tensor *ls_grad(const ls_tensor *tensor) {
-    if (tensor == NULL || !ls_tensor_is_here("ls_grad", tensor) || tensor->leaf == NULL ||
+    if (tensor == NULL || !ls_tensor_exists("ls_grad", tensor) || tensor->leaf == NULL ||
         !tensor->leaf->has_gradient) {
         return NULL;
+    }
+    if (tensor->leaf->shard) {
+        (void)ls_fail(LS_ERR_STATE, "ls_grad: this rank has only a part of the gradient, because of .zero of "
+                                    "ls_data_parallel: use ls_clip_grad_norm and the optimizer, or .zero = 1");
+        return ls_scope_failed();
     }
     tensor->leaf->lent = true;
     tensor->leaf->gradient->scope = &ls_nowhere; /* borrowed by the caller: ls_release has no effect */
@@ -62,13 +67,13 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
 }
 
 void ls_zero_grad(ls_tensor *tensor) {
-    if (tensor != NULL && ls_tensor_is_here("ls_zero_grad", tensor) && tensor->leaf != NULL) {
+    if (tensor != NULL && ls_tensor_exists("ls_zero_grad", tensor) && tensor->leaf != NULL) {
         tensor->leaf->has_gradient = false;
     }
 }
 
 ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {
-    if (leaf != NULL && !ls_tensor_is_here("ls_add_grad_hook", leaf)) {
+    if (leaf != NULL && !ls_tensor_exists("ls_add_grad_hook", leaf)) {
         return ls_error_status();
     }
     if (leaf == NULL || hook == NULL || leaf->leaf == NULL) {

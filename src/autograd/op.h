@@ -309,6 +309,7 @@ struct ls_leaf {
     bool touched;      /* the present pass has given it a gradient, and its hooks are not called yet */
     bool listed;       /* in the list of leaves touched by the present pass */
     bool fresh;        /* it had no gradient before the present pass */
+    bool shard;        /* of the gradient, this rank has its own elements only (ls_sharding); ls_grad fails */
     bool lent;         /* ls_grad has returned the gradient: the program may have computed with it */
 };
 

@@ -2,6 +2,9 @@
 #include "nn/module.h"
 
 static ls_status move(ls_tensor *tensor, const ls_device *device) {
+    if (tensor != NULL && !ls_tensor_is_here("ls_to_device", tensor)) {
+        return ls_error_status();
+    }
     LS_TRY(tensor != NULL ? ls_tensor_move_device(tensor, device) : LS_OK);
     return tensor != NULL && tensor->leaf != NULL ? move(tensor->leaf->gradient, device) : LS_OK;
 }

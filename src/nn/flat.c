@@ -94,16 +94,25 @@ static bool check_aliases(const ls_named_list *parameters) {
     return true;
 }
 
-static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat *flat) {
+/* Returns cleared memory. */
+static ls_storage *allocate(const ls_device *device, size_t bytes, bool gradients) {
+    (void)gradients;
+    ls_storage *storage = ls_storage_new(device, bytes);
+    if (storage != NULL && device->clear(ls_device_stream(device), storage->memory, bytes) != LS_OK) {
+        ls_storage_drop(storage);
+        storage = NULL;
+    }
+    return storage;
+}
+
+static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat_memory *memory, ls_flat *flat) {
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
-    flat->parameters = ls_storage_new(device, bytes);
-    flat->gradients = ls_storage_new(device, bytes);
+    flat->parameters = memory(device, bytes, false);
+    flat->gradients = memory(device, bytes, true);
     bool good = flat->parameters != NULL && flat->gradients != NULL;
     if (!good) {
         (void)ls_fail_memory("ls_module_flatten", 2 * bytes);
     }
-    good = good && device->clear(ls_device_stream(device), flat->parameters->memory, bytes) == LS_OK &&
-           device->clear(ls_device_stream(device), flat->gradients->memory, bytes) == LS_OK;
     int64_t offset = 0;
     for (int i = 0; good && i < list->count; i++) {
         ls_tensor *parameter = list->items[i].tensor;
@@ -143,6 +152,10 @@ ls_status ls_module_device(ls_module *module, const char *call, const ls_device 
 }
 
 int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
+    return ls_module_flatten_in(module, NULL, flats);
+}
+
+int ls_module_flatten_in(ls_module *module, ls_flat_memory *memory, ls_flat flats[LS_FLAT_LIMIT]) {
     const ls_device *device = NULL;
     if (ls_module_device(module, "ls_module_flatten", &device) != LS_OK) {
         return -1;
@@ -159,13 +172,13 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
         if (flat.count == 0) {
             continue;
         }
-        if (already_flat(&module->parameters, &flat)) {
+        if (memory == NULL && already_flat(&module->parameters, &flat)) {
             flats[used++] = flat;
             continue;
         }
         if (!check_ties(&module->parameters, &module->parameters, true) ||
             !check_ties(&module->parameters, &module->buffers, false) || !check_aliases(&module->parameters) ||
-            !lay_out(&module->parameters, device, &flat)) {
+            !lay_out(&module->parameters, device, memory != NULL ? memory : allocate, &flat)) {
             return -1;
         }
         flats[used++] = flat;

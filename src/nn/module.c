@@ -547,9 +547,10 @@ uint64_t ls_module_hash(const ls_module *module) {
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
         ls_tensor *dense = ls_tensor_dense_on_host("ls_module_hash", tensor, ls_dtype_of(tensor));
-        if (dense != NULL) {
-            hash = ls_hash(hash, ls_host_data(dense), (size_t)dense->count * ls_dtype_size(ls_dtype_of(dense)));
+        if (dense == NULL) {
+            return 0;
         }
+        hash = ls_hash(hash, ls_host_data(dense), (size_t)dense->count * ls_dtype_size(ls_dtype_of(dense)));
         ls_tensor_drop(dense);
     }
     return hash;

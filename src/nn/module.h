@@ -38,6 +38,17 @@ typedef struct ls_flat {
 
 #define LS_FLAT_ALIGNMENT 64
 
+/*
+ * What a recomputed module does around its runs if its parameters or gradients are sharded over ranks (stages 2 and 3 of
+ * ZeRO; parallel/units.c). `enter` makes them whole, `leave` keeps this rank's part and returns the status of the run,
+ * or its own. `backward`: the run is the backward pass. Collective.
+ */
+typedef struct ls_unit ls_unit;
+struct ls_unit {
+    ls_status (*enter)(ls_unit *unit, bool backward);
+    ls_status (*leave)(ls_unit *unit, bool backward, ls_status status);
+};
+
 /* Hooks that were added by one call. */
 typedef struct ls_hook {
     struct ls_hook *next;
@@ -56,6 +67,7 @@ struct ls_module {
     /* Runs a module that is recomputed (ls_recompute), without hooks. NULL: it is not recomputed. */
     ls_status (*run_recomputed)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                 int output_count);
+    ls_unit *unit; /* of a recomputed module; NULL: this rank always has its parameters and gradients */
     int last_hook; /* the number of the latest hook */
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
@@ -150,6 +162,9 @@ void ls_modes_free(ls_modes *modes);
  */
 bool ls_module_has_grown(const ls_module *module);
 
+/* Returns whether the module was made by ls_sequential or ls_sequential_named. */
+bool ls_module_is_sequential(const ls_module *module);
+
 /* Collects the lists if necessary. Returns false with an error if out of memory. */
 bool ls_module_list(ls_module *module);
 
@@ -173,6 +188,10 @@ ls_status ls_module_device(ls_module *module, const char *call, const ls_device 
  * pairs (at most LS_FLAT_LIMIT), -1 on failure. Buffers that are already flat are kept. The storages are borrowed.
  */
 int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
+
+/* Does the same in new buffers, for which `memory` returns cleared storages. NULL: ls_module_flatten. */
+typedef ls_storage *ls_flat_memory(const ls_device *device, size_t bytes, bool gradients);
+int ls_module_flatten_in(ls_module *module, ls_flat_memory *memory, ls_flat flats[LS_FLAT_LIMIT]);
 
 /*
  * Moves gradients of the dtype that lie elsewhere into `storage`, each to its offset in the flat buffer, for which

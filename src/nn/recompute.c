@@ -169,9 +169,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
     return status;
 }
 
-static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
-    recomputation *r = node->parameters.context;
-    LS_TRY(check_unchanged(r, node));
+static ls_status walk_again(recomputation *r, ls_node *node, ls_tensor *gradient) {
     ls_thread_state *thread = ls_thread();
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -183,6 +181,21 @@ static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
     status = status == LS_OK ? check_output(r, output, gradient) : status;
     status = status == LS_OK ? ls_walk_recorded(r->module->type->name, node, scope, output, gradient) : status;
     return ls_scope_end_after(scope, status);
+}
+
+static ls_status enter(const ls_module *module, bool backward) {
+    return module->unit != NULL ? module->unit->enter(module->unit, backward) : LS_OK;
+}
+
+static ls_status leave(const ls_module *module, bool backward, ls_status status) {
+    return module->unit != NULL ? module->unit->leave(module->unit, backward, status) : status;
+}
+
+static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
+    recomputation *r = node->parameters.context;
+    LS_TRY(check_unchanged(r, node));
+    LS_TRY(enter(r->module, true));
+    return leave(r->module, true, walk_again(r, node, gradient));
 }
 
 /* After a data-parallel module, only the module could say what it does with samples. */
@@ -317,8 +330,8 @@ static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tens
     return status;
 }
 
-static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                                int output_count) {
+static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                     int output_count) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
@@ -336,6 +349,12 @@ static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int
     }
     recomputation *r = make_recomputation(thread, module, inputs, input_count);
     return r != NULL ? run_recorded(thread, r, inputs, outputs) : ls_error_status();
+}
+
+static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                int output_count) {
+    LS_TRY(enter(module, false));
+    return leave(module, false, run(module, inputs, input_count, outputs, output_count));
 }
 
 ls_status ls_recompute(ls_module *module, bool on) {

@@ -35,6 +35,10 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     return x;
 }
 
+bool ls_module_is_sequential(const ls_module *module) {
+    return module->type->forward == sequential_forward;
+}
+
 /* Makes a sequence of the modules of `named`, or of `numbered` under their numbers; the other is NULL. */
 static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
     static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};

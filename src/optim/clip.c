@@ -1,30 +1,57 @@
 /* Gradient clipping, like PyTorch's clip_grad_norm_ and clip_grad_value_. */
 #include <math.h>
 
+#include "autograd/ops/ops.h"
 #include "nn/module.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
 
-/* Returns the next gradient of the model from parameter *index on; NULL at the end. */
-static ls_tensor *next_gradient(const ls_module *model, int *index) {
-    while (*index < ls_module_parameter_count(model)) {
-        ls_tensor *gradient = ls_grad(ls_module_parameter(model, (*index)++));
-        if (gradient != NULL) {
-            return gradient;
-        }
+/* Sets a view of the gradient's elements that this rank has. Returns false if there are none. */
+static bool view_gradient(const ls_tensor *parameter, ls_tensor *view) {
+    const ls_leaf *leaf = parameter->leaf;
+    if (leaf == NULL || !leaf->has_gradient) {
+        return false;
     }
-    return NULL;
+    ls_shard own = {.count = parameter->count};
+    if (leaf->shard) {
+        own = leaf->sharding->part(leaf->sharding, parameter, leaf->sharding->rank);
+    }
+    *view = ls_stack_view_dense(leaf->gradient, 1, &own.count);
+    view->data = (char *)leaf->gradient->data + (size_t)own.first * ls_dtype_size((ls_dtype)view->dtype);
+    return own.count > 0;
 }
 
-/* Computes the sum of squares of each parameter's gradient, on the device; 0 without a gradient. */
+/* ---- the norm ---------------------------------------------------------------------------------------------------- */
+
+static int64_t blocks_of(const ls_tensor *parameter) {
+    return (parameter->count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+}
+
+/* Computes the sums of squares of the blocks of a gradient of which this rank has `count` elements from `first` on. */
+static ls_status measure_blocks(const ls_tensor *gradient, int64_t first, double *squares) {
+    const size_t width = ls_dtype_size((ls_dtype)gradient->dtype);
+    for (int64_t done = 0; done < gradient->count; done += LS_NORM_BLOCK) {
+        const int64_t left = gradient->count - done;
+        const char *block = (const char *)gradient->data + (size_t)done * width;
+        LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype,
+                                            left < LS_NORM_BLOCK ? left : LS_NORM_BLOCK, block, block,
+                                            squares + (first + done) / LS_NORM_BLOCK));
+    }
+    return LS_OK;
+}
+
+/* Computes the sums of squares of all gradients of a model, on their device. Blocks without gradient stay as they are. */
 static ls_status measure_squares(const ls_module *model, double *squares) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
-        if (leaf != NULL && leaf->has_gradient) {
-            const ls_tensor *gradient = leaf->gradient;
-            LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
-                                                gradient->data, gradient->data, squares + i));
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        ls_tensor gradient;
+        if (view_gradient(parameter, &gradient)) {
+            const char *whole = parameter->leaf->gradient->data;
+            const int64_t first =
+                ((const char *)gradient.data - whole) / (int64_t)ls_dtype_size((ls_dtype)gradient.dtype);
+            LS_TRY(measure_blocks(&gradient, first, squares));
         }
+        squares += blocks_of(parameter);
     }
     return LS_OK;
 }
@@ -36,7 +63,10 @@ static ls_tensor *fetch_squares(ls_module *model) {
     if (ls_module_device(model, call, &device) != LS_OK) {
         return NULL;
     }
-    const int64_t count = ls_module_parameter_count(model);
+    int64_t count = 0;
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        count += blocks_of(ls_module_parameter(model, i));
+    }
     ls_tensor *squares = ls_tensor_new_owned(call, device, 1, &count, LS_F64);
     if (squares == NULL || ls_kernels_of(squares)->fill(ls_stream_of(squares), squares, 0) != LS_OK ||
         measure_squares(model, squares->data) != LS_OK) {
@@ -48,17 +78,39 @@ static ls_tensor *fetch_squares(ls_module *model) {
     return fetched;
 }
 
+/* Adds up the sums of gradients that are sharded by data-parallel ranks. Each block has one owner. */
+static ls_status add_shards(const ls_module *model, double *squares, int64_t count) {
+    ls_sharding *sharding = NULL;
+    double *block = squares;
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        sharding = parameter->leaf != NULL && parameter->leaf->shard ? parameter->leaf->sharding : sharding;
+    }
+    for (int i = 0; i < ls_module_parameter_count(model) && sharding != NULL; i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        const bool elsewhere = parameter->leaf != NULL && !parameter->leaf->shard && sharding->rank > 0;
+        for (int64_t k = 0; k < blocks_of(parameter); k++, block++) {
+            *block = elsewhere ? 0 : *block; /* every rank has these: rank 0 counts them */
+        }
+    }
+    return sharding != NULL ? sharding->add(sharding, squares, count) : LS_OK;
+}
+
 static ls_status add_squares(const ls_module *model, const double *squares, ls_divided_sums *sums) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
-        if (leaf == NULL) {
-            continue;
-        }
-        double *sum = ls_divided_sum("ls_clip_grad_norm", sums, leaf->divisions);
-        if (sum == NULL) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        const ls_leaf *leaf = parameter->leaf;
+        double *sum = leaf != NULL ? ls_divided_sum("ls_clip_grad_norm", sums, leaf->divisions) : NULL;
+        if (leaf != NULL && sum == NULL) {
             return ls_error_status();
         }
-        *sum += squares[i];
+        double total = 0;
+        for (int64_t k = 0; k < blocks_of(parameter); k++) {
+            total += *squares++;
+        }
+        if (sum != NULL) {
+            *sum += total;
+        }
     }
     return LS_OK;
 }
@@ -68,10 +120,14 @@ static ls_status sum_squares(ls_module *model, ls_divided_sums *sums) {
     if (squares == NULL) {
         return ls_error_status();
     }
-    const ls_status status = add_squares(model, ls_host_data(squares), sums);
+    double *numbers = ls_host_data(squares);
+    ls_status status = add_shards(model, numbers, squares->count);
+    status = status == LS_OK ? add_squares(model, numbers, sums) : status;
     ls_tensor_drop(squares);
     return status;
 }
+
+/* ---- clipping ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     if (model == NULL || !(max_norm > 0)) {
@@ -89,11 +145,13 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     const double factor = max_norm / (total + 1e-6);
     /* also for NaN: it makes all gradients NaN, which shows the problem, as in PyTorch */
     const bool scales = !(factor >= 1);
-    ls_tensor *gradient;
-    for (int index = 0; scales && (gradient = next_gradient(model, &index)) != NULL;) {
-        LS_TRY(ls_kernels_of(gradient)->scale(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
-                                              factor, gradient->data));
-        ls_tensor_changed(gradient, "ls_clip_grad_norm");
+    for (int i = 0; scales && i < ls_module_parameter_count(model); i++) {
+        ls_tensor gradient;
+        if (view_gradient(ls_module_parameter(model, i), &gradient)) {
+            LS_TRY(ls_kernels_of(&gradient)->scale(ls_stream_of(&gradient), (ls_dtype)gradient.dtype, gradient.count,
+                                                   factor, gradient.data));
+            ls_tensor_changed(&gradient, "ls_clip_grad_norm");
+        }
     }
     return LS_OK;
 }
@@ -102,12 +160,14 @@ ls_status ls_clip_grad_value(ls_module *model, double limit) {
     if (model == NULL || !(limit > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_clip_grad_value: the model is NULL or the limit %g is not positive", limit);
     }
-    ls_tensor *gradient;
-    for (int index = 0; (gradient = next_gradient(model, &index)) != NULL;) {
-        const ls_tensor *operands[] = {gradient};
-        LS_TRY(ls_kernels_of(gradient)->clamp(ls_stream_of(gradient), gradient, operands,
-                                              (const double[]){-limit, limit}));
-        ls_tensor_changed(gradient, "ls_clip_grad_value");
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        ls_tensor gradient;
+        if (view_gradient(ls_module_parameter(model, i), &gradient)) {
+            const ls_tensor *operands[] = {&gradient};
+            LS_TRY(ls_kernels_of(&gradient)->clamp(ls_stream_of(&gradient), &gradient, operands,
+                                                   (const double[]){-limit, limit}));
+            ls_tensor_changed(&gradient, "ls_clip_grad_value");
+        }
     }
     return LS_OK;
 }

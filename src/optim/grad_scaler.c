@@ -83,13 +83,12 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
  */
 static ls_status unscale_group(const ls_parameter_group *group, double scale, double *found) {
     for (int first = 0, last; ls_group_next_run(group, false, &first, &last); first = last + 1) {
-        const ls_tensor *parameter = group->slots[first].parameter;
-        const ls_tensor *gradient = parameter->leaf->gradient;
-        const ls_dtype dtype = (ls_dtype)gradient->dtype;
-        const size_t before = group->slots[last].offset - group->slots[first].offset;
-        const int64_t count = (int64_t)(before / ls_dtype_size(dtype)) + group->slots[last].parameter->count;
-        LS_TRY(
-            ls_kernels_of(gradient)->unscale(ls_stream_of(gradient), dtype, count, 1 / scale, gradient->data, found));
+        ls_run run = {.dtype = (ls_dtype)group->slots[first].parameter->dtype};
+        if (ls_run_gradients(group, first, last, &run)) {
+            const ls_tensor *gradient = group->slots[first].parameter->leaf->gradient;
+            LS_TRY(ls_kernels_of(gradient)->unscale(ls_stream_of(gradient), run.dtype, run.count, 1 / scale,
+                                                    (void *)run.gradient, found));
+        }
         for (int i = first; i <= last; i++) {
             ls_tensor_changed(group->slots[i].parameter->leaf->gradient, "ls_grad_scaler_unscale");
         }
@@ -124,6 +123,9 @@ static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
         const ls_parameter_group *group = &optimizer->groups[g];
         for (int i = 0; i < group->count; i++) {
             const ls_leaf *leaf = group->slots[i].parameter->leaf;
+            if (leaf != NULL && leaf->shard && i == 0) { /* each rank has looked at its own elements */
+                LS_TRY(leaf->sharding->add(leaf->sharding, &own, 1));
+            }
             double *sum = leaf != NULL ? ls_divided_sum("ls_grad_scaler_unscale", &sums, leaf->divisions) : &total;
             if (sum == NULL) {
                 return ls_error_status();

@@ -73,7 +73,7 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_paramet
                                  const ls_tensor *parameter) {
     const int index = made->count;
     const char *call = optimizer->type->name;
-    if (parameter != NULL && ls_tensor_is_gone(parameter)) {
+    if (parameter != NULL && ls_tensor_is_freed(parameter)) {
         return ls_tensor_refuse_gone(call, index + 1, parameter);
     }
     if (parameter == NULL || parameter->leaf == NULL) {
@@ -105,7 +105,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *g
     if (group->slots == NULL) {
         return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof *group->slots);
     }
-    group->device = count > 0 && parameters[0] != NULL && !ls_tensor_is_gone(parameters[0])
+    group->device = count > 0 && parameters[0] != NULL && !ls_tensor_is_freed(parameters[0])
                         ? ls_tensor_device(parameters[0])
                         : &ls_cpu;
     for (int i = 0; i < count; i++) {
@@ -120,7 +120,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *g
 }
 
 static bool is_matrix(const ls_tensor *parameter) {
-    return parameter != NULL && !ls_tensor_is_gone(parameter) && parameter->ndim == 2;
+    return parameter != NULL && !ls_tensor_is_freed(parameter) && parameter->ndim == 2;
 }
 
 /* Returns the optimizer for a group of these parameters: `others` if it exists and the group has no matrix. */
@@ -332,6 +332,7 @@ static bool adjoins(const ls_optimizer_slot *slot, const ls_optimizer_slot *next
     const size_t distance = next->offset - slot->offset;
     const ls_tensor *gradient = next->parameter->leaf->gradient;
     return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t && next->product == slot->product &&
+           next->parameter->leaf->shard == slot->parameter->leaf->shard &&
            next->parameter->storage->whole == slot->parameter->storage->whole &&
            (char *)next->parameter->data == (char *)slot->parameter->data + distance &&
            gradient->storage->whole == slot->parameter->leaf->gradient->storage->whole &&
@@ -377,14 +378,8 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_parameter_grou
         .t = first->t + 1,
         .product = first->product * factor,
     };
-    const ls_optimizer_slot *from = first, *to = last;
-    while (from <= last && from->own.count == 0) {
-        from++;
-    }
-    while (to > from && to->own.count == 0) {
-        to--;
-    }
-    LS_TRY(from <= last ? step_own(group, from, to, &run) : LS_OK);
+    int from = (int)(first - group->slots), to = (int)(last - group->slots);
+    LS_TRY(ls_run_own(group, &from, &to) ? step_own(group, &group->slots[from], &group->slots[to], &run) : LS_OK);
     for (ls_optimizer_slot *slot = first; slot <= last; slot++) {
         slot->t++;
         slot->product = run.product;

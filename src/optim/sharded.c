@@ -62,6 +62,29 @@ ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *grou
     return LS_OK;
 }
 
+bool ls_run_own(const ls_parameter_group *group, int *first, int *last) {
+    while (*first <= *last && group->slots[*first].own.count == 0) {
+        (*first)++;
+    }
+    while (*last > *first && group->slots[*last].own.count == 0) {
+        (*last)--;
+    }
+    return *first <= *last;
+}
+
+bool ls_run_gradients(const ls_parameter_group *group, int first, int last, ls_run *run) {
+    const bool own = group->slots[first].parameter->leaf->shard;
+    if (own && !ls_run_own(group, &first, &last)) {
+        return false;
+    }
+    const ls_optimizer_slot *from = &group->slots[first], *to = &group->slots[last];
+    const size_t width = ls_dtype_size(run->dtype);
+    const size_t distance = own ? to->place - from->place : to->offset - from->offset;
+    run->gradient = (const char *)from->parameter->leaf->gradient->data + (own ? (size_t)from->own.first * width : 0);
+    run->count = (int64_t)(distance / width) + (own ? to->own.count : to->parameter->count);
+    return true;
+}
+
 ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
     return group->slots[i].parameter->leaf->sharding != group->sharding
                ? ls_fail(LS_ERR_STATE,

@@ -8,6 +8,12 @@
 
 #include "autograd/op.h"
 
+/*
+ * Elements whose squares ls_clip_grad_norm adds up in one f64 number, from the start of a parameter. Ranks own whole
+ * blocks, so that the norm has the same bits however the parameters are sharded.
+ */
+enum { LS_NORM_BLOCK = 4096 };
+
 /* Adjacent elements of a parameter. */
 typedef struct ls_shard {
     int64_t first;
@@ -34,6 +40,8 @@ struct ls_sharding {
     ls_status (*share_parameters)(ls_sharding *sharding, const char *call, bool failed);
     /* Does the same for a dense tensor of the parameter's shape. Collective. */
     ls_status (*share_tensor)(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor);
+    /* Replaces numbers by their sums over the ranks. Collective. */
+    ls_status (*add)(ls_sharding *sharding, double *numbers, int64_t count);
     /* The optimizer's state was restored: an earlier failure is forgotten. */
     void (*restored)(ls_sharding *sharding);
     /* Adds a reference (true), or drops it. */

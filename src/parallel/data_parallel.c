@@ -99,6 +99,12 @@ static int64_t count_samples(const ls_tensor *input) {
     return input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
 }
 
+/* Returns whether a forward pass of the model is a collective call. */
+static bool needs_all_ranks(const data_parallel_state *state) {
+    return ls_data_parallel_has_units(state) ||
+           (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL);
+}
+
 /* Begins a forward pass on this rank's part of the batch. Without inputs, the rank has no samples. */
 static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                int output_count) {
@@ -109,7 +115,7 @@ static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inp
     state->output_count = output_count;
     state->located = false;
     state->loss = NULL;
-    return state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL ? locate(&state->part) : LS_OK;
+    return needs_all_ranks(state) ? locate(&state->part) : LS_OK;
 }
 
 static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -138,7 +144,7 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
                                        ls_tensor **outputs, int output_count) {
     state->samples = state->part.samples = 0;
     const ls_status status = run_model(state, inputs, input_count, outputs, output_count);
-    if (status == LS_OK || !state->whole_batch || ls_module_of_whole_batch(state->model, false) == NULL) {
+    if (status == LS_OK || !needs_all_ranks(state)) {
         return status;
     }
     ls_saved_error cause;
@@ -243,7 +249,8 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
     return i < count ? outputs[i] : NULL;
 }
 
-static ls_status run_like(data_parallel_state *state, int rank) {
+/* Runs the model on an empty batch like that of a rank. Sets *output to an output for the backward pass, or NULL. */
+static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **output) {
     const ls_rank_inputs *share = share_of(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);
     ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
@@ -254,22 +261,28 @@ static ls_status run_like(data_parallel_state *state, int rank) {
     const int outputs = (int)share->outputs;
     ls_status status = make_inputs(state, rank, tensors);
     status = status == LS_OK ? run_model(state, tensors, inputs, tensors + inputs, outputs) : status;
-    ls_tensor *output = status == LS_OK ? floating_one(tensors + inputs, outputs) : NULL;
+    *output = status == LS_OK ? floating_one(tensors + inputs, outputs) : NULL;
     ls_free(tensors);
-    return status == LS_OK ? ls_data_parallel_pass_without_samples(state, output) : status;
+    return status;
 }
 
 /*
  * Runs the model on an empty batch, so that its communication and its random numbers stay in step with the other ranks.
  */
-static ls_status run_without_samples(data_parallel_state *state) {
+static ls_status run_empty(data_parallel_state *state, ls_tensor **output) {
+    *output = NULL;
     LS_TRY(begin_forward(state, NULL, 0, 0));
     int rank = 0; /* the first rank that has samples */
     while (state->located && rank < ls_comm_size(state->comm) && share_of(state, rank)->samples == 0) {
         rank++;
     }
-    return state->located && rank < ls_comm_size(state->comm) ? run_like(state, rank)
-                                                              : ls_data_parallel_pass_without_samples(state, NULL);
+    return state->located && rank < ls_comm_size(state->comm) ? run_like(state, rank, output) : LS_OK;
+}
+
+static ls_status run_without_samples(data_parallel_state *state) {
+    ls_tensor *output = NULL;
+    LS_TRY(run_empty(state, &output));
+    return ls_thread()->no_grad ? LS_OK : ls_data_parallel_pass_without_samples(state, output);
 }
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
@@ -317,25 +330,35 @@ static ls_status prepare_overlap(data_parallel_state *state, const ls_data_paral
     return ls_overlap_open(state);
 }
 
-/* Shards the state of optimizers, if the options ask for it. */
-static ls_status prepare_shards(data_parallel_state *state, int zero, bool shares) {
-    const ls_gradient_reducer *reducer = &state->reducer;
+/* Checks the stage of ZeRO, before the memory of the model is laid out. Sets it to 0 for a single rank. */
+static ls_status check_zero(data_parallel_state *state, const ls_data_parallel_options *options, bool shares,
+                            int *zero) {
     bool agreed = true;
-    if (zero < 0 || zero > 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be 0 or 1", zero);
+    if (*zero < 0 || *zero > 3) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be from 0 to 3", *zero);
     }
-    LS_TRY(ls_ranks_have_equal(state->comm, zero, &agreed));
+    LS_TRY(ls_ranks_have_equal(state->comm, *zero, &agreed));
     if (!agreed) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .zero (%d here) differs between the ranks", zero);
+        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .zero (%d here) differs between the ranks", *zero);
     }
-    if (zero > 0 && shares) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some of "
-                                           "the parameters");
+    if (*zero > 0 && shares) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
+                                           "of the parameters");
     }
-    return zero > 0 && ls_comm_size(state->comm) > 1
-               ? ls_shards_open(state->module, state->model, state->comm, reducer->flats, reducer->flat_count,
-                                &state->sharding)
-               : LS_OK;
+    const ls_device *device = &ls_cpu;
+    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
+    if (*zero > 1 && (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !device->is_host)) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
+                                           ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
+                       *zero);
+    }
+    *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
+    return LS_OK;
+}
+
+/* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
+static int lay_out(const data_parallel_state *state, int zero, ls_flat *flats) {
+    return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
@@ -347,12 +370,14 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
                        ls_dtype_name(dtype));
     }
     const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
-    if (options == NULL || !options->no_initial_sync) {
-        LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
-    }
-    const int flat_count = ls_module_flatten(state->model, reducer->flats);
+    int zero = options != NULL ? options->zero : 0;
+    LS_TRY(check_zero(state, options, shares, &zero));
+    const int flat_count = lay_out(state, zero, reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
+    }
+    if (options == NULL || !options->no_initial_sync) {
+        LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(state));
@@ -363,10 +388,14 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         LS_TRY(check_dtype(reducer->format, reducer->flats[i].dtype));
     }
     reducer->flat_count = flat_count;
+    reducer->keeps_memory = zero > 1;
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
-    LS_TRY(prepare_shards(state, options != NULL ? options->zero : 0, shares));
-    return shares ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
+    state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
+    LS_TRY(zero > 0 ? ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, flat_count,
+                                     &state->shards)
+                    : LS_OK);
+    return shares || zero > 1 ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }
 
 static void free_state(ls_module *self) {
@@ -375,7 +404,7 @@ static void free_state(ls_module *self) {
     ls_free(state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
-    ls_shards_close(state->sharding);
+    ls_shards_close(state->shards);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }
@@ -457,6 +486,31 @@ ls_comm *ls_data_parallel_comm(const ls_module *module) {
     return module != NULL && module->type == &data_parallel_type ? ((data_parallel_state *)module->state)->comm : NULL;
 }
 
+ls_status ls_data_parallel_join_forward(ls_module *module) {
+    if (ls_data_parallel_comm(module) == NULL || !ls_data_parallel_has_units(module->state)) {
+        return LS_OK;
+    }
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    (void)ls_no_grad(true);
+    ls_tensor *output = NULL;
+    const ls_status status = run_empty(module->state, &output);
+    const ls_status ended = ls_scope_close(scope);
+    return status != LS_OK ? status : ended;
+}
+
+ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
+    return ls_data_parallel_comm(module) != NULL ? ls_shards_gather(((data_parallel_state *)module->state)->shards, on)
+                                                 : LS_OK;
+}
+
+ls_status ls_data_parallel_gather(ls_module *module, bool on) {
+    return state_of("ls_data_parallel_gather", module) != NULL ? ls_data_parallel_make_whole(module, on)
+                                                               : ls_error_status();
+}
+
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory) {
     if (ls_data_parallel_comm(module) == NULL) {
         return false;
@@ -469,5 +523,5 @@ bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memor
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory) {
     data_parallel_state *state = module->state;
     state->usual = memory.usual;
-    state->agrees = memory.agrees;
+    state->agrees = memory.agrees || ls_data_parallel_has_units(state);
 }

@@ -52,7 +52,7 @@ typedef struct ls_data_parallel_state {
     ls_gradient_reducer reducer;
     uint64_t sent; /* hash of the gradients that its buckets send */
     ls_overlap overlap;
-    ls_sharding *sharding; /* NULL: every rank has the whole state of optimizers */
+    ls_shards *shards; /* NULL: every rank has the whole state of optimizers */
     void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     int buffer_count;
@@ -134,6 +134,17 @@ ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
  * rank.
  */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
+
+/* Returns whether gradients, or gradients and parameters, are sharded, so that every pass needs all ranks. */
+static inline bool ls_data_parallel_has_units(const ls_data_parallel_state *state) {
+    return state->shards != NULL && state->shards->stage >= 2;
+}
+
+/* On a rank without samples: takes part in a forward pass without gradients, if it needs all ranks. Collective then. */
+ls_status ls_data_parallel_join_forward(ls_module *module);
+
+/* Gives this rank all parameters of a data-parallel module (true), or ends that. Any other module is allowed. */
+ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
 
 /* Keeps the module alive for nodes on a tape (true), even after it was freed, until called with false. */
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);

@@ -52,6 +52,27 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffer_count);
 }
 
+static ls_status copy_elements(const ls_tensor *to, const ls_tensor *from, int64_t offset, int64_t count) {
+    const ls_device *device = ls_tensor_device(to);
+    const size_t width = ls_dtype_size((ls_dtype)to->dtype), before = (size_t)offset * width;
+    return device->copy(ls_device_stream(device), (char *)to->data + before, (const char *)from->data + before,
+                        (size_t)count * width);
+}
+
+/* Copies a flat buffer of gradients. If some gradients are sharded, copies those that are sent. */
+static ls_status copy_flat(const ls_gradient_reducer *reducer, int flat, const ls_tensor *to, const ls_tensor *from) {
+    if (!reducer->keeps_memory) {
+        return copy_elements(to, from, 0, reducer->flats[flat].count);
+    }
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        const ls_bucket *bucket = &reducer->buckets[i];
+        for (int k = 0; k < bucket->span_count && bucket->flat == flat; k++) {
+            LS_TRY(copy_elements(to, from, bucket->spans[k].offset, bucket->spans[k].count));
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept) {
     bool any = false;
     for (int i = 0; i < state->parameter_count && !any; i++) {
@@ -62,8 +83,7 @@ ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kep
         const ls_flat *flat = &state->reducer.flats[i];
         const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
         kept[i] = ls_tensor_like_owned("ls_data_parallel", &gradients, flat->dtype);
-        LS_TRY(kept[i] != NULL ? ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), kept[i], &gradients)
-                               : ls_error_status());
+        LS_TRY(kept[i] != NULL ? copy_flat(&state->reducer, i, kept[i], &gradients) : ls_error_status());
     }
     return LS_OK;
 }
@@ -72,8 +92,8 @@ ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *c
     for (int i = 0; i < state->reducer.flat_count; i++) {
         if (kept[i] != NULL) {
             const ls_flat *flat = &state->reducer.flats[i];
-            ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
-            LS_TRY(ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), &gradients, kept[i]));
+            const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+            LS_TRY(copy_flat(&state->reducer, i, &gradients, kept[i]));
         }
     }
     return LS_OK;

@@ -5,7 +5,7 @@
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
     const ls_data_parallel_state *state = user;
     /* An older gradient is equal on all ranks, unless accumulated under no_sync, and must keep its value. */
-    return leaf->tensor->needs_grad || leaf->has_gradient || state->gathering;
+    return !leaf->shard && (leaf->tensor->needs_grad || leaf->has_gradient || state->gathering);
 }
 
 /* Layout after the gradients of the widest dtype: these numbers, then the marks. */

@@ -161,7 +161,7 @@ ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra) 
         (void)hold(reducer->flats[i].gradients);
     }
     LS_TRY(make_arrays(reducer));
-    reducer->in_place = are_accepted(reducer);
+    reducer->in_place = reducer->keeps_memory || are_accepted(reducer);
     LS_TRY(reducer->in_place ? agree_on_sizes(reducer) : LS_OK);
     const int last = ls_gradient_reducer_has_extra(reducer) ? reducer->flat_count - 1 : -1;
     for (int i = 0; i < reducer->flat_count; i++) {

@@ -26,7 +26,8 @@ typedef struct ls_gradient_reducer {
     const ls_wire_format *format;
     ls_flat flats[LS_FLAT_LIMIT]; /* the reducer holds the memory of the gradients */
     int flat_count;
-    bool in_place; /* the communicator accepts memory of the gradients' device, which is not the CPU */
+    bool keeps_memory; /* gradients stay where they are, and are averaged there without moving */
+    bool in_place; /* the communicator accepts memory of the gradients' device, which is not the CPU; or keeps_memory */
     ls_storage *wire[LS_FLAT_LIMIT]; /* the buffers of the packets of each flat buffer */
     ls_storage *scratch;             /* memory on the device for a format that converts, if the wire is on the host */
     ls_span *extents;                /* NULL: the flat buffers */

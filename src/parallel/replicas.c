@@ -11,10 +11,16 @@
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
+/* Returns whether each rank has only its own elements of the parameter, so that there is nothing to compare. */
+static bool is_shared_out(const ls_tensor *parameter) {
+    return ls_tensor_is_gone(parameter);
+}
+
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        LS_TRY(is_shared_out(parameter) ? LS_OK : ls_hash_elements(parameter, &hash));
     }
     return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
 }
@@ -102,6 +108,9 @@ static ls_status find_difference(ls_module *model, ls_comm *comm) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         uint64_t hash = LS_HASH_START;
         bool equal = true;
+        if (is_shared_out(ls_module_parameter(model, i))) {
+            continue;
+        }
         LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
         LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
         if (!equal) {

@@ -1,74 +1,43 @@
 #include "parallel/shards.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/pages.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
 #include "parallel/data_parallel.h"
+#include "parallel/units.h"
 
-/* Of one flat buffer: the elements of rank r start at displacements[r], which is a multiple of LS_FLAT_ALIGNMENT. */
-typedef struct flat_shards {
-    ls_flat flat; /* holds the memory of the parameters */
-    size_t *counts;
-    size_t *displacements;
-} flat_shards;
-
-typedef struct shards {
-    ls_sharding base; /* first member */
-    atomic_int references;
-    ls_module *replicas; /* borrowed; NULL after ls_shards_close */
-    ls_module *model;    /* borrowed, like it */
-    ls_comm *comm;
-    flat_shards flats[LS_FLAT_LIMIT];
-    int flat_count;
-    size_t *numbers; /* memory of the arrays, and of as many for one tensor */
-    bool decided;
-    bool whole;  /* each rank owns whole parameters */
-    bool failed; /* a step failed on some rank: the ranks may have different parameters */
-} shards;
-
-static shards *shards_of(const ls_sharding *sharding) {
-    return (shards *)(void *)sharding;
+static ls_shards *shards_of(const ls_sharding *sharding) {
+    return (ls_shards *)(void *)sharding;
 }
 
 /* ---- ownership --------------------------------------------------------------------------------------------------- */
 
-/* Returns the first element after those of rank `rank` if every rank owns equally many. */
-static int64_t equal_end(const shards *self, const ls_flat *flat, int rank) {
-    const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)ls_dtype_size(flat->dtype);
-    return flat->count / step * (rank + 1) / self->base.ranks * step;
-}
-
-/* Returns the place between two parameters that is nearest to an element. */
-static int64_t nearest_end(const shards *self, const ls_flat *flat, int64_t element) {
+/*
+ * Returns the place nearest to an element, from 0 to count, where ranks may be divided: between two parameters, or two
+ * blocks of one parameter unless `whole`.
+ */
+static int64_t nearest_cut(const ls_shards *self, const ls_flat *flat, int64_t element) {
     int64_t nearest = flat->count;
     for (int i = 0; i < self->model->parameters.count; i++) {
         const ls_tensor *parameter = self->model->parameters.items[i].tensor;
-        if (parameter->leaf != NULL && parameter->storage->whole == flat->parameters) {
-            const int64_t offset = ls_flat_offset(flat, parameter);
-            nearest = llabs(offset - element) < llabs(nearest - element) ? offset : nearest;
+        if (parameter->leaf == NULL || parameter->storage->whole != flat->parameters) {
+            continue;
         }
+        int64_t cut = ls_flat_offset(flat, parameter);
+        if (!self->whole && element > cut && element < cut + parameter->count) {
+            cut += (element - cut) / LS_NORM_BLOCK * LS_NORM_BLOCK;
+        }
+        nearest = llabs(cut - element) < llabs(nearest - element) ? cut : nearest;
     }
     return nearest;
 }
 
-static void decide_flat(const shards *self, flat_shards *of) {
-    int64_t begin = 0;
-    for (int r = 0; r < self->base.ranks; r++) {
-        const bool last = r == self->base.ranks - 1;
-        int64_t end = last ? of->flat.count : equal_end(self, &of->flat, r);
-        end = self->whole && !last ? nearest_end(self, &of->flat, end) : end;
-        of->displacements[r] = (size_t)begin;
-        of->counts[r] = (size_t)(end - begin);
-        begin = end;
-    }
-}
-
 static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
-    shards *self = shards_of(sharding);
+    ls_shards *self = shards_of(sharding);
     if (self->model == NULL) {
         return ls_fail(LS_ERR_STATE, "%s: the module of ls_data_parallel was freed", call);
     }
@@ -77,52 +46,152 @@ static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
                    ? LS_OK
                    : ls_fail(LS_ERR_UNSUPPORTED,
                              "%s: the method needs whole parameters, but .zero has cut them for an earlier optimizer of "
-                             "the model: create this optimizer first",
+                             "the model, or for its first run: create this optimizer first",
                              call);
     }
     self->whole = whole;
     self->decided = true;
     for (int i = 0; i < self->flat_count; i++) {
-        decide_flat(self, &self->flats[i]);
+        for (int r = 0; r < sharding->ranks; r++) {
+            const ls_flat *flat = &self->flats[i];
+            const int64_t end = flat->count / sharding->ranks * (r + 1);
+            self->ends[i][r] = r < sharding->ranks - 1 ? nearest_cut(self, flat, end) : flat->count;
+        }
     }
     return LS_OK;
 }
 
-/* Returns the flat buffer of a parameter; NULL if the parameter was moved to other memory. */
-static const flat_shards *flat_of(const shards *self, const ls_tensor *parameter) {
+ls_status ls_shards_decide(ls_shards *self, const char *call) {
+    return self->decided ? LS_OK : decide(&self->base, call, false);
+}
+
+static ls_range owned_by(const ls_shards *self, const ls_range *range, int rank) {
+    const int64_t *ends = self->ends[range->flat];
+    const int64_t first = rank > 0 ? ends[rank - 1] : 0, last = range->offset + range->count;
+    const int64_t begin = first > range->offset ? first : range->offset, end = ends[rank] < last ? ends[rank] : last;
+    return (ls_range){.flat = range->flat, .offset = begin < end ? begin : range->offset, .count = begin < end ? end - begin : 0};
+}
+
+ls_range ls_shards_own(const ls_shards *self, const ls_range *range) {
+    return owned_by(self, range, self->base.rank);
+}
+
+/* Returns the flat buffer of a parameter; -1 if the parameter was moved to other memory. */
+static int flat_of(const ls_shards *self, const ls_tensor *parameter) {
     int i = self->flat_count - 1;
-    while (i >= 0 && self->flats[i].flat.parameters != parameter->storage->whole) {
+    while (i >= 0 && self->flats[i].parameters != parameter->storage->whole) {
         i--;
     }
-    return i >= 0 ? &self->flats[i] : NULL;
+    return i;
 }
 
 static ls_shard part(const ls_sharding *sharding, const ls_tensor *parameter, int rank) {
-    const flat_shards *of = flat_of(shards_of(sharding), parameter);
-    if (of == NULL) {
+    const ls_shards *self = shards_of(sharding);
+    const int flat = flat_of(self, parameter);
+    if (flat < 0) {
         return (ls_shard){.count = 0};
     }
-    const int64_t offset = ls_flat_offset(&of->flat, parameter);
-    const int64_t begin = (int64_t)of->displacements[rank] - offset;
-    const int64_t end = begin + (int64_t)of->counts[rank];
-    const int64_t first = begin > 0 ? begin : 0, last = end < parameter->count ? end : parameter->count;
-    return (ls_shard){.first = first, .count = last > first ? last - first : 0};
+    const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
+    const ls_range range = {.flat = flat, .offset = offset, .count = parameter->count};
+    const ls_range own = owned_by(self, &range, rank);
+    return (ls_shard){.first = own.offset - offset, .count = own.count};
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges --------------------------------------------------------------------------------------------------- */
 
-static ls_status check(const ls_sharding *sharding, const char *call) {
-    const shards *self = shards_of(sharding);
+ls_status ls_shards_check(const ls_shards *self, const char *call) {
     if (self->replicas == NULL) {
         return ls_fail(LS_ERR_STATE, "%s: the module of ls_data_parallel was freed", call);
     }
     LS_TRY(ls_comm_check_open(call, self->comm));
-    if (self->failed) {
-        return ls_fail(LS_ERR_STATE,
-                       "%s: an earlier step has failed, so that the ranks may have different parameters: load a "
-                       "checkpoint (ls_optimizer_load), or stop",
-                       call);
+    return !self->failed ? LS_OK
+                         : ls_fail(LS_ERR_STATE,
+                                   "%s: an earlier step has failed, so that the ranks may have different parameters: "
+                                   "load a checkpoint (ls_optimizer_load), or stop",
+                                   call);
+}
+
+/* Notes a failure, after which the ranks may have different parameters. */
+static ls_status note(ls_shards *self, ls_status status) {
+    self->failed = self->failed || status != LS_OK;
+    return status;
+}
+
+/* Sets the counts of an exchange of a range, and the displacements, relative to element `base`. */
+static void count(const ls_shards *self, const ls_range *range, int64_t base) {
+    for (int r = 0; r < self->base.ranks; r++) {
+        const ls_range own = owned_by(self, range, r);
+        self->counts[r] = (size_t)own.count;
+        self->counts[self->base.ranks + r] = (size_t)(own.offset - base);
     }
+}
+
+/* Gives every rank all elements of a dense tensor, with the counts and displacements of `count`. */
+static ls_status share(ls_shards *self, const ls_tensor *tensor) {
+    const ls_dtype dtype = (ls_dtype)tensor->dtype;
+    const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
+    const size_t *displacements = self->counts + self->base.ranks;
+    ls_host_view view;
+    LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
+    const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
+    return ls_host_view_end(&view, LS_ON_DEVICE(self->comm, on,
+                                                ls_comm_allgatherv(self->comm, own, view.memory, self->counts,
+                                                                   displacements, dtype, NULL)));
+}
+
+ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
+    const ls_flat *flat = &self->flats[range->flat];
+    count(self, range, 0);
+    const ls_tensor whole = ls_flat_view(flat->parameters, flat->dtype, flat->count);
+    return note(self, share(self, &whole));
+}
+
+static char *memory_of(const ls_shards *self, const ls_range *range, bool gradients) {
+    const ls_flat *flat = &self->flats[range->flat];
+    char *memory = gradients ? flat->gradients->memory : flat->parameters->memory;
+    return memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
+}
+
+ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
+    const ls_range own = ls_shards_own(self, range);
+    count(self, range, 0);
+    return note(self, ls_comm_reduce_scatterv(self->comm, memory_of(self, range, true), memory_of(self, &own, true),
+                                              self->counts, self->flats[range->flat].dtype, LS_AVG, NULL));
+}
+
+void ls_shards_forget(const ls_shards *self, const ls_range *range, bool gradients) {
+    const size_t width = ls_dtype_size(self->flats[range->flat].dtype);
+    const ls_range own = ls_shards_own(self, range);
+    char *begin = memory_of(self, range, gradients), *end = begin + (size_t)range->count * width;
+    char *first = memory_of(self, &own, gradients);
+    ls_pages_forget(begin, own.count > 0 ? first : end);
+    if (own.count > 0) {
+        ls_pages_forget(first + (size_t)own.count * width, end);
+    }
+}
+
+ls_status ls_shards_gather(ls_shards *self, bool on) {
+    if (self == NULL || self->stage < 3 || self->gathered == on) {
+        return LS_OK;
+    }
+    LS_TRY(on ? ls_shards_check(self, "ls_data_parallel_gather") : LS_OK);
+    self->gathered = on;
+    ls_status status = LS_OK;
+    for (int i = 0; i < self->unit_count && status == LS_OK; i++) {
+        if (on) {
+            status = ls_unit_gather(&self->units[i]);
+        } else {
+            ls_unit_scatter(&self->units[i]);
+        }
+    }
+    return status;
+}
+
+/* ---- for optimizers ---------------------------------------------------------------------------------------------- */
+
+static ls_status check(const ls_sharding *sharding, const char *call) {
+    const ls_shards *self = shards_of(sharding);
+    LS_TRY(ls_shards_check(self, call));
     return ls_data_parallel_averages(self->replicas)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
@@ -131,45 +200,40 @@ static ls_status check(const ls_sharding *sharding, const char *call) {
                          call);
 }
 
-/* Gives every rank all elements of a dense tensor of which rank r has counts[r] from displacements[r] on. */
-static ls_status share(shards *self, const ls_tensor *tensor, const size_t *counts, const size_t *displacements) {
-    const ls_dtype dtype = (ls_dtype)tensor->dtype;
-    const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
-    ls_host_view view;
-    LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
-    const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
-    return ls_host_view_end(&view, LS_ON_DEVICE(self->comm, on,
-                                                ls_comm_allgatherv(self->comm, own, view.memory, counts, displacements,
-                                                                   dtype, NULL)));
-}
-
 static ls_status share_parameters(ls_sharding *sharding, const char *call, bool failed) {
-    shards *self = shards_of(sharding);
+    ls_shards *self = shards_of(sharding);
     uint8_t any = failed;
     LS_TRY(ls_comm_allreduce(self->comm, &any, &any, 1, LS_U8, LS_MAX, NULL));
     if (any != 0) {
-        self->failed = true;
-        return ls_cause_share(self->comm, call, failed);
+        return note(self, ls_cause_share(self->comm, call, failed));
     }
-    for (int i = 0; i < self->flat_count; i++) {
-        const flat_shards *of = &self->flats[i];
-        const ls_tensor flat = ls_flat_view(of->flat.parameters, of->flat.dtype, of->flat.count);
-        LS_TRY(share(self, &flat, of->counts, of->displacements));
+    for (int i = 0; i < self->rest_count; i++) {
+        LS_TRY(ls_shards_share(self, &self->rest[i]));
+    }
+    const bool whole = self->stage < 3 || self->gathered;
+    for (int i = 0; i < self->unit_count && whole; i++) {
+        for (int k = 0; k < self->units[i].range_count; k++) {
+            LS_TRY(ls_shards_share(self, &self->units[i].ranges[k]));
+        }
     }
     return LS_OK;
 }
 
 static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor) {
-    shards *self = shards_of(sharding);
-    const int ranks = sharding->ranks;
-    size_t *counts = self->numbers + 2 * (size_t)ranks * LS_FLAT_LIMIT, *displacements = counts + ranks;
-    for (int r = 0; r < ranks; r++) {
-        const ls_shard of = part(sharding, parameter, r);
-        counts[r] = (size_t)of.count;
-        displacements[r] = of.count > 0 ? (size_t)of.first : 0;
-    }
+    ls_shards *self = shards_of(sharding);
     LS_TRY(ls_comm_check_open("ls_optimizer_state", self->comm));
-    return share(self, tensor, counts, displacements);
+    const int flat = flat_of(self, parameter);
+    if (flat < 0) {
+        return ls_fail(LS_ERR_STATE, "ls_optimizer_state: a parameter has moved since ls_data_parallel with .zero");
+    }
+    const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
+    count(self, &(ls_range){.flat = flat, .offset = offset, .count = parameter->count}, offset);
+    return share(self, tensor);
+}
+
+static ls_status add(ls_sharding *sharding, double *numbers, int64_t number_count) {
+    ls_shards *self = shards_of(sharding);
+    return ls_comm_allreduce(self->comm, numbers, numbers, (size_t)number_count, LS_F64, LS_SUM, NULL);
 }
 
 static void restored(ls_sharding *sharding) {
@@ -178,39 +242,68 @@ static void restored(ls_sharding *sharding) {
 
 /* ---- lifetime ---------------------------------------------------------------------------------------------------- */
 
+static void release_pages(void *memory, void *user) {
+    ls_pages_release(memory, (size_t)(uintptr_t)user);
+}
+
+static ls_storage *reserve(const ls_device *device, size_t bytes, bool gradients) {
+    (void)gradients;
+    void *memory = device->is_host ? ls_pages_reserve(bytes) : NULL;
+    ls_storage *storage = memory != NULL ? ls_storage_wrap(device, memory, bytes, release_pages, (void *)(uintptr_t)bytes) : NULL;
+    if (storage == NULL && memory != NULL) {
+        ls_pages_release(memory, bytes);
+    }
+    return storage;
+}
+
+ls_flat_memory *ls_shards_memory(int stage) {
+    return stage >= 2 ? reserve : NULL;
+}
+
 static void hold(ls_sharding *sharding, bool more) {
-    shards *self = shards_of(sharding);
+    ls_shards *self = shards_of(sharding);
     if (atomic_fetch_add(&self->references, more ? 1 : -1) != 1 || more) {
         return;
     }
     for (int i = 0; i < self->flat_count; i++) {
-        ls_storage_drop(self->flats[i].flat.parameters);
+        ls_storage_drop(self->flats[i].parameters);
+        if (self->flats[i].gradients != NULL) {
+            ls_storage_drop(self->flats[i].gradients);
+        }
+        ls_free(self->ends[i]);
     }
     ls_comm_drop(self->comm);
-    ls_free(self->numbers);
+    ls_free(self->counts);
     ls_free(self);
 }
 
-static shards *make(ls_comm *comm, const ls_flat *flats, int flat_count) {
+static ls_storage *keep(ls_storage *storage) {
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    return storage;
+}
+
+static ls_shards *make(ls_comm *comm, int stage, const ls_flat *flats, int flat_count) {
     const size_t ranks = (size_t)ls_comm_size(comm);
-    shards *self = ls_allocate_zeroed(1, sizeof *self);
-    size_t *numbers = ls_allocate_zeroed(2 * ranks * (LS_FLAT_LIMIT + 1), sizeof *numbers);
-    if (self == NULL || numbers == NULL) {
-        ls_free(self);
-        ls_free(numbers);
-        (void)ls_fail_memory("ls_data_parallel", sizeof *self);
-        return NULL;
+    ls_shards *self = ls_allocate_zeroed(1, sizeof *self);
+    if (self == NULL) {
+        return ls_fail_null(LS_ERR_MEMORY, "ls_data_parallel: out of memory");
     }
-    self->numbers = numbers;
-    self->comm = ls_comm_hold(comm);
-    self->flat_count = flat_count;
+    self->base.hold = hold;
     atomic_init(&self->references, 1);
-    for (int i = 0; i < flat_count; i++) {
-        flat_shards *of = &self->flats[i];
-        *of = (flat_shards){.flat = flats[i], .counts = numbers, .displacements = numbers + ranks};
-        of->flat.gradients = NULL;
-        atomic_fetch_add_explicit(&of->flat.parameters->references, 1, memory_order_relaxed);
-        numbers += 2 * ranks;
+    self->comm = ls_comm_hold(comm);
+    self->counts = ls_allocate_zeroed(2 * ranks, sizeof *self->counts);
+    bool good = self->counts != NULL;
+    for (; self->flat_count < flat_count; self->flat_count++) {
+        const int i = self->flat_count;
+        self->flats[i] = flats[i];
+        (void)keep(flats[i].parameters);
+        self->flats[i].gradients = stage >= 2 ? keep(flats[i].gradients) : NULL;
+        self->ends[i] = ls_allocate_zeroed(ranks, sizeof **self->ends);
+        good = good && self->ends[i] != NULL;
+    }
+    if (!good) {
+        hold(&self->base, false);
+        return ls_fail_null(LS_ERR_MEMORY, "ls_data_parallel: out of memory");
     }
     return self;
 }
@@ -237,16 +330,17 @@ static ls_status check_free(const ls_module *model) {
     return LS_OK;
 }
 
-ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, const ls_flat *flats, int flat_count,
-                         ls_sharding **sharding) {
+ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
+                         int flat_count, ls_shards **made) {
     if (!ls_module_list(model)) {
         return ls_error_status();
     }
     LS_TRY(check_free(model));
-    shards *self = make(comm, flats, flat_count);
+    ls_shards *self = make(comm, stage, flats, flat_count);
     if (self == NULL) {
         return LS_ERR_MEMORY;
     }
+    self->stage = stage;
     self->replicas = replicas;
     self->model = model;
     self->base = (ls_sharding){.ranks = ls_comm_size(comm),
@@ -256,20 +350,21 @@ ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, c
                                .check = check,
                                .share_parameters = share_parameters,
                                .share_tensor = share_tensor,
+                               .add = add,
                                .restored = restored,
                                .hold = hold};
     mark(model, NULL, &self->base);
-    *sharding = &self->base;
-    return LS_OK;
+    *made = self;
+    return ls_units_open(self);
 }
 
-void ls_shards_close(ls_sharding *sharding) {
-    if (sharding != NULL) {
-        shards *self = shards_of(sharding);
+void ls_shards_close(ls_shards *self) {
+    if (self != NULL) {
+        ls_units_close(self);
         if (ls_module_list(self->model)) {
-            mark(self->model, sharding, NULL);
+            mark(self->model, &self->base, NULL);
         }
         self->replicas = self->model = NULL;
-        hold(sharding, false);
+        hold(&self->base, false);
     }
 }

@@ -1,23 +1,78 @@
 /*
- * Sharded state of optimizers (ZeRO): which elements of the flat buffers each rank owns. optim/sharding.h is what
- * optimizers see.
+ * Sharded state (ZeRO): which elements of the flat buffers each rank owns, and the exchange of elements between their
+ * owners and the other ranks. optim/sharding.h is what optimizers see.
  */
 #ifndef LS_PARALLEL_SHARDS_H
 #define LS_PARALLEL_SHARDS_H
 
 #include <lockstep/comm.h>
 
+#include <stdatomic.h>
+
 #include "nn/module.h"
 #include "optim/sharding.h"
 
+/* Adjacent elements of a flat buffer. */
+typedef struct ls_range {
+    int flat;
+    int64_t offset;
+    int64_t count;
+} ls_range;
+
+typedef struct ls_shards {
+    ls_sharding base; /* first member */
+    atomic_int references;
+    int stage;
+    ls_module *replicas; /* borrowed; NULL after ls_shards_close */
+    ls_module *model;    /* borrowed, like it */
+    ls_comm *comm;
+    ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
+    int flat_count;
+    int64_t *ends[LS_FLAT_LIMIT]; /* the first element after those of each rank */
+    size_t *counts;               /* of one exchange, one per rank; then as many displacements */
+    ls_range *rest;               /* elements that are in no unit (units.h) */
+    int rest_count;
+    struct ls_sharded_unit *units;
+    int unit_count;
+    bool gathered; /* this rank has all parameters of the units until ls_shards_gather(false) */
+    bool decided;
+    bool whole;  /* each rank owns whole parameters */
+    bool failed; /* an exchange or a step failed on some rank: the ranks may have different parameters */
+} ls_shards;
+
+/* Returns reserved memory for the flat buffers of a stage; NULL: ordinary memory. */
+ls_flat_memory *ls_shards_memory(int stage);
+
 /*
  * Shards the state of optimizers that are made for the parameters of `model` from now on, whose gradients `replicas`
- * averages over `comm`. The flat buffers are the model's. Sets *sharding, which ls_shards_close releases.
+ * averages over `comm`. The flat buffers are the model's, in ls_shards_memory. Sets *made, which ls_shards_close
+ * releases.
  */
-ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, const ls_flat *flats, int flat_count,
-                         ls_sharding **sharding);
+ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
+                         int flat_count, ls_shards **made);
 
 /* Ends the sharding for optimizers made later. An optimizer that exists cannot step any more. NULL is allowed. */
-void ls_shards_close(ls_sharding *sharding);
+void ls_shards_close(ls_shards *shards);
+
+/* Divides the elements among the ranks, unless an optimizer has. */
+ls_status ls_shards_decide(ls_shards *shards, const char *call);
+
+/* Fails after a failed exchange, or after ls_comm_free. */
+ls_status ls_shards_check(const ls_shards *shards, const char *call);
+
+/* Returns the elements of a range that this rank owns. */
+ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
+
+/* Gives every rank the parameters of a range. Collective. */
+ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
+
+/* Replaces this rank's own gradients of a range by the mean over ranks; the others' have no meaning then. Collective. */
+ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
+
+/* Gives back the memory of the elements of a range that this rank does not own, of parameters or gradients. */
+void ls_shards_forget(const ls_shards *shards, const ls_range *range, bool gradients);
+
+/* Gives this rank all parameters until called with false. Collective with true. NULL is allowed. */
+ls_status ls_shards_gather(ls_shards *shards, bool on);
 
 #endif

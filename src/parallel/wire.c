@@ -104,7 +104,7 @@ ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
     if (encoded != LS_OK) {
         ls_error_save(&cause);
     }
-    const ls_device *on = packet->in_place ? packet->device : NULL;
+    const ls_device *on = packet->in_place && !packet->device->is_host ? packet->device : NULL;
     const ls_status started =
         LS_ON_DEVICE(comm, on,
                      ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)(packet->total + packet->extra),

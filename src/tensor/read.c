@@ -93,6 +93,9 @@ typedef struct host_pair {
 } host_pair;
 
 ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype) {
+    if (!ls_tensor_is_here(call, x)) {
+        return NULL;
+    }
     ls_tensor *dense = ls_tensor_dense(call, x, dtype);
     ls_tensor *here = dense != NULL ? ls_tensor_on_device(call, dense, &ls_cpu) : NULL;
     ls_tensor_drop(dense);

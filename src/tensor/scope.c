@@ -220,7 +220,7 @@ ls_status ls_scope_close(ls_scope *scope) {
 }
 
 ls_tensor *ls_keep(ls_tensor *tensor) {
-    if (tensor == NULL || !ls_tensor_is_here("ls_keep", tensor)) {
+    if (tensor == NULL || !ls_tensor_exists("ls_keep", tensor)) {
         return NULL;
     }
     ls_scope *scope = holder(tensor);
@@ -264,14 +264,14 @@ static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *
     thread->gone = &gone;
     ls_tensor_drop(tensor);
     thread->gone = before;
-    if (gone != NULL && ls_tensor_is_gone(tensor)) {
+    if (gone != NULL && ls_tensor_is_freed(tensor)) {
         tensor->scope = mark;
     }
     keep_in_ring(thread, ring, gone);
 }
 
 void ls_release(ls_tensor *tensor) {
-    if (tensor == NULL || !ls_tensor_is_here("ls_release", tensor) || tensor->scope == &ls_nowhere) {
+    if (tensor == NULL || !ls_tensor_exists("ls_release", tensor) || tensor->scope == &ls_nowhere) {
         return;
     }
     if (tensor->scope != NULL) {
@@ -282,7 +282,7 @@ void ls_release(ls_tensor *tensor) {
 }
 
 ls_tensor *ls_tensor_own(ls_tensor *tensor) {
-    if (tensor == NULL || ls_tensor_is_gone(tensor)) {
+    if (tensor == NULL || ls_tensor_is_freed(tensor)) {
         return NULL;
     }
     if (tensor->scope != NULL) {

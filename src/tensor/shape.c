@@ -39,7 +39,7 @@ ls_axes ls_axes_make(int count, const int *axis) {
 
 /* Reports a tensor that is NULL or was freed. */
 static inline bool is_there(const char *call, const ls_tensor *tensor) {
-    return tensor != NULL && ls_tensor_is_here(call, tensor);
+    return tensor != NULL && ls_tensor_exists(call, tensor);
 }
 
 int ls_ndim(const ls_tensor *tensor) {

@@ -112,12 +112,23 @@ static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
 }
 
 /*
+ * Added to the references of a tensor while its elements are not on this rank: a parameter of another rank (ZeRO, stage
+ * 3). Only its shape, dtype and gradient may be used.
+ */
+enum { LS_ABSENT = 1 << 30 };
+
+/*
  * Returns whether the tensor was freed with its scope, or released. Its record stays for a while, so that a program
  * that still has the pointer gets an error (see ls_thread_state). It has no reference, and only its shape and dtype are
  * valid.
  */
-static inline bool ls_tensor_is_gone(const ls_tensor *tensor) {
+static inline bool ls_tensor_is_freed(const ls_tensor *tensor) {
     return __builtin_expect(tensor->references == 0, 0);
+}
+
+/* Returns whether the tensor was freed, or is absent. */
+static inline bool ls_tensor_is_gone(const ls_tensor *tensor) {
+    return __builtin_expect((uint32_t)tensor->references - 1 >= (uint32_t)LS_ABSENT - 1, 0);
 }
 
 /*
@@ -127,6 +138,11 @@ static inline bool ls_tensor_is_gone(const ls_tensor *tensor) {
 ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor);
 
 /* Returns false, with that error, if the tensor, the only tensor argument of `call`, was freed. */
+static inline bool ls_tensor_exists(const char *call, const ls_tensor *tensor) {
+    return !ls_tensor_is_freed(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
+}
+
+/* Does the same for a call that uses the elements, also if the tensor is absent. */
 static inline bool ls_tensor_is_here(const char *call, const ls_tensor *tensor) {
     return !ls_tensor_is_gone(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "comm/meter.h"
 #include "optim/optimizer.h"
+#include "parallel/data_parallel.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/agree.h"
@@ -64,7 +65,7 @@ static ls_status check_made(const char *what, const ls_tensor *made, uint32_t er
 ls_status ls_trial_forward(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     if (state->count == 0) {
-        return LS_OK;
+        return state->phase == LS_PHASE_TRAINING ? LS_OK : ls_data_parallel_join_forward(state->model);
     }
     LS_TRY(CALL(trial, on_sample));
     ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss within the model is not the loss of the trial */

@@ -49,12 +49,8 @@ static ls_status part_path(const ls_resumption *from, const char *name, char pat
     return ls_path_join(path, from->folder, file);
 }
 
-static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+static ls_status copy_model(ls_trial *trial, ls_checkpoint *to) {
     ls_saved saved;
-    (void)prefix;
-    if (!to->writes_model) {
-        return LS_OK;
-    }
     LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
     ls_status status = ls_copies_add(&to->model, "", saved.tensors, saved.count);
     if (status == LS_OK && saved.metadata[0] != NULL) {
@@ -64,10 +60,22 @@ static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *t
     return status;
 }
 
+static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    (void)prefix;
+    LS_TRY(ls_data_parallel_make_whole(trial->state.model, true));
+    const ls_status status = to->writes_model ? copy_model(trial, to) : LS_OK;
+    const ls_status ended = ls_data_parallel_make_whole(trial->state.model, false);
+    return status != LS_OK ? status : ended;
+}
+
 static ls_status set_model(ls_resumption *from) {
     char path[PATH_MAX];
+    ls_module *model = from->trial->state.model;
     LS_TRY(part_path(from, "model", path));
-    return ls_module_load(from->trial->state.model, path);
+    LS_TRY(ls_data_parallel_make_whole(model, true));
+    const ls_status status = ls_module_load(model, path);
+    const ls_status ended = ls_data_parallel_make_whole(model, false);
+    return status != LS_OK ? status : ended;
 }
 
 static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {

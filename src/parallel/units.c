@@ -1,0 +1,328 @@
+#include "parallel/units.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/device.h"
+
+static ls_sharded_unit *unit_of(ls_unit *unit) {
+    return (ls_sharded_unit *)(void *)unit;
+}
+
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+
+static void mark_absent(ls_sharded_unit *unit, bool absent) {
+    if (unit->absent != absent) {
+        for (int i = 0; i < unit->parameter_count; i++) {
+            unit->parameters[i]->references += absent ? LS_ABSENT : -LS_ABSENT;
+        }
+        unit->absent = absent;
+    }
+}
+
+ls_status ls_unit_gather(ls_sharded_unit *unit) {
+    if (!unit->absent) {
+        return LS_OK;
+    }
+    for (int k = 0; k < unit->range_count; k++) {
+        LS_TRY(ls_shards_share(unit->shards, &unit->ranges[k]));
+    }
+    mark_absent(unit, false);
+    return LS_OK;
+}
+
+void ls_unit_scatter(ls_sharded_unit *unit) {
+    if (unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
+        return;
+    }
+    for (int k = 0; k < unit->range_count; k++) {
+        ls_shards_forget(unit->shards, &unit->ranges[k], false);
+    }
+    mark_absent(unit, true);
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+static char *gradient_of(const ls_sharded_unit *unit, const ls_range *range) {
+    const ls_flat *flat = &unit->shards->flats[range->flat];
+    return (char *)flat->gradients->memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
+}
+
+static size_t own_bytes(const ls_sharded_unit *unit) {
+    size_t bytes = 0;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        bytes += (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
+    }
+    return bytes;
+}
+
+/*
+ * Sets the gradients of earlier passes aside: they are means already, of which this rank has its own elements. A hook
+ * would see neither the mean nor all elements.
+ */
+static ls_status begin_gradients(ls_sharded_unit *unit) {
+    bool any = false;
+    for (int i = 0; i < unit->parameter_count; i++) {
+        ls_leaf *leaf = unit->parameters[i]->leaf;
+        if (leaf->hooks != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "ls_backward: a parameter has a gradient hook, but .zero = %d of "
+                                               "ls_data_parallel keeps only parts of gradients: use .zero = 1",
+                           unit->shards->stage);
+        }
+        any = any || leaf->has_gradient;
+        unit->given[i] = leaf->has_gradient;
+        leaf->has_gradient = false;
+    }
+    const size_t bytes = own_bytes(unit);
+    if (!any || bytes == 0) {
+        return LS_OK;
+    }
+    unit->earlier = ls_allocate(bytes);
+    if (unit->earlier == NULL) {
+        return ls_fail_memory("ls_backward", bytes);
+    }
+    char *to = unit->earlier;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        const size_t part = (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
+        memcpy(to, gradient_of(unit, &own), part);
+        to += part;
+    }
+    return LS_OK;
+}
+
+/* Adds the gradients of earlier passes to this rank's own elements. */
+static ls_status add_earlier(ls_sharded_unit *unit) {
+    const char *from = unit->earlier;
+    for (int k = 0; k < unit->range_count && from != NULL; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
+        LS_TRY(ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from, gradient_of(unit, &own)));
+        from += (size_t)own.count * ls_dtype_size(dtype);
+    }
+    return LS_OK;
+}
+
+/* Agrees which parameters have a gradient on any rank. Missing gradients count as zero. */
+static ls_status agree_on_given(ls_sharded_unit *unit) {
+    ls_shards *shards = unit->shards;
+    for (int i = 0; i < unit->parameter_count; i++) {
+        const ls_leaf *leaf = unit->parameters[i]->leaf;
+        if (!leaf->has_gradient) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+        unit->given[i] = unit->given[i] || leaf->has_gradient;
+    }
+    return ls_comm_allreduce(shards->comm, unit->given, unit->given, (size_t)unit->parameter_count, LS_U8, LS_MAX,
+                             NULL);
+}
+
+static ls_status average(ls_sharded_unit *unit) {
+    LS_TRY(agree_on_given(unit));
+    for (int k = 0; k < unit->range_count; k++) {
+        LS_TRY(ls_shards_reduce(unit->shards, &unit->ranges[k]));
+    }
+    LS_TRY(add_earlier(unit));
+    for (int i = 0; i < unit->parameter_count; i++) {
+        unit->parameters[i]->leaf->has_gradient = unit->given[i] != 0;
+    }
+    return LS_OK;
+}
+
+static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
+    status = status == LS_OK ? average(unit) : status;
+    if (status != LS_OK) {
+        unit->shards->failed = true;
+    }
+    ls_free(unit->earlier);
+    unit->earlier = NULL;
+    for (int k = 0; k < unit->range_count; k++) {
+        ls_shards_forget(unit->shards, &unit->ranges[k], true);
+    }
+    return status;
+}
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+static ls_status enter(ls_unit *base, bool backward) {
+    ls_sharded_unit *unit = unit_of(base);
+    const char *call = backward ? "ls_backward" : "ls_forward";
+    LS_TRY(ls_shards_check(unit->shards, call));
+    LS_TRY(ls_shards_decide(unit->shards, call));
+    LS_TRY(ls_unit_gather(unit));
+    LS_TRY(backward ? begin_gradients(unit) : LS_OK);
+    unit->runs++;
+    return LS_OK;
+}
+
+static ls_status leave(ls_unit *base, bool backward, ls_status status) {
+    ls_sharded_unit *unit = unit_of(base);
+    unit->runs--;
+    status = backward ? end_gradients(unit, status) : status;
+    ls_unit_scatter(unit);
+    return status;
+}
+
+/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+
+/* Calls the function for the outermost recomputed modules. */
+static ls_status for_each_recomputed(ls_module *module, ls_shards *shards,
+                                     ls_status (*function)(ls_shards *shards, ls_module *module)) {
+    if (module->run_recomputed != NULL) {
+        return function(shards, module);
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        LS_TRY(for_each_recomputed(module->children[i].module, shards, function));
+    }
+    return LS_OK;
+}
+
+static ls_status count_unit(ls_shards *shards, ls_module *module) {
+    (void)module;
+    shards->unit_count++;
+    return LS_OK;
+}
+
+/* Counts the modules outside of `unit`, from `module` on, that have the parameter themselves. */
+static int owners_outside(const ls_module *module, const ls_module *unit, const ls_tensor *parameter) {
+    int count = 0;
+    for (int i = 0; module != unit && i < module->own_parameters.count; i++) {
+        count += module->own_parameters.items[i].tensor == parameter;
+    }
+    for (int i = 0; module != unit && i < module->child_count; i++) {
+        count += owners_outside(module->children[i].module, unit, parameter);
+    }
+    return count;
+}
+
+/* Returns the range of a parameter, with the gap after it. */
+static ls_range range_of(const ls_shards *shards, const ls_tensor *parameter) {
+    int flat = 0;
+    while (shards->flats[flat].parameters != parameter->storage->whole) {
+        flat++;
+    }
+    const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)ls_dtype_size((ls_dtype)parameter->dtype);
+    return (ls_range){.flat = flat,
+                      .offset = ls_flat_offset(&shards->flats[flat], parameter),
+                      .count = (parameter->count + step - 1) / step * step};
+}
+
+/* Adds a range to a list. Ranges that follow each other become one. */
+static void add_range(ls_range *ranges, int *count, ls_range range) {
+    ls_range *last = *count > 0 ? &ranges[*count - 1] : NULL;
+    if (last != NULL && last->flat == range.flat && last->offset + last->count == range.offset) {
+        last->count += range.count;
+    } else {
+        ranges[(*count)++] = range;
+    }
+}
+
+/* Makes the lists of a unit that is the last of shards->units. */
+static ls_status fill_unit(ls_sharded_unit *unit) {
+    ls_shards *shards = unit->shards;
+    const size_t most = (size_t)ls_module_parameter_count(unit->module);
+    unit->ranges = ls_allocate_zeroed(most, sizeof *unit->ranges);
+    unit->parameters = ls_allocate_zeroed(most, sizeof *unit->parameters);
+    unit->given = ls_allocate_zeroed(most, sizeof *unit->given);
+    if (unit->ranges == NULL || unit->parameters == NULL || unit->given == NULL) {
+        return ls_fail_memory("ls_data_parallel", most * sizeof *unit->ranges);
+    }
+    for (size_t i = 0; i < most; i++) {
+        ls_tensor *parameter = ls_module_parameter(unit->module, (int)i);
+        if (parameter->leaf != NULL && owners_outside(shards->model, unit->module, parameter) == 0) {
+            unit->parameters[unit->parameter_count++] = parameter;
+            add_range(unit->ranges, &unit->range_count, range_of(shards, parameter));
+            parameter->leaf->shard = true;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status add_unit(ls_shards *shards, ls_module *module) {
+    for (int i = 0; i < shards->unit_count; i++) {
+        if (shards->units[i].module == module) { /* a module that the model has twice */
+            return LS_OK;
+        }
+    }
+    ls_sharded_unit *unit = &shards->units[shards->unit_count++];
+    *unit = (ls_sharded_unit){.base = {.enter = enter, .leave = leave}, .shards = shards, .module = module};
+    module->unit = &unit->base;
+    return fill_unit(unit);
+}
+
+/* Recomputes the layers of an ls_sequential. Layers with buffers (batch normalization) stay whole. */
+static ls_status recompute_layers(const ls_shards *shards) {
+    ls_module *model = shards->model;
+    if (!ls_module_is_sequential(model)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_data_parallel: .zero = %d shards the modules that are recomputed, but there are none: call "
+                       "ls_recompute for the blocks of the model",
+                       shards->stage);
+    }
+    for (int i = 0; i < model->child_count; i++) {
+        ls_module *layer = model->children[i].module;
+        if (ls_module_parameter_count(layer) > 0 && ls_module_buffer_count(layer) == 0) {
+            LS_TRY(ls_recompute(layer, true));
+        }
+    }
+    return LS_OK;
+}
+
+/* Lists the ranges that are in no unit. */
+static ls_status fill_rest(ls_shards *shards) {
+    const ls_named_list *list = &shards->model->parameters;
+    shards->rest = ls_allocate_zeroed((size_t)list->count, sizeof *shards->rest);
+    if (shards->rest == NULL) {
+        return ls_fail_memory("ls_data_parallel", (size_t)list->count * sizeof *shards->rest);
+    }
+    for (int flat = 0; flat < shards->flat_count; flat++) {
+        for (int i = 0; i < list->count; i++) {
+            const ls_tensor *parameter = list->items[i].tensor;
+            if (parameter->leaf != NULL && !parameter->leaf->shard &&
+                parameter->storage->whole == shards->flats[flat].parameters) {
+                add_range(shards->rest, &shards->rest_count, range_of(shards, parameter));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_units_open(ls_shards *shards) {
+    if (shards->stage < 2) {
+        return fill_rest(shards);
+    }
+    LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
+    if (shards->unit_count == 0) {
+        LS_TRY(recompute_layers(shards));
+        LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
+    }
+    const size_t count = (size_t)shards->unit_count;
+    shards->unit_count = 0;
+    shards->units = ls_allocate_zeroed(count, sizeof *shards->units);
+    if (shards->units == NULL) {
+        return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
+    }
+    LS_TRY(for_each_recomputed(shards->model, shards, add_unit));
+    return fill_rest(shards);
+}
+
+void ls_units_close(ls_shards *shards) {
+    for (int i = 0; i < shards->unit_count; i++) {
+        ls_sharded_unit *unit = &shards->units[i];
+        mark_absent(unit, false);
+        for (int k = 0; k < unit->parameter_count; k++) {
+            unit->parameters[k]->leaf->shard = false;
+            unit->parameters[k]->leaf->has_gradient = false;
+        }
+        unit->module->unit = NULL;
+        ls_free(unit->ranges);
+        ls_free(unit->parameters);
+        ls_free(unit->given);
+    }
+    ls_free(shards->units);
+    ls_free(shards->rest);
+    shards->units = NULL;
+    shards->rest = NULL;
+    shards->unit_count = shards->rest_count = 0;
+}
