@@ -328,8 +328,8 @@ const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
                                               .hold = hold_watched};
 
 /* Makes the communication of the model's backward pass on a rank without samples. */
-static ls_status walk_empty(ls_tensor *output) {
-    if (output == NULL || !ls_tape_communicates()) {
+static ls_status walk_empty(const ls_data_parallel_state *state, ls_tensor *output) {
+    if (output == NULL || (!ls_tape_communicates() && !ls_data_parallel_has_units(state))) {
         return LS_OK;
     }
     ls_tensor *zeros = ls_zeros(ls_shape_of(output), ls_dtype_of(output));
@@ -348,7 +348,7 @@ static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tens
         state->agrees = true;
     }
     LS_TRY(begin_agreed(state, NULL));
-    LS_TRY(walk_empty(output));
+    LS_TRY(walk_empty(state, output));
     return average_agreed(state, 0, (ls_tail){.given = SKIPPED});
 }
 

@@ -57,19 +57,25 @@ static size_t own_bytes(const ls_sharded_unit *unit) {
     return bytes;
 }
 
-/*
- * Sets the gradients of earlier passes aside: they are means already, of which this rank has its own elements. A hook
- * would see neither the mean nor all elements.
- */
+/* A hook would see neither the mean nor all elements. */
+static ls_status refuse_hooks(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        if (unit->parameters[i]->leaf->hooks != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_backward: a parameter has a gradient hook, but .zero = %d of ls_data_parallel keeps only "
+                           "parts of gradients: use .zero = 1",
+                           unit->shards->stage);
+        }
+    }
+    return LS_OK;
+}
+
+/* Sets the gradients of earlier passes aside: they are means already, of which this rank has its own elements. */
 static ls_status begin_gradients(ls_sharded_unit *unit) {
+    LS_TRY(refuse_hooks(unit));
     bool any = false;
     for (int i = 0; i < unit->parameter_count; i++) {
         ls_leaf *leaf = unit->parameters[i]->leaf;
-        if (leaf->hooks != NULL) {
-            return ls_fail(LS_ERR_UNSUPPORTED, "ls_backward: a parameter has a gradient hook, but .zero = %d of "
-                                               "ls_data_parallel keeps only parts of gradients: use .zero = 1",
-                           unit->shards->stage);
-        }
         any = any || leaf->has_gradient;
         unit->given[i] = leaf->has_gradient;
         leaf->has_gradient = false;

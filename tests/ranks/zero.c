@@ -8,6 +8,8 @@
  */
 #include "tests/support/ranks.h"
 
+#include <math.h>
+
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
@@ -15,7 +17,7 @@
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 
-enum { INPUTS = 9, WIDTH = 150, OUTPUTS = 3, STEPS = 4, SEED = 5, MOST = 64 };
+enum { INPUTS = 9, WIDTH = 100, OUTPUTS = 3, STEPS = 4, SEED = 5, MOST = 64 };
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
@@ -100,6 +102,18 @@ static ls_status backward(ls_module *module, const ls_comm *world, int step) {
     ls_seed(100 + (uint64_t)(10 * step + rank));
     ls_tensor *x = ls_randn(LS_SHAPE(2 + rank, INPUTS), LS_F32), *y = ls_randn(LS_SHAPE(2 + rank, OUTPUTS), LS_F64);
     return ls_backward(ls_mse_loss(ls_forward(module, x), y, LS_LOSS_MEAN));
+}
+
+static ls_status backward_scaled(ls_module *module, ls_grad_scaler *scaler, const ls_comm *world, int step) {
+    const int rank = ls_comm_rank(world);
+    ls_seed(100 + (uint64_t)(10 * step + rank));
+    ls_tensor *x = ls_randn(LS_SHAPE(2, INPUTS), LS_F32), *y = ls_randn(LS_SHAPE(2, OUTPUTS), LS_F64);
+    return ls_backward(ls_grad_scaler_scale(scaler, ls_mse_loss(ls_forward(module, x), y, LS_LOSS_MEAN)));
+}
+
+static ls_status evaluate(ls_module *module) {
+    LS_CHECK(ls_forward(module, ls_ones(LS_SHAPE(3, INPUTS), LS_F32)) != NULL);
+    return LS_OK;
 }
 
 static ls_status train(ls_module *module, ls_optimizer *optimizer, const ls_comm *world, int first, int steps) {
@@ -237,6 +251,138 @@ static ls_status test_groups(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- stages 2 and 3 ---------------------------------------------------------------------------------------------- */
+
+/* The last rank has no samples in step 1. Two passes add up. Steps under no_grad need all ranks. */
+static ls_status train_unevenly(ls_module *module, ls_optimizer *optimizer, ls_grad_scaler *scaler, ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1 && ls_comm_size(world) > 1;
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_optimizer_zero_grad(optimizer);
+        for (int pass = 0; pass < 2; pass++) {
+            const bool empty = last && step == 1 && pass == 0;
+            LS_TRY(empty ? ls_data_parallel_skip(module) : backward_scaled(module, scaler, world, 2 * step + pass));
+        }
+        LS_TRY(ls_grad_scaler_unscale(scaler, optimizer));
+        LS_TRY(ls_clip_grad_value(module, 0.01));
+        LS_TRY(ls_grad_scaler_step(scaler, optimizer));
+        LS_TRY(ls_grad_scaler_update(scaler));
+        const bool before = ls_no_grad(true);
+        LS_TRY(last && step == 2 ? ls_data_parallel_skip(module) : evaluate(module));
+        (void)ls_no_grad(before);
+        LS_TRY(ls_scope_end(scope));
+    }
+    return LS_OK;
+}
+
+/* A scale of 2^40 overflows in the first steps, which all ranks skip. */
+static ls_status test_uneven(int zero, ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *whole = wrap(world, 0), *sharded = wrap(world, zero);
+    ls_optimizer *a = ls_adam(whole, NULL), *b = ls_adam(sharded, NULL);
+    const ls_grad_scaler_options scale = {.initial_scale = 0x1p126, .growth_interval = 1};
+    ls_grad_scaler *of_a = ls_grad_scaler_new(&scale), *of_b = ls_grad_scaler_new(&scale);
+    ls_data_parallel_remember(whole, (ls_averaging_memory){.agrees = true});
+    LS_TRY(train_unevenly(whole, a, of_a, world));
+    LS_TRY(train_unevenly(sharded, b, of_b, world));
+    LS_CHECK(ls_grad_scaler_skipped(of_a) == ls_grad_scaler_skipped(of_b));
+    LS_TRY(ls_data_parallel_gather(sharded, true));
+    for (int i = 0; i < ls_module_parameter_count(whole); i++) { /* sums of two passes are added in another order */
+        LS_CHECK(ls_allclose(ls_module_parameter(whole, i), ls_module_parameter(sharded, i), 1e-4, 1e-5));
+    }
+    LS_TRY(ls_data_parallel_gather(sharded, false));
+    LS_TRY(ls_data_parallel_check(sharded));
+    ls_grad_scaler_free(of_a);
+    ls_grad_scaler_free(of_b);
+    ls_optimizer_free(a);
+    ls_optimizer_free(b);
+    ls_module_free(whole);
+    ls_module_free(sharded);
+    return ls_scope_end(scope);
+}
+
+/* Parameters and gradients that this rank has in part cannot be read. */
+static ls_status test_absent(ls_comm *world) {
+    ls_module *module = wrap(world, 3);
+    ls_optimizer *optimizer = ls_sgd(module, NULL);
+    LS_TRY(backward(module, world, 0));
+    if (ls_comm_size(world) > 1) {
+        ls_tensor *parameter = ls_module_parameter(module, 0);
+        LS_CHECK(ls_size(parameter, 0) == WIDTH);
+        ls_scope *scope = ls_scope_begin();
+        LS_CHECK(ls_sum(parameter) == NULL && ls_error_status() == LS_ERR_STATE);
+        LS_EXPECT_MESSAGE("this rank has only a part (.zero = 3");
+        LS_CHECK(ls_data(parameter) == NULL && isnan(ls_at(parameter, (const int64_t[]){0, 0})));
+        LS_CHECK(ls_grad(parameter) == NULL);
+        LS_EXPECT_MESSAGE("only a part of the gradient");
+        LS_CHECK(ls_module_hash(module) == 0 && ls_ema_new(module, 0.9) == NULL);
+        LS_CHECK(ls_module_save(module, "never", NULL) == LS_ERR_STATE);
+        LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
+        LS_TRY(ls_data_parallel_gather(module, true));
+        LS_CHECK(ls_module_hash(module) != 0);
+        LS_TRY(ls_optimizer_step(optimizer));
+        LS_TRY(ls_data_parallel_check(module)); /* of all parameters: the step shared them */
+        LS_TRY(ls_data_parallel_gather(module, false));
+    }
+    ls_optimizer_free(optimizer);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+static ls_status never_called(ls_tensor *leaf, void *user) {
+    (void)leaf, (void)user;
+    return LS_OK;
+}
+
+static ls_status test_refused(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_CHECK(ls_data_parallel(make(), world, &(ls_data_parallel_options){.zero = 3}) == NULL);
+    LS_EXPECT_MESSAGE("call ls_recompute for the blocks of the model");
+    ls_module *model = ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_linear(WIDTH, OUTPUTS));
+    const ls_data_parallel_options halves = {.zero = 2, .reduce_dtype = LS_BF16};
+    LS_CHECK(ls_data_parallel(model, world, &halves) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    ls_module *module = wrap(world, 2);
+    LS_TRY(ls_add_grad_hook(ls_module_parameter(module, 0), never_called, NULL));
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(backward(module, world, 0) != LS_OK);
+    LS_EXPECT_MESSAGE("gradient hook");
+    LS_CHECK(ls_scope_end(scope) != LS_OK);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+/* Rank 0 fails before its first unit, so the others fail in it. Until a state is loaded, no step succeeds. */
+static ls_status test_fault(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    ls_module *module = wrap(world, 3);
+    ls_optimizer *optimizer = ls_adam(module, NULL);
+    LS_TRY(backward(module, world, 0));
+    LS_TRY(ls_optimizer_step(optimizer));
+    ls_named state[MOST];
+    int count = 0;
+    LS_TRY(copy_state(optimizer, state, &count));
+    for (int i = 0; i < 2; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = ls_ones(LS_SHAPE(2, ls_comm_rank(world) == 0 && i == 0 ? 1 : INPUTS), LS_F32);
+        ls_tensor *output = ls_forward(module, x);
+        LS_CHECK(output == NULL);
+        LS_CHECK(ls_backward(output) != LS_OK);
+        (void)ls_scope_end(scope);
+    }
+    LS_CHECK(ls_optimizer_step(optimizer) != LS_OK);
+    LS_TRY(ls_optimizer_set_state(optimizer, state, count));
+    LS_TRY(backward(module, world, 1));
+    LS_TRY(ls_optimizer_step(optimizer));
+    free_names(state, count);
+    ls_optimizer_free(optimizer);
+    ls_module_free(module);
+    return LS_OK;
+}
+
 /* ---- wrong uses -------------------------------------------------------------------------------------------------- */
 
 static ls_status test_order(ls_comm *world) {
@@ -330,7 +476,13 @@ ls_status rank_test(ls_comm *world) {
             }
         }
     }
+    for (int zero = 2; zero <= 3; zero++) {
+        LS_TRY(test_uneven(zero, world));
+    }
     ls_scope *scope = ls_scope_begin();
+    LS_TRY(test_absent(world));
+    LS_TRY(test_refused(world));
+    LS_TRY(test_fault(world));
     LS_TRY(test_groups(world));
     LS_TRY(test_order(world));
     LS_TRY(test_no_sync(world));
