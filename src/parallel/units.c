@@ -257,18 +257,15 @@ static ls_status add_unit(ls_shards *shards, ls_module *module) {
     return fill_unit(unit);
 }
 
-/* Recomputes the layers of an ls_sequential. Layers with buffers (batch normalization) stay whole. */
-static ls_status recompute_layers(const ls_shards *shards) {
-    ls_module *model = shards->model;
-    if (!ls_module_is_sequential(model)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_data_parallel: .zero = %d shards the modules that are recomputed, but there are none: call "
-                       "ls_recompute for the blocks of the model",
-                       shards->stage);
-    }
-    for (int i = 0; i < model->child_count; i++) {
+/*
+ * Recomputes the layers of an ls_sequential, and of those in it. Layers with buffers (batch normalization) stay whole.
+ */
+static ls_status recompute_layers(const ls_module *model) {
+    for (int i = 0; i < model->child_count && ls_module_is_sequential(model); i++) {
         ls_module *layer = model->children[i].module;
-        if (ls_module_parameter_count(layer) > 0 && ls_module_buffer_count(layer) == 0) {
+        if (ls_module_is_sequential(layer)) {
+            LS_TRY(recompute_layers(layer));
+        } else if (ls_module_parameter_count(layer) > 0 && ls_module_buffer_count(layer) == 0) {
             LS_TRY(ls_recompute(layer, true));
         }
     }
@@ -300,8 +297,14 @@ ls_status ls_units_open(ls_shards *shards) {
     }
     LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
     if (shards->unit_count == 0) {
-        LS_TRY(recompute_layers(shards));
+        LS_TRY(recompute_layers(shards->model));
         LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
+    }
+    if (shards->unit_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_data_parallel: .zero = %d shards the modules that are recomputed, but there are none: call "
+                       "ls_recompute for the blocks of the model",
+                       shards->stage);
     }
     const size_t count = (size_t)shards->unit_count;
     shards->unit_count = 0;

@@ -121,6 +121,10 @@ static ls_status write_result(ls_trial *trial, ls_module *model, ls_optimizer *o
     if (file == NULL) {
         return ls_error_set(LS_ERR_IO, "cannot write %s", name);
     }
+    if (ls_data_parallel_gather(model, true) != LS_OK) {
+        fclose(file);
+        return ls_error_status();
+    }
     fprintf(file, "model %016" PRIx64 " optimizer %016" PRIx64 "\n", ls_module_hash(model), hash_state(optimizer));
     for (int64_t epoch = 0; epoch < ls_trial_history_count(trial); epoch++) {
         for (int i = 0; i < 4; i++) {

@@ -95,13 +95,18 @@ check "TERM at one rank: there is a checkpoint" whole
 launch run -n 2 "$program" </dev/null
 check "TERM at one rank: started again, the same bits" is "$status $(result)" "0 ${wanted[2]}"
 
-# ---- sharded state of the optimizer ----
+# ---- sharded state ----
 for ranks in 2 3; do
-    fresh
-    seed=$RANDOM
-    KILLS=3 SEED=$seed ZERO=1 launch run -n $ranks --max-restarts 3 "$program" </dev/null
-    check "$ranks ranks, .zero = 1, 3 kills (SEED=$seed): the same bits" is "$status $(result)" "0 ${wanted[ranks]}"
-    check "$ranks ranks, .zero = 1, 3 kills (SEED=$seed): all checkpoints are whole" whole
+    for zero in 1 2 3; do
+        fresh
+        ZERO=$zero launch run -n $ranks "$program" </dev/null
+        check "$ranks ranks, .zero = $zero: the same bits" is "$status $(result)" "0 ${wanted[ranks]}"
+        fresh
+        seed=$RANDOM
+        KILLS=3 SEED=$seed ZERO=$zero launch run -n $ranks --max-restarts 3 "$program" </dev/null
+        check "$ranks ranks, .zero = $zero, 3 kills (SEED=$seed): the same bits" is "$status $(result)" "0 ${wanted[ranks]}"
+        check "$ranks ranks, .zero = $zero, 3 kills (SEED=$seed): all checkpoints are whole" whole
+    done
 done
 # moved ZERO ZERO: step 20 on two ranks, the rest on three, each with this .zero. Prints the files and the result.
 moved() {
@@ -115,7 +120,7 @@ moved() {
 }
 moved 0 0 >moved
 check "from two ranks to three: the training goes on" says moved '^0 .*model'
-for how in "1 1" "1 0" "0 1"; do
+for how in "1 1" "1 0" "0 1" "3 3" "3 0" "1 3"; do
     moved $how >sharded
     check "from two ranks to three, .zero from ${how% *} to ${how#* }: the same files and bits" cmp moved sharded
 done
