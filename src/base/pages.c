@@ -1,5 +1,6 @@
 #include "base/pages.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,6 +17,12 @@ void ls_pages_forget(void *from, void *to) {
     if (first < end) {
         (void)madvise((void *)first, end - first, MADV_DONTNEED);
     }
+}
+
+void ls_pages_trim(void) {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 void ls_pages_release(void *memory, size_t bytes) {

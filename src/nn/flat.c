@@ -1,4 +1,5 @@
 #include "nn/module.h"
+#include "tensor/scope.h"
 
 static int64_t padded(int64_t count, ls_dtype dtype) {
     const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)ls_dtype_size(dtype);
@@ -50,7 +51,7 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
             return false;
         }
     }
-    return ls_tensor_move_storage(leaf->gradient, storage, offset) == LS_OK;
+    return ls_tensor_move_storage(leaf->gradient, storage, offset, leaf->has_gradient) == LS_OK;
 }
 
 static size_t bytes_of(const ls_tensor *tensor) {
@@ -118,8 +119,11 @@ static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat_
         ls_tensor *parameter = list->items[i].tensor;
         if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
             good = lay_gradient(parameter, flat->gradients, offset) &&
-                   ls_tensor_move_storage(parameter, flat->parameters, offset) == LS_OK;
+                   ls_tensor_move_storage(parameter, flat->parameters, offset, true) == LS_OK;
             offset += padded(parameter->count, flat->dtype);
+            if (memory != allocate) { /* the caller saves memory: gives back what the parameter had */
+                ls_cache_empty(&ls_thread()->cache);
+            }
         }
     }
     /* From here on, the tensors hold the storages. */

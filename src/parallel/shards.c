@@ -9,6 +9,7 @@
 #include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 #include "parallel/units.h"
+#include "tensor/scope.h"
 
 static ls_shards *shards_of(const ls_sharding *sharding) {
     return (ls_shards *)(void *)sharding;
@@ -57,6 +58,9 @@ static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
             const int64_t end = flat->count / sharding->ranks * (r + 1);
             self->ends[i][r] = r < sharding->ranks - 1 ? nearest_cut(self, flat, end) : flat->count;
         }
+    }
+    for (int i = 0; i < self->unit_count; i++) {
+        ls_unit_scatter(&self->units[i]);
     }
     return LS_OK;
 }
@@ -355,7 +359,12 @@ ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, i
                                .hold = hold};
     mark(model, NULL, &self->base);
     *made = self;
-    return ls_units_open(self);
+    LS_TRY(ls_units_open(self));
+    if (stage >= 2) { /* the memory of the parameters before they were laid out */
+        ls_cache_empty(&ls_thread()->cache);
+        ls_pages_trim();
+    }
+    return LS_OK;
 }
 
 void ls_shards_close(ls_shards *self) {

@@ -212,7 +212,7 @@ static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t 
     return part;
 }
 
-ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset) {
+ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset, bool elements) {
     ls_storage *part = part_for(tensor, storage, offset);
     if (part == NULL) {
         return ls_fail_memory("laying out parameters", sizeof *part);
@@ -220,7 +220,8 @@ ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t
     ls_tensor moved = *tensor;
     moved.storage = part;
     moved.data = part->memory;
-    const ls_status status = ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor);
+    const ls_status status =
+        elements ? ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor) : LS_OK;
     if (status != LS_OK) {
         ls_storage_drop(part);
         return status;

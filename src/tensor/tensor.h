@@ -190,9 +190,9 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor);
 /*
  * Moves the elements of a leaf into `storage` at `offset` elements, which must be large enough; they become a part of
  * it. Pointers to the tensor stay valid. Used to place parameters and gradients in flat buffers. The tensor must be
- * contiguous.
+ * contiguous. Without `elements`, the tensor gets the elements that the storage has there.
  */
-ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset);
+ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset, bool elements);
 
 /*
  * Moves the elements of a leaf, which must be contiguous, to a new storage on the device, unless they are there.

@@ -202,7 +202,7 @@ TEST(test_take_and_give) {
 TEST(test_rehome_keeps_handles_good) {
     ls_tensor *flat = ls_zeros(LS_SHAPE(10), LS_F32);
     ls_tensor *tensor = ls_full(LS_SHAPE(2, 2), LS_F32, 7);
-    assert_int_equal(ls_tensor_move_storage(tensor, flat->storage, 3), LS_OK);
+    assert_int_equal(ls_tensor_move_storage(tensor, flat->storage, 3, true), LS_OK);
     const float *numbers = elements(flat);
     assert_true(numbers[2] == 0 && numbers[3] == 7 && numbers[6] == 7 && numbers[7] == 0);
     ls_release(flat);
