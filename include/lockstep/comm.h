@@ -273,6 +273,23 @@ typedef struct ls_loc_i64 {
 /** Returns when every rank has made this call. */
 LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
 
+/**
+ * Waits until every rank has made this call, at most `timeout` seconds; 0 selects the communicator's timeout. Use it to
+ * find out which ranks hang, for example before a first collective.
+ *
+ * - Returns LS_OK on all ranks if all ranks have entered in time.
+ * - Otherwise returns LS_ERR_TIMEOUT on all ranks that have entered, as soon as the timeout of one of them has passed.
+ *   The message lists all late ranks. The communicator stays usable.
+ * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
+ *   error at once if the other ranks have exchanged messages with it before, or are in a call on this communicator.
+ * - LS_ERR_PEER: a rank died or left. LS_ERR_TIMEOUT with a revoked communicator: a rank has entered but stopped.
+ * - LS_ERR_ARGUMENT: `timeout` is negative or NaN. This call does not count.
+ *
+ * The n-th calls of all ranks belong together, independent of the order of their other calls. So a late rank must still
+ * make its call. Sends 2 (P - 1) small messages of each of P ranks: ls_comm_barrier is faster.
+ */
+LS_API ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) LS_WARN_UNUSED;
+
 /** Copies `count` elements of `buffer` on rank `root` into `buffer` on every other rank. */
 LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int root,
                                    ls_work **work) LS_WARN_UNUSED;

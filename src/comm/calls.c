@@ -64,6 +64,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->receive_counts = NULL;
     call->receive_displacements = NULL;
     call->waits = false;
+    call->untimed = false;
     call->any_order = false;
     call->stream = NULL;
     call->total = 0;

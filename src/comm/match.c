@@ -240,7 +240,8 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
     size_t length = 0;
     int count = 0;
     for (const ls_match_message *message = match->messages; message != NULL; message = message->next) {
-        if (message->header.from != from || message->receipt != NULL || is_repeated(match, message)) {
+        const ls_match_header *header = &message->header;
+        if (header->from != from || header->tag < 0 || message->receipt != NULL || is_repeated(match, message)) {
             continue;
         }
         if (length >= sizeof tags - 24) {
@@ -253,7 +254,7 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
         count++;
     }
     text[0] = '\0';
-    if (count != 0) {
+    if (count != 0 && tag >= 0) {
         snprintf(text, capacity, "; %s %s from it %s here, none with tag %d",
                  count == 1 ? "a message with tag" : "messages with tags", tags, count == 1 ? "waits" : "wait", tag);
     }

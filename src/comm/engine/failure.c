@@ -103,9 +103,8 @@ ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank)
     return status;
 }
 
-void ls_engine_abort(void *state, ls_status status) {
-    ls_engine *engine = state;
-    (void)ls_failure_abort(engine, status, engine->rank);
+void ls_engine_abort(void *state, ls_status status, int failed_rank) {
+    (void)ls_failure_abort(state, status, failed_rank);
 }
 
 int ls_engine_failed_rank(const void *state) {
@@ -444,7 +443,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
         return now - wait->since_ns > engine->timeout_ns ? check_network(engine, wait) : LS_OK;
     }
     const int awaited = awaited_by(engine, wait);
-    if (now - wait->since_ns <= engine->timeout_ns || awaited < 0) {
+    if (now - wait->since_ns <= engine->timeout_ns || awaited < 0 || wait->call->untimed) {
         engine->asked = -1;
         engine->answers = 0;
         return LS_OK;
@@ -480,7 +479,7 @@ static bool with_earlier(const ls_engine *engine, int transfer) {
 
 static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t waited_ns = ls_engine_now(engine) - wait->since_ns;
-    if (waited_ns < LEAST_TOLD_NS) { /* this runs at every poll */
+    if (waited_ns < LEAST_TOLD_NS || wait->call->untimed) { /* this runs at every poll */
         return;
     }
     ls_rank_list awaited = {.count = 0};

@@ -281,7 +281,7 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
 
 static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended) {
     bool moved = false;
-    const bool sends = asked->call.operation == LS_OP_SEND;
+    const bool sends = ls_call_sends(&asked->call);
     LS_TRY(listen_to_all(engine));
     LS_TRY(sends ? begin_send(engine, asked) : LS_OK);
     if (!sends) {

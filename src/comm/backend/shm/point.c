@@ -398,7 +398,7 @@ ls_status ls_shm_post_message(void *state, const ls_call *call, void **result) {
     *result = NULL;
     LS_TRY(ls_shm_sound(shm));
     ls_shm_note_call(shm, call);
-    return call->operation == LS_OP_SEND ? post_send(shm, call, result) : post_receive(shm, call, result);
+    return ls_call_sends(call) ? post_send(shm, call, result) : post_receive(shm, call, result);
 }
 
 static ls_status end_send(const ls_shm *shm, const ls_shm_sending *sending) {

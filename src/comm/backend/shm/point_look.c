@@ -13,7 +13,7 @@ void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call) {
 
 /* What else is to be said of a call that waits for its partner: which other messages wait. */
 static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
-    if (call->operation == LS_OP_RECV) {
+    if (!ls_call_sends(call)) {
         return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
     }
     const uint64_t awaited = atomic_load_explicit(&shm->ranks[call->root].awaited, memory_order_relaxed);
@@ -28,7 +28,7 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
 /* The timeout is over. */
 static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
     const double seconds = (double)shm->timeout_ns * 1e-9;
-    if (call->operation == LS_OP_RECV) {
+    if (!ls_call_sends(call)) {
         (void)ls_match_fail_silent(&shm->point.match, call, seconds);
     } else {
         char name[64];
@@ -57,11 +57,11 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
             return ls_shm_fail_left(shm, call, rank, rank == call->root ? describe_waiting(shm, call, waiting) : "");
         }
     }
-    if (asked != NULL) {
+    if (asked != NULL && !call->untimed) {
         ls_rank_list partner = {.count = 0};
         ls_rank_list_add(&partner, call->root);
         ls_shm_tell_waiting(shm, call, &partner, asked->waited.ns, &asked->told_ns,
                             describe_waiting(shm, call, waiting));
     }
-    return asked != NULL && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
+    return asked != NULL && !call->untimed && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }
