@@ -259,7 +259,7 @@ typedef struct ls_loc_i64 {
  * Rules for the calls below:
  *
  * - All ranks of the communicator make the call, in the same order, with the same operation, dtype, count, reduction
- *   and root. Exceptions: ls_comm_send and ls_comm_recv.
+ *   and root. Exceptions: ls_comm_send, ls_comm_recv and ls_comm_recv_any.
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
  *   ls_work. The library uses the buffers, and the arrays of counts and displacements, until ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
@@ -387,6 +387,21 @@ LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, l
  */
 LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Does the same with the next message from any rank of the communicator, this rank included. Sets `*source`, which may
+ * be NULL, to the sender when the message has arrived: at the latest in ls_work_wait. Sets it to the sender on
+ * LS_ERR_MISMATCH too; otherwise to -1 until then.
+ *
+ * This is the only call whose result depends on timing: which rank is first. If messages of several ranks wait, the
+ * call takes the message of the next rank after the previous sender, so no rank waits forever. Messages of one rank
+ * with one tag arrive in order, also if ls_comm_recv receives some of them.
+ *
+ * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
+ * communicator does.
+ */
+LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
+                                  ls_work **work) LS_WARN_UNUSED;
 
 /**
  * Allocates memory that all ranks of the machine can access, cleared and aligned to 64 bytes. An all-reduce needs no

@@ -54,6 +54,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->reduction = (ls_reduction)0;
     call->root = 0;
     call->tag = 0;
+    call->source = NULL;
     call->count = count;
     call->width = 0;
     call->send = send;
@@ -207,6 +208,20 @@ ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype
     fill(&call, LS_OP_RECV, dtype, count, NULL, buffer);
     call.root = source;
     call.tag = tag;
+    LS_TRY(ls_message_check(comm, &call, buffer));
+    return ls_work_post(comm, &call, work);
+}
+
+ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
+                           ls_work **work) {
+    ls_call call;
+    fill(&call, LS_OP_RECV_ANY, dtype, count, NULL, buffer);
+    call.root = LS_ANY_RANK;
+    call.tag = tag;
+    call.source = source;
+    if (source != NULL) {
+        *source = -1;
+    }
     LS_TRY(ls_message_check(comm, &call, buffer));
     return ls_work_post(comm, &call, work);
 }
