@@ -26,6 +26,16 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     return ls_comm_finish(comm);
 }
 
+/* Returns the bytes of the elements that the call counts for: of this rank's part, or of all parts that this rank sends
+ * in an all-to-all. */
+static inline size_t bytes_of(const ls_comm *comm, const ls_call *call) {
+    size_t count = call->operation == LS_OP_ALLTOALL ? call->count * (size_t)comm->size : call->count;
+    for (int rank = 0; call->operation == LS_OP_ALLTOALLV && rank < comm->size; rank++) {
+        count += call->send_counts[rank];
+    }
+    return count * call->width;
+}
+
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     LS_TRY(ls_call_check(comm, call));
     if (work != NULL) {
@@ -33,13 +43,14 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     }
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
+    const size_t bytes = bytes_of(comm, call);
     ls_comm_metered.calls++;
-    ls_comm_metered.bytes += call->count * call->width;
+    ls_comm_metered.bytes += bytes;
     call->stream = comm->stream;
     call->contested = (const bool *)&comm->contested;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);
-    ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
+    ls_trace_add(LS_TRACE_COMM, began, (int64_t)bytes, "%s", ls_operation_name(call->operation));
     return status;
 }
 
