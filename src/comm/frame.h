@@ -120,9 +120,10 @@ ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name 
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
 
 /*
- * For driven communicators. ls_comm_take takes one for a call, after the progress thread; it returns false if another
- * thread is in a call. ls_comm_exclude_driver waits until the progress thread does not use the communicator, and
- * excludes this thread until ls_comm_admit_driver.
+ * For driven communicators. ls_comm_take takes one for a call, after the progress thread. It returns false if another
+ * thread is in a call, or if the process was forked while the progress thread used the communicator.
+ * ls_comm_exclude_driver waits until the progress thread does not use the communicator, and excludes this thread until
+ * ls_comm_admit_driver.
  */
 bool ls_comm_take(ls_comm *comm);
 void ls_comm_exclude_driver(ls_comm *comm);
