@@ -407,8 +407,8 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
  * Returns the bytes of the elements that this rank passed to communication calls in the last run that ended without a
- * failure; 0 before. A call with parts for several ranks counts this rank's part, and ls_comm_alltoallv counts nothing.
- * Returns NAN for another kind of callback.
+ * failure; 0 before. A call with parts for several ranks counts this rank's part. An all-to-all counts all parts that
+ * this rank sends. Returns NAN for another kind of callback.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the last run, in seconds; NAN before. Pointers may be NULL. */

@@ -259,7 +259,7 @@ typedef struct ls_loc_i64 {
  * Rules for the calls below:
  *
  * - All ranks of the communicator make the call, in the same order, with the same operation, dtype, count, reduction
- *   and root. Exceptions: ls_comm_send and ls_comm_recv.
+ *   and root. Exceptions: ls_comm_send, ls_comm_recv and ls_comm_recv_any.
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
  *   ls_work. The library uses the buffers, and the arrays of counts and displacements, until ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
@@ -272,6 +272,23 @@ typedef struct ls_loc_i64 {
 
 /** Returns when every rank has made this call. */
 LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Waits until every rank has made this call, at most `timeout` seconds; 0 selects the communicator's timeout. Use it to
+ * find out which ranks hang, for example before a first collective.
+ *
+ * - Returns LS_OK on all ranks if all ranks have entered in time.
+ * - Otherwise returns LS_ERR_TIMEOUT on all ranks that have entered, as soon as the timeout of one of them has passed.
+ *   The message lists all late ranks. The communicator stays usable.
+ * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
+ *   error at once if the other ranks have exchanged messages with it before, or are in a call on this communicator.
+ * - LS_ERR_PEER: a rank died or left. LS_ERR_TIMEOUT with a revoked communicator: a rank has entered but stopped.
+ * - LS_ERR_ARGUMENT: `timeout` is negative or NaN. This call does not count.
+ *
+ * The n-th calls of all ranks belong together, independent of the order of their other calls. So a late rank must still
+ * make its call. Sends 2 (P - 1) small messages of each of P ranks: ls_comm_barrier is faster.
+ */
+LS_API ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) LS_WARN_UNUSED;
 
 /** Copies `count` elements of `buffer` on rank `root` into `buffer` on every other rank. */
 LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int root,
@@ -370,6 +387,21 @@ LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, l
  */
 LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Does the same with the next message from any rank of the communicator, this rank included. Sets `*source`, which may
+ * be NULL, to the sender when the message has arrived: at the latest in ls_work_wait. Sets it to the sender on
+ * LS_ERR_MISMATCH too; otherwise to -1 until then.
+ *
+ * This is the only call whose result depends on timing: which rank is first. If messages of several ranks wait, the
+ * call takes the message of the next rank after the previous sender, so no rank waits forever. Messages of one rank
+ * with one tag arrive in order, also if ls_comm_recv receives some of them.
+ *
+ * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
+ * communicator does.
+ */
+LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
+                                  ls_work **work) LS_WARN_UNUSED;
 
 /**
  * Allocates memory that all ranks of the machine can access, cleared and aligned to 64 bytes. An all-reduce needs no

@@ -56,7 +56,7 @@ bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) 
         snprintf(why, LS_HEADER_WHY, "there is no setting of algorithms %u", header->algorithm);
         return false;
     }
-    if (header->operation == LS_OP_SEND && header->tag < 0) {
+    if (header->operation == LS_OP_SEND && header->tag < 0 && header->tag != LS_TAG_INTERNAL) {
         snprintf(why, LS_HEADER_WHY, "there is no tag %d", header->tag);
         return false;
     }

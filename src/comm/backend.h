@@ -54,6 +54,8 @@ typedef enum ls_operation {
     LS_OP_SPLIT, /* an all-gather of colors and keys */
     LS_OP_SEND,
     LS_OP_RECV,
+    LS_OP_RECV_ANY,
+    LS_OP_MONITORED_BARRIER, /* a send or receive of ls_comm_monitored_barrier: see ls_call_sends */
     LS_OP_COUNT
 } ls_operation;
 
@@ -67,8 +69,9 @@ typedef struct ls_call {
     ls_operation operation;
     ls_dtype dtype;
     ls_reduction reduction;
-    int root;          /* send, recv: the other rank */
-    int tag;           /* send, recv */
+    int root;          /* send, recv: the other rank; recv_any: LS_ANY_RANK */
+    int tag;           /* send, recv, recv_any */
+    int *source;       /* recv_any: gets the sender; may be NULL */
     size_t count;      /* elements; pairs for minloc and maxloc */
     size_t width;      /* bytes of an element */
     const void *send;  /* the backend borrows the buffers until the call has finished */
@@ -79,6 +82,7 @@ typedef struct ls_call {
     const size_t *receive_counts;
     const size_t *receive_displacements;
     bool waits;            /* send, recv: the caller waits for the end */
+    bool untimed;          /* send, recv: the caller limits the wait itself, and logs it */
     bool any_order;        /* reductions: values may be combined in any order */
     void *stream;          /* stream of the device whose memory the buffers are in; NULL: they are in host memory */
     size_t total;          /* the same on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: bytes */
@@ -86,6 +90,17 @@ typedef struct ls_call {
     uint32_t algorithm;    /* set by the backend: ls_algorithm_number of the rank's setting for this operation */
     const bool *contested; /* atomic: set once another thread has called on the communicator; NULL: not known */
 } ls_call;
+
+/* ls_call.root of a receive from any rank. */
+#define LS_ANY_RANK (-1)
+
+/* The tag of the library's own messages. Tags of users are not negative. */
+#define LS_TAG_INTERNAL INT32_MIN
+
+/* Returns true if the call is a send, and not a receive. For calls that ls_backend.post gets. */
+static inline bool ls_call_sends(const ls_call *call) {
+    return call->operation == LS_OP_SEND || (call->operation == LS_OP_MONITORED_BARRIER && call->send != NULL);
+}
 
 /*
  * threads.c: for waits: fails with LS_ERR_STATE if another thread has called on the communicator during the call. The
@@ -138,10 +153,11 @@ typedef struct ls_backend {
     ls_status (*finalize_barrier)(void *state);
 
     /*
-     * Revokes the communicator after a failure between calls: this thread's error, with `status`. The other ranks fail
-     * with LS_ERR_PEER at once. NULL for a world of one rank.
+     * Revokes the communicator after a failure that the backend has not found itself: this thread's error, with
+     * `status`. The other ranks fail at once: with LS_ERR_PEER if `failed_rank` is this rank, otherwise with the same
+     * error. NULL for a world of one rank.
      */
-    void (*abort)(void *state, ls_status status);
+    void (*abort)(void *state, ls_status status, int failed_rank);
 
     /*
      * Returns the rank whose end caused the failure of the communicator; -1 if unknown. Returns this rank if no rank
@@ -187,7 +203,7 @@ typedef struct ls_backend {
      * Begins a send or receive, independent of other calls; any number may be in progress. Sets `*request` to NULL if
      * it has already finished. Otherwise the caller calls test until it reports the end or fails, which frees the
      * request. close frees the remaining requests. A receive of another count or dtype than was sent fails with
-     * LS_ERR_MISMATCH.
+     * LS_ERR_MISMATCH. A receive from any rank fails if all other ranks have left.
      */
     ls_status (*post)(void *state, const ls_call *call, void **request);
     ls_status (*test)(void *state, void *request, bool wait, bool *finished);

@@ -26,6 +26,16 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     return ls_comm_finish(comm);
 }
 
+/* Returns the bytes of the elements that the call counts for: of this rank's part, or of all parts that this rank sends
+ * in an all-to-all. */
+static inline size_t bytes_of(const ls_comm *comm, const ls_call *call) {
+    size_t count = call->operation == LS_OP_ALLTOALL ? call->count * (size_t)comm->size : call->count;
+    for (int rank = 0; call->operation == LS_OP_ALLTOALLV && rank < comm->size; rank++) {
+        count += call->send_counts[rank];
+    }
+    return count * call->width;
+}
+
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     LS_TRY(ls_call_check(comm, call));
     if (work != NULL) {
@@ -33,13 +43,14 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     }
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
+    const size_t bytes = bytes_of(comm, call);
     ls_comm_metered.calls++;
-    ls_comm_metered.bytes += call->count * call->width;
+    ls_comm_metered.bytes += bytes;
     call->stream = comm->stream;
     call->contested = (const bool *)&comm->contested;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);
-    ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
+    ls_trace_add(LS_TRACE_COMM, began, (int64_t)bytes, "%s", ls_operation_name(call->operation));
     return status;
 }
 
@@ -54,6 +65,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->reduction = (ls_reduction)0;
     call->root = 0;
     call->tag = 0;
+    call->source = NULL;
     call->count = count;
     call->width = 0;
     call->send = send;
@@ -64,6 +76,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->receive_counts = NULL;
     call->receive_displacements = NULL;
     call->waits = false;
+    call->untimed = false;
     call->any_order = false;
     call->stream = NULL;
     call->total = 0;
@@ -206,6 +219,20 @@ ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype
     fill(&call, LS_OP_RECV, dtype, count, NULL, buffer);
     call.root = source;
     call.tag = tag;
+    LS_TRY(ls_message_check(comm, &call, buffer));
+    return ls_work_post(comm, &call, work);
+}
+
+ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
+                           ls_work **work) {
+    ls_call call;
+    fill(&call, LS_OP_RECV_ANY, dtype, count, NULL, buffer);
+    call.root = LS_ANY_RANK;
+    call.tag = tag;
+    call.source = source;
+    if (source != NULL) {
+        *source = -1;
+    }
     LS_TRY(ls_message_check(comm, &call, buffer));
     return ls_work_post(comm, &call, work);
 }

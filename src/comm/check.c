@@ -220,7 +220,7 @@ ls_status ls_message_check(const ls_comm *comm, ls_call *call, const void *buffe
     if (call->width == 0) {
         return ls_error_status();
     }
-    LS_TRY(check_rank(flow->name, comm, "partner", call->root));
+    LS_TRY(call->operation == LS_OP_RECV_ANY ? LS_OK : check_rank(flow->name, comm, "partner", call->root));
     LS_TRY(check_buffer(flow->name, call->count, call->width, buffer));
     return call->tag >= 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: tag %d is negative", flow->name, call->tag);
 }

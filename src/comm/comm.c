@@ -52,6 +52,8 @@ static void free_blocks(ls_comm *comm) {
 /* Everything but the record. */
 static void empty(ls_comm *comm) {
     free_blocks(comm);
+    ls_monitor_free(comm->monitor);
+    comm->monitor = NULL;
     ls_free(comm->parts[0]);
     ls_free(comm->scratch);
     ls_free(comm->prefix);
@@ -210,17 +212,24 @@ static ls_status keep_failure(ls_comm *comm, ls_status status, int failed_rank) 
     return status;
 }
 
-ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
-    (void)keep_failure(comm, status, comm->rank);
+ls_status ls_comm_abort_for(ls_comm *comm, ls_status status, int failed_rank) {
+    (void)keep_failure(comm, status, failed_rank);
     if (comm->backend->abort != NULL && comm->state != NULL) {
-        comm->backend->abort(comm->state, status);
+        comm->backend->abort(comm->state, status, failed_rank);
     }
     return ls_comm_check(comm);
 }
 
+ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
+    return ls_comm_abort_for(comm, status, comm->rank);
+}
+
 /* A backend counts ranks as its communicator does; users, and the launcher, count them as the world does. */
-static void tell_origins(const ls_comm *comm, ls_status status) {
+void ls_comm_tell_origins(const ls_comm *comm, ls_status status) {
     char text[LS_ERROR_CAPACITY], message[LS_ERROR_CAPACITY];
+    if (comm->origins == NULL) {
+        return;
+    }
     size_t length = (size_t)snprintf(text, sizeof text, " (this communicator's ranks 0 to %d are %s ", comm->size - 1,
                                      comm->adopted ? "the MPI communicator's" : "the world's");
     int rank = 0;
@@ -239,8 +248,8 @@ static void tell_origins(const ls_comm *comm, ls_status status) {
 /* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
 ls_status ls_comm_note_failure(ls_comm *comm, ls_status status) {
     const bool names_ranks = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH;
-    if (names_ranks && comm->origins != NULL) {
-        tell_origins(comm, status);
+    if (names_ranks) {
+        ls_comm_tell_origins(comm, status);
     }
     const bool revokes = status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
     const bool knows = revokes && comm->backend->failed_rank != NULL && comm->state != NULL;

@@ -10,6 +10,7 @@
  * | check.c | checks the arguments of the public calls by the table of operations |
  * | calls.c, memory.c, leave.c | the public calls; the end of a communicator |
  * | agree.c, split.c, any_order.c, same_text.c | calls that exchange a record of every rank |
+ * | monitored_barrier.c | ls_comm_monitored_barrier, by the protocol of monitor.h |
  */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
@@ -21,6 +22,7 @@
 #include "comm/abort.h"
 #include "comm/comm.h"
 #include "comm/interface.h"
+#include "comm/monitor.h"
 #include "comm/poll.h"
 
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished
@@ -85,6 +87,7 @@ struct ls_comm {
     const void *thread;        /* whose call it was that last used this communicator while it was in there */
     struct ls_comm *next_open; /* the next one */
     ls_work *spare;            /* finished and waited for: kept, so that a steady state allocates nothing */
+    ls_monitor *monitor;       /* of ls_comm_monitored_barrier; NULL before the first */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
     struct ls_comm *root;   /* leave.c: of a part, the communicator that all this began with; NULL once that is freed */
@@ -117,9 +120,10 @@ ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name 
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
 
 /*
- * For driven communicators. ls_comm_take takes one for a call, after the progress thread; it returns false if another
- * thread is in a call. ls_comm_exclude_driver waits until the progress thread does not use the communicator, and
- * excludes this thread until ls_comm_admit_driver.
+ * For driven communicators. ls_comm_take takes one for a call, after the progress thread. It returns false if another
+ * thread is in a call, or if the process was forked while the progress thread used the communicator.
+ * ls_comm_exclude_driver waits until the progress thread does not use the communicator, and excludes this thread until
+ * ls_comm_admit_driver.
  */
 bool ls_comm_take(ls_comm *comm);
 void ls_comm_exclude_driver(ls_comm *comm);
@@ -154,12 +158,18 @@ static inline ls_status ls_comm_end_call(ls_comm *comm, ls_operation operation, 
     return status;
 }
 
+/* Adds to this thread's error, of `status`, which ranks of the world a part's ranks are. */
+void ls_comm_tell_origins(const ls_comm *comm, ls_status status);
+
 /* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the
  * whole; returns the status. */
 ls_status ls_comm_note_failure(ls_comm *comm, ls_status status);
 static inline ls_status ls_comm_note(ls_comm *comm, ls_status status) {
     return __builtin_expect(status == LS_OK, 1) ? LS_OK : ls_comm_note_failure(comm, status);
 }
+
+/* comm.c: ls_comm_abort, which blames `failed_rank` of this communicator instead of this rank. */
+ls_status ls_comm_abort_for(ls_comm *comm, ls_status status, int failed_rank);
 
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);

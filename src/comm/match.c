@@ -8,7 +8,18 @@
 #include "comm/agreement.h"
 
 static bool fits(const ls_match_header *header, const ls_call *call) {
-    return header->from == call->root && header->tag == call->tag;
+    return (call->root == LS_ANY_RANK || header->from == call->root) && header->tag == call->tag;
+}
+
+/* Makes a receive from any rank a receive of this message. */
+static void name_sender(ls_match *match, const ls_match_header *header, ls_call *call) {
+    if (call->root == LS_ANY_RANK) {
+        call->root = header->from;
+        match->latest_sender = header->from;
+    }
+    if (call->source != NULL) {
+        *call->source = header->from;
+    }
 }
 
 static bool agrees(const ls_match_header *header, const ls_call *call) {
@@ -18,7 +29,7 @@ static bool agrees(const ls_match_header *header, const ls_call *call) {
 static ls_status fail_refused(const ls_match_header *header, const ls_call *call) {
     char name[64];
     return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sent %zu %s with tag %d, but this rank wants %zu %s",
-                   ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), header->from, header->count,
+                   ls_call_describe(call->operation, call->sequence, name, sizeof name), header->from, header->count,
                    ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
 }
 
@@ -100,6 +111,7 @@ ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_matc
     receipt->claimed = true;
     receipt->refused = !agrees(header, &receipt->call);
     receipt->header = *header;
+    name_sender(match, header, &receipt->call);
     *target = (ls_match_target){.into = receipt->refused ? NULL : receipt->call.receive, .receipt = receipt};
     if (header->remote) {
         LS_TRY(match->fetch(match->context, header, &receipt->call, receipt->refused));
@@ -162,26 +174,46 @@ ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call) {
 
 /* ---- receives ---------------------------------------------------------------------------------------------------- */
 
-static ls_match_message *find_message(const ls_match *match, const ls_call *call) {
-    ls_match_message *message = match->messages;
+/* Returns the first of `message` and the messages after it that fits; NULL if no message fits. */
+static ls_match_message *find_fitting(ls_match_message *message, const ls_call *call) {
     while (message != NULL && (message->receipt != NULL || !fits(&message->header, call))) {
         message = message->next;
     }
     return message;
 }
 
+/* Returns the turn of the sender: the ranks after the latest sender come first. */
+static uint32_t turn_of(const ls_match *match, const ls_match_message *message) {
+    const uint32_t from = (uint32_t)message->header.from;
+    return message->header.from > match->latest_sender ? from : from | UINT32_C(1) << 31;
+}
+
+static ls_match_message *find_message(const ls_match *match, const ls_call *call) {
+    ls_match_message *best = find_fitting(match->messages, call);
+    if (call->root != LS_ANY_RANK || best == NULL) {
+        return best;
+    }
+    for (ls_match_message *message = find_fitting(best->next, call); message != NULL;
+         message = find_fitting(message->next, call)) {
+        best = turn_of(match, message) < turn_of(match, best) ? message : best; /* the first of each sender */
+    }
+    return best;
+}
+
 /* Gives a complete message to the receive `call`, and removes the message. */
-static ls_status take(ls_match *match, ls_match_message *message, const ls_call *call) {
+static ls_status take(ls_match *match, ls_match_message *message, const ls_call *receive) {
     const ls_match_header header = message->header;
-    const bool wanted = agrees(&header, call);
+    const bool wanted = agrees(&header, receive);
     ls_status status = LS_OK;
+    ls_call call = *receive;
+    name_sender(match, &header, &call);
     if (header.remote) {
-        status = match->fetch(match->context, &header, call, !wanted);
+        status = match->fetch(match->context, &header, &call, !wanted);
     } else if (wanted) {
-        copy(call->receive, message->content, header.bytes);
+        copy(call.receive, message->content, header.bytes);
     }
     remove_message(match, message);
-    return status != LS_OK || wanted ? status : fail_refused(&header, call);
+    return status != LS_OK || wanted ? status : fail_refused(&header, &call);
 }
 
 ls_status ls_match_receive(ls_match *match, const ls_call *call, ls_match_receipt **result) {
@@ -210,6 +242,7 @@ ls_status ls_match_receive(ls_match *match, const ls_call *call, ls_match_receip
         receipt->claimed = true;
         receipt->refused = !agrees(&message->header, call);
         receipt->header = message->header;
+        name_sender(match, &message->header, &receipt->call);
     }
     *result = receipt;
     return LS_OK;
@@ -225,11 +258,16 @@ void ls_match_cancel(ls_match *match, ls_match_receipt *receipt) {
     remove_receipt(match, receipt);
 }
 
-/* Returns true if an earlier message has the same sender and tag. */
-static bool is_repeated(const ls_match *match, const ls_match_message *message) {
+/* Returns true if the message from `from`, or LS_ANY_RANK, is kept without a receive. */
+static bool waits(const ls_match_message *message, int from) {
+    return message->receipt == NULL && message->header.tag >= 0 &&
+           (from == LS_ANY_RANK || message->header.from == from);
+}
+
+/* Returns true if an earlier such message has the same tag. */
+static bool is_repeated(const ls_match *match, const ls_match_message *message, int from) {
     const ls_match_message *other = match->messages;
-    while (other != message && (other->receipt != NULL || other->header.from != message->header.from ||
-                                other->header.tag != message->header.tag)) {
+    while (other != message && (!waits(other, from) || other->header.tag != message->header.tag)) {
         other = other->next;
     }
     return other != message;
@@ -240,7 +278,7 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
     size_t length = 0;
     int count = 0;
     for (const ls_match_message *message = match->messages; message != NULL; message = message->next) {
-        if (message->header.from != from || message->receipt != NULL || is_repeated(match, message)) {
+        if (!waits(message, from) || is_repeated(match, message, from)) {
             continue;
         }
         if (length >= sizeof tags - 24) {
@@ -253,9 +291,10 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
         count++;
     }
     text[0] = '\0';
-    if (count != 0) {
-        snprintf(text, capacity, "; %s %s from it %s here, none with tag %d",
-                 count == 1 ? "a message with tag" : "messages with tags", tags, count == 1 ? "waits" : "wait", tag);
+    if (count != 0 && tag >= 0) {
+        snprintf(text, capacity, "; %s %s%s %s here, none with tag %d",
+                 count == 1 ? "a message with tag" : "messages with tags", tags, from == LS_ANY_RANK ? "" : " from it",
+                 count == 1 ? "waits" : "wait", tag);
     }
     return text;
 }
@@ -263,8 +302,13 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
 ls_status ls_match_fail_silent(const ls_match *match, const ls_call *call, double seconds) {
     char name[64];
     char waiting[224];
-    return ls_fail(LS_ERR_TIMEOUT, "%s: rank %d sent nothing with tag %d within %g s%s",
-                   ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), call->root, call->tag, seconds,
+    char sender[24] = "no rank";
+    if (call->root != LS_ANY_RANK) {
+        snprintf(sender, sizeof sender, "rank %d", call->root);
+    }
+    return ls_fail(LS_ERR_TIMEOUT, "%s: %s sent %s with tag %d within %g s%s",
+                   ls_call_describe(call->operation, call->sequence, name, sizeof name), sender,
+                   call->root == LS_ANY_RANK ? "a message" : "nothing", call->tag, seconds,
                    ls_match_describe_waiting(match, call->root, call->tag, waiting, sizeof waiting));
 }
 

@@ -2,6 +2,10 @@
  * Matches messages to receives, for backends that move the data of messages themselves. The receives of a rank wait
  * here for their message. Messages that have no receive yet are kept here. Both keep their order for each pair of
  * sender and tag. Does not send or receive anything itself.
+ *
+ * A receive from any rank (LS_ANY_RANK) becomes a receive from the sender of its message when it claims the message.
+ * Among kept messages of several senders, it takes one of the next sender after the latest such sender, around the
+ * ranks, so that no sender waits forever.
  */
 #ifndef LS_COMM_MATCH_H
 #define LS_COMM_MATCH_H
@@ -27,7 +31,7 @@ typedef struct ls_match_message ls_match_message;
 /* A receive in progress. */
 struct ls_match_receipt {
     ls_match_receipt *next;
-    ls_call call;
+    ls_call call; /* `root` is the sender once the receive has claimed a message */
     bool claimed; /* its message has arrived or is arriving */
     bool arrived;
     bool refused; /* the message has another count or dtype than the receive expects */
@@ -51,6 +55,7 @@ typedef struct ls_match {
     ls_match_receipt *receipts;
     ls_match_receipt *spare;
     ls_match_message *messages;
+    int latest_sender;     /* of a message for a receive from any rank */
     size_t kept;           /* bytes of content of the held messages in `messages` that have memory */
     ls_match_fetch *fetch; /* required only if messages are remote */
     void *context;
@@ -98,9 +103,9 @@ void ls_match_cancel(ls_match *match, ls_match_receipt *receipt);
 ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call);
 
 /*
- * Writes the tags of messages from rank `from` that are kept without a receive, for an error message about a receive
- * with `tag`: "; messages with tags 4, 7 from it wait here, none with tag 5". Writes an empty string if there is no
- * such message. Returns `text`.
+ * Writes the tags of messages from rank `from`, or LS_ANY_RANK, that are kept without a receive, for an error message
+ * about a receive with `tag`: "; messages with tags 4, 7 from it wait here, none with tag 5". Writes an empty string if
+ * there is no such message. Returns `text`.
  */
 const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, char *text, size_t capacity);
 

@@ -7,7 +7,7 @@
 typedef struct ls_comm_meter {
     int users;      /* number of callers that want the time counted; 0: it is not counted */
     uint64_t calls; /* on communicators, with sends and receives; always counted */
-    uint64_t bytes; /* of the elements in these calls; always counted */
+    uint64_t bytes; /* of the elements in these calls, see ls_timer_bytes; always counted */
     int depth;      /* of calls within calls */
     uint64_t nanoseconds;
 } ls_comm_meter;

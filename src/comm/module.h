@@ -69,7 +69,7 @@
              (state, request, wait, finished))                                                                         \
     PROCEDURE(ls_engine_leave, (void *state, ls_leave_reason reason), (state, reason))                                 \
     FUNCTION(ls_status, ls_engine_finalize_barrier, (void *state), (state))                                            \
-    PROCEDURE(ls_engine_abort, (void *state, ls_status status), (state, status))                                       \
+    PROCEDURE(ls_engine_abort, (void *state, ls_status status, int failed_rank), (state, status, failed_rank))         \
     FUNCTION(int, ls_engine_failed_rank, (const void *state), (state))                                                 \
     PROCEDURE(ls_engine_close, (void *state), (state))                                                                 \
     PROCEDURE(ls_engine_traffic, (const void *state, uint64_t *messages, uint64_t *bytes), (state, messages, bytes))   \

@@ -12,6 +12,11 @@ typedef struct head {
     unsigned char beginning[LS_OBJECT_INLINE];
 } head;
 
+/* If this rank has no memory, the other ranks wait for it in the next call. */
+static ls_status or_abort(ls_comm *comm, ls_status status) {
+    return status == LS_OK ? LS_OK : ls_comm_abort(comm, status);
+}
+
 static ls_status reserve(const char *call, ls_objects *all, size_t bytes) {
     if (bytes <= all->capacity) {
         return LS_OK;
@@ -33,10 +38,7 @@ static ls_status reserve(const char *call, ls_objects *all, size_t bytes) {
 static ls_status exchange_rest(const char *call, ls_comm *comm, const void *own, size_t bytes, size_t most,
                                ls_objects *all) {
     const size_t ranks = (size_t)ls_comm_size(comm), stride = (most + 7) / 8 * 8, heads = ranks * sizeof(head);
-    const ls_status status = reserve(call, all, heads + (ranks + 1) * stride);
-    if (status != LS_OK) {
-        return status;
-    }
+    LS_TRY(or_abort(comm, reserve(call, all, heads + (ranks + 1) * stride)));
     unsigned char *padded = all->memory + heads + ranks * stride;
     memset(padded, 0, stride);
     if (bytes > 0) {
@@ -49,10 +51,7 @@ static ls_status exchange_rest(const char *call, ls_comm *comm, const void *own,
 
 ls_status ls_objects_allgather(const char *call, ls_comm *comm, const void *own, size_t bytes, ls_objects *all) {
     const size_t ranks = (size_t)ls_comm_size(comm);
-    const ls_status reserved = reserve(call, all, ranks * sizeof(head));
-    if (reserved != LS_OK) {
-        return reserved;
-    }
+    LS_TRY(or_abort(comm, reserve(call, all, ranks * sizeof(head))));
     head first = {.bytes = bytes};
     if (bytes > 0) {
         memcpy(first.beginning, own, bytes < sizeof first.beginning ? bytes : sizeof first.beginning);
@@ -119,11 +118,6 @@ static ls_status check_root(const char *call, const ls_comm *comm, int root) {
     return root >= 0 && root < ls_comm_size(comm)
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "%s: root %d is not a rank of 0 to %d", call, root, ls_comm_size(comm) - 1);
-}
-
-/* If this rank has no memory, the other ranks wait for it in the next call. */
-static ls_status or_abort(ls_comm *comm, ls_status status) {
-    return status == LS_OK ? LS_OK : ls_comm_abort(comm, status);
 }
 
 ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) {

@@ -14,7 +14,8 @@ typedef struct ls_objects {
 
 /*
  * Gathers an object of `bytes` bytes from each rank on every rank. Needs one call on the communicator if all objects
- * have at most LS_OBJECT_INLINE bytes, otherwise two. `call` is named in messages. A collective call.
+ * have at most LS_OBJECT_INLINE bytes, otherwise two. `call` is named in messages. A collective call. If memory is
+ * exhausted, aborts the communicator, because the other ranks wait for this rank.
  */
 #define LS_OBJECT_INLINE 120
 ls_status ls_objects_allgather(const char *call, ls_comm *comm, const void *own, size_t bytes, ls_objects *all);

@@ -62,4 +62,6 @@ const ls_flow ls_flows[LS_OP_COUNT] = {
     [LS_OP_SPLIT] = {.name = "ls_comm_split", .moves = true, .assembles = true},
     [LS_OP_SEND] = {.name = "ls_comm_send", .root_is = "to", .typed = true},
     [LS_OP_RECV] = {.name = "ls_comm_recv", .root_is = "from", .typed = true},
+    [LS_OP_RECV_ANY] = {.name = "ls_comm_recv_any", .typed = true},
+    [LS_OP_MONITORED_BARRIER] = {.name = "ls_comm_monitored_barrier"},
 };

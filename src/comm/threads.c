@@ -46,7 +46,7 @@ bool ls_comm_take(ls_comm *comm) {
     int state = LS_COMM_IDLE;
     while (!atomic_compare_exchange_weak_explicit(&comm->busy, &state, LS_COMM_CALLED, memory_order_acquire,
                                                   memory_order_relaxed)) {
-        if (state == LS_COMM_CALLED) {
+        if (state == LS_COMM_CALLED || ls_comm_is_inherited(comm)) { /* forked while the progress thread used it */
             return false;
         }
         ls_spin_pause();

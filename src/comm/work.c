@@ -171,6 +171,8 @@ static void trace_wait(const ls_call *call, uint64_t began) {
     if (call->operation == LS_OP_SEND || call->operation == LS_OP_RECV) {
         ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s%s %d",
                      ls_operation_name(call->operation), towards, call->root);
+    } else if (call->operation == LS_OP_RECV_ANY) {
+        ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "recv_any");
     } else {
         ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "wait for %s",
                      ls_operation_name(call->operation));

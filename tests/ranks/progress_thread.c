@@ -7,8 +7,12 @@
  */
 #include "tests/support/ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "comm/frame.h"
 
@@ -88,6 +92,23 @@ static ls_status free_early(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* A process that is forked while the progress thread uses the communicator has no progress thread. Its calls fail. */
+static ls_status fork_during_progress(ls_comm *world) {
+    int result = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    LS_CHECK(child >= 0);
+    if (child == 0) {
+        (void)alarm(20); /* ends a call that waits for the progress thread */
+        atomic_store(&world->busy, LS_COMM_DRIVEN);
+        const bool refused = ls_comm_barrier(world, NULL) == LS_ERR_STATE;
+        ls_comm_free(world);
+        _exit(refused && strstr(ls_error_message(), "is a fork of it") != NULL ? 0 : 1);
+    }
+    LS_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    return ls_comm_barrier(world, NULL);
+}
+
 ls_status rank_test(ls_comm *world) {
     ls_comm *comms[] = {world, NULL};
     LS_TRY(ls_comm_split(world, 0, ls_comm_size(world) - ls_comm_rank(world), &comms[1]));
@@ -102,5 +123,5 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(free_early(world));
     }
     ls_comm_free(comms[1]);
-    return LS_OK;
+    return alone ? fork_during_progress(world) : LS_OK;
 }

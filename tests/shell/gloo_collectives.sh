@@ -37,7 +37,8 @@ for ranks in $counts; do
             check_program $ranks $name $order
         done
     done
-    for name in any_order any_order_values points_and_groups several_communicators disagreement messages threads freed_early objects lifetime; do
+    for name in any_order any_order_values points_and_groups several_communicators disagreement messages threads freed_early objects \
+        monitored_barrier any_source lifetime; do
         check_program $ranks $name any
     done
 done

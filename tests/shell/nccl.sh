@@ -69,7 +69,7 @@ if [ -z "${LOCKSTEP_TEST_LONG:-}" ]; then
 fi
 for ranks in $counts; do
     for name in conformance random_programs collectives points_and_groups several_communicators disagreement messages \
-        threads freed_early lifetime; do
+        threads freed_early monitored_barrier any_source lifetime; do
         check_program $ranks $name cpu
     done
 done

@@ -28,7 +28,8 @@ for name in differentiable random_gradients messages lifetime; do
 done
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="2 4"; else counts=3; fi
 for ranks in $counts; do
-    for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early objects trial_ends lifetime; do
+    for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early objects \
+        monitored_barrier any_source trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
@@ -66,6 +67,10 @@ grep -a 'slowest error' out
 LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_faults_special" >out 2>err
 check "what else ranks meet: silence, children, no memory, work" is "$?" 0
 grep -a '^SKIPPED' out
+LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_monitored" >out 2>err
+check "ranks that end, leave or stop in a monitored barrier" is "$?" 0
+LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_any_source" >out 2>err
+check "ranks that end, leave or are silent while another rank receives from any rank" is "$?" 0
 LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_stopped" >out 2>err
 check "a job that is stopped as a whole goes on" is "$?" 0
 

@@ -22,8 +22,8 @@ call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all) {
     call_plan p = {.seed = call_draw(&state, 1u << 30), .dtype = (ls_dtype)call_draw(&state, LS_DTYPE_COUNT)};
     do {
         p.operation = (int)call_draw(&state, CALL_OPERATIONS);
-    } while (p.operation == LS_OP_ALLOC || p.operation == LS_OP_SPLIT || p.operation == LS_OP_SEND ||
-             p.operation == LS_OP_RECV);
+    } while (p.operation == LS_OP_ALLOC || p.operation == LS_OP_SPLIT ||
+             (p.operation >= LS_OP_SEND && p.operation < LS_OP_COUNT));
     do {
         p.reduction = (ls_reduction)call_draw(&state, LS_REDUCTION_COUNT);
     } while (call_reduces(&p) && !reference_reduces(p.dtype, p.reduction));

@@ -285,6 +285,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         bool moved = false;
         status = look(engine, &asked->call, wait_ns, &moved);
         *finished = status == LS_OK && ls_messages_has_ended(asked);
+        ls_messages_name_sender(asked);
         if (status == LS_OK && !*finished) {
             const uint64_t seen = ls_messages_progress(engine, asked->call.root); /* without notices of failures */
             asked->since_ns = seen != asked->seen ? ls_engine_now(engine) : asked->since_ns;

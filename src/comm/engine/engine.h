@@ -30,7 +30,7 @@ ls_status ls_engine_finalize_barrier(void *state); /* for transports on which ev
 /* Withdraws all transfers into or out of memory of the callers: after ls_engine_leave, over a transport that moves
  * nothing by itself. */
 void ls_engine_withdraw_contents(void *state);
-void ls_engine_abort(void *state, ls_status status);
+void ls_engine_abort(void *state, ls_status status, int failed_rank);
 int ls_engine_failed_rank(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);

@@ -103,9 +103,8 @@ ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank)
     return status;
 }
 
-void ls_engine_abort(void *state, ls_status status) {
-    ls_engine *engine = state;
-    (void)ls_failure_abort(engine, status, engine->rank);
+void ls_engine_abort(void *state, ls_status status, int failed_rank) {
+    (void)ls_failure_abort(state, status, failed_rank);
 }
 
 int ls_engine_failed_rank(const void *state) {
@@ -287,7 +286,8 @@ ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call) {
 }
 
 static bool is_gone(const ls_engine *engine, int peer) {
-    return peer != engine->rank && engine->endpoint->transport->peer(engine->endpoint, peer) == LS_PEER_GONE;
+    return peer >= 0 && peer != engine->rank &&
+           engine->endpoint->transport->peer(engine->endpoint, peer) == LS_PEER_GONE;
 }
 
 static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int rank) {
@@ -354,6 +354,39 @@ static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
     return fail_by(engine, peer,
                    ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name_of(wait, name), peer,
                            ls_leave_describe((ls_leave_reason)(why - 1)), describe_waiting(engine, wait, waiting)));
+}
+
+static bool is_from_any(const ls_engine_wait *wait) {
+    return wait->request != NULL && wait->call->root == LS_ANY_RANK;
+}
+
+/* Returns true if the rank may still send messages. */
+static bool may_send(const ls_engine *engine, int rank) {
+    return rank != engine->rank && engine->left[rank] == 0 && !is_gone(engine, rank);
+}
+
+/* A receive from any rank fails if no other rank may still send messages. */
+static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
+    int rank = 0;
+    while (rank < engine->size && !may_send(engine, rank)) {
+        rank++;
+    }
+    if (rank < engine->size || engine->size == 1) {
+        return LS_OK;
+    }
+    const int first = engine->rank == 0 ? 1 : 0;
+    const unsigned char why = engine->left[first] != 0 ? engine->left[first] : engine->departed[first];
+    if (why == 0) {
+        return fail_gone(engine, wait, first);
+    }
+    char name[64];
+    char waiting[MORE_CAPACITY];
+    engine->deserted = true;
+    return fail_by(engine, first,
+                   ls_fail(LS_ERR_PEER, "%s: rank %d %s%s%s", name_of(wait, name), first,
+                           ls_leave_describe((ls_leave_reason)(why - 1)),
+                           engine->size > 2 ? ", and all other ranks have left, too" : "",
+                           describe_waiting(engine, wait, waiting)));
 }
 
 static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int blamed) {
@@ -444,10 +477,14 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
         return now - wait->since_ns > engine->timeout_ns ? check_network(engine, wait) : LS_OK;
     }
     const int awaited = awaited_by(engine, wait);
-    if (now - wait->since_ns <= engine->timeout_ns || awaited < 0) {
+    const bool from_any = is_from_any(wait);
+    if (now - wait->since_ns <= engine->timeout_ns || (awaited < 0 && !from_any) || wait->call->untimed) {
         engine->asked = -1;
         engine->answers = 0;
         return LS_OK;
+    }
+    if (from_any) {
+        return fail_silent(engine, wait, awaited);
     }
     if (engine->asked < 0 && awaited != engine->rank) {
         ask(engine, awaited);
@@ -480,7 +517,7 @@ static bool with_earlier(const ls_engine *engine, int transfer) {
 
 static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t waited_ns = ls_engine_now(engine) - wait->since_ns;
-    if (waited_ns < LEAST_TOLD_NS) { /* this runs at every poll */
+    if (waited_ns < LEAST_TOLD_NS || wait->call->untimed) { /* this runs at every poll */
         return;
     }
     ls_rank_list awaited = {.count = 0};
@@ -494,7 +531,12 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
         }
     }
     const bool network = wait->request == NULL && ls_native_is_running(engine);
-    if (wait->request != NULL) {
+    for (int rank = 0; is_from_any(wait) && rank < engine->size; rank++) {
+        if (may_send(engine, rank)) {
+            ls_rank_list_add(&awaited, rank);
+        }
+    }
+    if (wait->request != NULL && !is_from_any(wait)) {
         ls_rank_list_add(&awaited, wait->call->root);
     } else if (network) {
         awaited.count = snprintf(awaited.text, sizeof awaited.text, "the network's own collective");
@@ -519,6 +561,7 @@ ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait) {
     LS_TRY(check_left(engine, wait));
     LS_TRY(check_awaited(engine, wait));
     LS_TRY(check_others(engine, wait));
+    LS_TRY(is_from_any(wait) ? check_senders(engine, wait) : LS_OK);
     tell_log(engine, wait);
     return check_silence(engine, wait);
 }

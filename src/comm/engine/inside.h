@@ -419,7 +419,10 @@ ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 /* Polls the messages that have arrived or ended. Sets `*moved` to true if there are any. */
 ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
-/* Returns a number that changes if a message from or to the rank progresses. */
+/* If a receive from any rank has claimed a message, makes it a receive from the sender. */
+void ls_messages_name_sender(ls_message_request *asked);
+
+/* Returns a number that changes if a message from or to the rank progresses; LS_ANY_RANK: if any message arrives. */
 uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 
 bool ls_messages_has_ended(const ls_message_request *asked);

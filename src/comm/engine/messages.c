@@ -194,7 +194,19 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
 
 /* ---- what is posted ---------------------------------------------------------------------------------------------- */
 
+/* Returns the number of messages from all ranks. */
+static uint64_t count_taken(const ls_engine *engine) {
+    uint64_t sum = 0;
+    for (int rank = 0; rank < engine->size; rank++) {
+        sum += engine->taken[rank];
+    }
+    return sum;
+}
+
 uint64_t ls_messages_progress(const ls_engine *engine, int peer) {
+    if (peer == LS_ANY_RANK) {
+        return count_taken(engine);
+    }
     uint64_t sum = engine->taken[peer];
     for (const ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
         if (asked->began && asked->call.root == peer) {
@@ -205,6 +217,12 @@ uint64_t ls_messages_progress(const ls_engine *engine, int peer) {
         sum += arrival->content.peer == peer ? arrival->content.moved : 0;
     }
     return sum;
+}
+
+void ls_messages_name_sender(ls_message_request *asked) {
+    if (asked->receipt != NULL) {
+        asked->call.root = asked->receipt->call.root;
+    }
 }
 
 bool ls_messages_has_ended(const ls_message_request *asked) {
@@ -281,13 +299,16 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
 
 static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended) {
     bool moved = false;
-    const bool sends = asked->call.operation == LS_OP_SEND;
+    const bool sends = ls_call_sends(&asked->call);
     LS_TRY(listen_to_all(engine));
     LS_TRY(sends ? begin_send(engine, asked) : LS_OK);
     if (!sends) {
         LS_TRY(ls_match_receive(&engine->match, &asked->call, &asked->receipt));
         *ended = asked->receipt == NULL;
-        LS_TRY(engine->held == NULL ? LS_OK : *ended ? begin_kept(engine) : begin_wanted(engine, asked->call.root));
+        ls_messages_name_sender(asked);
+        const bool begins = engine->held != NULL && !*ended && asked->call.root != LS_ANY_RANK;
+        LS_TRY(begins ? begin_wanted(engine, asked->call.root) : LS_OK);
+        LS_TRY(engine->held != NULL && *ended ? begin_kept(engine) : LS_OK);
     }
     if (*ended) {
         return LS_OK;

@@ -420,12 +420,13 @@ TEST(a_shortage_is_an_error) {
 }
 
 /* A rank without memory for a call reports this to the others, and continues to run. */
-static _Atomic bool starving;
+static _Atomic size_t starving_from = SIZE_MAX; /* bytes of the smallest allocation that fails */
 
 static void *allocate_little(size_t size, size_t alignment, void *user) {
     void *memory = NULL;
     (void)user;
-    const bool failing = atomic_load(&starving) || posix_memalign(&memory, alignment < 16 ? 16 : alignment, size) != 0;
+    const bool failing =
+        size >= atomic_load(&starving_from) || posix_memalign(&memory, alignment < 16 ? 16 : alignment, size) != 0;
     return failing ? NULL : memory;
 }
 
@@ -434,16 +435,30 @@ static void release_all(void *memory, void *user) {
     free(memory);
 }
 
-static const char *starving_rank(ls_comm *world, int rank, const void *argument) {
-    const bool splits = *(const bool *)argument;
+enum { ALLTOALL, SPLIT, OBJECTS, LARGE_OBJECTS, STARVING_CALLS };
+
+static ls_status call_while_starving(ls_comm *world, int call) {
     ls_comm *part = NULL;
+    ls_object all[3];
+    const ls_object own = {.data = out, .bytes = call == OBJECTS ? 10 : sizeof out / 2};
+    switch (call) {
+    case ALLTOALL:
+        return ls_comm_alltoall(world, out, out, LARGE / 3, LS_F32, NULL);
+    case SPLIT:
+        return ls_comm_split(world, 0, 0, &part);
+    default:
+        return ls_comm_allgather_object(world, &own, all);
+    }
+}
+
+static const char *starving_rank(ls_comm *world, int rank, const void *argument) {
+    const int call = *(const int *)argument;
     ls_set_allocator(&(ls_allocator){.allocate = allocate_little, .release = release_all});
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    atomic_store(&starving, rank == 1);
+    atomic_store(&starving_from, rank != 1 ? SIZE_MAX : call == LARGE_OBJECTS ? sizeof out / 2 : 0);
     const double start = ls_clock_seconds();
-    const ls_status status =
-        splits ? ls_comm_split(world, 0, 0, &part) : ls_comm_alltoall(world, out, out, LARGE / 3, LS_F32, NULL);
-    atomic_store(&starving, false);
+    const ls_status status = call_while_starving(world, call);
+    atomic_store(&starving_from, SIZE_MAX);
     LS_MUST(ls_clock_seconds() - start < AT_ONCE);
     LS_MUST(failed_with(rank == 1 ? LS_ERR_MEMORY : LS_ERR_PEER, rank == 1 ? "out of memory" : "rank 1 "));
     LS_MUST(strstr(ls_error_message(), "out of memory") != NULL && status == ls_error_status());
@@ -455,15 +470,14 @@ static const char *starving_rank(ls_comm *world, int rank, const void *argument)
 }
 
 TEST(a_starving_rank_tells_the_others) {
-    for (int splits = 0; splits < 2; splits++) {
-        const bool argument = splits != 0;
+    for (int call = 0; call < STARVING_CALLS; call++) {
         ls_forks forks;
-        ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, starving_rank, &argument);
+        ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, starving_rank, &call);
         const int first = ls_forks_wait(&forks, 0);
         const int second = ls_forks_wait(&forks, 2);
         ls_forks_end(&forks);
         if (first != 0 || second != 0) {
-            fail_msg("%s: ranks ended with %d and %d", argument ? "split" : "alltoall", first, second);
+            fail_msg("call %d: ranks ended with %d and %d", call, first, second);
         }
     }
 }

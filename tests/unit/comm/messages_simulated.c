@@ -2,8 +2,9 @@
  * Messages on a simulated network: every rank first posts all its sends, of any size and tag, to any ranks, and then
  * receives its messages in its own order, which is free except for messages with the same sender and tag. Each message
  * arrives once, in order and complete. Messages without a receive are stored only up to the engine's limit, unless a
- * later message is requested first. When a rank dies, all ranks that wait for it get an error with its name. A failing
- * seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
+ * later message is requested first. With even seeds, receives with tag 0 are from any rank. When a rank dies, all ranks
+ * that wait for it get an error with its name. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this
+ * seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
  *
  * devices: cpu
  */
@@ -41,6 +42,8 @@ typedef struct rank_state {
     int next;                     /* the next of them to post */
     void *requests[MOST_RANKS * EACH];
     unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that this rank sends or receives */
+    int sources[MOST_RANKS * EACH];            /* of receives from any rank: the sender, and */
+    int got[MOST_RANKS * EACH];                /* the message */
     bool over;
     ls_status status;
     char text[LS_ERROR_CAPACITY];
@@ -51,6 +54,8 @@ typedef struct world {
     uint64_t seed;
     int ranks;
     int tags;
+    size_t bytes;
+    bool any; /* receives with tag 0 are from any rank, and these messages have one size */
     int count;
     message messages[MOST_RANKS * EACH];
     rank_state states[MOST_RANKS];
@@ -62,8 +67,14 @@ static uint64_t number(const char *name, uint64_t otherwise) {
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
+/* The first bytes are the number of the message. */
 static unsigned char byte_of(int which, size_t at) {
-    return (unsigned char)((size_t)which * 31 + at * 7 + (at >> 8));
+    return at < sizeof which ? (unsigned char)(which >> (8 * at))
+                             : (unsigned char)((size_t)which * 31 + at * 7 + (at >> 8));
+}
+
+static bool is_from_any(const world *w, int which) {
+    return w->any && w->messages[which].tag == 0;
 }
 
 /* ---- a plan ------------------------------------------------------------------------------------------------------ */
@@ -76,6 +87,7 @@ static void draw_messages(world *w, uint64_t *random) {
         m->to = (m->from + 1 + (int)call_draw(random, (uint64_t)w->ranks - 1)) % w->ranks;
         m->tag = (int)call_draw(random, (uint64_t)w->tags);
         m->bytes = call_draw(random, 3) == 0 ? call_draw(random, 100) : call_draw(random, MOST_BYTES);
+        m->bytes = w->any && m->tag == 0 ? w->bytes : m->bytes;
         m->turn = w->tags == 1 ? (uint64_t)i : call_draw(random, 1 << 20);
     }
 }
@@ -110,14 +122,18 @@ static void order_receives(world *w) {
 static ls_status post(rank_state *r, int which, ls_operation operation) {
     const message *m = &r->world->messages[which];
     const bool sends = operation == LS_OP_SEND;
+    const bool any = !sends && is_from_any(r->world, which);
     r->buffers[which] = malloc(m->bytes + 1);
     for (size_t i = 0; i < m->bytes; i++) {
         r->buffers[which][i] = sends ? byte_of(which, i) : 0;
     }
-    const ls_call call = {.operation = operation,
+    const ls_call call = {.operation = any ? LS_OP_RECV_ANY : operation,
                           .dtype = LS_U8,
-                          .root = sends ? m->to : m->from,
+                          .root = sends ? m->to
+                                  : any ? LS_ANY_RANK
+                                        : m->from,
                           .tag = m->tag,
+                          .source = any ? &r->sources[which] : NULL,
                           .count = m->bytes,
                           .width = 1,
                           .send = r->buffers[which],
@@ -141,15 +157,32 @@ static ls_status post_all(rank_state *r) {
 static void check_content(const rank_state *r, int which) {
     const message *m = &r->world->messages[which];
     for (size_t i = 0; i < m->bytes; i++) {
-        if (r->buffers[which][i] != byte_of(which, i)) {
+        if (r->buffers[which][i] != byte_of(r->got[which], i)) {
             fail_msg("seed %llu: rank %d, message %d from %d of %zu bytes: byte %zu is wrong",
                      (unsigned long long)r->world->seed, r->rank, which, m->from, m->bytes, i);
         }
     }
 }
 
+/* Finds the message that a receive from any rank got. */
+static void check_sender(rank_state *r, int which) {
+    const world *w = r->world;
+    int got = 0;
+    memcpy(&got, r->buffers[which], sizeof got);
+    r->got[which] = got;
+    if (got < 0 || got >= w->count || w->messages[got].from != r->sources[which] || w->messages[got].to != r->rank ||
+        w->messages[got].tag != 0) {
+        fail_msg("seed %llu: rank %d got message %d from rank %d", (unsigned long long)w->seed, r->rank, got,
+                 r->sources[which]);
+    }
+}
+
 static void end(rank_state *r, int which) {
     if (r->world->messages[which].to == r->rank) {
+        r->got[which] = which;
+        if (is_from_any(r->world, which)) {
+            check_sender(r, which);
+        }
         check_content(r, which);
         r->received++;
     }
@@ -215,6 +248,8 @@ static void open_world(world *w, uint64_t seed) {
     uint64_t random = seed;
     *w = (world){
         .seed = seed, .ranks = 2 + (int)call_draw(&random, MOST_RANKS - 1), .tags = 1 + (int)call_draw(&random, 4)};
+    w->any = seed % 2 == 0;
+    w->bytes = sizeof(int) + call_draw(&random, call_draw(&random, 2) == 0 ? 100 : MOST_BYTES);
     draw_messages(w, &random);
     keep_pairs_in_order(w);
     order_receives(w);
@@ -257,6 +292,21 @@ static void run_world(world *w) {
     }
 }
 
+/* Messages of one sender have arrived in the order of the receives, each once. */
+static void check_turns(const rank_state *r) {
+    int latest[MOST_RANKS];
+    memset(latest, -1, sizeof latest);
+    for (int i = 0; i < r->count; i++) {
+        const int got = r->got[r->order[i]];
+        const int from = r->world->messages[got].from;
+        if (is_from_any(r->world, r->order[i]) && got <= latest[from]) {
+            fail_msg("seed %llu: rank %d got message %d of rank %d after message %d",
+                     (unsigned long long)r->world->seed, r->rank, got, from, latest[from]);
+        }
+        latest[from] = is_from_any(r->world, r->order[i]) ? got : latest[from];
+    }
+}
+
 static void check_order(uint64_t seed) {
     static world w;
     open_world(&w, seed);
@@ -265,6 +315,7 @@ static void check_order(uint64_t seed) {
         if (w.states[rank].over) {
             fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, w.states[rank].text);
         }
+        check_turns(&w.states[rank]);
     }
     close_world(&w);
 }

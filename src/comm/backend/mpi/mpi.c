@@ -370,7 +370,7 @@ static ls_status mpi_split(void *state, const ls_join_context *join, const int *
     split_request *own = NULL;
     *result = NULL;
     if (said == NULL) {
-        ls_engine_abort(state, ls_fail_memory("ls_comm_split", size * sizeof *said));
+        ls_engine_abort(state, ls_fail_memory("ls_comm_split", size * sizeof *said), parent->rank);
         return ls_error_status();
     }
     const int32_t ready = join != NULL ? (int32_t)prepare_part(parent, join, ranks, &own) : (int32_t)LS_OK;

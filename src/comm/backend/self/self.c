@@ -81,7 +81,7 @@ static ls_status self_test(void *state, void *request, bool wait, bool *finished
     }
     if (wait) {
         char name[64];
-        ls_call_describe(LS_OP_RECV, receipt->call.sequence, name, sizeof name);
+        ls_call_describe(receipt->call.operation, receipt->call.sequence, name, sizeof name);
         const int tag = receipt->call.tag;
         ls_match_cancel(state, receipt);
         return ls_fail(LS_ERR_STATE, "%s: rank 0 waits for its own message with tag %d, which it has not sent", name,

@@ -383,12 +383,18 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     return make_request(shm, &(ls_shm_request){.sends = true, .sending = sending}, result);
 }
 
+/* Takes in all that the other rank of the call has sent. */
+static ls_status drain_for(ls_shm *shm, const ls_call *call, bool *moved) {
+    if (call->root == LS_ANY_RANK) {
+        return ls_shm_point_poll(shm, moved);
+    }
+    return call->root != shm->rank ? ls_shm_point_drain(shm, call->root, moved) : LS_OK;
+}
+
 static ls_status post_receive(ls_shm *shm, const ls_call *call, void **result) {
     ls_match_receipt *receipt = NULL;
     bool moved = false;
-    if (call->root != shm->rank) {
-        LS_TRY(ls_shm_point_drain(shm, call->root, &moved));
-    }
+    LS_TRY(drain_for(shm, call, &moved));
     LS_TRY(ls_match_receive(&shm->point.match, call, &receipt));
     return receipt == NULL ? LS_OK : make_request(shm, &(ls_shm_request){.receipt = receipt}, result);
 }
@@ -398,7 +404,7 @@ ls_status ls_shm_post_message(void *state, const ls_call *call, void **result) {
     *result = NULL;
     LS_TRY(ls_shm_sound(shm));
     ls_shm_note_call(shm, call);
-    return call->operation == LS_OP_SEND ? post_send(shm, call, result) : post_receive(shm, call, result);
+    return ls_call_sends(call) ? post_send(shm, call, result) : post_receive(shm, call, result);
 }
 
 static ls_status end_send(const ls_shm *shm, const ls_shm_sending *sending) {
@@ -421,9 +427,18 @@ static bool request_has_finished(ls_shm *shm, const void *context) {
     return ls_shm_point_has_finished(shm, context);
 }
 
+/* Returns a rank that can only send when this rank yields: it shares this rank's core. Otherwise, any other rank. */
+static int nearest_sender(const ls_shm *shm) {
+    int nearest = (shm->rank + 1) % shm->size;
+    for (int rank = 0; rank < shm->size; rank++) {
+        nearest = rank != shm->rank && ls_shm_core_of(shm, rank) == shm->core ? rank : nearest;
+    }
+    return nearest;
+}
+
 /* Ranks that share cores; see LS_SHM_YIELDS. Whether something `*moved`, or the request has finished. */
 static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved) {
-    const int other = call_of(asked)->root;
+    const int other = call_of(asked)->root == LS_ANY_RANK ? nearest_sender(shm) : call_of(asked)->root;
     if (asked->waited.polled_ns == 0 && other != shm->rank) {
         asked->yields = ls_shm_yields(shm);
     }
@@ -431,7 +446,7 @@ static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved)
         ls_shm_tell_core(shm);
         const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_YIELD_LOOKS : LS_SHM_YIELD_LOOKS / 8;
         for (int i = 0; i < looks; i++) {
-            LS_TRY(ls_shm_point_drain(shm, other, moved));
+            LS_TRY(drain_for(shm, call_of(asked), moved));
             *moved = *moved || ls_shm_point_has_finished(shm, asked);
             if (*moved || ls_shm_core_of(shm, other) == shm->core) {
                 break;
@@ -464,9 +479,7 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const uint64_t start = ls_clock_ns();
     for (uint64_t now = start; now - start <= shm->spin_ns; now = ls_clock_ns()) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
-            if (call->root != shm->rank) {
-                LS_TRY(ls_shm_point_drain(shm, call->root, &moved));
-            }
+            LS_TRY(drain_for(shm, call, &moved));
             if (moved || ls_shm_point_has_finished(shm, asked)) {
                 return LS_OK;
             }
@@ -475,7 +488,7 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
     (void)ls_awake_poll(&asked->waited, ls_clock_ns());
-    ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
+    ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL); /* of a known rank */
     LS_TRY(ls_shm_point_look(shm, call, asked));
     return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_sleep(shm, request_has_finished, asked);
 }

@@ -13,7 +13,7 @@ void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call) {
 
 /* What else is to be said of a call that waits for its partner: which other messages wait. */
 static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
-    if (call->operation == LS_OP_RECV) {
+    if (!ls_call_sends(call)) {
         return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
     }
     const uint64_t awaited = atomic_load_explicit(&shm->ranks[call->root].awaited, memory_order_relaxed);
@@ -28,7 +28,7 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
 /* The timeout is over. */
 static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
     const double seconds = (double)shm->timeout_ns * 1e-9;
-    if (call->operation == LS_OP_RECV) {
+    if (!ls_call_sends(call)) {
         (void)ls_match_fail_silent(&shm->point.match, call, seconds);
     } else {
         char name[64];
@@ -38,6 +38,42 @@ static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
                       call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
     }
     return ls_shm_abort(shm, LS_ERR_TIMEOUT, call->root);
+}
+
+static bool may_send(const ls_shm *shm, int rank) {
+    return rank != shm->rank && ls_shm_left(shm, rank) == LS_LEAVE_NONE;
+}
+
+/* A receive from any rank fails if no other rank may still send messages. */
+static ls_status check_senders(ls_shm *shm, const ls_call *call, const ls_shm_request *asked) {
+    char more[MORE_CAPACITY + 64], waiting[MORE_CAPACITY];
+    bool moved = false;
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (may_send(shm, rank)) {
+            return LS_OK;
+        }
+    }
+    if (shm->size == 1) { /* waits for its own message */
+        return LS_OK;
+    }
+    LS_TRY(ls_shm_point_poll(shm, &moved)); /* what the ranks sent before they left counts */
+    if (moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))) {
+        return LS_OK;
+    }
+    snprintf(more, sizeof more, "%s%s", shm->size > 2 ? ", and all other ranks have left, too" : "",
+             describe_waiting(shm, call, waiting));
+    return ls_shm_fail_left(shm, call, shm->rank == 0 ? 1 : 0, more);
+}
+
+/* Lists the ranks for which the call waits. */
+static ls_rank_list list_partners(const ls_shm *shm, const ls_call *call) {
+    ls_rank_list partners = {.count = 0};
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (rank == call->root || (call->root == LS_ANY_RANK && may_send(shm, rank))) {
+            ls_rank_list_add(&partners, rank);
+        }
+    }
+    return partners;
 }
 
 ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
@@ -57,11 +93,11 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
             return ls_shm_fail_left(shm, call, rank, rank == call->root ? describe_waiting(shm, call, waiting) : "");
         }
     }
-    if (asked != NULL) {
-        ls_rank_list partner = {.count = 0};
-        ls_rank_list_add(&partner, call->root);
-        ls_shm_tell_waiting(shm, call, &partner, asked->waited.ns, &asked->told_ns,
+    LS_TRY(call->root == LS_ANY_RANK ? check_senders(shm, call, asked) : LS_OK);
+    const ls_rank_list partners = list_partners(shm, call);
+    if (asked != NULL && !call->untimed && partners.count != 0) {
+        ls_shm_tell_waiting(shm, call, &partners, asked->waited.ns, &asked->told_ns,
                             describe_waiting(shm, call, waiting));
     }
-    return asked != NULL && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
+    return asked != NULL && !call->untimed && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }

@@ -383,8 +383,8 @@ static inline bool ls_shm_is_revoked(const ls_shm *shm) {
  * reads from this rank's buffers. */
 ls_status ls_shm_sound(const ls_shm *shm);
 
-/* Aborts with this thread's error, of `status`, which it keeps: the other ranks fail, too. */
-void ls_shm_resign(void *state, ls_status status);
+/* Aborts with this thread's error, of `status`, which it keeps: the other ranks fail, too. See ls_backend.abort. */
+void ls_shm_resign(void *state, ls_status status, int failed_rank);
 
 /* Marks this rank as a rank that takes no further steps, and wakes the others. */
 void ls_shm_leave(ls_shm *shm, ls_leave_reason reason);

@@ -119,10 +119,15 @@ ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank) {
     return repeat_failure(shm);
 }
 
-void ls_shm_resign(void *state, ls_status status) {
+void ls_shm_resign(void *state, ls_status status, int failed_rank) {
     ls_shm *shm = state;
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
+    if (failed_rank != shm->rank) {
+        (void)ls_shm_abort(shm, status, failed_rank);
+        ls_error_restore(status, message);
+        return;
+    }
     const char *reason = strstr(message, ": ");
     const int call = reason != NULL ? (int)(reason - message) : 0;
     (void)ls_fail(LS_ERR_PEER, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "",

@@ -130,7 +130,7 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
     int listener = -1;
     *result = NULL;
     if (all == NULL) {
-        ls_engine_abort(parent, ls_fail_memory("ls_comm_split", size * sizeof *all));
+        ls_engine_abort(parent, ls_fail_memory("ls_comm_split", size * sizeof *all), ls_engine_endpoint(parent)->rank);
         return ls_error_status();
     }
     if (join != NULL) {
