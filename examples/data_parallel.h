@@ -15,7 +15,8 @@ static long zero = 0;
     {"--wire", ARGUMENT_TEXT, &wire, "format of gradients between ranks: f32, bf16 or f16 (f32)"},                     \
         {"--bucket-bytes", ARGUMENT_COUNT, &bucket_bytes, "bytes of gradients per all-reduce (0: automatic)"},         \
         {"--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"}, {                   \
-        "--zero", ARGUMENT_COUNT, &zero, "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)" \
+        "--zero", ARGUMENT_COUNT, &zero,                                                                               \
+            "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)"                            \
     }
 
 /* Returns a module that the ranks train together, with these options. Takes ownership of the model. */

@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Reserves addresses for `bytes` bytes, which read as zero. A page uses memory from its first change on. NULL: failed. */
+/* Reserves addresses for `bytes` bytes, which read as zero. A page uses memory from its first change on. NULL: failed.
+ */
 void *ls_pages_reserve(size_t bytes);
 
 /* Gives back the pages that lie wholly between two addresses of such memory. They read as zero afterwards. */

@@ -39,9 +39,9 @@ typedef struct ls_flat {
 #define LS_FLAT_ALIGNMENT 64
 
 /*
- * What a recomputed module does around its runs if its parameters or gradients are sharded over ranks (stages 2 and 3 of
- * ZeRO; parallel/units.c). `enter` makes them whole, `leave` keeps this rank's part and returns the status of the run,
- * or its own. `backward`: the run is the backward pass. Collective.
+ * What a recomputed module does around its runs if its parameters or gradients are sharded over ranks (stages 2 and 3
+ * of ZeRO; parallel/units.c). `enter` makes them whole, `leave` keeps this rank's part and returns the status of the
+ * run, or its own. `backward`: the run is the backward pass. Collective.
  */
 typedef struct ls_unit ls_unit;
 struct ls_unit {

@@ -40,7 +40,8 @@ static ls_status measure_blocks(const ls_tensor *gradient, int64_t first, double
     return LS_OK;
 }
 
-/* Computes the sums of squares of all gradients of a model, on their device. Blocks without gradient stay as they are. */
+/* Computes the sums of squares of all gradients of a model, on their device. Blocks without gradient stay as they are.
+ */
 static ls_status measure_squares(const ls_module *model, double *squares) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);

@@ -96,12 +96,12 @@ typedef struct ls_optimizer_type {
 
 /* One parameter of a group. */
 typedef struct ls_optimizer_slot {
-    ls_tensor *parameter; /* borrowed */
-    ls_shard own;         /* the elements that this rank steps: all, unless the group is sharded */
-    size_t offset;        /* of the parameter in a block with memory for every slot, in bytes */
-    size_t place;         /* of the state of its own elements in the group's state buffers, in bytes */
+    ls_tensor *parameter;   /* borrowed */
+    ls_shard own;           /* the elements that this rank steps: all, unless the group is sharded */
+    size_t offset;          /* of the parameter in a block with memory for every slot, in bytes */
+    size_t place;           /* of the state of its own elements in the group's state buffers, in bytes */
     const ls_storage *home; /* of the parameter, when it was added; never dereferenced */
-    int64_t t;            /* steps taken */
+    int64_t t;              /* steps taken */
     double product;
 } ls_optimizer_slot;
 

@@ -87,10 +87,11 @@ bool ls_run_gradients(const ls_parameter_group *group, int first, int last, ls_r
 
 ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
     return group->slots[i].parameter->leaf->sharding != group->sharding
-               ? ls_fail(LS_ERR_STATE,
-                         "%s: parameter %d belongs to an ls_data_parallel with .zero that was made, or freed, after the "
-                         "optimizer: create the optimizer after ls_data_parallel",
-                         optimizer->type->name, i)
+               ? ls_fail(
+                     LS_ERR_STATE,
+                     "%s: parameter %d belongs to an ls_data_parallel with .zero that was made, or freed, after the "
+                     "optimizer: create the optimizer after ls_data_parallel",
+                     optimizer->type->name, i)
                : ls_fail(LS_ERR_STATE,
                          "%s: parameter %d has moved since ls_data_parallel with .zero: move the model to its device "
                          "before, and create optimizers for the module of ls_data_parallel, not for a larger one",

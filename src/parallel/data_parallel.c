@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "parallel/units.h"
 
 typedef ls_data_parallel_state data_parallel_state;
 
@@ -348,8 +349,9 @@ static ls_status check_zero(data_parallel_state *state, const ls_data_parallel_o
     const ls_device *device = &ls_cpu;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
     if (*zero > 1 && (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !device->is_host)) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
-                                           ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
+                       ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
                        *zero);
     }
     *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
@@ -359,6 +361,16 @@ static ls_status check_zero(data_parallel_state *state, const ls_data_parallel_o
 /* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
 static int lay_out(const data_parallel_state *state, int zero, ls_flat *flats) {
     return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
+}
+
+static ls_status open_shards(data_parallel_state *state, int zero) {
+    const ls_gradient_reducer *reducer = &state->reducer;
+    state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
+    if (state->shards == NULL) {
+        return ls_error_status();
+    }
+    state->shards->averages = ls_data_parallel_averages;
+    return ls_units_open(state->shards);
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
@@ -392,10 +404,9 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
-    LS_TRY(zero > 0 ? ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, flat_count,
-                                     &state->shards)
-                    : LS_OK);
-    return shares || zero > 1 ? LS_OK : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
+    LS_TRY(zero > 0 ? open_shards(state, zero) : LS_OK);
+    return shares || zero > 1 ? LS_OK
+                              : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }
 
 static void free_state(ls_module *self) {
@@ -404,6 +415,7 @@ static void free_state(ls_module *self) {
     ls_free(state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
+    ls_units_close(state->shards);
     ls_shards_close(state->shards);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
@@ -502,7 +514,7 @@ ls_status ls_data_parallel_join_forward(ls_module *module) {
 }
 
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
-    return ls_data_parallel_comm(module) != NULL ? ls_shards_gather(((data_parallel_state *)module->state)->shards, on)
+    return ls_data_parallel_comm(module) != NULL ? ls_units_gather(((data_parallel_state *)module->state)->shards, on)
                                                  : LS_OK;
 }
 

@@ -53,7 +53,7 @@ typedef struct ls_data_parallel_state {
     uint64_t sent; /* hash of the gradients that its buckets send */
     ls_overlap overlap;
     ls_shards *shards; /* NULL: every rank has the whole state of optimizers */
-    void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
+    void *tail;        /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     int buffer_count;
     ls_buffer_record *buffers;

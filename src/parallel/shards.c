@@ -7,9 +7,7 @@
 #include "comm/hold.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
-#include "parallel/data_parallel.h"
-#include "parallel/units.h"
-#include "tensor/scope.h"
+#include "parallel/parallel.h"
 
 static ls_shards *shards_of(const ls_sharding *sharding) {
     return (ls_shards *)(void *)sharding;
@@ -45,10 +43,11 @@ static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
     if (self->decided) {
         return self->whole || !whole
                    ? LS_OK
-                   : ls_fail(LS_ERR_UNSUPPORTED,
-                             "%s: the method needs whole parameters, but .zero has cut them for an earlier optimizer of "
-                             "the model, or for its first run: create this optimizer first",
-                             call);
+                   : ls_fail(
+                         LS_ERR_UNSUPPORTED,
+                         "%s: the method needs whole parameters, but .zero has cut them for an earlier optimizer of "
+                         "the model, or for its first run: create this optimizer first",
+                         call);
     }
     self->whole = whole;
     self->decided = true;
@@ -59,8 +58,8 @@ static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
             self->ends[i][r] = r < sharding->ranks - 1 ? nearest_cut(self, flat, end) : flat->count;
         }
     }
-    for (int i = 0; i < self->unit_count; i++) {
-        ls_unit_scatter(&self->units[i]);
+    if (self->divided != NULL) {
+        self->divided(self);
     }
     return LS_OK;
 }
@@ -73,7 +72,8 @@ static ls_range owned_by(const ls_shards *self, const ls_range *range, int rank)
     const int64_t *ends = self->ends[range->flat];
     const int64_t first = rank > 0 ? ends[rank - 1] : 0, last = range->offset + range->count;
     const int64_t begin = first > range->offset ? first : range->offset, end = ends[rank] < last ? ends[rank] : last;
-    return (ls_range){.flat = range->flat, .offset = begin < end ? begin : range->offset, .count = begin < end ? end - begin : 0};
+    return (ls_range){
+        .flat = range->flat, .offset = begin < end ? begin : range->offset, .count = begin < end ? end - begin : 0};
 }
 
 ls_range ls_shards_own(const ls_shards *self, const ls_range *range) {
@@ -174,29 +174,12 @@ void ls_shards_forget(const ls_shards *self, const ls_range *range, bool gradien
     }
 }
 
-ls_status ls_shards_gather(ls_shards *self, bool on) {
-    if (self == NULL || self->stage < 3 || self->gathered == on) {
-        return LS_OK;
-    }
-    LS_TRY(on ? ls_shards_check(self, "ls_data_parallel_gather") : LS_OK);
-    self->gathered = on;
-    ls_status status = LS_OK;
-    for (int i = 0; i < self->unit_count && status == LS_OK; i++) {
-        if (on) {
-            status = ls_unit_gather(&self->units[i]);
-        } else {
-            ls_unit_scatter(&self->units[i]);
-        }
-    }
-    return status;
-}
-
 /* ---- for optimizers ---------------------------------------------------------------------------------------------- */
 
 static ls_status check(const ls_sharding *sharding, const char *call) {
     const ls_shards *self = shards_of(sharding);
     LS_TRY(ls_shards_check(self, call));
-    return ls_data_parallel_averages(self->replicas)
+    return self->averages(self->replicas)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
                          "%s: the gradients are not averaged yet (ls_data_parallel_no_sync); with .zero, a step needs "
@@ -211,14 +194,8 @@ static ls_status share_parameters(ls_sharding *sharding, const char *call, bool 
     if (any != 0) {
         return note(self, ls_cause_share(self->comm, call, failed));
     }
-    for (int i = 0; i < self->rest_count; i++) {
-        LS_TRY(ls_shards_share(self, &self->rest[i]));
-    }
-    const bool whole = self->stage < 3 || self->gathered;
-    for (int i = 0; i < self->unit_count && whole; i++) {
-        for (int k = 0; k < self->units[i].range_count; k++) {
-            LS_TRY(ls_shards_share(self, &self->units[i].ranges[k]));
-        }
+    for (int i = self->stage < 3 || self->gathered ? 0 : self->unit_range_count; i < self->range_count; i++) {
+        LS_TRY(ls_shards_share(self, &self->ranges[i]));
     }
     return LS_OK;
 }
@@ -253,7 +230,8 @@ static void release_pages(void *memory, void *user) {
 static ls_storage *reserve(const ls_device *device, size_t bytes, bool gradients) {
     (void)gradients;
     void *memory = device->is_host ? ls_pages_reserve(bytes) : NULL;
-    ls_storage *storage = memory != NULL ? ls_storage_wrap(device, memory, bytes, release_pages, (void *)(uintptr_t)bytes) : NULL;
+    ls_storage *storage =
+        memory != NULL ? ls_storage_wrap(device, memory, bytes, release_pages, (void *)(uintptr_t)bytes) : NULL;
     if (storage == NULL && memory != NULL) {
         ls_pages_release(memory, bytes);
     }
@@ -278,6 +256,7 @@ static void hold(ls_sharding *sharding, bool more) {
     }
     ls_comm_drop(self->comm);
     ls_free(self->counts);
+    ls_free(self->ranges);
     ls_free(self);
 }
 
@@ -326,23 +305,21 @@ static ls_status check_free(const ls_module *model) {
     for (int i = 0; i < model->parameters.count; i++) {
         const ls_leaf *leaf = model->parameters.items[i].tensor->leaf;
         if (leaf != NULL && leaf->sharding != NULL) {
-            return ls_fail(LS_ERR_UNSUPPORTED,
-                           "ls_data_parallel: \"%s\" already belongs to another module with .zero",
+            return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: \"%s\" already belongs to another module with .zero",
                            model->parameters.items[i].name);
         }
     }
     return LS_OK;
 }
 
-ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
-                         int flat_count, ls_shards **made) {
-    if (!ls_module_list(model)) {
-        return ls_error_status();
+ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
+                          int flat_count) {
+    if (!ls_module_list(model) || check_free(model) != LS_OK) {
+        return NULL;
     }
-    LS_TRY(check_free(model));
     ls_shards *self = make(comm, stage, flats, flat_count);
     if (self == NULL) {
-        return LS_ERR_MEMORY;
+        return NULL;
     }
     self->stage = stage;
     self->replicas = replicas;
@@ -358,22 +335,16 @@ ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, i
                                .restored = restored,
                                .hold = hold};
     mark(model, NULL, &self->base);
-    *made = self;
-    LS_TRY(ls_units_open(self));
-    if (stage >= 2) { /* the memory of the parameters before they were laid out */
-        ls_cache_empty(&ls_thread()->cache);
-        ls_pages_trim();
-    }
-    return LS_OK;
+    return self;
 }
 
 void ls_shards_close(ls_shards *self) {
     if (self != NULL) {
-        ls_units_close(self);
         if (ls_module_list(self->model)) {
             mark(self->model, &self->base, NULL);
         }
         self->replicas = self->model = NULL;
+        self->divided = NULL;
         hold(&self->base, false);
     }
 }

@@ -19,7 +19,8 @@ typedef struct ls_range {
     int64_t count;
 } ls_range;
 
-typedef struct ls_shards {
+typedef struct ls_shards ls_shards;
+struct ls_shards {
     ls_sharding base; /* first member */
     atomic_int references;
     int stage;
@@ -30,26 +31,29 @@ typedef struct ls_shards {
     int flat_count;
     int64_t *ends[LS_FLAT_LIMIT]; /* the first element after those of each rank */
     size_t *counts;               /* of one exchange, one per rank; then as many displacements */
-    ls_range *rest;               /* elements that are in no unit (units.h) */
-    int rest_count;
-    struct ls_sharded_unit *units;
+    ls_range *ranges;             /* of all elements: of units (units.h) from `unit_range_count` on the rest */
+    int range_count;
+    int unit_range_count;
+    struct ls_sharded_unit *units; /* units.c */
     int unit_count;
+    void (*divided)(ls_shards *shards);          /* called when the elements are divided */
+    bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
     bool gathered; /* this rank has all parameters of the units until ls_shards_gather(false) */
     bool decided;
     bool whole;  /* each rank owns whole parameters */
     bool failed; /* an exchange or a step failed on some rank: the ranks may have different parameters */
-} ls_shards;
+};
 
 /* Returns reserved memory for the flat buffers of a stage; NULL: ordinary memory. */
 ls_flat_memory *ls_shards_memory(int stage);
 
 /*
  * Shards the state of optimizers that are made for the parameters of `model` from now on, whose gradients `replicas`
- * averages over `comm`. The flat buffers are the model's, in ls_shards_memory. Sets *made, which ls_shards_close
- * releases.
+ * averages over `comm`. The flat buffers are the model's, in ls_shards_memory. The caller sets the ranges and the
+ * functions, and calls ls_shards_close. Returns NULL with an error on failure.
  */
-ls_status ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
-                         int flat_count, ls_shards **made);
+ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
+                          int flat_count);
 
 /* Ends the sharding for optimizers made later. An optimizer that exists cannot step any more. NULL is allowed. */
 void ls_shards_close(ls_shards *shards);
@@ -66,13 +70,11 @@ ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
 /* Gives every rank the parameters of a range. Collective. */
 ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
 
-/* Replaces this rank's own gradients of a range by the mean over ranks; the others' have no meaning then. Collective. */
+/* Replaces this rank's own gradients of a range by the mean over ranks; the others' have no meaning then. Collective.
+ */
 ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 
 /* Gives back the memory of the elements of a range that this rank does not own, of parameters or gradients. */
 void ls_shards_forget(const ls_shards *shards, const ls_range *range, bool gradients);
-
-/* Gives this rank all parameters until called with false. Collective with true. NULL is allowed. */
-ls_status ls_shards_gather(ls_shards *shards, bool on);
 
 #endif

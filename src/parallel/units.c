@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/pages.h"
 #include "tensor/device.h"
+#include "tensor/scope.h"
 
 static ls_sharded_unit *unit_of(ls_unit *unit) {
     return (ls_sharded_unit *)(void *)unit;
@@ -20,7 +22,7 @@ static void mark_absent(ls_sharded_unit *unit, bool absent) {
     }
 }
 
-ls_status ls_unit_gather(ls_sharded_unit *unit) {
+static ls_status gather(ls_sharded_unit *unit) {
     if (!unit->absent) {
         return LS_OK;
     }
@@ -31,7 +33,8 @@ ls_status ls_unit_gather(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-void ls_unit_scatter(ls_sharded_unit *unit) {
+/* Keeps only this rank's own parameters, unless the unit runs. */
+static void scatter(ls_sharded_unit *unit) {
     if (unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
         return;
     }
@@ -39,6 +42,27 @@ void ls_unit_scatter(ls_sharded_unit *unit) {
         ls_shards_forget(unit->shards, &unit->ranges[k], false);
     }
     mark_absent(unit, true);
+}
+
+static void scatter_all(ls_shards *shards) {
+    for (int i = 0; i < shards->unit_count; i++) {
+        scatter(&shards->units[i]);
+    }
+}
+
+ls_status ls_units_gather(ls_shards *shards, bool on) {
+    if (shards == NULL || shards->stage < 3 || shards->gathered == on) {
+        return LS_OK;
+    }
+    LS_TRY(on ? ls_shards_check(shards, "ls_data_parallel_gather") : LS_OK);
+    shards->gathered = on;
+    for (int i = 0; i < shards->unit_count && on; i++) {
+        LS_TRY(gather(&shards->units[i]));
+    }
+    if (!on) {
+        scatter_all(shards);
+    }
+    return LS_OK;
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
@@ -61,10 +85,11 @@ static size_t own_bytes(const ls_sharded_unit *unit) {
 static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     for (int i = 0; i < unit->parameter_count; i++) {
         if (unit->parameters[i]->leaf->hooks != NULL) {
-            return ls_fail(LS_ERR_UNSUPPORTED,
-                           "ls_backward: a parameter has a gradient hook, but .zero = %d of ls_data_parallel keeps only "
-                           "parts of gradients: use .zero = 1",
-                           unit->shards->stage);
+            return ls_fail(
+                LS_ERR_UNSUPPORTED,
+                "ls_backward: a parameter has a gradient hook, but .zero = %d of ls_data_parallel keeps only "
+                "parts of gradients: use .zero = 1",
+                unit->shards->stage);
         }
     }
     return LS_OK;
@@ -156,7 +181,7 @@ static ls_status enter(ls_unit *base, bool backward) {
     const char *call = backward ? "ls_backward" : "ls_forward";
     LS_TRY(ls_shards_check(unit->shards, call));
     LS_TRY(ls_shards_decide(unit->shards, call));
-    LS_TRY(ls_unit_gather(unit));
+    LS_TRY(gather(unit));
     LS_TRY(backward ? begin_gradients(unit) : LS_OK);
     unit->runs++;
     return LS_OK;
@@ -166,7 +191,7 @@ static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     ls_sharded_unit *unit = unit_of(base);
     unit->runs--;
     status = backward ? end_gradients(unit, status) : status;
-    ls_unit_scatter(unit);
+    scatter(unit);
     return status;
 }
 
@@ -272,29 +297,34 @@ static ls_status recompute_layers(const ls_module *model) {
     return LS_OK;
 }
 
-/* Lists the ranges that are in no unit. */
-static ls_status fill_rest(ls_shards *shards) {
+/* Lists the ranges of the units, and then the rest. */
+static ls_status list_ranges(ls_shards *shards) {
     const ls_named_list *list = &shards->model->parameters;
-    shards->rest = ls_allocate_zeroed((size_t)list->count, sizeof *shards->rest);
-    if (shards->rest == NULL) {
-        return ls_fail_memory("ls_data_parallel", (size_t)list->count * sizeof *shards->rest);
+    shards->ranges = ls_allocate_zeroed((size_t)list->count, sizeof *shards->ranges);
+    if (shards->ranges == NULL) {
+        return ls_fail_memory("ls_data_parallel", (size_t)list->count * sizeof *shards->ranges);
     }
+    for (int i = 0; i < shards->unit_count; i++) {
+        for (int k = 0; k < shards->units[i].range_count; k++) {
+            shards->ranges[shards->range_count++] = shards->units[i].ranges[k];
+        }
+    }
+    shards->unit_range_count = shards->range_count;
+    int rest = 0;
     for (int flat = 0; flat < shards->flat_count; flat++) {
         for (int i = 0; i < list->count; i++) {
             const ls_tensor *parameter = list->items[i].tensor;
             if (parameter->leaf != NULL && !parameter->leaf->shard &&
                 parameter->storage->whole == shards->flats[flat].parameters) {
-                add_range(shards->rest, &shards->rest_count, range_of(shards, parameter));
+                add_range(shards->ranges + shards->unit_range_count, &rest, range_of(shards, parameter));
             }
         }
     }
+    shards->range_count += rest;
     return LS_OK;
 }
 
-ls_status ls_units_open(ls_shards *shards) {
-    if (shards->stage < 2) {
-        return fill_rest(shards);
-    }
+static ls_status make_units(ls_shards *shards) {
     LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
     if (shards->unit_count == 0) {
         LS_TRY(recompute_layers(shards->model));
@@ -312,12 +342,22 @@ ls_status ls_units_open(ls_shards *shards) {
     if (shards->units == NULL) {
         return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
     }
-    LS_TRY(for_each_recomputed(shards->model, shards, add_unit));
-    return fill_rest(shards);
+    shards->divided = scatter_all;
+    return for_each_recomputed(shards->model, shards, add_unit);
+}
+
+ls_status ls_units_open(ls_shards *shards) {
+    LS_TRY(shards->stage >= 2 ? make_units(shards) : LS_OK);
+    LS_TRY(list_ranges(shards));
+    if (shards->stage >= 2) { /* the memory of the parameters before they were laid out */
+        ls_cache_empty(&ls_thread()->cache);
+        ls_pages_trim();
+    }
+    return LS_OK;
 }
 
 void ls_units_close(ls_shards *shards) {
-    for (int i = 0; i < shards->unit_count; i++) {
+    for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];
         mark_absent(unit, false);
         for (int k = 0; k < unit->parameter_count; k++) {
@@ -329,9 +369,9 @@ void ls_units_close(ls_shards *shards) {
         ls_free(unit->parameters);
         ls_free(unit->given);
     }
-    ls_free(shards->units);
-    ls_free(shards->rest);
-    shards->units = NULL;
-    shards->rest = NULL;
-    shards->unit_count = shards->rest_count = 0;
+    if (shards != NULL) {
+        ls_free(shards->units);
+        shards->units = NULL;
+        shards->unit_count = 0;
+    }
 }

@@ -1,7 +1,7 @@
 /*
  * Units of sharded parameters and gradients (stages 2 and 3 of ZeRO): recomputed modules, whose forward functions are
- * the only code that uses their parameters. A rank has all parameters of a unit only while the unit runs, in the forward
- * and in the backward pass (stage 3), and keeps only the mean gradients of its own elements (stages 2 and 3).
+ * the only code that uses their parameters. A rank has all parameters of a unit only while the unit runs, in the
+ * forward and in the backward pass (stage 3), and keeps only the mean gradients of its own elements (stages 2 and 3).
  */
 #ifndef LS_PARALLEL_UNITS_H
 #define LS_PARALLEL_UNITS_H
@@ -16,21 +16,20 @@ typedef struct ls_sharded_unit {
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;
-    int runs;        /* runs that have entered it, and not left */
-    bool absent;     /* the parameters have the mark LS_ABSENT */
-    char *earlier;   /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
-    uint8_t *given;  /* of the parameters: some rank has a gradient */
+    int runs;       /* runs that have entered it, and not left */
+    bool absent;    /* the parameters have the mark LS_ABSENT */
+    char *earlier;  /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
+    uint8_t *given; /* of the parameters: some rank has a gradient */
 } ls_sharded_unit;
 
 /*
  * Makes the units of a model: its modules with ls_recompute, or the layers of an ls_sequential without such modules,
- * for which it calls ls_recompute. Sets shards->units and shards->rest.
+ * for which it calls ls_recompute. Sets the ranges of `shards`. Stage 1 has no units.
  */
 ls_status ls_units_open(ls_shards *shards);
 void ls_units_close(ls_shards *shards);
 
-/* Gives this rank all parameters of a unit, or keeps its own elements only, unless the unit runs. */
-ls_status ls_unit_gather(ls_sharded_unit *unit);
-void ls_unit_scatter(ls_sharded_unit *unit);
+/* Gives this rank all parameters until called with false. Collective with true. `shards` may be NULL. */
+ls_status ls_units_gather(ls_shards *shards, bool on);
 
 #endif

@@ -220,8 +220,7 @@ ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t
     ls_tensor moved = *tensor;
     moved.storage = part;
     moved.data = part->memory;
-    const ls_status status =
-        elements ? ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor) : LS_OK;
+    const ls_status status = elements ? ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor) : LS_OK;
     if (status != LS_OK) {
         ls_storage_drop(part);
         return status;
