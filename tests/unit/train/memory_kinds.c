@@ -1,10 +1,12 @@
 /*
- * Tensor memory by kind: exact counts for tensors, models, gradients, optimizers and data, peaks and threads.
+ * Tensor memory by kind: exact counts for tensors, models, gradients, optimizers and data, peaks, threads, and the
+ * budget of a trial.
  *
  * devices: cpu shadow
  */
 #include "tests/support/unit.h"
 
+#include <math.h>
 #include <pthread.h>
 
 #include <lockstep/lockstep.h>
@@ -312,6 +314,131 @@ TEST(test_loaders) {
     }
 }
 
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+typedef struct setting {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_loader *loader;
+    ls_callback *timer;
+    ls_trial *trial;
+    int64_t start; /* bytes before the run */
+} setting;
+
+static setting make_setting(int64_t limit, bool lbfgs) {
+    setting s = {.model = make_model()};
+    s.optimizer = lbfgs ? ls_lbfgs(s.model, NULL) : ls_adam(s.model, NULL);
+    s.loader = ls_loader_new(make_data(), &(ls_loader_options){.batch_size = BATCH});
+    s.timer = ls_timer(&(ls_timer_options){.no_table = true});
+    s.trial = ls_trial_new(&(ls_trial_options){.model = s.model,
+                                               .optimizer = s.optimizer,
+                                               .criterion = ls_criterion_cross_entropy,
+                                               .train = s.loader,
+                                               .memory_limit = limit,
+                                               LS_CALLBACKS(s.timer),
+                                               .quiet = true});
+    assert_non_null(s.trial);
+    s.start = stats().total;
+    return s;
+}
+
+static void free_setting(setting *s) {
+    ls_trial_free(s->trial);
+    ls_optimizer_free(s->optimizer);
+    ls_loader_free(s->loader);
+    ls_module_free(s->model);
+}
+
+static double peak_of(const setting *s, ls_memory_kind kind) {
+    double least = -1, mean = -1, largest = -1;
+    ls_timer_memory_over_ranks(s->timer, kind, &least, &mean, &largest);
+    assert_true((isnan(least) && isnan(mean) && isnan(largest)) || (least == mean && mean == largest));
+    return largest;
+}
+
+/* The program's own peak is independent of the peak of a run. */
+TEST(test_peak_of_a_run) {
+    const ls_memory before = stats();
+    ls_release(ls_zeros(LS_SHAPE(1000000), LS_F64));
+    setting s = make_setting(0, false);
+    assert_true(isnan(peak_of(&s, LS_MEMORY_KINDS)) && isnan(peak_of(&s, LS_MEMORY_DATA)));
+    assert_int_equal(ls_trial_run(s.trial, 2), LS_OK);
+    assert_true(stats().peak_total >= before.total + 8000000);
+    assert_true(peak_of(&s, LS_MEMORY_KINDS) > (double)s.start && peak_of(&s, LS_MEMORY_KINDS) < 1e6);
+    assert_int_equal(peak_of(&s, LS_MEMORY_PARAMETERS), before.bytes[LS_MEMORY_PARAMETERS] + WEIGHTS);
+    assert_int_equal(peak_of(&s, LS_MEMORY_OPTIMIZER), before.bytes[LS_MEMORY_OPTIMIZER] + 2 * WEIGHTS);
+    double sum = 0;
+    for (int i = 0; i < LS_MEMORY_KINDS; i++) {
+        sum += peak_of(&s, (ls_memory_kind)i);
+    }
+    assert_true(sum == peak_of(&s, LS_MEMORY_KINDS));
+    assert_true(isnan(peak_of(&s, (ls_memory_kind)(LS_MEMORY_KINDS + 1))));
+    free_setting(&s);
+    expect_same(&before);
+}
+
+/* Returns the peak of a run of one step. */
+static int64_t measured_peak(void) {
+    setting s = make_setting(0, false);
+    assert_int_equal(ls_trial_run(s.trial, 1), LS_OK);
+    const int64_t peak = (int64_t)peak_of(&s, LS_MEMORY_KINDS);
+    free_setting(&s);
+    return peak;
+}
+
+static void expect_kept(const setting *s, int64_t epochs) {
+    assert_int_equal(ls_trial_history_count(s->trial), epochs);
+}
+
+TEST(test_budget) {
+    const ls_memory before = stats();
+    const int64_t peak = measured_peak();
+    char text[200];
+    setting s = make_setting(peak, false); /* exactly enough */
+    assert_int_equal(ls_trial_run(s.trial, 1), LS_OK);
+    expect_kept(&s, 1);
+    free_setting(&s);
+
+    s = make_setting(peak - 1, false);
+    assert_int_equal(ls_trial_run(s.trial, 1), LS_ERR_MEMORY);
+    snprintf(text, sizeof text, "ls_trial_run: the first step needed %lld bytes (parameters %d, gradients %d, ",
+             (long long)peak, WEIGHTS, WEIGHTS);
+    expect_message(text);
+    snprintf(text, sizeof text, "optimizer %d, data ", 2 * WEIGHTS);
+    expect_message(text);
+    snprintf(text, sizeof text, "but .memory_limit is %lld: make batches smaller", (long long)peak - 1);
+    expect_message(text);
+    expect_kept(&s, 0);
+    free_setting(&s);
+
+    s = make_setting(1, false);
+    const int64_t start = s.start;
+    free_setting(&s);
+    s = make_setting(start - 1, false);
+    assert_int_equal(ls_trial_run(s.trial, 1), LS_ERR_MEMORY);
+    snprintf(text, sizeof text, "ls_trial_run: before the first step, training needs %lld bytes (parameters %d, ",
+             (long long)start, WEIGHTS);
+    expect_message(text);
+    snprintf(text, sizeof text, "), but .memory_limit is %lld: use a smaller model", (long long)start - 1);
+    expect_message(text);
+    free_setting(&s);
+    expect_same(&before);
+}
+
+/* State that the optimizer allocates in its steps counts before the first step. */
+TEST(test_budget_counts_later_state) {
+    setting s = make_setting(100000, true);
+    assert_true(s.start < 50000);
+    assert_int_equal(ls_trial_run(s.trial, 1), LS_ERR_MEMORY);
+    char text[80];
+    snprintf(text, sizeof text, "optimizer %d, ", (4 + 2 * 100) * WEIGHTS + (int)sizeof(double));
+    expect_message("before the first step");
+    expect_message(text);
+    free_setting(&s);
+    assert_null(ls_trial_new(&(ls_trial_options){.memory_limit = -1}));
+    expect_message("ls_trial_new: .memory_limit is -1, must not be negative");
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors_and_peaks),
@@ -323,6 +450,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_optimizers_allocate_as_predicted),
         cmocka_unit_test(test_threads_count_separately),
         cmocka_unit_test(test_loaders),
+        cmocka_unit_test(test_peak_of_a_run),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_budget_counts_later_state),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
