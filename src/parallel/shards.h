@@ -11,6 +11,7 @@
 
 #include "nn/module.h"
 #include "optim/sharding.h"
+#include "tensor/account.h"
 
 /* Adjacent elements of a flat buffer. */
 typedef struct ls_range {
@@ -29,6 +30,8 @@ typedef struct ls_shards {
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
     int64_t *ends[LS_FLAT_LIMIT]; /* the first element after those of each rank */
+    ls_account *account; /* counts the elements on this rank, held; NULL: the storages of the flat buffers are counted */
+    int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
     size_t *counts;               /* of one exchange, one per rank; then as many displacements */
     ls_range *rest;               /* elements that are in no unit (units.h) */
     int rest_count;
@@ -71,6 +74,9 @@ ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 
 /* Gives back the memory of the elements of a range that this rank does not own, of parameters or gradients. */
 void ls_shards_forget(const ls_shards *shards, const ls_range *range, bool gradients);
+
+/* Counts more bytes of parameters or gradients on this rank, or fewer (negative), from stage 2 on. */
+void ls_shards_count(ls_shards *shards, ls_memory_kind kind, int64_t bytes);
 
 /* Gives this rank all parameters until called with false. Collective with true. NULL is allowed. */
 ls_status ls_shards_gather(ls_shards *shards, bool on);

@@ -1,7 +1,7 @@
 /*
  * Units of sharded parameters and gradients (stages 2 and 3 of ZeRO): recomputed modules, whose forward functions are
- * the only code that uses their parameters. A rank has all parameters of a unit only while the unit runs, in the forward
- * and in the backward pass (stage 3), and keeps only the mean gradients of its own elements (stages 2 and 3).
+ * the only code that uses their parameters. A rank has all parameters of a unit only while the unit runs, in the
+ * forward and in the backward pass (stage 3), and keeps only the mean gradients of its own elements (stages 2 and 3).
  */
 #ifndef LS_PARALLEL_UNITS_H
 #define LS_PARALLEL_UNITS_H
@@ -16,10 +16,11 @@ typedef struct ls_sharded_unit {
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;
-    int runs;        /* runs that have entered it, and not left */
-    bool absent;     /* the parameters have the mark LS_ABSENT */
-    char *earlier;   /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
-    uint8_t *given;  /* of the parameters: some rank has a gradient */
+    int64_t gradient_bytes; /* counted gradients on this rank */
+    int runs;               /* runs that have entered it, and not left */
+    bool absent;            /* the parameters have the mark LS_ABSENT */
+    char *earlier;  /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
+    uint8_t *given; /* of the parameters: some rank has a gradient */
 } ls_sharded_unit;
 
 /*

@@ -79,6 +79,35 @@ static ls_status sharded_state(ls_comm *world) {
     return same_bytes(&before);
 }
 
+/* From stage 2 on, a rank keeps its own gradients, in stage 3 also its own parameters of the layers. */
+static ls_status sharded_gradients(ls_comm *world, int stage) {
+    const ls_memory before = stats();
+    const int64_t ranks = ls_comm_size(world), layer = 4 * (64 * 64 + 64), gap = 64 * ranks;
+    ls_seed(TRAINING_SEED);
+    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(64, 64), ls_nn_tanh(), ls_nn_linear(64, 64)), world,
+                                        &(ls_data_parallel_options){.zero = stage});
+    ls_optimizer *optimizer = ls_adam(model, NULL);
+    LS_CHECK(optimizer != NULL);
+    LS_CHECK(grown(&before, LS_MEMORY_PARAMETERS) <= 2 * layer);
+    LS_CHECK(ranks == 1 || grown(&before, LS_MEMORY_GRADIENTS) == 0);
+    for (int step = 0; step < 2; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = ls_ones(LS_SHAPE(2, 64), LS_F32);
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(model, x)))));
+        LS_TRY(ls_optimizer_step(optimizer));
+        LS_TRY(ls_scope_end(scope));
+        const int64_t gradients = grown(&before, LS_MEMORY_GRADIENTS),
+                      parameters = grown(&before, LS_MEMORY_PARAMETERS);
+        int64_t sums[] = {gradients, parameters};
+        LS_TRY(ls_comm_allreduce(world, sums, sums, 2, LS_I64, LS_SUM, NULL));
+        LS_CHECK(sums[0] >= 2 * layer && sums[0] <= 2 * layer + 4 * gap);
+        LS_CHECK(stage == 3 ? sums[1] >= 2 * layer && sums[1] <= 2 * layer + 4 * gap : parameters == 2 * layer);
+    }
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return same_bytes(&before);
+}
+
 static ls_status reducers(ls_comm *world) {
     const ls_memory before = stats();
     ls_tensor *a = ls_ones(LS_SHAPE(10), LS_F32), *b = ls_ones(LS_SHAPE(7), LS_F32);
@@ -196,6 +225,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(gradients_in_place(world));
     LS_TRY(gradients_of_16_bits(world));
     LS_TRY(sharded_state(world));
+    LS_TRY(sharded_gradients(world, 2));
+    LS_TRY(sharded_gradients(world, 3));
     LS_TRY(reducers(world));
     LS_TRY(peaks_over_ranks(world));
     LS_TRY(budgets(world));
