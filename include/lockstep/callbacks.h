@@ -399,8 +399,9 @@ typedef struct ls_timer_options {
 /**
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
- * and maximum over ranks, and the megabytes that it passed to communication calls. Put it last in the list of
- * callbacks.
+ * and maximum over ranks. A second table has the peak of tensor memory in this run, and the megabytes of each kind at
+ * that time (ls_memory_kind). The last line has the megabytes that rank 0 passed to communication calls. Put the
+ * callback last in the list of callbacks.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /** Returns the seconds of this rank so far; NAN if this is another kind of callback. */
@@ -414,6 +415,12 @@ LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the last run, in seconds; NAN before. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
+/**
+ * Sets the minimum, mean and maximum over ranks of the bytes of a kind at the time when the rank's total had its peak
+ * in the last run that ended without a failure; NAN before. LS_MEMORY_KINDS stands for the total. Pointers may be NULL.
+ */
+LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,
+                                       double *largest);
 
 #ifdef __cplusplus
 }

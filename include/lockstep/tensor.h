@@ -342,6 +342,49 @@ LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
  */
 LS_API void ls_mark_changed(ls_tensor *tensor);
 
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+/** The kinds of tensor memory. */
+typedef enum ls_memory_kind {
+    LS_MEMORY_PARAMETERS = 0, /**< parameters and buffers of modules */
+    LS_MEMORY_GRADIENTS,      /**< gradients of parameters, also if they are sent from where they are */
+    LS_MEMORY_OPTIMIZER,      /**< state of optimizers, and averages of weights (ls_ema) */
+    LS_MEMORY_BUCKETS,        /**< communication buffers of ls_data_parallel and ls_reducer */
+    LS_MEMORY_DATA,           /**< data sets in memory, and batches of loaders */
+    LS_MEMORY_ACTIVATIONS,    /**< all other tensors: results of operations, and tensors of the program */
+    LS_MEMORY_KINDS           /**< the number of kinds */
+} ls_memory_kind;
+
+/** Bytes of tensor memory by kind. */
+typedef struct ls_memory {
+    int64_t total;                  /**< sum of `bytes` */
+    int64_t peak_total;             /**< maximum of the total since ls_memory_reset_peak, or the thread's beginning */
+    int64_t bytes[LS_MEMORY_KINDS]; /**< present bytes of each kind */
+    int64_t peak[LS_MEMORY_KINDS];  /**< bytes of each kind at the time of `peak_total`, which is their sum */
+} ls_memory;
+
+/**
+ * Counts the tensor memory of this thread, and so of this rank: on all devices, the memory that the thread and the
+ * threads of its loaders have allocated and not freed.
+ *
+ * ```c
+ * ls_memory memory;
+ * if (ls_memory_stats(&memory) == LS_OK) {
+ *     printf("activations: %lld bytes at the peak\n", (long long)memory.peak[LS_MEMORY_ACTIVATIONS]);
+ * }
+ * ```
+ *
+ * - Gaps for alignment between parameters count. Freed memory that Lockstep keeps for reuse does not.
+ * - Not counted: memory of the program (ls_from_memory), records of tensors and of the tape, work space of libraries,
+ *   and buffers of communicators.
+ * - Fails with LS_ERR_ARGUMENT if `memory` is NULL, and with LS_ERR_STATE in a thread of a loader.
+ */
+LS_API ls_status ls_memory_stats(ls_memory *memory) LS_WARN_UNUSED;
+/** Starts a new peak at the present total. Fails with LS_ERR_STATE in a thread of a loader. */
+LS_API ls_status ls_memory_reset_peak(void);
+/** Returns the name of a kind, for example "gradients", or "unknown" if the value is not a kind. */
+LS_API const char *ls_memory_kind_name(ls_memory_kind kind);
+
 #ifdef __cplusplus
 }
 

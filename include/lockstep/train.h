@@ -246,6 +246,18 @@ typedef struct ls_trial_options {
     const char *device;
     bool quiet;       /**< no progress on standard output; otherwise rank 0 prints it */
     bool bar_per_run; /**< one progress bar for all epochs of a run, instead of one for each pass */
+    /**
+     * Budget: the bytes of tensor memory that a rank may use, counted as in ls_memory_stats; 0: no limit. ls_trial_run
+     * fails with LS_ERR_MEMORY on all ranks, and with the bytes of each kind in the message:
+     *
+     * - before the first step, if the existing tensors, missing gradients and the state that the optimizer allocates
+     *   later exceed the limit
+     * - after the first step with samples, which has then changed the parameters, if the peak of the run so far exceeds
+     *   the limit
+     *
+     * Later steps are not checked. The limits of the ranks may differ.
+     */
+    int64_t memory_limit;
 } ls_trial_options;
 
 /** Makes a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an
@@ -278,8 +290,9 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
  * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader or an optimizer, the training loader has
  *   no batches, or the optimizer has no parameter of the model
+ * - LS_ERR_MEMORY if a rank needs more memory than its `.memory_limit`
  * - LS_ERR_STATE if layers were added to the model after ls_data_parallel or the optimizer was made, or if a hook or
- * the user step of this trial calls ls_trial_run
+ *   the user step of this trial calls ls_trial_run
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

@@ -79,6 +79,7 @@ static ls_status gather_in_leaf(ls_backward_pass *pass, ls_leaf *leaf, ls_tensor
     if (leaf->gradient == NULL && can_be_taken(pass->thread, gradient) && exclusive(gradient) &&
         ls_tensor_same_shape(leaf->tensor, gradient)) {
         leaf->gradient = ls_tensor_take(gradient);
+        ls_storage_set_kind(gradient->storage, LS_MEMORY_GRADIENTS);
     } else {
         LS_TRY(ls_leaf_make_room(leaf));
         ls_leaf_changed(leaf, "ls_backward");

@@ -103,7 +103,11 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
     }
     const ls_tensor *tensor = leaf->tensor;
     leaf->gradient = ls_tensor_like_owned("ls_backward", tensor, (ls_dtype)tensor->dtype);
-    return leaf->gradient != NULL ? LS_OK : LS_ERR_MEMORY;
+    if (leaf->gradient == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    ls_storage_set_kind(leaf->gradient->storage, LS_MEMORY_GRADIENTS);
+    return LS_OK;
 }
 
 void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {

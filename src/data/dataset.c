@@ -105,7 +105,11 @@ ls_sample_layout ls_dataset_layout(const ls_dataset *dataset) {
 static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {n};
     memcpy(size + 1, sample.size, (size_t)sample.ndim * sizeof *size);
-    return ls_tensor_new_owned("ls_loader_next", &ls_cpu, sample.ndim + 1, size, dtype);
+    ls_tensor *batch = ls_tensor_new_owned("ls_loader_next", &ls_cpu, sample.ndim + 1, size, dtype);
+    if (batch != NULL) {
+        ls_storage_set_kind(batch->storage, LS_MEMORY_DATA);
+    }
+    return batch;
 }
 
 /* Returns the tensor of the previous batch if it can hold this batch, otherwise a new tensor. */

@@ -138,6 +138,12 @@ static ls_status move(ls_tensor **tensor, const ls_device *device) {
     return *tensor != NULL ? LS_OK : ls_error_status();
 }
 
+static void count_as_data(const ls_tensor *tensor) {
+    if (tensor != NULL) {
+        ls_storage_set_kind(tensor->storage, LS_MEMORY_DATA);
+    }
+}
+
 /* Checks the kind's batch, and fills in the fields that the kind left empty. */
 static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     if (batch->input == NULL || ls_ndim(batch->input) < 1) {
@@ -194,6 +200,8 @@ static ls_status make_in(const making *m, const ls_scope *scope) {
     loader->lent_copies = m->device != NULL && ls_tensor_device(loader->input) != m->device;
     LS_TRY(move(&loader->input, m->device));
     LS_TRY(move(&loader->target, m->device));
+    count_as_data(loader->input);
+    count_as_data(loader->target);
     batch->input = loader->input;
     batch->target = loader->target;
     return LS_OK;

@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "base/threads.h"
+#include "tensor/account.h"
 #include "tensor/device.h"
-#include "tensor/scope.h"
 
 enum { NONE = -1 };
 
@@ -34,6 +34,7 @@ struct ls_prefetch {
     int rank;
     const ls_device *device; /* the current device of the thread that started the threads: for tensors that the
                                 program's functions create */
+    ls_account *account;     /* of the thread that started the threads; held */
     pid_t process;           /* the process of the threads */
     int threads;
     int started;
@@ -75,6 +76,7 @@ static void *work(void *argument) {
     ls_thread_state *thread = ls_thread();
     if (thread != NULL) { /* otherwise the first batch also fails for lack of memory */
         thread->device = self->device;
+        ls_account_join(thread, self->account);
     }
     ls_log_set_rank(self->rank);
     pthread_mutex_lock(&self->lock);
@@ -136,11 +138,14 @@ static void end_threads(ls_prefetch *self) {
     }
     self->started = 0;
     self->stops = false;
+    ls_account_drop(self->account);
+    self->account = NULL;
 }
 
 static ls_status start_threads(ls_prefetch *self) {
     self->process = getpid();
     self->device = ls_device_default();
+    self->account = ls_account_hold(ls_account_of(ls_thread_present));
     while (self->started < self->threads) {
         worker *next = &self->workers[self->started];
         next->prefetch = self;

@@ -80,6 +80,10 @@ ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target) {
         ls_dataset_free(dataset);
         return NULL;
     }
+    const ls_tensor *const tensors[] = {input, target, state->rows[0], state->rows[1]};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        ls_storage_set_kind(tensors[i]->storage, LS_MEMORY_DATA);
+    }
     return dataset;
 }
 

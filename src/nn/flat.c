@@ -50,6 +50,7 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
         if (leaf->gradient == NULL) {
             return false;
         }
+        ls_storage_set_kind(leaf->gradient->storage, LS_MEMORY_GRADIENTS);
     }
     return ls_tensor_move_storage(leaf->gradient, storage, offset, leaf->has_gradient) == LS_OK;
 }
@@ -97,11 +98,14 @@ static bool check_aliases(const ls_named_list *parameters) {
 
 /* Returns cleared memory. */
 static ls_storage *allocate(const ls_device *device, size_t bytes, bool gradients) {
-    (void)gradients;
     ls_storage *storage = ls_storage_new(device, bytes);
-    if (storage != NULL && device->clear(ls_device_stream(device), storage->memory, bytes) != LS_OK) {
+    if (storage == NULL) {
+        return NULL;
+    }
+    ls_storage_set_kind(storage, gradients ? LS_MEMORY_GRADIENTS : LS_MEMORY_PARAMETERS);
+    if (device->clear(ls_device_stream(device), storage->memory, bytes) != LS_OK) {
         ls_storage_drop(storage);
-        storage = NULL;
+        return NULL;
     }
     return storage;
 }

@@ -212,6 +212,7 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
         (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
         return refuse_tensor(module, owned);
     }
+    ls_storage_set_kind(owned->storage, LS_MEMORY_PARAMETERS);
     return owned;
 }
 

@@ -89,6 +89,10 @@ static void conjugate_gradient_forget(ls_optimizer *optimizer) {
     ls_descent_free(optimizer->descent);
 }
 
+static int64_t conjugate_gradient_pending(const ls_optimizer *optimizer) {
+    return ls_descent_pending(optimizer, true, 0);
+}
+
 static const ls_field fields[] = {LS_FIELD(ls_conjugate_gradient_options, formula),
                                   LS_FIELD(ls_conjugate_gradient_options, restart_every),
                                   LS_FIELD(ls_conjugate_gradient_options, max_iterations),
@@ -104,7 +108,8 @@ ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradien
                                            .check_group = ls_descent_check_group,
                                            .list = ls_descent_list,
                                            .make_room = conjugate_gradient_make_room,
-                                           .forget = conjugate_gradient_forget};
+                                           .forget = conjugate_gradient_forget,
+                                           .pending = conjugate_gradient_pending};
     ls_conjugate_gradient_options given = options != NULL ? *options : (ls_conjugate_gradient_options){0};
     if (given.formula != LS_POLAK_RIBIERE && given.formula != LS_FLETCHER_REEVES) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_conjugate_gradient: there is no formula %d", (int)given.formula);

@@ -61,18 +61,27 @@ void ls_descent_free(ls_descent *descent) {
     ls_vector_free(descent, descent->start);
     if (descent->number != NULL) {
         const ls_device *device = descent->group->device;
+        ls_account_end(ls_thread(), descent->account, LS_MEMORY_OPTIMIZER, sizeof *descent->number);
         device->release(device, descent->number, sizeof *descent->number);
     }
     ls_free(descent->frozen);
     ls_free(descent);
 }
 
+/* Returns the number of vectors that every method keeps. */
+static int vector_count(bool searches) {
+    return searches ? 6 : 4;
+}
+
 static ls_status allocate_vectors(ls_descent *descent, bool searches) {
     void **const vectors[] = {&descent->direction,   &descent->previous_gradient, &descent->gradient[0],
                               &descent->gradient[1], &descent->gradient[2],       &descent->start};
-    const int count = searches ? 6 : 4;
+    const int count = vector_count(searches);
     const ls_device *device = descent->group->device;
     descent->number = device->allocate(device, sizeof *descent->number);
+    if (descent->number != NULL) {
+        ls_account_begin(ls_thread_present, descent->account, LS_MEMORY_OPTIMIZER, sizeof *descent->number);
+    }
     descent->frozen = ls_allocate_zeroed((size_t)descent->group->count, sizeof *descent->frozen);
     if (descent->number == NULL || descent->frozen == NULL) {
         return ls_fail_memory(descent->optimizer->type->name, (size_t)descent->group->count);
@@ -103,6 +112,7 @@ static ls_status begin(ls_optimizer *optimizer, bool searches) {
     *descent = (ls_descent){
         .optimizer = optimizer,
         .group = &optimizer->groups[0],
+        .account = ls_account_of(ls_thread_present),
         .kernels = ls_kernels_of(first),
         .stream = ls_stream_of(first),
         .dtype = (ls_dtype)first->dtype,
@@ -115,6 +125,15 @@ static ls_status begin(ls_optimizer *optimizer, bool searches) {
     }
     optimizer->descent = descent;
     return LS_OK;
+}
+
+int64_t ls_descent_pending(const ls_optimizer *optimizer, bool searches, int pairs) {
+    if (!has_parameters(optimizer)) {
+        return 0;
+    }
+    const ls_descent *descent = optimizer->descent;
+    const int64_t vectors = vector_count(searches) + 2 * (int64_t)pairs - (descent != NULL ? descent->vectors : 0);
+    return vectors * (int64_t)optimizer->groups[0].bytes + (descent != NULL ? 0 : (int64_t)sizeof *descent->number);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #define LS_OPTIM_DESCENT_H
 
 #include "optim/optimizer.h"
+#include "tensor/account.h"
 
 #define LS_DESCENT_GRADIENTS 3
 
@@ -50,6 +51,8 @@ struct ls_descent {
     bool forgets;                         /* the next direction must not depend on previous ones */
     double *number;                       /* on the device: the kernel's last result */
     void *memory;                         /* owned by the method */
+    ls_account *account;                  /* counts the vectors */
+    int64_t vectors;                      /* number of vectors */
 
     /* Members for the present step. */
     ls_optimizer *optimizer;
@@ -74,6 +77,8 @@ ls_status ls_descent_limits(const char *call, double evaluations, int *max_itera
  */
 ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list);
 ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count);
+/* Returns the number of bytes that the method still has to allocate, if it keeps up to `pairs` pairs of vectors. */
+int64_t ls_descent_pending(const ls_optimizer *optimizer, bool searches, int pairs);
 /* Returns the shape of a vector. */
 ls_shape ls_vector_shape(const ls_descent *descent);
 
@@ -110,8 +115,8 @@ ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss)
 ls_status ls_descent_agree(const ls_optimizer *optimizer, ls_status status, double *loss);
 
 /* Returns a vector of zeros on the parameters' device; NULL with the error set. */
-void *ls_vector_new(const ls_descent *descent);
-void ls_vector_free(const ls_descent *descent, void *vector); /* NULL is allowed */
+void *ls_vector_new(ls_descent *descent);
+void ls_vector_free(ls_descent *descent, void *vector); /* NULL is allowed */
 ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from);
 /* Computes the dot product over all shards of the parameters. Collective if they are sharded. */
 ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum);

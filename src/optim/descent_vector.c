@@ -3,22 +3,28 @@
 
 #include "optim/descent.h"
 
-void *ls_vector_new(const ls_descent *descent) {
+void *ls_vector_new(ls_descent *descent) {
     const size_t bytes = descent->group->bytes;
     const ls_device *device = descent->group->device;
     void *vector = device->allocate(device, bytes);
     if (vector == NULL) {
         (void)ls_fail_memory(descent->optimizer->type->name, bytes);
-    } else if (device->clear(descent->stream, vector, bytes) != LS_OK) {
+        return NULL;
+    }
+    descent->vectors++;
+    ls_account_begin(ls_thread_present, descent->account, LS_MEMORY_OPTIMIZER, bytes);
+    if (device->clear(descent->stream, vector, bytes) != LS_OK) {
         ls_vector_free(descent, vector);
         vector = NULL;
     }
     return vector;
 }
 
-void ls_vector_free(const ls_descent *descent, void *vector) {
+void ls_vector_free(ls_descent *descent, void *vector) {
     const ls_device *device = descent->group->device;
     if (vector != NULL) {
+        descent->vectors--;
+        ls_account_end(ls_thread(), descent->account, LS_MEMORY_OPTIMIZER, descent->group->bytes);
         device->release(device, vector, descent->group->bytes);
     }
 }

@@ -200,6 +200,11 @@ static void lbfgs_forget(ls_optimizer *optimizer) {
     ls_descent_free(optimizer->descent);
 }
 
+static int64_t lbfgs_pending(const ls_optimizer *optimizer) {
+    const ls_lbfgs_options *options = &optimizer->options.lbfgs;
+    return ls_descent_pending(optimizer, options->strong_wolfe, options->history_size);
+}
+
 static const ls_field fields[] = {LS_FIELD(ls_lbfgs_options, history_size),
                                   LS_FIELD(ls_lbfgs_options, max_iterations),
                                   LS_FIELD(ls_lbfgs_options, max_evaluations),
@@ -215,7 +220,8 @@ ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
                                            .check_group = ls_descent_check_group,
                                            .list = lbfgs_list,
                                            .make_room = lbfgs_make_room,
-                                           .forget = lbfgs_forget};
+                                           .forget = lbfgs_forget,
+                                           .pending = lbfgs_pending};
     ls_lbfgs_options given = options != NULL ? *options : (ls_lbfgs_options){0};
     given.history_size = given.history_size != 0 ? given.history_size : 100;
     if (ls_option_within("ls_lbfgs", "history_size", given.history_size, 1, 1e6) != LS_OK ||

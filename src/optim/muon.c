@@ -24,7 +24,7 @@ static ls_status muon_step(const ls_optimizer *optimizer, const ls_kernels *kern
     const int64_t rows = run->tensor->size[0], columns = run->tensor->size[1];
     const ls_device *device = ls_tensor_device(run->tensor);
     const size_t bytes = (size_t)ls_muon_work(rows, columns) * ls_dtype_size(run->dtype);
-    void *work = device->allocate(device, bytes);
+    ls_storage *work = ls_storage_new(device, bytes);
     if (work == NULL) {
         return ls_fail_memory(optimizer->type->name, bytes);
     }
@@ -36,7 +36,7 @@ static ls_status muon_step(const ls_optimizer *optimizer, const ls_kernels *kern
                                   .parameter = run->parameter,
                                   .gradient = run->gradient,
                                   .momentum_buffer = run->state[0],
-                                  .work = work,
+                                  .work = work->memory,
                                   .rate = adjusted_rate(options->rates, learning_rate, (double)rows, (double)columns),
                                   .momentum = options->momentum,
                                   .parameter_decay = learning_rate * weight_decay,
@@ -47,7 +47,7 @@ static ls_status muon_step(const ls_optimizer *optimizer, const ls_kernels *kern
                                   .iterations = options->iterations,
                                   .nesterov = !options->no_nesterov,
                               });
-    device->release(device, work, bytes);
+    ls_storage_drop(work);
     return status;
 }
 

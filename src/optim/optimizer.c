@@ -15,8 +15,8 @@
 
 static void group_free(ls_parameter_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
-        if (group->state[k] != NULL) {
-            group->device->release(group->device, group->state[k], group->state_bytes);
+        if (group->blocks[k] != NULL) {
+            ls_storage_drop(group->blocks[k]);
         }
     }
     if (group->sharding != NULL) {
@@ -40,10 +40,12 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_parameter_gro
     const double start = by->type->state_start != NULL ? by->type->state_start(by) : 0;
     for (int k = 0; k < states; k++) {
         ls_stream *stream = ls_device_stream(group->device);
-        group->state[k] = group->device->allocate(group->device, bytes);
-        if (group->state[k] == NULL) {
+        group->blocks[k] = ls_storage_new(group->device, bytes);
+        if (group->blocks[k] == NULL) {
             return ls_fail_memory(optimizer->type->name, bytes);
         }
+        ls_storage_set_kind(group->blocks[k], LS_MEMORY_OPTIMIZER);
+        group->state[k] = group->blocks[k]->memory;
         LS_TRY(group->device->clear(stream, group->state[k], bytes));
         for (int i = 0; start != 0 && i < group->count; i++) {
             LS_TRY(fill_state(group->state[k], &group->slots[i], start));
@@ -111,6 +113,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *g
     for (int i = 0; i < count; i++) {
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
         group->slots[group->count++] = (ls_optimizer_slot){.parameter = parameters[i], .product = 1};
+        ls_storage_set_kind(parameters[i]->storage, LS_MEMORY_PARAMETERS);
     }
     LS_TRY(ls_group_place(optimizer, group));
     if (group->by->type->check_group != NULL) {
@@ -254,6 +257,10 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     ls_free(optimizer->groups);
     *optimizer = (ls_optimizer){.type = NULL};
     ls_retire(optimizer, LS_RETIRED_BORROWED);
+}
+
+int64_t ls_optimizer_pending(const ls_optimizer *optimizer) {
+    return optimizer->type->pending != NULL ? optimizer->type->pending(optimizer) : 0;
 }
 
 int ls_optimizer_group_count(const ls_optimizer *optimizer) {

@@ -92,6 +92,8 @@ typedef struct ls_optimizer_type {
     ls_status (*make_room)(const char *call, ls_optimizer *optimizer, const ls_named *given, int count);
     /* Frees the method's state. */
     void (*forget)(ls_optimizer *optimizer);
+    /* Returns the number of bytes that the method allocates later. NULL: none. */
+    int64_t (*pending)(const ls_optimizer *optimizer);
 } ls_optimizer_type;
 
 /* One parameter of a group. */
@@ -111,11 +113,12 @@ struct ls_parameter_group {
     double weight_decay;
     ls_optimizer_slot *slots;
     int count;
-    const ls_device *device;          /* of all parameters, and of the states */
-    ls_sharding *sharding;            /* of all parameters; holds a reference; NULL: not sharded */
-    size_t bytes;                     /* size of a block with memory for every slot, including gaps */
-    size_t state_bytes;               /* the same for the elements that this rank steps */
-    char *state[LS_OPTIMIZER_STATES]; /* one such block each */
+    const ls_device *device; /* of all parameters, and of the states */
+    ls_sharding *sharding;   /* of all parameters; holds a reference; NULL: not sharded */
+    size_t bytes;            /* size of a block with memory for every slot, including gaps */
+    size_t state_bytes;      /* the same for the elements that this rank steps */
+    ls_storage *blocks[LS_OPTIMIZER_STATES];
+    char *state[LS_OPTIMIZER_STATES]; /* memory of the blocks */
 };
 
 struct ls_optimizer {
@@ -156,6 +159,8 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
 /* Fails with LS_ERR_STATE if the optimizer was freed. */
 ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer);
+/* Returns the number of bytes of state that steps of the optimizer will allocate, at most. */
+int64_t ls_optimizer_pending(const ls_optimizer *optimizer);
 /* Returns whether the parameter is in a group. */
 bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter);
 

@@ -30,6 +30,7 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
         if (copy == NULL) {
             return ls_error_status();
         }
+        ls_storage_set_kind(copy->storage, LS_MEMORY_OPTIMIZER);
         snapshot->tensors[snapshot->count] = copy;
     }
     return ls_snapshot_take(snapshot);

@@ -17,8 +17,7 @@ typedef struct tensor_bucket {
     int count;
     int capacity;
     size_t bytes;
-    char *memory; /* for tensors that do not follow each other */
-    size_t memory_bytes;
+    ls_storage *memory; /* for tensors that do not follow each other */
 } tensor_bucket;
 
 struct ls_reducer {
@@ -80,6 +79,17 @@ static ls_status list_pieces(tensor_bucket *bucket) {
     return LS_OK;
 }
 
+static size_t memory_bytes(const tensor_bucket *bucket) {
+    return bucket->memory != NULL ? bucket->memory->bytes : 0;
+}
+
+static void drop_memory(tensor_bucket *bucket) {
+    if (bucket->memory != NULL) {
+        ls_storage_drop(bucket->memory);
+        bucket->memory = NULL;
+    }
+}
+
 /* Chooses the buffer of the all-reduce: the only piece itself, if the communicator accepts its memory. */
 static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket) {
     ls_wire_packet *packet = &bucket->packet;
@@ -91,13 +101,16 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
         packet->buffer = (char *)packet->pieces[0].storage->memory + (size_t)packet->pieces[0].offset * width;
         return LS_OK;
     }
-    if (bytes > bucket->memory_bytes) {
-        ls_free(bucket->memory);
-        bucket->memory = ls_allocate(bytes);
-        bucket->memory_bytes = bucket->memory != NULL ? bytes : 0;
+    if (bytes > memory_bytes(bucket)) {
+        drop_memory(bucket);
+        bucket->memory = ls_storage_new(&ls_cpu, bytes);
+        if (bucket->memory == NULL) {
+            return ls_fail_memory("ls_reducer_add", bytes);
+        }
+        ls_storage_set_kind(bucket->memory, LS_MEMORY_BUCKETS);
     }
-    packet->buffer = bucket->memory;
-    return bytes <= bucket->memory_bytes ? LS_OK : ls_fail_memory("ls_reducer_add", bytes);
+    packet->buffer = bucket->memory != NULL ? bucket->memory->memory : NULL;
+    return LS_OK;
 }
 
 /* Writes the results of a bucket whose all-reduce has ended. */
@@ -232,7 +245,7 @@ void ls_reducer_free(ls_reducer *reducer) {
         empty(bucket);
         ls_free(bucket->tensors);
         ls_free(bucket->pieces);
-        ls_free(bucket->memory);
+        drop_memory(bucket);
     }
     ls_free(reducer->buckets);
     ls_comm_drop(reducer->comm);

@@ -83,6 +83,9 @@ ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kep
         const ls_flat *flat = &state->reducer.flats[i];
         const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
         kept[i] = ls_tensor_like_owned("ls_data_parallel", &gradients, flat->dtype);
+        if (kept[i] != NULL) {
+            ls_storage_set_kind(kept[i]->storage, LS_MEMORY_BUCKETS);
+        }
         LS_TRY(kept[i] != NULL ? copy_flat(&state->reducer, i, kept[i], &gradients) : ls_error_status());
     }
     return LS_OK;

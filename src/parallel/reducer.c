@@ -41,7 +41,16 @@ static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
         return NULL;
     }
     *owner = (comm_memory){.comm = ls_comm_hold(comm)};
+    ls_storage_count(storage, LS_MEMORY_BUCKETS);
     memset(memory, 0, bytes);
+    return storage;
+}
+
+static ls_storage *bucket_storage(const ls_device *device, size_t bytes) {
+    ls_storage *storage = ls_storage_new(device, bytes);
+    if (storage != NULL) {
+        ls_storage_set_kind(storage, LS_MEMORY_BUCKETS);
+    }
     return storage;
 }
 
@@ -126,7 +135,7 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
     const bool converts = reducer->format->converts;
     const size_t bytes = (size_t)count * ls_dtype_size(wire_dtype(reducer, index));
     if (reducer->in_place) {
-        reducer->wire[index] = converts ? ls_storage_new(device, bytes) : hold(flat->gradients);
+        reducer->wire[index] = converts ? bucket_storage(device, bytes) : hold(flat->gradients);
         return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
     ls_storage *wire = reducer->wire[index] = comm_storage(reducer->comm, bytes);
@@ -134,12 +143,13 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
         return ls_error_status();
     }
     if (converts && !device->is_host) {
-        reducer->scratch = ls_storage_new(device, bytes);
+        reducer->scratch = bucket_storage(device, bytes);
         return reducer->scratch != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
     if (converts || !device->is_host) {
         return LS_OK;
     }
+    ls_storage_set_kind(wire, LS_MEMORY_GRADIENTS);
     LS_TRY(ls_module_move_gradients(reducer->model, flat->dtype, wire));
     ls_storage_drop(flat->gradients);
     flat->gradients = hold(wire);

@@ -242,6 +242,15 @@ ls_flat_memory *ls_shards_memory(int stage) {
     return stage >= 2 ? reserve : NULL;
 }
 
+void ls_shards_count(ls_shards *self, ls_memory_kind kind, int64_t bytes) {
+    if (self->account != NULL && bytes > 0) {
+        ls_account_begin(ls_thread(), self->account, kind, (size_t)bytes);
+    } else if (self->account != NULL && bytes < 0) {
+        ls_account_end(ls_thread(), self->account, kind, (size_t)-bytes);
+    }
+    self->present[kind] += bytes;
+}
+
 static void hold(ls_sharding *sharding, bool more) {
     ls_shards *self = shards_of(sharding);
     if (atomic_fetch_add(&self->references, more ? 1 : -1) != 1 || more) {
@@ -254,6 +263,9 @@ static void hold(ls_sharding *sharding, bool more) {
         }
         ls_free(self->ends[i]);
     }
+    ls_shards_count(self, LS_MEMORY_PARAMETERS, -self->present[LS_MEMORY_PARAMETERS]);
+    ls_shards_count(self, LS_MEMORY_GRADIENTS, -self->present[LS_MEMORY_GRADIENTS]);
+    ls_account_drop(self->account);
     ls_comm_drop(self->comm);
     ls_free(self->counts);
     ls_free(self->ranges);
@@ -274,12 +286,14 @@ static ls_shards *make(ls_comm *comm, int stage, const ls_flat *flats, int flat_
     self->base.hold = hold;
     atomic_init(&self->references, 1);
     self->comm = ls_comm_hold(comm);
+    self->account = stage >= 2 ? ls_account_hold(ls_account_of(ls_thread_present)) : NULL;
     self->counts = ls_allocate_zeroed(2 * ranks, sizeof *self->counts);
     bool good = self->counts != NULL;
     for (; self->flat_count < flat_count; self->flat_count++) {
         const int i = self->flat_count;
         self->flats[i] = flats[i];
         (void)keep(flats[i].parameters);
+        ls_shards_count(self, LS_MEMORY_PARAMETERS, flats[i].count * (int64_t)ls_dtype_size(flats[i].dtype));
         self->flats[i].gradients = stage >= 2 ? keep(flats[i].gradients) : NULL;
         self->ends[i] = ls_allocate_zeroed(ranks, sizeof **self->ends);
         good = good && self->ends[i] != NULL;

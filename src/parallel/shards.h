@@ -11,6 +11,7 @@
 
 #include "nn/module.h"
 #include "optim/sharding.h"
+#include "tensor/account.h"
 
 /* Adjacent elements of a flat buffer. */
 typedef struct ls_range {
@@ -30,6 +31,8 @@ struct ls_shards {
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
     int64_t *ends[LS_FLAT_LIMIT]; /* the first element after those of each rank */
+    ls_account *account; /* counts the elements on this rank, held; NULL: the storages of the flat buffers are counted */
+    int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
     size_t *counts;               /* of one exchange, one per rank; then as many displacements */
     ls_range *ranges;             /* of all elements: of units (units.h) from `unit_range_count` on the rest */
     int range_count;
@@ -38,7 +41,7 @@ struct ls_shards {
     int unit_count;
     void (*divided)(ls_shards *shards);          /* called when the elements are divided */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
-    bool gathered; /* this rank has all parameters of the units until ls_shards_gather(false) */
+    bool gathered; /* this rank has all parameters of the units until ls_units_gather(false) */
     bool decided;
     bool whole;  /* each rank owns whole parameters */
     bool failed; /* an exchange or a step failed on some rank: the ranks may have different parameters */
@@ -76,5 +79,8 @@ ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 
 /* Gives back the memory of the elements of a range that this rank does not own, of parameters or gradients. */
 void ls_shards_forget(const ls_shards *shards, const ls_range *range, bool gradients);
+
+/* Counts more bytes of parameters or gradients on this rank, or fewer (negative), from stage 2 on. */
+void ls_shards_count(ls_shards *shards, ls_memory_kind kind, int64_t bytes);
 
 #endif

@@ -11,6 +11,34 @@ static ls_sharded_unit *unit_of(ls_unit *unit) {
     return (ls_sharded_unit *)(void *)unit;
 }
 
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const ls_sharded_unit *unit, const ls_range *range) {
+    return (size_t)range->count * ls_dtype_size(unit->shards->flats[range->flat].dtype);
+}
+
+static size_t all_bytes(const ls_sharded_unit *unit) {
+    size_t bytes = 0;
+    for (int k = 0; k < unit->range_count; k++) {
+        bytes += bytes_of(unit, &unit->ranges[k]);
+    }
+    return bytes;
+}
+
+static size_t own_bytes(const ls_sharded_unit *unit) {
+    size_t bytes = 0;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        bytes += bytes_of(unit, &own);
+    }
+    return bytes;
+}
+
+static void count_gradients(ls_sharded_unit *unit, size_t bytes) {
+    ls_shards_count(unit->shards, LS_MEMORY_GRADIENTS, (int64_t)bytes - unit->gradient_bytes);
+    unit->gradient_bytes = (int64_t)bytes;
+}
+
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static void mark_absent(ls_sharded_unit *unit, bool absent) {
@@ -18,6 +46,8 @@ static void mark_absent(ls_sharded_unit *unit, bool absent) {
         for (int i = 0; i < unit->parameter_count; i++) {
             unit->parameters[i]->references += absent ? LS_ABSENT : -LS_ABSENT;
         }
+        const int64_t others = (int64_t)(all_bytes(unit) - own_bytes(unit));
+        ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, absent ? -others : others);
         unit->absent = absent;
     }
 }
@@ -72,15 +102,6 @@ static char *gradient_of(const ls_sharded_unit *unit, const ls_range *range) {
     return (char *)flat->gradients->memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
 }
 
-static size_t own_bytes(const ls_sharded_unit *unit) {
-    size_t bytes = 0;
-    for (int k = 0; k < unit->range_count; k++) {
-        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        bytes += (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
-    }
-    return bytes;
-}
-
 /* A hook would see neither the mean nor all elements. */
 static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     for (int i = 0; i < unit->parameter_count; i++) {
@@ -116,7 +137,7 @@ static ls_status begin_gradients(ls_sharded_unit *unit) {
     char *to = unit->earlier;
     for (int k = 0; k < unit->range_count; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        const size_t part = (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
+        const size_t part = bytes_of(unit, &own);
         memcpy(to, gradient_of(unit, &own), part);
         to += part;
     }
@@ -171,6 +192,7 @@ static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
     for (int k = 0; k < unit->range_count; k++) {
         ls_shards_forget(unit->shards, &unit->ranges[k], true);
     }
+    count_gradients(unit, own_bytes(unit));
     return status;
 }
 
@@ -183,6 +205,9 @@ static ls_status enter(ls_unit *base, bool backward) {
     LS_TRY(ls_shards_decide(unit->shards, call));
     LS_TRY(gather(unit));
     LS_TRY(backward ? begin_gradients(unit) : LS_OK);
+    if (backward) {
+        count_gradients(unit, all_bytes(unit));
+    }
     unit->runs++;
     return LS_OK;
 }
@@ -316,7 +341,10 @@ static ls_status list_ranges(ls_shards *shards) {
             const ls_tensor *parameter = list->items[i].tensor;
             if (parameter->leaf != NULL && !parameter->leaf->shard &&
                 parameter->storage->whole == shards->flats[flat].parameters) {
-                add_range(shards->ranges + shards->unit_range_count, &rest, range_of(shards, parameter));
+                const ls_range range = range_of(shards, parameter);
+                add_range(shards->ranges + shards->unit_range_count, &rest, range);
+                ls_shards_count(shards, LS_MEMORY_GRADIENTS,
+                                range.count * (int64_t)ls_dtype_size(shards->flats[flat].dtype));
             }
         }
     }

@@ -16,8 +16,9 @@ typedef struct ls_sharded_unit {
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;
-    int runs;       /* runs that have entered it, and not left */
-    bool absent;    /* the parameters have the mark LS_ABSENT */
+    int64_t gradient_bytes; /* counted gradients on this rank */
+    int runs;               /* runs that have entered it, and not left */
+    bool absent;            /* the parameters have the mark LS_ABSENT */
     char *earlier;  /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
     uint8_t *given; /* of the parameters: some rank has a gradient */
 } ls_sharded_unit;

@@ -243,6 +243,7 @@ ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
     ls_storage *old = tensor->storage;
     there->storage->version = old->version;
     there->storage->changed_by = old->changed_by;
+    ls_storage_set_kind(there->storage, (ls_memory_kind)old->whole->kind);
     tensor->storage = there->storage;
     tensor->data = there->data;
     there->storage = old;

@@ -24,6 +24,7 @@ struct ls_device {
     void *state; /* owned by the device */
     /* whether products with operands rounded to this dtype are faster; NULL: unknown */
     bool (*gains_by)(const ls_device *self, ls_dtype rounds_to);
+    bool uses_cache;    /* memory is the calling thread's cache (cache.h), which callers may use directly */
     bool takes_rounded; /* gemm takes operands that are rounded already: ls_gemm.a_rounded */
 
     /*

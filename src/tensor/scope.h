@@ -130,7 +130,9 @@ typedef struct ls_thread_state {
     ls_tensor *released_records[LS_RELEASED_RECORDS];
     ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
     ls_retired_ring retired[LS_RETIRED_KINDS];
-    ls_loss_divisor *divisor; /* for autograd: class losses note their divisors here; or NULL */
+    ls_loss_divisor *divisor;   /* for autograd: class losses note their divisors here; or NULL */
+    ls_account *account;        /* counts the tensor memory: account.h; NULL in a thread of a loader */
+    ls_account *joined_account; /* instead, the account of another thread, held */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;

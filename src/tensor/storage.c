@@ -1,9 +1,8 @@
+#include "tensor/account.h"
 #include "tensor/device.h"
-#include "tensor/scope.h"
 
-ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
-                            void (*release)(void *memory, void *user), void *user) {
-    ls_storage *storage = ls_record_allocate(sizeof *storage);
+static inline ls_storage *make(ls_thread_state *thread, const ls_device *device, void *memory, size_t bytes) {
+    ls_storage *storage = ls_cache_allocate(&thread->cache, sizeof *storage);
     if (storage == NULL) {
         return NULL;
     }
@@ -11,24 +10,81 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
     storage->device = device;
     storage->memory = memory;
     storage->bytes = bytes;
-    storage->release = release;
-    storage->user = user;
+    storage->release = NULL;
     storage->whole = storage;
     storage->version = 0;
     atomic_init(&storage->aliases, 0);
+    storage->kind = LS_MEMORY_ACTIVATIONS;
+    storage->account = NULL;
+    return storage;
+}
+
+ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
+                            void (*release)(void *memory, void *user), void *user) {
+    ls_thread_state *thread = ls_thread();
+    ls_storage *storage = thread != NULL ? make(thread, device, memory, bytes) : NULL;
+    if (storage != NULL) {
+        storage->release = release;
+        storage->user = user;
+    }
+    return storage;
+}
+
+void ls_storage_count(ls_storage *storage, ls_memory_kind kind) {
+    if (storage->bytes > 0) {
+        const ls_thread_state *thread = ls_thread_present;
+        storage->kind = (uint8_t)kind;
+        storage->account = ls_account_of(thread);
+        ls_account_begin(thread, storage->account, kind, storage->bytes);
+    }
+}
+
+/* Counts a new storage in the cases that are rare. */
+__attribute__((noinline, cold)) static ls_storage *count_elsewhere(ls_storage *storage) {
+    ls_storage_count(storage, LS_MEMORY_ACTIVATIONS);
     return storage;
 }
 
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes) {
-    void *memory = device->allocate(device, bytes);
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return NULL;
+    }
+    void *memory = device->uses_cache ? ls_cache_allocate(&thread->cache, bytes) : device->allocate(device, bytes);
     if (memory == NULL) {
         return NULL;
     }
-    ls_storage *storage = ls_storage_wrap(device, memory, bytes, NULL, NULL);
+    ls_storage *storage = make(thread, device, memory, bytes);
     if (storage == NULL) {
         device->release(device, memory, bytes);
+        return NULL;
     }
+    ls_account *account = thread->account;
+    if (__builtin_expect(bytes == 0 || account == NULL || !ls_account_try_add(account, bytes), 0)) {
+        return count_elsewhere(storage);
+    }
+    storage->account = account;
     return storage;
+}
+
+void ls_storage_change_kind(ls_storage *storage, ls_memory_kind kind) {
+    ls_storage *whole = storage->whole;
+    const ls_memory_kind before = (ls_memory_kind)whole->kind;
+    if (whole->account != NULL && (kind != LS_MEMORY_DATA || before == LS_MEMORY_ACTIVATIONS)) {
+        ls_account_move(ls_thread_present, whole->account, before, kind, whole->bytes);
+        whole->kind = (uint8_t)kind;
+    }
+}
+
+static inline void release_memory(ls_thread_state *thread, const ls_storage *storage) {
+    const ls_device *device = storage->device;
+    if (storage->release != NULL) {
+        storage->release(storage->memory, storage->user);
+    } else if (device->uses_cache && thread != NULL) {
+        ls_cache_release(&thread->cache, storage->memory, storage->bytes);
+    } else {
+        device->release(device, storage->memory, storage->bytes);
+    }
 }
 
 void ls_storage_drop(ls_storage *storage) {
@@ -37,11 +93,14 @@ void ls_storage_drop(ls_storage *storage) {
         atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) != 1) {
         return;
     }
-    if (storage->release != NULL) {
-        storage->release(storage->memory, storage->user);
-    } else {
-        const ls_device *device = storage->device;
-        device->release(device, storage->memory, storage->bytes);
+    ls_thread_state *thread = ls_thread();
+    release_memory(thread, storage);
+    if (storage->account != NULL) {
+        ls_account_end(thread, storage->account, (ls_memory_kind)storage->kind, storage->bytes);
     }
-    ls_record_release(storage, sizeof *storage);
+    if (__builtin_expect(thread != NULL, 1)) {
+        ls_cache_release(&thread->cache, storage, sizeof *storage);
+    } else {
+        ls_record_release_without_thread(storage);
+    }
 }

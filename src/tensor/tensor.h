@@ -14,6 +14,7 @@
 
 typedef struct ls_device ls_device;
 typedef struct ls_storage ls_storage;
+typedef struct ls_account ls_account;     /* see account.h */
 typedef struct ls_leaf ls_leaf;           /* for autograd: the data of a leaf that wants a gradient */
 typedef struct ls_tape_link ls_tape_link; /* see scope.h */
 
@@ -22,15 +23,18 @@ typedef struct ls_tape_link ls_tape_link; /* see scope.h */
  * part of the whole, so that a change to one does not count as a change to the others.
  */
 struct ls_storage {
+    /* The first cache line, which all storages use. */
     atomic_int references;
     uint32_t version;   /* number of in-place changes: see ls_tensor_changed */
     atomic_int aliases; /* number of tensors of ls_alias and ls_detach */
+    uint8_t kind;       /* an ls_memory_kind, if it is counted */
     const ls_device *device;
     void *memory;
     size_t bytes;
     void (*release)(void *memory, void *user); /* frees memory that is not the device's; else NULL */
-    void *user;
-    ls_storage *whole;      /* the storage of which this is a part, held; or itself */
+    ls_storage *whole;                         /* the storage of which this is a part, held; or itself */
+    ls_account *account;    /* counts its bytes; NULL: not counted, because it is empty, a part, or the program's */
+    void *user;             /* for `release` */
     const char *changed_by; /* the last call that changed it, for messages; unset if the version is 0 */
 };
 
@@ -219,6 +223,19 @@ ls_storage *ls_storage_new(const ls_device *device, size_t bytes);
 ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
                             void (*release)(void *memory, void *user), void *user);
 void ls_storage_drop(ls_storage *storage);
+
+/* Counts the memory of ls_storage_wrap for the calling thread. */
+void ls_storage_count(ls_storage *storage, ls_memory_kind kind);
+/*
+ * Counts the storage of which this is a part, or itself, as another kind. Only activations become data. Does nothing
+ * if it is not counted.
+ */
+void ls_storage_change_kind(ls_storage *storage, ls_memory_kind kind);
+static inline void ls_storage_set_kind(ls_storage *storage, ls_memory_kind kind) {
+    if (storage->whole->kind != kind) {
+        ls_storage_change_kind(storage, kind);
+    }
+}
 
 /*
  * Returns x itself if it is contiguous and of that dtype, otherwise a dense, converted copy. The caller owns the

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/trace.h"
+#include "tensor/account.h"
 
 _Thread_local ls_thread_state *ls_thread_present;
 
@@ -28,11 +29,14 @@ static void make_end_key(void) {
 ls_thread_state *ls_thread_make(void) {
     (void)pthread_once(&end_key_once, make_end_key);
     ls_thread_state *thread = ls_allocate_zeroed(1, sizeof *thread);
-    if (thread == NULL || !end_key_works || pthread_setspecific(end_key, thread) != 0) {
+    ls_account *account = thread != NULL ? ls_account_new() : NULL;
+    if (account == NULL || !end_key_works || pthread_setspecific(end_key, thread) != 0) {
+        ls_free(account);
         ls_free(thread);
         (void)ls_fail_memory("thread state", sizeof *thread);
         return NULL;
     }
+    thread->account = account;
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;
     thread->released = (ls_record_ring){.records = thread->released_records, .size = LS_RELEASED_RECORDS};
@@ -122,6 +126,7 @@ void ls_thread_end(void) {
         ls_free(thread->retired[i / LS_RETIRED_OBJECTS].objects[i % LS_RETIRED_OBJECTS]);
     }
     ls_cache_empty(&thread->cache);
+    ls_account_leave(thread);
     ls_trace_free(ls_trace_take());
     ls_thread_present = NULL;
     (void)pthread_setspecific(end_key, NULL);

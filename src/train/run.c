@@ -7,6 +7,7 @@
 #include "parallel/parallel.h"
 #include "train/agree.h"
 #include "train/alike.h"
+#include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/pass.h"
 #include "train/progress.h"
@@ -118,6 +119,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(check_borrowed(trial));
     LS_TRY(ls_trial_check_alike(trial));
     LS_TRY(ls_trial_check_setup(trial));
+    LS_TRY(ls_trial_check_memory(trial));
     LS_TRY(ls_checkpoints_begin(trial));
     if (!ls_module_is_training(trial->state.model)) { /* otherwise layers in evaluation mode keep their mode */
         ls_module_train(trial->state.model, true);
@@ -149,12 +151,15 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     if (epochs < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, must not be negative", (long long)epochs);
     }
+    LS_TRY(ls_memory_watch_begin("ls_trial_run", &trial->memory));
     trial->state.epochs = epochs;
     trial->state.stop = trial->stopped;
     trial->stopped = false;
     trial->state.save = false;
     trial->running = true;
+    trial->memory_checked = false;
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
+    ls_memory_watch_end(&trial->memory);
     trial->running = false;
     ls_trial_watch_end(trial);
     ls_checkpoints_end(trial);

@@ -7,6 +7,7 @@
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/agree.h"
+#include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
 
 /* Calls the hook of training, or the corresponding hook of validation. */
@@ -172,6 +173,7 @@ ls_status ls_trial_training_step(ls_trial *trial) {
     LS_TRY(trial->options.step != NULL ? user_step(trial) : default_step(trial));
     trial->state.step++;
     LS_TRY(ls_metrics_add(trial));
+    LS_TRY(ls_trial_check_first_step(trial));
     return LS_CALL(trial, on_step_training);
 }
 

@@ -74,6 +74,7 @@ static ls_status check_numbers(const ls_trial_options *options) {
         const char *option;
         int64_t number;
     } counts[] = {{"max_steps", options->max_steps},
+                  {"memory_limit", options->memory_limit},
                   {"custom_metric_count", options->custom_metric_count},
                   {"train_steps", options->train_steps},
                   {"validate_steps", options->validate_steps},

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/locale.h"
 #include "comm/meter.h"
@@ -12,6 +13,9 @@ static const char *const names[LS_TIMES] = {"data",    "forward",    "backward",
                                             "waiting", "validation", "communication", "total"};
 
 enum { LEAST, MEAN, LARGEST, SIDES };
+
+/* The index of the total, and the number of peaks. */
+enum { PEAK_TOTAL = LS_MEMORY_KINDS, PEAKS };
 
 typedef struct timer {
     bool waits;
@@ -24,6 +28,7 @@ typedef struct timer {
     uint64_t bytes;         /* of communication calls in the last run that ended */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
+    double peaks[PEAKS][SIDES]; /* of the last run that ended, over ranks: of each kind, and of the total */
     ls_state_list listed;
 } timer;
 
@@ -101,34 +106,63 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static ls_status compare_ranks(timer *self, ls_comm *comm) {
-    double sum[LS_TIMES], extremes[2 * LS_TIMES];
-    for (int i = 0; i < LS_TIMES; i++) {
-        sum[i] = (double)self->nanoseconds[i] * 1e-9;
-        extremes[i] = sum[i];
-        extremes[LS_TIMES + i] = -sum[i];
+/* Computes the minimum, mean and maximum of each number over the ranks. */
+static ls_status compare_ranks(ls_comm *comm, size_t count, const double *numbers, double (*over_ranks)[SIDES]) {
+    double sum[LS_TIMES + PEAKS], extremes[2 * (LS_TIMES + PEAKS)];
+    const int ranks = ls_comm_size(comm) > 1 ? ls_comm_size(comm) : 1;
+    for (size_t i = 0; i < count; i++) {
+        sum[i] = extremes[i] = numbers[i];
+        extremes[count + i] = -numbers[i];
     }
-    if (ls_comm_size(comm) > 1) {
-        LS_TRY(ls_comm_allreduce(comm, sum, sum, LS_TIMES, LS_F64, LS_SUM, NULL));
-        LS_TRY(ls_comm_allreduce(comm, extremes, extremes, sizeof extremes / sizeof *extremes, LS_F64, LS_MAX, NULL));
+    if (ranks > 1) {
+        LS_TRY(ls_comm_allreduce(comm, sum, sum, count, LS_F64, LS_SUM, NULL));
+        LS_TRY(ls_comm_allreduce(comm, extremes, extremes, 2 * count, LS_F64, LS_MAX, NULL));
     }
-    for (int i = 0; i < LS_TIMES; i++) {
-        self->over_ranks[i][LEAST] = -extremes[LS_TIMES + i];
-        self->over_ranks[i][MEAN] = sum[i] / (ls_comm_size(comm) > 1 ? ls_comm_size(comm) : 1);
-        self->over_ranks[i][LARGEST] = extremes[i];
+    for (size_t i = 0; i < count; i++) {
+        over_ranks[i][LEAST] = -extremes[count + i];
+        over_ranks[i][MEAN] = sum[i] / ranks;
+        over_ranks[i][LARGEST] = extremes[i];
     }
     return LS_OK;
 }
 
-static ls_status print_table(const timer *self) {
-    printf("%-13s %10s %10s %10s\n", "seconds", "least", "mean", "largest");
+static ls_status compare_times_and_peaks(timer *self, const ls_trial_state *state) {
+    const ls_memory_watch *memory = &state->trial->memory;
+    double numbers[LS_TIMES + PEAKS], over_ranks[LS_TIMES + PEAKS][SIDES];
     for (int i = 0; i < LS_TIMES; i++) {
-        const double *seconds = self->over_ranks[i];
-        if (seconds[LARGEST] > 0) {
-            ls_fprintf(stdout, "%-13s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN],
-                       seconds[LARGEST]);
-        }
+        numbers[i] = (double)self->nanoseconds[i] * 1e-9;
     }
+    for (int i = 0; i < LS_MEMORY_KINDS; i++) {
+        numbers[LS_TIMES + i] = (double)memory->bytes[i];
+    }
+    numbers[LS_TIMES + PEAK_TOTAL] = (double)memory->total;
+    LS_TRY(compare_ranks(state->comm, LS_TIMES + PEAKS, numbers, over_ranks));
+    memcpy(self->over_ranks, over_ranks, sizeof self->over_ranks);
+    memcpy(self->peaks, over_ranks + LS_TIMES, sizeof self->peaks);
+    return LS_OK;
+}
+
+static void print_head(const char *unit) {
+    printf("%-13s %10s %10s %10s\n", unit, "least", "mean", "largest");
+}
+
+static void print_row(const char *name, const double row[SIDES], double unit) {
+    if (row[LARGEST] > 0) {
+        ls_fprintf(stdout, "%-13s %10.3f %10.3f %10.3f\n", name, row[LEAST] / unit, row[MEAN] / unit,
+                   row[LARGEST] / unit);
+    }
+}
+
+static ls_status print_table(const timer *self) {
+    print_head("seconds");
+    for (int i = 0; i < LS_TIMES; i++) {
+        print_row(names[i], self->over_ranks[i], 1);
+    }
+    print_head("memory (MB)");
+    for (int i = 0; i < LS_MEMORY_KINDS; i++) {
+        print_row(ls_memory_kind_name((ls_memory_kind)i), self->peaks[i], 1e6);
+    }
+    print_row("peak", self->peaks[PEAK_TOTAL], 1e6);
     if (self->bytes > 0) {
         ls_fprintf(stdout, "rank 0 passed %.3f MB to communication calls\n", (double)self->bytes * 1e-6);
     }
@@ -144,7 +178,7 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     self->nanoseconds[LS_TIME_COMMUNICATION] += (int64_t)(ls_comm_metered.nanoseconds - self->communication);
     self->bytes = ls_comm_metered.bytes - self->bytes_before;
     stop(self);
-    LS_TRY(compare_ranks(self, state->comm));
+    LS_TRY(compare_times_and_peaks(self, state));
     return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
 }
 
@@ -176,6 +210,10 @@ static void release(void *user) {
     ls_free(self);
 }
 
+static void set_unknown(double row[SIDES]) {
+    row[LEAST] = row[MEAN] = row[LARGEST] = NAN;
+}
+
 ls_callback *ls_timer(const ls_timer_options *options) {
     timer *self = ls_callback_allocate(maker, sizeof *self);
     if (self == NULL) {
@@ -184,7 +222,10 @@ ls_callback *ls_timer(const ls_timer_options *options) {
     self->waits = options != NULL && options->waiting;
     self->prints = options == NULL || !options->no_table;
     for (int i = 0; i < LS_TIMES; i++) {
-        self->over_ranks[i][LEAST] = self->over_ranks[i][MEAN] = self->over_ranks[i][LARGEST] = NAN;
+        set_unknown(self->over_ranks[i]);
+    }
+    for (int i = 0; i < PEAKS; i++) {
+        set_unknown(self->peaks[i]);
     }
     return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
                                                  .on_start_training = on_start_training,
@@ -217,12 +258,24 @@ double ls_timer_bytes(const ls_callback *callback) {
     return self != NULL ? (double)self->bytes : NAN;
 }
 
-void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean, double *largest) {
-    const timer *self = ls_callback_memory(callback, release);
+/* Copies a row to pointers, which may be NULL. Without a row, the numbers are NAN. */
+static void copy_row(const double *row, double *least, double *mean, double *largest) {
     double *const places[SIDES] = {least, mean, largest};
     for (int i = 0; i < SIDES; i++) {
         if (places[i] != NULL) {
-            *places[i] = self != NULL && is_time(what) ? self->over_ranks[what][i] : NAN;
+            *places[i] = row != NULL ? row[i] : NAN;
         }
     }
+}
+
+void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean, double *largest) {
+    const timer *self = ls_callback_memory(callback, release);
+    copy_row(self != NULL && is_time(what) ? self->over_ranks[what] : NULL, least, mean, largest);
+}
+
+void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,
+                                double *largest) {
+    const timer *self = ls_callback_memory(callback, release);
+    const bool known = kind >= 0 && kind <= LS_MEMORY_KINDS; /* LS_MEMORY_KINDS: the total */
+    copy_row(self != NULL && known ? self->peaks[kind] : NULL, least, mean, largest);
 }

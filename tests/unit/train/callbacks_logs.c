@@ -411,6 +411,11 @@ static void test_timer_prints_a_table(void **unused) {
     assert_non_null(strstr(text, "\nforward "));
     assert_non_null(strstr(text, "\ntotal "));
     assert_null(strstr(text, "user step"));
+    assert_non_null(strstr(text, "\nmemory (MB)        least       mean    largest\nparameters         0.0"));
+    assert_non_null(strstr(text, "\ngradients          0.0"));
+    assert_non_null(strstr(text, "\nactivations        0.0"));
+    assert_non_null(strstr(text, "\npeak               0.0"));
+    assert_null(strstr(text, "buckets"));
     assert_string_equal(printed(ls_timer(&(ls_timer_options){.no_table = true})), "");
 }
 

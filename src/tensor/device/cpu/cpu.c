@@ -99,6 +99,7 @@ static bool gains_by(const ls_device *self, ls_dtype rounds_to) {
 const ls_device ls_cpu = {
     .name = "cpu",
     .is_host = true,
+    .uses_cache = true,
     .kernels = &ls_cpu_kernels,
     .gains_by = gains_by,
     .allocate = allocate,
