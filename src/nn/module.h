@@ -165,6 +165,7 @@ bool ls_module_has_grown(const ls_module *module);
 
 /* Returns whether the module was made by ls_sequential or ls_sequential_named. */
 bool ls_module_is_sequential(const ls_module *module);
+
 /* Records, for the module and all modules below it, whether the ranks' parameters differ until the next outer step. */
 void ls_module_set_apart(ls_module *module, bool apart);
 /* Fails with LS_ERR_STATE while the ranks' parameters differ until the next outer step. */
