@@ -261,8 +261,8 @@ typedef struct ls_data_parallel_options {
      *   instead of 16N.
      *
      * Create optimizers after ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state
-     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs and
-     * ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
+     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs
+     * and ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
      */
     int zero;
 } ls_data_parallel_options;
@@ -415,7 +415,8 @@ typedef struct ls_outer_options {
  * - Floating buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  * become rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
  * - Load weights, add layers and unfreeze parameters before. Freeze and unfreeze on all ranks equally.
- * - Fails with LS_ERR_UNSUPPORTED if a parameter is sharded over the ranks of `comm`.
+ * - Fails with LS_ERR_UNSUPPORTED if a parameter is sharded over the ranks of `comm`, or if the model is data-parallel
+ *   with `.zero`.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 

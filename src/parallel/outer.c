@@ -269,6 +269,11 @@ static ls_status check_model(const ls_outer *outer) {
     }
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
         const ls_leaf *leaf = ls_module_parameter(outer->model, i)->leaf;
+        if (leaf != NULL && leaf->sharding != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_outer_new: the model shards the state of optimizers over ranks: omit .zero of "
+                           "ls_data_parallel_options");
+        }
         for (int k = 0; leaf != NULL && k < LS_DIVISIONS; k++) {
             if (leaf->divisions[k].add != NULL && leaf->divisions[k].user == outer->comm) {
                 return ls_fail(LS_ERR_UNSUPPORTED,

@@ -237,6 +237,13 @@ static ls_status wrong_calls(ls_comm *world) {
     ls_module *sharded = ls_nn_column_parallel(world, INPUTS, 2 * ls_comm_size(world), NULL);
     LS_CHECK(ls_outer_new(sharded, world, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     LS_EXPECT_MESSAGE("is sharded over the ranks of the communicator");
+    ls_module *zero = ls_data_parallel(make_model(), world, &(ls_data_parallel_options){.zero = 1});
+    LS_TRY(ls_data_parallel_no_sync(zero, true));
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(ls_outer_new(zero, world, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE("omit .zero");
+    }
+    ls_module_free(zero);
     ls_module_free(sharded);
     ls_module_free(empty);
     ls_module_free(model);
