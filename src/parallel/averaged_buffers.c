@@ -31,7 +31,9 @@ ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_co
     *buffers = (ls_averaged_buffers){.model = model, .comm = comm, .count = ls_module_buffer_count(model)};
     buffers->records = ls_allocate_zeroed((size_t)buffers->count, sizeof *buffers->records);
     if (buffers->records == NULL && buffers->count > 0) {
-        return ls_fail_memory(call, (size_t)buffers->count * sizeof *buffers->records);
+        const size_t bytes = (size_t)buffers->count * sizeof *buffers->records;
+        buffers->count = 0;
+        return ls_fail_memory(call, bytes);
     }
     for (int i = 0; i < buffers->count; i++) {
         note_equal(buffers, i);

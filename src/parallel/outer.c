@@ -181,8 +181,8 @@ static ls_status compare_replicas(ls_outer *outer) {
     LS_TRY(ls_replicas_are_equal(outer->model, outer->comm, &equal));
     if (equal && ls_comm_rank(outer->comm) == 0) {
         ls_log_write(LS_LOG_WARNING,
-                     "ls_outer_step: the %d ranks still have equal parameters after %lld training steps, so they train "
-                     "on the same samples: set .comm of ls_loader_options, so that the ranks share each batch",
+                     "ls_outer_step: the %d ranks still have equal parameters after %lld training steps; do they train "
+                     "on the same samples? Set .comm of ls_loader_options, so that the ranks share each batch",
                      ls_comm_size(outer->comm), (long long)outer->since);
     }
     return LS_OK;

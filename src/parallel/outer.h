@@ -14,7 +14,10 @@ ls_comm *ls_outer_comm(const ls_outer *outer);
 /* Fails with LS_ERR_MISMATCH if the ranks' parameters differ. Collective; only directly after an outer step. */
 ls_status ls_outer_check(const ls_outer *outer);
 
-/* Begins again at the present parameters and buffers, which are equal on all ranks. */
+/*
+ * Begins again at the present parameters and buffers, which are equal on all ranks: the program may have changed them
+ * since the last outer step. Keeps the momentum.
+ */
 ls_status ls_outer_restart(ls_outer *outer);
 
 /* Writes the options into `text`. */

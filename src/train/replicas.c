@@ -11,6 +11,10 @@ ls_status ls_trial_check_outer(const ls_trial_options *options) {
                                     "ls_outer_new");
 }
 
+ls_status ls_trial_outer_begin(const ls_trial *trial) {
+    return trial->options.outer != NULL ? ls_outer_restart(trial->options.outer) : LS_OK;
+}
+
 ls_status ls_trial_outer_step(const ls_trial *trial) {
     return trial->options.outer != NULL ? ls_outer_step(trial->options.outer) : LS_OK;
 }

@@ -7,6 +7,12 @@
 /* Fails if `.outer` does not fit the other options. */
 ls_status ls_trial_check_outer(const ls_trial_options *options);
 
+/*
+ * Before the training of an epoch: takes changes that hooks or the program have made to the parameters. Does nothing
+ * without `.outer`.
+ */
+ls_status ls_trial_outer_begin(const ls_trial *trial);
+
 /* After a training step: counts it, and runs an outer step if it is time. Does nothing without `.outer`. */
 ls_status ls_trial_outer_step(const ls_trial *trial);
 

@@ -44,6 +44,7 @@ static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     const ls_trial_pass pass = make_pass(trial, true, label, entry);
     const int64_t before = trial->state.step;
     ls_trial_watch_begin(trial);
+    LS_TRY(ls_trial_outer_begin(trial));
     LS_TRY(ls_trial_train_pass(trial, &pass));
     if (trial->state.step == before && trial->state.batch == 0 && !ls_trial_has_ended(trial)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader returned no batch");

@@ -90,6 +90,41 @@ static ls_status other_setups(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* ---- changes between runs ---------------------------------------------------------------------------------------- */
+
+/*
+ * The parameters that the program sets between two runs are the start of the second run: with a learning rate of almost
+ * 0, they stay.
+ */
+static ls_status changed_between_runs(ls_comm *world) {
+    ls_module *model = ls_nn_linear(INPUTS, CLASSES);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 1e-30});
+    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 2, .momentum = LS_ZERO});
+    ls_loader *loader =
+        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .train = loader,
+                                                       .outer = outer,
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, 1));
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *bias = ls_module_find(model, "bias");
+    (void)ls_no_grad(true);
+    LS_TRY(ls_copy_into(bias, ls_full(LS_SHAPE(CLASSES), LS_F32, 8)));
+    LS_TRY(ls_scope_end(scope));
+    LS_TRY(ls_trial_run(trial, 2));
+    LS_CHECK(ls_at(bias, (int64_t[]){0}) == 8);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_outer_free(outer);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 typedef struct fault {
@@ -203,6 +238,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(signal_waits(world));
     LS_TRY(stop_does_not_wait(world));
     LS_TRY(other_setups(world));
+    LS_TRY(changed_between_runs(world));
     LS_TRY(failing_rank(world));
     LS_TRY(refusals(world));
     LS_TRY(evaluation_between(world));
