@@ -32,8 +32,8 @@ static long max_steps = 0;
 static long limit = 0;
 static long checkpoint = 0;
 static long outer_steps = 0;
-static double outer_momentum = 0.9;
-static double outer_rate = 0.7;
+static double outer_momentum = 0.8;
+static double outer_rate = 0.5;
 static double learning_rate = 1e-3;
 static const char *data;
 static const char *save = "runs/fashion_mnist";
@@ -55,8 +55,8 @@ static const argument options[] = {
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--outer", ARGUMENT_COUNT, &outer_steps, "steps that each rank trains alone, as in DiLoCo (0: average gradients)"},
-    {"--outer-lr", ARGUMENT_NUMBER, &outer_rate, "outer learning rate (0.7)"},
-    {"--outer-momentum", ARGUMENT_PART, &outer_momentum, "outer Nesterov momentum (0.9)"},
+    {"--outer-lr", ARGUMENT_NUMBER, &outer_rate, "outer learning rate (0.5)"},
+    {"--outer-momentum", ARGUMENT_PART, &outer_momentum, "outer Nesterov momentum (0.8)"},
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
