@@ -7,6 +7,10 @@
  * writes a log for TensorBoard:
  *
  *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
+ *
+ * On a slow network, the ranks can train alone for 32 steps at a time (DiLoCo):
+ *
+ *     lockstep run -n 2 build/examples/fashion_mnist --outer 32
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -27,6 +31,9 @@ static long seed = 1;
 static long max_steps = 0;
 static long limit = 0;
 static long checkpoint = 0;
+static long outer_steps = 0;
+static double outer_momentum = 0.8;
+static double outer_rate = 0.5;
 static double learning_rate = 1e-3;
 static const char *data;
 static const char *save = "runs/fashion_mnist";
@@ -47,6 +54,9 @@ static const argument options[] = {
     {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
+    {"--outer", ARGUMENT_COUNT, &outer_steps, "steps that each rank trains alone, as in DiLoCo (0: average gradients)"},
+    {"--outer-lr", ARGUMENT_NUMBER, &outer_rate, "outer learning rate (0.5)"},
+    {"--outer-momentum", ARGUMENT_PART, &outer_momentum, "outer Nesterov momentum (0.8)"},
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -68,7 +78,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
 static ls_module *build_model(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_linear(784, hidden), ls_nn_relu(), ls_nn_linear(hidden, hidden),
                                      ls_nn_relu(), ls_nn_linear(hidden, 10));
-    return make_data_parallel(model, world);
+    return outer_steps > 0 ? model : make_data_parallel(model, world);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------------------
@@ -118,7 +128,15 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
     return status;
 }
 
-static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
+/* The objects that a trial borrows. */
+typedef struct parts {
+    ls_loader *training, *test;
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_outer *outer; /* NULL without --outer */
+} parts;
+
+static ls_trial *make_trial(const parts *p) {
     char log[4096 + 64], checkpoints[4096 + 64];
     const ls_checkpoint_options saving = {.folder = in_folder(checkpoints, "checkpoints"), .every_steps = checkpoint};
     ls_callback *callbacks[2] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
@@ -126,38 +144,58 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
     if (tensorboard != NULL) {
         callbacks[count++] = ls_tensorboard(tensorboard, NULL);
     }
-    return ls_trial_new(&(ls_trial_options){.model = model,
-                                            .optimizer = optimizer,
+    return ls_trial_new(&(ls_trial_options){.model = p->model,
+                                            .optimizer = p->optimizer,
                                             .criterion = ls_criterion_cross_entropy,
-                                            .train = training,
-                                            .validate = test,
+                                            .train = p->training,
+                                            .validate = p->test,
                                             .metrics = LS_METRICS("loss", "acc"),
                                             .callbacks = callbacks,
                                             .callback_count = count,
                                             .checkpoint = checkpoint > 0 ? &saving : NULL,
                                             .resume = resume ? checkpoints : NULL,
                                             .max_steps = max_steps,
+                                            .outer = p->outer,
                                             .quiet = quiet});
 }
 
-static ls_status train(ls_comm *world) {
-    ls_seed((uint64_t)seed);
-    ls_loader *training = open_data(world, true);
-    ls_loader *test = training != NULL ? open_data(world, false) : NULL;
+/* Makes the loaders, the model and its optimizers. Returns false on failure. */
+static bool make_parts(ls_comm *world, parts *p) {
+    p->training = open_data(world, true);
+    p->test = p->training != NULL ? open_data(world, false) : NULL;
     /* Errors should appear now, not after the training. */
-    const bool ready = test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
-    ls_module *model = ready ? build_model(world) : NULL;
-    ls_optimizer *optimizer = model != NULL ? ls_adam(model, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
-    ls_trial *trial = optimizer != NULL ? make_trial(model, optimizer, training, test) : NULL;
+    if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0)) {
+        (void)ls_error_set(LS_ERR_ARGUMENT, "--wire and --zero are for averaged gradients: omit them, or omit --outer");
+        return false;
+    }
+    const bool ready = p->test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
+    p->model = ready ? build_model(world) : NULL;
+    if (p->model != NULL && outer_steps > 0) {
+        p->outer = ls_outer_new(p->model, world,
+                                &(ls_outer_options){.steps = outer_steps,
+                                                    .learning_rate = outer_rate,
+                                                    .momentum = outer_momentum > 0 ? outer_momentum : LS_ZERO});
+    }
+    if (p->model != NULL && (p->outer != NULL || outer_steps == 0)) {
+        p->optimizer = ls_adam(p->model, &(ls_adam_options){.learning_rate = learning_rate});
+    }
+    return p->optimizer != NULL;
+}
+
+static ls_status train(ls_comm *world) {
+    parts p = {.model = NULL};
+    ls_seed((uint64_t)seed);
+    ls_trial *trial = make_parts(world, &p) ? make_trial(&p) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     if (status == LS_OK) {
-        status = report(trial, world, model, test);
+        status = report(trial, world, p.model, p.test);
     }
     ls_trial_free(trial);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    ls_loader_free(training);
-    ls_loader_free(test);
+    ls_optimizer_free(p.optimizer);
+    ls_outer_free(p.outer);
+    ls_module_free(p.model);
+    ls_loader_free(p.training);
+    ls_loader_free(p.test);
     return status;
 }
 

@@ -17,6 +17,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/loss.h>
 #include <lockstep/nn.h>
+#include <lockstep/optim.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -260,8 +261,8 @@ typedef struct ls_data_parallel_options {
      *   instead of 16N.
      *
      * Create optimizers after ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state
-     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs and
-     * ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
+     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs
+     * and ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
      */
     int zero;
 } ls_data_parallel_options;
@@ -316,8 +317,8 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * result is the sum of the gradients of all these passes' global batches, for any distribution of the samples.
  *
  * All ranks make the same call. Each of these passes has two small all-reduces: before it for the denominators of the
- * loss, and after it to agree whether it gave the model a gradient. For local SGD, leave it on, let each rank step its
- * optimizer, and call ls_sync_parameters from time to time. ls_trial_run then does not compare the replicas.
+ * loss, and after it to agree whether it gave the model a gradient. ls_trial_run does not compare the replicas while it
+ * is on. For local SGD, see ls_outer.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -370,6 +371,83 @@ LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNU
 
 /** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for another module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
+
+/* ---- rare communication ---------------------------------------------------------------------------------------- */
+
+/**
+ * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
+ * trains a replica of the model with its own optimizer on its own samples. Every `.steps` training steps, an outer step
+ * makes the replicas equal: an outer optimizer takes the mean over the ranks of the changes since the last outer step
+ * as its gradient. No other call communicates.
+ *
+ * ```c
+ * ls_optimizer *adam = ls_adam(model, NULL);
+ * ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 32});
+ * // in every training step, after the backward pass:
+ * ls_status status = ls_optimizer_step(adam);
+ * if (status == LS_OK) {
+ *     status = ls_outer_step(outer);
+ * }
+ * // before the model is evaluated or saved:
+ * status = ls_outer_sync(outer);
+ * ```
+ *
+ * docs/howto/slow-networks.md helps to choose the options. Opaque.
+ */
+typedef struct ls_outer ls_outer;
+
+/** Options of ls_outer_new. A zero field selects the default. All ranks pass the same values. */
+typedef struct ls_outer_options {
+    int64_t steps;        /**< training steps from one outer step to the next; 0 selects the default, 32 */
+    double learning_rate; /**< of the outer optimizer; 0 selects the default, 0.7 */
+    double momentum;      /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9; LS_ZERO: none */
+} ls_outer_options;
+
+/**
+ * Makes an outer optimizer. Copies the parameters and buffers of rank 0 to every rank, as ls_sync_parameters does.
+ * Keeps references to `model` and `comm`. `options` may be NULL. Returns ownership to the caller: free it with
+ * ls_outer_free. Returns NULL on failure. A collective call.
+ *
+ * - `model` is not data-parallel over `comm`, unless ls_data_parallel_no_sync is on; otherwise LS_ERR_ARGUMENT. It may
+ *   be data-parallel over other ranks, for example over the ranks of each machine.
+ * - With `.learning_rate = 1` and `.momentum = LS_ZERO`, an outer step replaces the parameters by their mean over the
+ *   ranks (local SGD).
+ * - Floating buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
+ * become rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
+ * - Load weights, add layers and unfreeze parameters before. Freeze and unfreeze on all ranks equally.
+ * - Fails with LS_ERR_UNSUPPORTED if a parameter is sharded over the ranks of `comm`, or if the model is data-parallel
+ *   with `.zero`.
+ */
+LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
+
+/**
+ * Counts a training step. Call it on every rank after every step of the rank's optimizer, also if the rank had no
+ * samples. Every `.steps` steps, it is a collective call and runs the outer step: afterwards, all ranks have the same
+ * bits. With momentum, or another learning rate than 1, the outer step clears all gradients.
+ *
+ * In between, the ranks' parameters differ. Evaluations of a trial, checkpoints, ls_module_save, ls_module_hash and
+ * ls_data_parallel_check then fail with LS_ERR_STATE.
+ *
+ * Fails with LS_ERR_MISMATCH on every rank if the ranks have taken different numbers of steps, or have frozen different
+ * parameters. If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it ends.
+ * In a trial, they get its status and its message.
+ */
+LS_API ls_status ls_outer_step(ls_outer *outer) LS_WARN_UNUSED;
+
+/**
+ * Runs an outer step at once if any training step was taken since the last one. The next `.steps` steps count from
+ * here. A collective call.
+ */
+LS_API ls_status ls_outer_sync(ls_outer *outer) LS_WARN_UNUSED;
+
+/**
+ * Returns a borrowed pointer to the outer optimizer, an ls_sgd: to save its momentum (ls_optimizer_save), or to change
+ * its learning rate on all ranks equally. Returns NULL for plain averaging, which has no state.
+ */
+LS_API ls_optimizer *ls_outer_optimizer(const ls_outer *outer);
+
+/** Frees the outer optimizer. The ranks' parameters stay as they are. NULL is allowed. */
+LS_API void ls_outer_free(ls_outer *outer);
 
 /* ---- sharded models -------------------------------------------------------------------------------------------- */
 

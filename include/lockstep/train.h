@@ -25,6 +25,7 @@
 #include <lockstep/loss.h>
 #include <lockstep/metrics.h>
 #include <lockstep/optim.h>
+#include <lockstep/parallel.h>
 
 #ifdef __cplusplus
 #include <initializer_list>
@@ -200,8 +201,8 @@ typedef struct ls_trial_options {
     void *step_user;            /**< argument of the user step */
     ls_loader *train;           /**< loader of training; NULL: no training */
     ls_loader *validate;        /**< loader of validation; NULL: no validation */
-    ls_comm *comm;              /**< communicator for metrics and agreement; NULL selects the model's, if
-                                   ls_data_parallel made the model */
+    ls_comm *comm;              /**< communicator for metrics and agreement; NULL selects the communicator of .outer,
+                                   or the model's, if ls_data_parallel made the model */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL selects "loss" */
     /** Metric objects, after `metrics`; see LS_CUSTOM_METRICS. The trial takes ownership of the metrics, also if
      * ls_trial_new fails, and copies the array. */
@@ -258,6 +259,15 @@ typedef struct ls_trial_options {
      * Later steps are not checked. The limits of the ranks may differ.
      */
     int64_t memory_limit;
+    /**
+     * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL: none.
+     *
+     * - The trial calls ls_outer_step after each training step.
+     * - An outer step also ends the training of each epoch, before its validation, and a run that a hook has stopped.
+     * - A checkpoint within an epoch, also after a signal, waits for the next outer step. Checkpoints contain the state
+     *   of every rank's optimizer, and the momentum of the outer optimizer.
+     */
+    ls_outer *outer;
 } ls_trial_options;
 
 /** Makes a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an

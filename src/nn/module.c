@@ -545,6 +545,9 @@ ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
 uint64_t ls_module_hash(const ls_module *module) {
     const ls_named_list *list = listed(module, false);
     uint64_t hash = LS_HASH_START;
+    if (module != NULL && ls_module_check_together("ls_module_hash", module) != LS_OK) {
+        return 0;
+    }
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
         ls_tensor *dense = ls_tensor_dense_on_host("ls_module_hash", tensor, ls_dtype_of(tensor));

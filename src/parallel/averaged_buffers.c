@@ -19,38 +19,40 @@ static const char call[] = "ls_data_parallel";
 static const double SAMPLE = 0x1p-32; /* the weight of one sample */
 static const double NOTHING = -0.0;   /* x + NOTHING is x, also for x = -0.0 */
 
-static ls_tensor *buffer_at(const ls_data_parallel_state *state, int i) {
-    return state->model->buffers.items[i].tensor;
+static ls_tensor *buffer_at(const ls_averaged_buffers *buffers, int i) {
+    return buffers->model->buffers.items[i].tensor;
 }
 
-static void note_equal(ls_data_parallel_state *state, int i) {
-    state->buffers[i].version = buffer_at(state, i)->storage->version;
+static void note_equal(ls_averaged_buffers *buffers, int i) {
+    buffers->records[i].version = buffer_at(buffers, i)->storage->version;
 }
 
-ls_status ls_buffers_watch(ls_data_parallel_state *state) {
-    state->buffer_count = ls_module_buffer_count(state->model);
-    state->buffers = ls_allocate_zeroed((size_t)state->buffer_count, sizeof *state->buffers);
-    if (state->buffers == NULL && state->buffer_count > 0) {
-        return ls_fail_memory(call, (size_t)state->buffer_count * sizeof *state->buffers);
+ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_comm *comm) {
+    *buffers = (ls_averaged_buffers){.model = model, .comm = comm, .count = ls_module_buffer_count(model)};
+    buffers->records = ls_allocate_zeroed((size_t)buffers->count, sizeof *buffers->records);
+    if (buffers->records == NULL && buffers->count > 0) {
+        const size_t bytes = (size_t)buffers->count * sizeof *buffers->records;
+        buffers->count = 0;
+        return ls_fail_memory(call, bytes);
     }
-    for (int i = 0; i < state->buffer_count; i++) {
-        note_equal(state, i);
+    for (int i = 0; i < buffers->count; i++) {
+        note_equal(buffers, i);
     }
     return LS_OK;
 }
 
-bool ls_buffer_has_changed(const ls_data_parallel_state *state, int i) {
-    return state->buffers[i].version != buffer_at(state, i)->storage->version;
+bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i) {
+    return buffers->records[i].version != buffer_at(buffers, i)->storage->version;
 }
 
-void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *changed) {
-    if (!ls_module_list(state->model)) {
+void ls_buffers_keep_equal(ls_averaged_buffers *buffers, const ls_tensor *changed) {
+    if (!ls_module_list(buffers->model)) {
         return; /* the buffer then counts as changed */
     }
-    for (int i = 0; i < state->buffer_count; i++) {
-        const ls_storage *storage = buffer_at(state, i)->storage;
-        if (storage == changed->storage && state->buffers[i].version + 1 == storage->version) {
-            state->buffers[i].version = storage->version;
+    for (int i = 0; i < buffers->count; i++) {
+        const ls_storage *storage = buffer_at(buffers, i)->storage;
+        if (storage == changed->storage && buffers->records[i].version + 1 == storage->version) {
+            buffers->records[i].version = storage->version;
         }
     }
 }
@@ -122,11 +124,11 @@ static ls_status store_mean(ls_tensor *buffer, double weight, double *sums) {
 }
 
 /* Calls the function for each floating buffer that a rank has changed, with its elements in `sums`. */
-static ls_status for_each_mean(const ls_data_parallel_state *state, double weight, double *sums,
+static ls_status for_each_mean(const ls_averaged_buffers *buffers, double weight, double *sums,
                                ls_status (*function)(ls_tensor *buffer, double weight, double *sums)) {
-    for (int i = 0; i < state->buffer_count; i++) {
-        ls_tensor *buffer = buffer_at(state, i);
-        if (state->buffers[i].changed && has_mean(buffer)) {
+    for (int i = 0; i < buffers->count; i++) {
+        ls_tensor *buffer = buffer_at(buffers, i);
+        if (buffers->records[i].changed && has_mean(buffer)) {
             LS_TRY(function(buffer, weight, sums));
             sums += summands_of(buffer);
         }
@@ -135,12 +137,12 @@ static ls_status for_each_mean(const ls_data_parallel_state *state, double weigh
 }
 
 /* numbers[0] is the sum of the samples' weights; the `count` summands of the buffers follow. */
-static ls_status average_numbers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
+static ls_status average_numbers(const ls_averaged_buffers *buffers, double samples, void *room, size_t count) {
     double *numbers = room;
     numbers[0] = samples * SAMPLE;
-    LS_TRY(for_each_mean(state, numbers[0], numbers + 1, write_summands));
-    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 1 + count, LS_F64, LS_SUM, NULL));
-    return for_each_mean(state, numbers[0], numbers + 1, store_mean);
+    LS_TRY(for_each_mean(buffers, numbers[0], numbers + 1, write_summands));
+    LS_TRY(ls_comm_allreduce(buffers->comm, numbers, numbers, 1 + count, LS_F64, LS_SUM, NULL));
+    return for_each_mean(buffers, numbers[0], numbers + 1, store_mean);
 }
 
 /* ---- integers ---------------------------------------------------------------------------------------------------- */
@@ -150,10 +152,10 @@ static size_t bytes_of(const ls_tensor *buffer) {
 }
 
 /* Copies the integer buffers that a rank has changed to `bytes`, or back. */
-static ls_status copy_integers(const ls_data_parallel_state *state, char *bytes, bool back) {
-    for (int i = 0; i < state->buffer_count; i++) {
-        const ls_tensor *buffer = buffer_at(state, i);
-        if (!state->buffers[i].changed || has_mean(buffer) || buffer->count == 0) {
+static ls_status copy_integers(const ls_averaged_buffers *buffers, char *bytes, bool back) {
+    for (int i = 0; i < buffers->count; i++) {
+        const ls_tensor *buffer = buffer_at(buffers, i);
+        if (!buffers->records[i].changed || has_mean(buffer) || buffer->count == 0) {
             continue;
         }
         ls_host_view view;
@@ -169,44 +171,44 @@ static ls_status copy_integers(const ls_data_parallel_state *state, char *bytes,
 }
 
 /* Integers have no mean: all ranks take the integers of the first rank that has samples. */
-static ls_status take_integers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
-    int64_t first = samples > 0 ? ls_comm_rank(state->comm) : INT64_MAX;
-    LS_TRY(copy_integers(state, room, false));
-    LS_TRY(ls_comm_allreduce(state->comm, &first, &first, 1, LS_I64, LS_MIN, NULL));
-    LS_TRY(ls_comm_broadcast(state->comm, room, count, LS_U8, (int)first, NULL));
-    return copy_integers(state, room, true);
+static ls_status take_integers(const ls_averaged_buffers *buffers, double samples, void *room, size_t count) {
+    int64_t first = samples > 0 ? ls_comm_rank(buffers->comm) : INT64_MAX;
+    LS_TRY(copy_integers(buffers, room, false));
+    LS_TRY(ls_comm_allreduce(buffers->comm, &first, &first, 1, LS_I64, LS_MIN, NULL));
+    LS_TRY(ls_comm_broadcast(buffers->comm, room, count, LS_U8, (int)first, NULL));
+    return copy_integers(buffers, room, true);
 }
 
 /* ---- all buffers ------------------------------------------------------------------------------------------------- */
 
 /* Calls the function with `bytes` bytes of memory. Does nothing if `bytes` is 0. */
-static ls_status with_room(const ls_data_parallel_state *state, double samples, size_t bytes, size_t count,
-                           ls_status (*function)(const ls_data_parallel_state *state, double samples, void *room,
+static ls_status with_room(const ls_averaged_buffers *buffers, double samples, size_t bytes, size_t count,
+                           ls_status (*function)(const ls_averaged_buffers *buffers, double samples, void *room,
                                                  size_t count)) {
     if (count == 0) {
         return LS_OK;
     }
     void *room = ls_record_allocate(bytes);
-    const ls_status status = room != NULL ? function(state, samples, room, count) : ls_fail_memory(call, bytes);
+    const ls_status status = room != NULL ? function(buffers, samples, room, count) : ls_fail_memory(call, bytes);
     ls_record_release(room, bytes);
     return status;
 }
 
-ls_status ls_buffers_average(ls_data_parallel_state *state, double samples) {
+ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples) {
     size_t summands = 0;
     size_t integers = 0;
-    for (int i = 0; i < state->buffer_count; i++) {
-        const ls_tensor *buffer = buffer_at(state, i);
-        if (state->buffers[i].changed) {
+    for (int i = 0; i < buffers->count; i++) {
+        const ls_tensor *buffer = buffer_at(buffers, i);
+        if (buffers->records[i].changed) {
             summands += has_mean(buffer) ? summands_of(buffer) : 0;
             integers += has_mean(buffer) ? 0 : bytes_of(buffer);
         }
     }
-    LS_TRY(with_room(state, samples, (1 + summands) * sizeof(double), summands, average_numbers));
-    LS_TRY(with_room(state, samples, integers, integers, take_integers));
-    for (int i = 0; i < state->buffer_count; i++) {
-        if (state->buffers[i].changed) {
-            note_equal(state, i);
+    LS_TRY(with_room(buffers, samples, (1 + summands) * sizeof(double), summands, average_numbers));
+    LS_TRY(with_room(buffers, samples, integers, integers, take_integers));
+    for (int i = 0; i < buffers->count; i++) {
+        if (buffers->records[i].changed) {
+            note_equal(buffers, i);
         }
     }
     return LS_OK;

@@ -255,7 +255,7 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, l
         return LS_OK;
     }
     state->gathering = false;
-    return state->all_samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
+    return state->all_samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
 static ls_status end_pass(ls_data_parallel_state *state, const ls_pass_findings *findings) {
@@ -273,7 +273,7 @@ static ls_status end_pass(ls_data_parallel_state *state, const ls_pass_findings 
     ls_tail mean;
     LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
     LS_TRY(decide_pending(state, &mean));
-    return !state->pending && mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
+    return !state->pending && mean.samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
@@ -343,7 +343,7 @@ static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tens
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.given = SKIPPED}, &mean));
         if (!(mean.agree > 0)) {
             LS_TRY(decide_pending(state, &mean));
-            return mean.samples > 0 ? ls_buffers_average(state, 0) : LS_OK;
+            return mean.samples > 0 ? ls_buffers_average(&state->buffers, 0) : LS_OK;
         }
         state->agrees = true;
     }

@@ -75,7 +75,7 @@ static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t co
 }
 
 static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
-    ls_buffers_keep_equal((data_parallel_state *)(void *)part, changed);
+    ls_buffers_keep_equal(&((data_parallel_state *)(void *)part)->buffers, changed);
 }
 
 static ls_status share_cause(ls_batch_part *part, bool failed) {
@@ -392,7 +392,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
     state->parameter_count = ls_module_parameter_count(state->model);
-    LS_TRY(ls_buffers_watch(state));
+    LS_TRY(ls_buffers_watch(&state->buffers, state->model, state->comm));
     if (flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
     }
@@ -412,7 +412,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
 static void free_state(ls_module *self) {
     data_parallel_state *state = self->state;
     ls_objects_free(&state->shares);
-    ls_free(state->buffers);
+    ls_free(state->buffers.records);
     ls_free(state->tail);
     ls_overlap_close(state);
     ls_units_close(state->shards);

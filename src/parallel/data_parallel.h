@@ -44,6 +44,14 @@ typedef struct ls_buffer_record {
     bool changed;     /* changed on any rank since then, according to the last averaging of gradients */
 } ls_buffer_record;
 
+/* The buffers of a model that the ranks average. */
+typedef struct ls_averaged_buffers {
+    ls_module *model; /* borrowed, like `comm` */
+    ls_comm *comm;
+    ls_buffer_record *records; /* of ls_buffers_watch; the owner frees the array with ls_free */
+    int count;
+} ls_averaged_buffers;
+
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
@@ -55,8 +63,7 @@ typedef struct ls_data_parallel_state {
     ls_shards *shards; /* NULL: every rank has the whole state of optimizers */
     void *tail;        /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
-    int buffer_count;
-    ls_buffer_record *buffers;
+    ls_averaged_buffers buffers;
     bool whole_batch;         /* a module of the model computes over the global batch when it trains */
     bool located;             /* the shares of the present forward pass were exchanged */
     ls_tensor *const *inputs; /* of that pass; borrowed */
@@ -118,16 +125,16 @@ void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, d
 ls_status ls_batches_compare(ls_data_parallel_state *state);
 
 /* averaged_buffers.c: notes that the model's buffers, whose lists are collected, are equal on all ranks. */
-ls_status ls_buffers_watch(ls_data_parallel_state *state);
+ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_comm *comm);
 /* Returns whether this rank has changed buffer i since all ranks had equal buffers. */
-bool ls_buffer_has_changed(const ls_data_parallel_state *state, int i);
+bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i);
 /* Notes that this rank has just changed a tensor in the same way as all other ranks. Call it once per change. */
-void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *changed);
+void ls_buffers_keep_equal(ls_averaged_buffers *buffers, const ls_tensor *changed);
 /*
  * Replaces the buffers that a rank has changed by their mean over samples. This rank has `samples`; at least one rank
  * must have samples. Collective.
  */
-ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
+ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples);
 
 /*
  * cause.c: removes the gradients of the model, whose lists are collected, because a pass has failed on a

@@ -44,12 +44,12 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
         return ls_error_status();
     }
     const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
-    return parameters == state->parameter_count && buffers == state->buffer_count
+    return parameters == state->parameter_count && buffers == state->buffers.count
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
                          "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d at "
                          "ls_data_parallel: add parameters first",
-                         parameters, buffers, state->parameter_count, state->buffer_count);
+                         parameters, buffers, state->parameter_count, state->buffers.count);
 }
 
 static ls_status copy_elements(const ls_tensor *to, const ls_tensor *from, int64_t offset, int64_t count) {

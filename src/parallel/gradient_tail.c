@@ -12,7 +12,7 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, STALE, MARKS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
-    return MARKS + state->parameter_count + state->buffer_count;
+    return MARKS + state->parameter_count + state->buffers.count;
 }
 
 static ls_dtype tail_dtype(const ls_data_parallel_state *state) {
@@ -86,8 +86,8 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, ls_data_parallel_leaf(state, i)));
     }
-    for (int i = 0; i < state->buffer_count; i++) {
-        write_number(to, wide, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
+    for (int i = 0; i < state->buffers.count; i++) {
+        write_number(to, wide, MARKS + state->parameter_count + i, ls_buffer_has_changed(&state->buffers, i) ? 1 : 0);
     }
 }
 
@@ -130,8 +130,8 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
     }
-    for (int i = 0; i < state->buffer_count; i++) {
-        state->buffers[i].changed = read_number(from, wide, MARKS + state->parameter_count + i) > 0;
+    for (int i = 0; i < state->buffers.count; i++) {
+        state->buffers.records[i].changed = read_number(from, wide, MARKS + state->parameter_count + i) > 0;
     }
     return LS_OK;
 }

@@ -32,8 +32,14 @@ ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 
 /*
+ * Fails with LS_ERR_MISMATCH and the first difference if the ranks' parameters differ, and with LS_ERR_STATE between
+ * two outer steps. Collective.
+ */
+ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm);
+
+/*
  * Fails with LS_ERR_MISMATCH if the model is data-parallel, its ranks average gradients, and their parameters differ.
- * Collective.
+ * Fails with LS_ERR_STATE between two outer steps. Collective.
  */
 ls_status ls_replicas_check(ls_module *model);
 

@@ -82,11 +82,11 @@ static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tens
     return ls_comm_broadcast(comm, found, sizeof *found / sizeof(double), LS_F64, *rank, NULL);
 }
 
-static ls_status report_difference(ls_module *model, ls_comm *comm, int i) {
+static ls_status report_difference(const char *call, ls_module *model, ls_comm *comm, int i) {
     const ls_tensor *parameter = ls_module_parameter(model, i);
     const ls_dtype dtype = (ls_dtype)parameter->dtype;
-    ls_tensor *own = ls_tensor_dense_on_host("ls_data_parallel", parameter, dtype);
-    ls_tensor *first = ls_tensor_new_owned("ls_data_parallel", &ls_cpu, parameter->ndim, parameter->size, dtype);
+    ls_tensor *own = ls_tensor_dense_on_host(call, parameter, dtype);
+    ls_tensor *first = ls_tensor_new_owned(call, &ls_cpu, parameter->ndim, parameter->size, dtype);
     difference found = {.element = -1};
     int rank = 0;
     ls_status status =
@@ -97,14 +97,14 @@ static ls_status report_difference(ls_module *model, ls_comm *comm, int i) {
     return status != LS_OK
                ? status
                : ls_fail(LS_ERR_MISMATCH,
-                         "ls_data_parallel: the parameters of the ranks differ: element %.0f of \"%s\" is %.*g on rank "
+                         "%s: the parameters of the ranks differ: element %.0f of \"%s\" is %.*g on rank "
                          "0 and %.*g on rank %d; change parameters on all ranks alike, or call ls_sync_parameters "
                          "afterwards",
-                         found.element, ls_module_parameter_name(model, i), digits, found.there, digits, found.here,
-                         rank);
+                         call, found.element, ls_module_parameter_name(model, i), digits, found.there, digits,
+                         found.here, rank);
 }
 
-static ls_status find_difference(ls_module *model, ls_comm *comm) {
+static ls_status find_difference(const char *call, ls_module *model, ls_comm *comm) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         uint64_t hash = LS_HASH_START;
         bool equal = true;
@@ -114,10 +114,17 @@ static ls_status find_difference(ls_module *model, ls_comm *comm) {
         LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
         LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
         if (!equal) {
-            return report_difference(model, comm, i);
+            return report_difference(call, model, comm, i);
         }
     }
-    return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the ranks have different numbers of parameters");
+    return ls_fail(LS_ERR_MISMATCH, "%s: the ranks have different numbers of parameters", call);
+}
+
+ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm) {
+    bool equal = true;
+    LS_TRY(ls_module_check_together(call, model));
+    LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(model, comm, &equal) : LS_OK);
+    return equal ? LS_OK : find_difference(call, model, comm);
 }
 
 ls_status ls_data_parallel_check(ls_module *module) {
@@ -126,12 +133,11 @@ ls_status ls_data_parallel_check(ls_module *module) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
                        module == NULL ? "is NULL" : "was not made by ls_data_parallel");
     }
-    bool equal = true;
-    LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(module, comm, &equal) : LS_OK);
-    return equal ? LS_OK : find_difference(module, comm);
+    return ls_replicas_compare("ls_data_parallel", module, comm);
 }
 
 ls_status ls_replicas_check(ls_module *model) {
+    LS_TRY(ls_module_check_together("ls_trial", model));
     return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
                                                                                     : LS_OK;
 }

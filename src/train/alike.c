@@ -13,6 +13,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/outer.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
 #include "train/checkpoint/checkpoint.h"
@@ -20,12 +21,13 @@
 enum { LINE_LIMIT = 512 };
 
 /* The subject of a line: its first character. */
-enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OPTIMIZER, METRIC, CALLBACK, NOTHING };
+enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OUTER, OPTIMIZER, METRIC, CALLBACK, NOTHING };
 
 static const char *const differ[] = {
     [TRAINING - 'a'] = "the ranks' loaders differ for training",
     [VALIDATION - 'a'] = "the ranks' loaders differ for validation",
     [CHECKPOINTS - 'a'] = "the ranks' .checkpoint options differ, or some ranks have none",
+    [OUTER - 'a'] = "the ranks' .outer options differ, or some ranks have none",
     [OPTIMIZER - 'a'] = "the ranks' optimizers differ",
     [METRIC - 'a'] = "the ranks' metrics differ",
     [CALLBACK - 'a'] = "the ranks' callbacks differ",
@@ -97,6 +99,11 @@ static ls_status write_all(const ls_trial *trial, text *own) {
         char line[LINE_LIMIT];
         ls_checkpointer_describe(trial->checkpointer, line, sizeof line);
         LS_TRY(add_line(own, CHECKPOINTS, line));
+    }
+    if (trial->options.outer != NULL) {
+        char line[LINE_LIMIT];
+        ls_outer_describe(trial->options.outer, line, sizeof line);
+        LS_TRY(add_line(own, OUTER, line));
     }
     LS_TRY(add_optimizer(trial, own));
     LS_TRY(add_metrics(trial, own));

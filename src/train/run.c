@@ -4,13 +4,13 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel/parallel.h"
 #include "train/agree.h"
 #include "train/alike.h"
 #include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/pass.h"
 #include "train/progress.h"
+#include "train/replicas.h"
 #include "train/setup.h"
 
 /* An epoch of a checkpoint taken within this epoch has already begun. */
@@ -45,11 +45,13 @@ static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     const ls_trial_pass pass = make_pass(trial, true, label, entry);
     const int64_t before = trial->state.step;
     ls_trial_watch_begin(trial);
+    LS_TRY(ls_trial_outer_begin(trial));
     LS_TRY(ls_trial_train_pass(trial, &pass));
     if (trial->state.step == before && trial->state.batch == 0 && !ls_trial_has_ended(trial)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader returned no batch");
     }
     entry->train_steps = trial->state.batch;
+    LS_TRY(ls_trial_outer_sync(trial));
     return LS_CALL(trial, on_end_training);
 }
 
@@ -95,7 +97,7 @@ static ls_status run_epoch(ls_trial *trial) {
     const bool whole = !trial->state.stop;
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
-    LS_TRY(ls_replicas_check(trial->state.model));
+    LS_TRY(ls_trial_check_replicas(trial));
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
@@ -126,7 +128,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     }
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
-    LS_TRY(ls_replicas_check(trial->state.model));
+    LS_TRY(ls_trial_check_replicas(trial));
     LS_TRY(ls_checkpoints_overwrite(trial));
     ls_progress_begin_run(trial);
     while (trial->epochs_run < epochs && has_more(trial)) {

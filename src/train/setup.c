@@ -140,7 +140,7 @@ static bool may_follow(const ls_trial *trial) {
 }
 
 ls_status ls_trial_watch_step(ls_trial *trial) {
-    if (trial->watch.begun && ls_data_parallel_comm(trial->state.model) != NULL) {
+    if (trial->watch.begun && (ls_data_parallel_comm(trial->state.model) != NULL || trial->options.outer != NULL)) {
         ls_trial_watch_end(trial);
         trial->watch.ended = true;
     }

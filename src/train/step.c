@@ -9,6 +9,7 @@
 #include "train/agree.h"
 #include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/replicas.h"
 
 /* Calls the hook of training, or the corresponding hook of validation. */
 #define CALL(trial, hook)                                                                                              \
@@ -118,7 +119,8 @@ static ls_status backward(ls_trial *trial) {
 static ls_status agree_on_skipping(const ls_trial *trial) {
     const ls_trial_state *state = &trial->state;
     bool *skips = ls_grad_scaler_skips(trial->options.grad_scaler, state->optimizer);
-    if (skips == NULL || ls_comm_size(state->comm) <= 1 || ls_data_parallel_comm(state->model) != NULL) {
+    if (skips == NULL || ls_comm_size(state->comm) <= 1 || ls_data_parallel_comm(state->model) != NULL ||
+        trial->options.outer != NULL) {
         return LS_OK;
     }
     uint8_t any = *skips;
@@ -171,6 +173,7 @@ static ls_status user_step(ls_trial *trial) {
 
 ls_status ls_trial_training_step(ls_trial *trial) {
     LS_TRY(trial->options.step != NULL ? user_step(trial) : default_step(trial));
+    LS_TRY(ls_trial_outer_step(trial));
     trial->state.step++;
     LS_TRY(ls_metrics_add(trial));
     LS_TRY(ls_trial_check_first_step(trial));
@@ -224,5 +227,6 @@ ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_fu
 
 ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
     LS_TRY(ls_trial_agree(trial, ls_checkpoints_vote(trial, epoch)));
+    LS_TRY(trial->state.stop ? ls_trial_outer_sync(trial) : LS_OK); /* a last checkpoint cannot wait */
     return ls_checkpoints_act(trial, epoch);
 }

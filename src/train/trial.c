@@ -7,8 +7,10 @@
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "nn/module.h"
+#include "parallel/outer.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/replicas.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -28,7 +30,7 @@ static ls_status choose_device(ls_trial *trial) {
         return LS_OK;
     }
     const bool parallel = ls_data_parallel_comm(options->model) != NULL;
-    if (options->optimizer != NULL || parallel) {
+    if (options->optimizer != NULL || options->outer != NULL || parallel) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_new: .device is %s, but the model is on %s and already belongs to %s: call "
                        "ls_to_device(model, \"%s\") first, or ls_use_device before the model is made",
@@ -38,13 +40,19 @@ static ls_status choose_device(ls_trial *trial) {
     return ls_module_to_device(options->model, options->device) != NULL ? LS_OK : ls_error_status();
 }
 
+static ls_comm *comm_of(const ls_trial_options *options) {
+    return options->comm != NULL    ? options->comm
+           : options->outer != NULL ? ls_outer_comm(options->outer)
+                                    : ls_data_parallel_comm(options->model);
+}
+
 static ls_status prepare(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     trial->state = (ls_trial_state){
         .trial = trial,
         .model = options->model,
         .optimizer = options->optimizer,
-        .comm = options->comm != NULL ? options->comm : ls_data_parallel_comm(options->model),
+        .comm = comm_of(options),
         .criterion = options->criterion,
         .criterion_user = options->criterion_user,
     };
@@ -96,7 +104,7 @@ static ls_status check(const ls_trial_options *options) {
     if (options->criterion == NULL && options->validate != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also with a user step");
     }
-    return LS_OK;
+    return ls_trial_check_outer(options);
 }
 
 /* Takes ownership of the callbacks. On failure, the caller still owns the metrics. */

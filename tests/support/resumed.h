@@ -158,6 +158,7 @@ typedef struct training {
     ls_module *model;
     ls_optimizer *optimizer;
     ls_grad_scaler *scaler;
+    ls_outer *outer;
     ls_loader *train, *validate;
     ls_trial *trial;
     watcher watcher;
@@ -165,8 +166,11 @@ typedef struct training {
 
 /*
  * How a model is sharded over the ranks: DIVIDED and PIPELINE shard it, the others replicate it. HALF is PLAIN in f16.
+ * OUTER has replicas that differ between outer steps.
  */
-typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE } cut;
+typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE, OUTER } cut;
+
+enum { OUTER_STEPS = 2 };
 
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
@@ -191,6 +195,9 @@ static inline ls_module *make_model(ls_comm *comm, cut how) {
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
                                 NULL);
     }
+    if (how == OUTER) {
+        return ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_dropout(0.3), ls_nn_linear(8, CLASSES));
+    }
     ls_module *model = ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
                                      ls_nn_dropout(0.3), ls_nn_linear(8, CLASSES));
     return comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
@@ -211,7 +218,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     t->watcher.shape = LS_SCALAR;
     t->watcher.comm = comm;
     t->watcher.stop_at = how->stop_at;
-    ls_comm *data = how->cut >= DIVIDED ? NULL : comm;
+    ls_comm *data = how->cut == DIVIDED || how->cut == PIPELINE ? NULL : comm;
     const int64_t global_batch = how->global_batch > 0 ? how->global_batch : GLOBAL_BATCH;
     const ls_loader_options loading = {.batch_size = how->batch_size,
                                        .global_batch_size = how->batch_size > 0 ? 0 : global_batch,
@@ -220,6 +227,10 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     ls_seed(SEED);
     t->model = make_model(comm, how->cut);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
+    if (how->cut == OUTER) {
+        t->outer = ls_outer_new(t->model, comm, &(ls_outer_options){.steps = OUTER_STEPS});
+        LS_CHECK(t->outer != NULL);
+    }
     if (how->cut == HALF) { /* the first steps overflow */
         t->scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p26, .growth_interval = 3});
     }
@@ -249,6 +260,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                                 .max_steps = how->max_steps,
                                                 .autocast = how->cut == HALF ? LS_F16 : LS_F32,
                                                 .grad_scaler = t->scaler,
+                                                .outer = t->outer,
                                                 .resume = how->resume,
                                                 .quiet = true});
     return t->trial != NULL ? LS_OK : ls_error_status();
@@ -257,6 +269,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
 static inline void end(training *t) {
     ls_trial_free(t->trial);
     ls_grad_scaler_free(t->scaler);
+    ls_outer_free(t->outer);
     ls_optimizer_free(t->optimizer);
     ls_module_free(t->model);
     ls_loader_free(t->train);

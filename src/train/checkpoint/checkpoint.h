@@ -3,10 +3,10 @@
  *
  *   model.safetensors      parameters and buffers, in the format of ls_module_save. Rank 0 writes them. If the model is
  *                          sharded, each rank writes its shards: model-0001.safetensors
- *   optimizer.safetensors  state of the optimizer, in the same way
- *   rank-0000.safetensors  state of each rank: its random numbers, the scale of losses, the sums of metrics within an
- *                          epoch, the state of each callback
- *   manifest.json          training position, history, size and checksum of each file: written last
+ *   optimizer.safetensors  state of the optimizer, in the same way; with `.outer`, each rank writes the state of its
+ * own outer.safetensors      state of the outer optimizer, if it has one rank-0000.safetensors  state of each rank: its
+ * random numbers, the scale of losses, the sums of metrics within an epoch, the state of each callback manifest.json
+ * training position, history, size and checksum of each file: written last
  *
  * All files are written to a temporary folder in the same parent folder, which is renamed when everything is on disk.
  * So each checkpoint is always complete or missing, whenever a process is killed. Names sort by time.
@@ -143,13 +143,15 @@ void ls_copies_free(ls_copies *copies);
 /* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
 
 /* The files of one rank. */
-enum { LS_MODEL_PART = 0, LS_OPTIMIZER_PART, LS_RANK_PART, LS_PARTS };
+enum { LS_MODEL_PART = 0, LS_OPTIMIZER_PART, LS_OUTER_PART, LS_RANK_PART, LS_PARTS };
 
 /* The part of a checkpoint that this rank writes. */
 typedef struct ls_checkpoint {
     int rank;
-    bool writes_model; /* this rank writes model and optimizer */
-    ls_copies model, optimizer, own;
+    bool writes_model;     /* this rank writes the model, and the state of an outer optimizer */
+    bool writes_optimizer; /* this rank writes the state of the optimizer */
+    bool own_optimizer;    /* every rank has an optimizer state of its own */
+    ls_copies model, optimizer, outer, own;
     ls_manifest_file written[LS_PARTS]; /* files that this rank has written; name "": none */
     ls_manifest manifest;               /* has files only on rank 0, after all ranks have written */
     char parent[PATH_MAX];

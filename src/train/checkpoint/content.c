@@ -11,6 +11,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
+#include "parallel/outer.h"
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -43,9 +44,20 @@ static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int
 
 /* ---- model and optimizer ----------------------------------------------------------------------------------------- */
 
-static ls_status part_path(const ls_resumption *from, const char *name, char path[PATH_MAX]) {
+static bool has_part(const ls_resumption *from, const char *name, int rank) {
     char file[LS_FILE_NAME_LIMIT];
-    ls_part_name(file, name, from->manifest.divided ? from->rank : -1);
+    ls_part_name(file, name, rank);
+    for (int i = 0; i < from->manifest.file_count; i++) {
+        if (strcmp(from->manifest.files[i].name, file) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status part_path(const ls_resumption *from, const char *name, int rank, char path[PATH_MAX]) {
+    char file[LS_FILE_NAME_LIMIT];
+    ls_part_name(file, name, rank);
     return ls_path_join(path, from->folder, file);
 }
 
@@ -71,7 +83,7 @@ static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *t
 static ls_status set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
-    LS_TRY(part_path(from, "model", path));
+    LS_TRY(part_path(from, "model", from->manifest.divided ? from->rank : -1, path));
     LS_TRY(ls_data_parallel_make_whole(model, true));
     const ls_status status = ls_module_load(model, path);
     const ls_status ended = ls_data_parallel_make_whole(model, false);
@@ -83,22 +95,64 @@ static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoin
     int count = 0;
     (void)prefix;
     ls_optimizer *optimizer = trial->options.optimizer;
-    if (optimizer == NULL || (!to->writes_model && !ls_optimizer_is_sharded(optimizer))) {
+    if (optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(optimizer))) {
         return LS_OK;
     }
     LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    const ls_status status = to->writes_model ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
+    const ls_status status = to->writes_optimizer ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
     ls_optimizer_forget_state(optimizer);
     return status;
 }
 
+/*
+ * With an outer optimizer, each rank had an optimizer of its own. A new rank, and every rank of a trial without an
+ * outer optimizer, whose ranks need equal states, begins like rank 0.
+ */
 static ls_status set_optimizer(ls_resumption *from) {
     char path[PATH_MAX];
+    const bool divided = from->manifest.divided;
     if (from->trial->options.optimizer == NULL) {
         return LS_OK;
     }
-    LS_TRY(part_path(from, "optimizer", path));
+    int rank =
+        divided || (from->trial->options.outer != NULL && from->rank < from->manifest.world_size) ? from->rank : 0;
+    rank = divided || has_part(from, "optimizer", rank) ? rank : -1;
+    LS_TRY(part_path(from, "optimizer", rank, path));
     return ls_optimizer_load(from->trial->options.optimizer, path);
+}
+
+static ls_status get_outer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_optimizer *optimizer = ls_outer_optimizer(trial->options.outer);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    (void)prefix;
+    if (!to->writes_model || optimizer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    return ls_copies_add(&to->outer, "", tensors, count);
+}
+
+/* Follows the row of the model. */
+static ls_status set_outer(ls_resumption *from) {
+    ls_outer *outer = from->trial->options.outer;
+    ls_optimizer *optimizer = ls_outer_optimizer(outer);
+    const int part = from->manifest.divided ? from->rank : -1;
+    char path[PATH_MAX];
+    if (outer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_outer_restart(outer));
+    if (optimizer != NULL && has_part(from, "outer", part)) {
+        LS_TRY(part_path(from, "outer", part, path));
+        return ls_optimizer_load(optimizer, path);
+    }
+    if (optimizer != NULL) {
+        ls_log_write(LS_LOG_WARNING,
+                     "checkpoint: %s has no state of the outer optimizer, which keeps its present momentum",
+                     from->folder);
+    }
+    return LS_OK;
 }
 
 /* The training modes of all layers, which hooks may have changed. */
@@ -382,6 +436,7 @@ static const struct content {
 } contents[] = {
     {IN_FILES, "model", get_model, set_model},
     {IN_FILES, "optimizer", get_optimizer, set_optimizer},
+    {IN_FILES, "outer", get_outer, set_outer},
     {IN_RANK_FILE, "modes", get_modes, set_modes},
     {IN_RANK_FILE, metric_prefix, get_metrics, set_metrics},
     {IN_RANK_FILE, "best", get_best, set_best},

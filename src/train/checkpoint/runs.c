@@ -26,6 +26,7 @@
 #include "parallel/parallel.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/replicas.h"
 
 static const char *const maker = "checkpoint";
 
@@ -85,7 +86,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
-    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_replicas_check(trial->state.model)
+    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_trial_check_replicas(trial)
                                                    : LS_OK); /* otherwise already done */
     self->due = false;
     trial->state.save = false;
@@ -178,13 +179,14 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
     if (ballot.writing == LS_SETTLING) {
         LS_TRY(settle(trial));
     }
-    if (ballot.asks >= LS_ASKS_TO_PAUSE) {
+    const bool waits = ls_trial_awaits_outer_step(trial);
+    if (ballot.asks >= LS_ASKS_TO_PAUSE && !waits) {
         return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, self->is_best);
     }
-    self->due = ballot.asks == LS_ASKS_TO_SAVE;
+    self->due = ballot.asks == LS_ASKS_TO_SAVE || (self->due && waits);
     if (self->due && epoch) {
         LS_TRY(finish(trial)); /* the run does not return to the end of this epoch */
-    } else if (ballot.writing != LS_IDLE) {
+    } else if (ballot.writing != LS_IDLE || waits) {
         return LS_OK;
     }
     return self->due ? begin_writing(trial, self->is_best) : LS_OK;
@@ -551,7 +553,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
                        "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
-    LS_TRY(ls_replicas_check(trial->state.model));
+    LS_TRY(ls_trial_check_replicas(trial));
     LS_TRY(meet(trial, &nonce, &divided));
     ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
     const ls_status status = write_now(trial, snapshot, folder, nonce);

@@ -10,6 +10,8 @@ ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided) {
     }
     snapshot->rank = ls_trial_rank(&trial->state);
     snapshot->writes_model = divided || snapshot->rank == 0;
+    snapshot->own_optimizer = divided || trial->options.outer != NULL;
+    snapshot->writes_optimizer = snapshot->own_optimizer || snapshot->rank == 0;
     snapshot->manifest.divided = divided;
     snapshot->manifest.world_size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;
     snapshot->manifest.optimizer = trial->options.optimizer != NULL;
@@ -24,6 +26,7 @@ void ls_checkpoint_free(ls_checkpoint *snapshot) {
     if (snapshot != NULL) {
         ls_copies_free(&snapshot->model);
         ls_copies_free(&snapshot->optimizer);
+        ls_copies_free(&snapshot->outer);
         ls_copies_free(&snapshot->own);
         ls_manifest_free(&snapshot->manifest);
         ls_free(snapshot);

@@ -66,17 +66,22 @@ static ls_status write_part(ls_checkpoint *snapshot, int part, const char *name,
 }
 
 ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
-    const int part = snapshot->manifest.divided ? snapshot->rank : -1;
+    const int rank = snapshot->rank;
+    const int part = snapshot->manifest.divided ? rank : -1;
     if (mkdir(snapshot->temporary, 0777) != 0 && errno != EEXIST) { /* another rank was first */
         return ls_fail(LS_ERR_IO, "checkpoint: cannot make the folder %s: %s", snapshot->temporary, strerror(errno));
     }
     if (snapshot->writes_model) {
         LS_TRY(write_part(snapshot, LS_MODEL_PART, "model", part, &snapshot->model));
-        if (snapshot->manifest.optimizer) {
-            LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, "optimizer", part, &snapshot->optimizer));
-        }
     }
-    LS_TRY(write_part(snapshot, LS_RANK_PART, "rank", snapshot->rank, &snapshot->own));
+    if (snapshot->writes_optimizer && snapshot->manifest.optimizer) {
+        LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, "optimizer", snapshot->own_optimizer ? rank : -1,
+                          &snapshot->optimizer));
+    }
+    if (snapshot->outer.count > 0) {
+        LS_TRY(write_part(snapshot, LS_OUTER_PART, "outer", part, &snapshot->outer));
+    }
+    LS_TRY(write_part(snapshot, LS_RANK_PART, "rank", rank, &snapshot->own));
     return ls_folder_sync(snapshot->temporary);
 }
 

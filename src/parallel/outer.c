@@ -1,0 +1,400 @@
+/*
+ * Local SGD (Stich, Local SGD Converges Fast and Communicates Little, 2018) and DiLoCo (Douillard et al., DiLoCo:
+ * Distributed Low-Communication Training of Language Models, 2023, algorithm 1).
+ *
+ * Between outer steps, each rank trains alone. In an outer step, each rank computes the difference between the
+ * parameters after the last outer step, the anchors, and its present parameters. The mean of the differences over the
+ * ranks is the gradient of the outer optimizer, which starts from the anchors. The differences are written to the flat
+ * buffers of the gradients, so an outer step is one all-reduce per dtype. All ranks get the same bits, because they
+ * have equal anchors, differences and momentum.
+ *
+ * With learning rate 1 and without momentum, the result is the mean of the parameters. The ranks then average the
+ * parameters themselves, and need no anchors.
+ */
+#include "parallel/outer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/describe.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/option.h"
+#include "comm/hold.h"
+#include "comm/separate.h"
+#include "nn/module.h"
+#include "parallel/data_parallel.h"
+#include "parallel/parallel.h"
+
+struct ls_outer {
+    ls_module *model; /* held */
+    ls_comm *comm;    /* held */
+    ls_outer_options options;
+    ls_optimizer *optimizer; /* NULL if outer steps only average the parameters; then there are no anchors */
+    ls_flat flats[LS_FLAT_LIMIT];
+    ls_storage *anchors[LS_FLAT_LIMIT];
+    int flat_count;
+    ls_averaged_buffers buffers;
+    int64_t total; /* training steps since the start */
+    int64_t since; /* of these, training steps since the last outer step */
+    bool compared; /* the ranks have compared their replicas before an outer step */
+};
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+static ls_tensor parameters_of(const ls_outer *outer, int flat) {
+    return ls_flat_view(outer->flats[flat].parameters, outer->flats[flat].dtype, outer->flats[flat].count);
+}
+
+static ls_tensor gradients_of(const ls_outer *outer, int flat) {
+    return ls_flat_view(outer->flats[flat].gradients, outer->flats[flat].dtype, outer->flats[flat].count);
+}
+
+static ls_tensor anchors_of(const ls_outer *outer, int flat) {
+    return ls_flat_view(outer->anchors[flat], outer->flats[flat].dtype, outer->flats[flat].count);
+}
+
+/* Finds the flat buffers, which move if a layer was added or a parameter was unfrozen for the first time. */
+static ls_status find_flats(const char *call, ls_outer *outer) {
+    ls_flat flats[LS_FLAT_LIMIT];
+    LS_TRY(ls_module_is_here(outer->model) ? LS_OK : LS_ERR_STATE);
+    const int count = ls_module_flatten(outer->model, flats);
+    bool same = count == outer->flat_count && !ls_module_has_grown(outer->model);
+    for (int i = 0; i < count && same; i++) {
+        same = flats[i].dtype == outer->flats[i].dtype && flats[i].count == outer->flats[i].count;
+        outer->flats[i] = flats[i];
+    }
+    if (count >= 0 && !same) {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: the model has other parameters that require gradients than in ls_outer_new: add layers and "
+                       "unfreeze parameters first",
+                       call);
+    }
+    return count >= 0 ? LS_OK : ls_error_status();
+}
+
+static void parameters_changed(const ls_outer *outer, const char *call) {
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (parameter->leaf != NULL) {
+            ls_tensor_changed(parameter, call);
+        }
+    }
+}
+
+/* ---- an outer step ----------------------------------------------------------------------------------------------- */
+
+static ls_status average_parameters(const ls_outer *outer) {
+    for (int i = 0; i < outer->flat_count; i++) {
+        const ls_tensor parameters = parameters_of(outer, i);
+        LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
+    }
+    return LS_OK;
+}
+
+/* Writes the mean differences to the gradients, and the anchors to the parameters. */
+static ls_status average_differences(const ls_outer *outer) {
+    for (int i = 0; i < outer->flat_count; i++) {
+        ls_tensor difference = gradients_of(outer, i), parameters = parameters_of(outer, i);
+        ls_tensor anchors = anchors_of(outer, i);
+        const ls_kernels *kernels = ls_kernels_of(&parameters);
+        ls_stream *stream = ls_stream_of(&parameters);
+        LS_TRY(kernels->sub(stream, &difference, (const ls_tensor *[]){&anchors, &parameters}, NULL));
+        LS_TRY(ls_allreduce_in_place(outer->comm, &difference, LS_AVG));
+        LS_TRY(kernels->copy(stream, &parameters, &anchors));
+    }
+    return LS_OK;
+}
+
+/* Copies the parameters to the anchors, if the outer optimizer needs them. */
+static ls_status take_anchors(const ls_outer *outer) {
+    for (int i = 0; i < outer->flat_count && outer->optimizer != NULL; i++) {
+        ls_tensor anchors = anchors_of(outer, i);
+        const ls_tensor parameters = parameters_of(outer, i);
+        LS_TRY(ls_kernels_of(&anchors)->copy(ls_stream_of(&anchors), &anchors, &parameters));
+    }
+    return LS_OK;
+}
+
+/* The gradients hold the mean differences, but the program's own gradients, which they replace, may be missing. */
+static ls_status step_optimizer(const ls_outer *outer) {
+    ls_module_zero_grad(outer->model);
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (parameter->leaf != NULL) {
+            parameter->leaf->has_gradient = parameter->needs_grad;
+        }
+    }
+    LS_TRY(ls_optimizer_step(outer->optimizer));
+    ls_module_zero_grad(outer->model);
+    return take_anchors(outer);
+}
+
+/* Averages the buffers that any rank has changed. */
+static ls_status average_buffers(ls_outer *outer) {
+    ls_averaged_buffers *buffers = &outer->buffers;
+    const size_t count = (size_t)buffers->count;
+    if (count == 0) {
+        return LS_OK;
+    }
+    uint8_t *changed = ls_record_allocate(count);
+    if (changed == NULL) {
+        return ls_fail_memory("ls_outer_step", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        changed[i] = ls_buffer_has_changed(buffers, (int)i);
+    }
+    const ls_status status = ls_comm_allreduce(outer->comm, changed, changed, count, LS_U8, LS_MAX, NULL);
+    for (size_t i = 0; i < count; i++) {
+        buffers->records[i].changed = changed[i] != 0;
+    }
+    ls_record_release(changed, count);
+    return status == LS_OK ? ls_buffers_average(buffers, 1) : status;
+}
+
+/* Fails on every rank if the ranks have taken different numbers of steps, or train different parameters. */
+static ls_status agree_on_steps(const char *call, const ls_outer *outer) {
+    const int64_t steps[2] = {outer->total, outer->since};
+    uint64_t hash = ls_hash(LS_HASH_START, steps, sizeof steps);
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        const uint8_t trained = parameter->needs_grad;
+        hash = ls_hash(hash, &trained, 1);
+    }
+    bool equal = true;
+    LS_TRY(ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), &equal));
+    return equal ? LS_OK
+                 : ls_fail(LS_ERR_MISMATCH,
+                           "%s: the ranks have taken different numbers of training steps (%lld here), or have frozen "
+                           "different parameters: call ls_outer_step on every rank after every step",
+                           call, (long long)outer->total);
+}
+
+/* Warns, before the first outer step, if all ranks have trained alike. */
+static ls_status compare_replicas(ls_outer *outer) {
+    bool equal = false;
+    if (outer->compared || ls_comm_size(outer->comm) == 1) {
+        return LS_OK;
+    }
+    outer->compared = true;
+    LS_TRY(ls_replicas_are_equal(outer->model, outer->comm, &equal));
+    if (equal && ls_comm_rank(outer->comm) == 0) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_outer_step: the %d ranks still have equal parameters after %lld training steps; do they train "
+                     "on the same samples? Set .comm of ls_loader_options, so that the ranks share each batch",
+                     ls_comm_size(outer->comm), (long long)outer->since);
+    }
+    return LS_OK;
+}
+
+static void set_since(ls_outer *outer, int64_t since) {
+    if ((outer->since == 0) != (since == 0)) {
+        ls_module_set_apart(outer->model, since > 0 && ls_comm_size(outer->comm) > 1);
+    }
+    outer->since = since;
+}
+
+static ls_status run_outer_step(const char *call, ls_outer *outer) {
+    LS_TRY(agree_on_steps(call, outer));
+    if (outer->since == 0) {
+        return LS_OK;
+    }
+    LS_TRY(compare_replicas(outer));
+    parameters_changed(outer, call);
+    if (outer->optimizer == NULL) {
+        LS_TRY(average_parameters(outer));
+    } else {
+        LS_TRY(average_differences(outer));
+        LS_TRY(step_optimizer(outer));
+    }
+    LS_TRY(average_buffers(outer));
+    set_since(outer, 0);
+    return LS_OK;
+}
+
+static ls_status check(const char *call, ls_outer *outer) {
+    if (outer == NULL) {
+        return ls_fail_missing("%s: the outer optimizer", call);
+    }
+    LS_TRY(ls_comm_check_open(call, outer->comm));
+    return find_flats(call, outer);
+}
+
+ls_status ls_outer_step(ls_outer *outer) {
+    LS_TRY(check("ls_outer_step", outer));
+    outer->total++;
+    set_since(outer, outer->since + 1);
+    return outer->since >= outer->options.steps ? run_outer_step("ls_outer_step", outer) : LS_OK;
+}
+
+ls_status ls_outer_sync(ls_outer *outer) {
+    LS_TRY(check("ls_outer_sync", outer));
+    return run_outer_step("ls_outer_sync", outer);
+}
+
+/* ---- construction ------------------------------------------------------------------------------------------------ */
+
+static ls_status choose_options(ls_outer_options *options) {
+    const char *const call = "ls_outer_new";
+    if (options->steps < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .steps is %lld, must not be negative", call, (long long)options->steps);
+    }
+    options->steps = options->steps > 0 ? options->steps : 32;
+    options->learning_rate = ls_option(options->learning_rate, 0.7);
+    options->momentum = ls_option(options->momentum, 0.9);
+    LS_TRY(ls_option_within(call, "learning_rate", options->learning_rate, 0, INFINITY));
+    LS_TRY(ls_option_within(call, "momentum", options->momentum, 0, nextafter(1, 0)));
+    return options->learning_rate > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: .learning_rate must be above 0", call);
+}
+
+static ls_status check_equal_options(const ls_outer *outer) {
+    bool equal = true;
+    char text[160];
+    ls_outer_describe(outer, text, sizeof text);
+    const uint64_t hash = ls_hash(LS_HASH_START, text, strlen(text));
+    LS_TRY(ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), &equal));
+    return equal
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH, "ls_outer_new: the options differ between the ranks: this rank has %s", text);
+}
+
+/* Refuses models whose ranks do not train replicas alone. */
+static ls_status check_model(const ls_outer *outer) {
+    if (ls_data_parallel_comm(outer->model) == outer->comm && ls_data_parallel_averages(outer->model)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_outer_new: the model averages gradients over the same ranks in every step "
+                       "(ls_data_parallel): pass the model itself, or call ls_data_parallel_no_sync(model, true) "
+                       "first");
+    }
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(outer->model, i)->leaf;
+        if (leaf != NULL && leaf->sharding != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_outer_new: the model shards the state of optimizers over ranks: omit .zero of "
+                           "ls_data_parallel_options");
+        }
+        for (int k = 0; leaf != NULL && k < LS_DIVISIONS; k++) {
+            if (leaf->divisions[k].add != NULL && leaf->divisions[k].user == outer->comm) {
+                return ls_fail(LS_ERR_UNSUPPORTED,
+                               "ls_outer_new: \"%s\" is sharded over the ranks of the communicator: pass a "
+                               "communicator of the ranks that have the same shards (ls_comm_split)",
+                               ls_module_parameter_name(outer->model, i));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status make_optimizer(ls_outer *outer) {
+    const ls_outer_options *options = &outer->options;
+    if (options->learning_rate == 1 && options->momentum == 0) {
+        return LS_OK;
+    }
+    outer->optimizer = ls_sgd(outer->model, &(ls_sgd_options){.learning_rate = options->learning_rate,
+                                                              .momentum = options->momentum,
+                                                              .nesterov = options->momentum > 0});
+    LS_TRY(outer->optimizer != NULL ? LS_OK : ls_error_status());
+    for (int i = 0; i < outer->flat_count; i++) {
+        const ls_storage *parameters = outer->flats[i].parameters;
+        outer->anchors[i] = ls_storage_new(parameters->device, parameters->bytes);
+        LS_TRY(outer->anchors[i] != NULL ? LS_OK : ls_fail_memory("ls_outer_new", parameters->bytes));
+    }
+    return LS_OK;
+}
+
+static ls_status prepare(ls_outer *outer) {
+    LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
+    LS_TRY(check_model(outer));
+    LS_TRY(check_equal_options(outer));
+    LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
+    outer->flat_count = ls_module_flatten(outer->model, outer->flats);
+    LS_TRY(outer->flat_count >= 0 ? LS_OK : ls_error_status());
+    if (outer->flat_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_outer_new: the model has no parameters that require gradients");
+    }
+    LS_TRY(make_optimizer(outer));
+    ls_training_is_checked();
+    return ls_outer_restart(outer);
+}
+
+ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options) {
+    if (model == NULL || comm == NULL) {
+        (void)ls_fail_missing("ls_outer_new: the %s", model == NULL ? "model" : "communicator");
+        return NULL;
+    }
+    ls_outer_options chosen = options != NULL ? *options : (ls_outer_options){0};
+    if (!ls_module_is_here(model) || ls_comm_check_open("ls_outer_new", comm) != LS_OK ||
+        choose_options(&chosen) != LS_OK) {
+        return NULL;
+    }
+    ls_outer *outer = ls_allocate_zeroed(1, sizeof *outer);
+    if (outer == NULL) {
+        (void)ls_fail_memory("ls_outer_new", sizeof *outer);
+        return NULL;
+    }
+    ls_module_hold(model);
+    outer->model = model;
+    outer->comm = ls_comm_hold(comm);
+    outer->options = chosen;
+    if (prepare(outer) != LS_OK) {
+        ls_outer_free(outer);
+        return NULL;
+    }
+    return outer;
+}
+
+void ls_outer_free(ls_outer *outer) {
+    if (outer == NULL) {
+        return;
+    }
+    set_since(outer, 0);
+    ls_optimizer_free(outer->optimizer);
+    for (int i = 0; i < LS_FLAT_LIMIT; i++) {
+        if (outer->anchors[i] != NULL) {
+            ls_storage_drop(outer->anchors[i]);
+        }
+    }
+    ls_free(outer->buffers.records);
+    ls_comm_drop(outer->comm);
+    ls_module_drop(outer->model);
+    ls_free(outer);
+}
+
+/* ---- for trials -------------------------------------------------------------------------------------------------- */
+
+ls_optimizer *ls_outer_optimizer(const ls_outer *outer) {
+    return outer != NULL ? outer->optimizer : NULL;
+}
+
+bool ls_outer_is_between(const ls_outer *outer) {
+    return outer->since > 0;
+}
+
+const ls_module *ls_outer_model(const ls_outer *outer) {
+    return outer->model;
+}
+
+ls_comm *ls_outer_comm(const ls_outer *outer) {
+    return outer->comm;
+}
+
+ls_status ls_outer_check(const ls_outer *outer) {
+    return ls_replicas_compare("ls_outer", outer->model, outer->comm);
+}
+
+ls_status ls_outer_restart(ls_outer *outer) {
+    set_since(outer, 0);
+    outer->total = 0;
+    ls_free(outer->buffers.records);
+    LS_TRY(ls_buffers_watch(&outer->buffers, outer->model, outer->comm));
+    return take_anchors(outer);
+}
+
+void ls_outer_describe(const ls_outer *outer, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_outer_options, steps),
+                                      LS_FIELD(ls_outer_options, learning_rate),
+                                      LS_FIELD(ls_outer_options, momentum),
+                                      {.name = NULL}};
+    ls_describe(text, size, "ls_outer", fields, &outer->options);
+}
