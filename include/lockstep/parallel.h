@@ -253,16 +253,23 @@ typedef struct ls_data_parallel_options {
      */
     size_t bucket_bytes;
     /**
-     * Stage of ZeRO (docs/explanation/sharded-state.md). All ranks pass the same stage.
+     * Stage of ZeRO: what the ranks divide, instead of each having all of it (docs/explanation/sharded-state.md).
      *
-     * - 0: every rank has the whole state of the optimizer.
-     * - 1: every rank keeps the state of its part of the parameters, and updates this part; then the ranks exchange the
-     *   parameters. The bits are those of stage 0. With Adam in f32 on P ranks, N parameters need 8N + 8N/P bytes
-     *   instead of 16N.
+     * - 0: nothing
+     * - 1: the state of optimizers
+     * - 2: the gradients of units, too. Units are the modules with ls_recompute or, without any, the layers of an
+     *   ls_sequential.
+     * - 3: the parameters of units, too. A rank has all parameters of a unit only while the unit runs.
      *
-     * Create optimizers after ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state
-     * and ls_optimizer_save are then collective calls. ls_lamb and ls_muon keep whole parameters on a rank. ls_lbfgs
-     * and ls_conjugate_gradient fail with LS_ERR_UNSUPPORTED.
+     * With Adam in f32 on P ranks, N parameters need 16N, 8N + 8N/P, 4N + 12N/P and 16N/P bytes, and up to two units.
+     * The bits are the same as in stage 0, except if ranks have different numbers of samples, or if gradients of
+     * several passes add up.
+     *
+     * All ranks pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
+     * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
+     * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
+     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .reduce_dtype and with LS_OVERLAP_ON;
+     * ls_lbfgs and ls_conjugate_gradient fail in every stage.
      */
     int zero;
 } ls_data_parallel_options;
@@ -364,8 +371,8 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 /**
  * Gives every rank all parameters of a data-parallel module with .zero = 3 (true), until it is called with false. Call
  * it before the program itself reads or changes parameters: ls_module_save, ls_module_load, ls_module_hash,
- * ls_sync_parameters. A collective call with true. Does nothing for other stages. Fails with LS_ERR_ARGUMENT for another
- * module.
+ * ls_sync_parameters. A collective call with true. Does nothing for other stages. Fails with LS_ERR_ARGUMENT for
+ * another module.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 

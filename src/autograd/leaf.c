@@ -52,8 +52,7 @@ bool ls_requires_grad(const ls_tensor *tensor) {
 }
 
 ls_tensor *ls_grad(const ls_tensor *tensor) {
-    if (tensor == NULL || !ls_tensor_exists("ls_grad", tensor) || tensor->leaf == NULL ||
-        !tensor->leaf->has_gradient) {
+    if (tensor == NULL || !ls_tensor_exists("ls_grad", tensor) || tensor->leaf == NULL || !tensor->leaf->has_gradient) {
         return NULL;
     }
     if (tensor->leaf->shard) {

@@ -301,16 +301,16 @@ struct ls_leaf {
     /* first: ranks over which the tensor is sharded; second: ranks over which the model's tensors are distributed */
     ls_division divisions[LS_DIVISIONS];
     ls_sharding *sharding; /* how ranks share the state of optimizers for the tensor (optim/sharding.h); or NULL */
-    uint64_t pass;     /* the pass in which `remaining` was counted */
-    uint64_t given;    /* the last pass that gave it a gradient */
-    int uses;          /* number of inputs of nodes on tapes that are this leaf */
-    int remaining;     /* number of these inputs that the present pass has not passed yet */
-    bool has_gradient; /* false: the next gradient overwrites, and ls_grad returns NULL */
-    bool touched;      /* the present pass has given it a gradient, and its hooks are not called yet */
-    bool listed;       /* in the list of leaves touched by the present pass */
-    bool fresh;        /* it had no gradient before the present pass */
-    bool shard;        /* of the gradient, this rank has its own elements only (ls_sharding); ls_grad fails */
-    bool lent;         /* ls_grad has returned the gradient: the program may have computed with it */
+    uint64_t pass;         /* the pass in which `remaining` was counted */
+    uint64_t given;        /* the last pass that gave it a gradient */
+    int uses;              /* number of inputs of nodes on tapes that are this leaf */
+    int remaining;         /* number of these inputs that the present pass has not passed yet */
+    bool has_gradient;     /* false: the next gradient overwrites, and ls_grad returns NULL */
+    bool touched;          /* the present pass has given it a gradient, and its hooks are not called yet */
+    bool listed;           /* in the list of leaves touched by the present pass */
+    bool fresh;            /* it had no gradient before the present pass */
+    bool shard;            /* of the gradient, this rank has its own elements only (ls_sharding); ls_grad fails */
+    bool lent;             /* ls_grad has returned the gradient: the program may have computed with it */
 };
 
 /* Calls ls_tensor_changed on the gradient if the program may have seen it. */

@@ -6,8 +6,8 @@
 #include "optim/divided.h"
 #include "optim/optimizer.h"
 
-/* Sets a view of the gradient's elements that this rank has. Returns false if there are none. */
-static bool view_gradient(const ls_tensor *parameter, ls_tensor *view) {
+/* Sets a view of the gradient's elements that this rank has, from *first on. Returns false if it has no element. */
+static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *first) {
     const ls_leaf *leaf = parameter->leaf;
     if (leaf == NULL || !leaf->has_gradient) {
         return false;
@@ -18,6 +18,7 @@ static bool view_gradient(const ls_tensor *parameter, ls_tensor *view) {
     }
     *view = ls_stack_view_dense(leaf->gradient, 1, &own.count);
     view->data = (char *)leaf->gradient->data + (size_t)own.first * ls_dtype_size((ls_dtype)view->dtype);
+    *first = own.first;
     return own.count > 0;
 }
 
@@ -32,7 +33,7 @@ static ls_status measure_blocks(const ls_tensor *gradient, int64_t first, double
     const size_t width = ls_dtype_size((ls_dtype)gradient->dtype);
     for (int64_t done = 0; done < gradient->count; done += LS_NORM_BLOCK) {
         const int64_t left = gradient->count - done;
-        const char *block = (const char *)gradient->data + (size_t)done * width;
+        const void *block = (const char *)gradient->data + (size_t)done * width;
         LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype,
                                             left < LS_NORM_BLOCK ? left : LS_NORM_BLOCK, block, block,
                                             squares + (first + done) / LS_NORM_BLOCK));
@@ -46,10 +47,8 @@ static ls_status measure_squares(const ls_module *model, double *squares) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
         ls_tensor gradient;
-        if (view_gradient(parameter, &gradient)) {
-            const char *whole = parameter->leaf->gradient->data;
-            const int64_t first =
-                ((const char *)gradient.data - whole) / (int64_t)ls_dtype_size((ls_dtype)gradient.dtype);
+        int64_t first;
+        if (view_gradient(parameter, &gradient, &first)) {
             LS_TRY(measure_blocks(&gradient, first, squares));
         }
         squares += blocks_of(parameter);
@@ -148,7 +147,8 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     const bool scales = !(factor >= 1);
     for (int i = 0; scales && i < ls_module_parameter_count(model); i++) {
         ls_tensor gradient;
-        if (view_gradient(ls_module_parameter(model, i), &gradient)) {
+        int64_t first;
+        if (view_gradient(ls_module_parameter(model, i), &gradient, &first)) {
             LS_TRY(ls_kernels_of(&gradient)->scale(ls_stream_of(&gradient), (ls_dtype)gradient.dtype, gradient.count,
                                                    factor, gradient.data));
             ls_tensor_changed(&gradient, "ls_clip_grad_norm");
@@ -163,7 +163,8 @@ ls_status ls_clip_grad_value(ls_module *model, double limit) {
     }
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_tensor gradient;
-        if (view_gradient(ls_module_parameter(model, i), &gradient)) {
+        int64_t first;
+        if (view_gradient(ls_module_parameter(model, i), &gradient, &first)) {
             const ls_tensor *operands[] = {&gradient};
             LS_TRY(ls_kernels_of(&gradient)->clamp(ls_stream_of(&gradient), &gradient, operands,
                                                    (const double[]){-limit, limit}));

@@ -207,9 +207,10 @@ static inline ls_status ls_slot_check_sharding(const ls_optimizer *optimizer, co
                                        (leaf->sharding == NULL || slot->parameter->storage->whole == slot->home));
     return __builtin_expect(good, 1) ? LS_OK : ls_slot_refuse_sharding(optimizer, group, i);
 }
-/* Sets run->gradient and run->count to the gradients of a run that this rank has. Returns false if it has none. */
+/* Sets run->gradient and run->count to the gradients of a run that this rank has. Returns false if it has no gradient
+ * of the run. */
 bool ls_run_gradients(const ls_parameter_group *group, int first, int last, ls_run *run);
-/* Narrows a run to the slots of which this rank steps elements. Returns false if there are none. */
+/* Narrows a run to the slots of which this rank steps elements. Returns false if there is no such slot. */
 bool ls_run_own(const ls_parameter_group *group, int *first, int *last);
 /* Returns whether this rank has only a part of the state. Then ls_optimizer_state is a collective call. */
 bool ls_optimizer_is_sharded(const ls_optimizer *optimizer);

@@ -124,7 +124,7 @@ ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status statu
 static ls_status copy_own(const ls_state_shard *shard, const ls_tensor *tensor, bool to_tensor) {
     const ls_device *device = ls_tensor_device(tensor);
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
-    char *part = (char *)tensor->data + (size_t)shard->slot->own.first * width;
+    void *part = (char *)tensor->data + (size_t)shard->slot->own.first * width;
     return device->copy(ls_device_stream(device), to_tensor ? part : shard->memory, to_tensor ? shard->memory : part,
                         (size_t)shard->slot->own.count * width);
 }

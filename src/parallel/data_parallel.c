@@ -250,7 +250,8 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
     return i < count ? outputs[i] : NULL;
 }
 
-/* Runs the model on an empty batch like that of a rank. Sets *output to an output for the backward pass, or NULL. */
+/* Runs the model on an empty batch like the batch of a rank. Sets *output to an output for the backward pass, or NULL.
+ */
 static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **output) {
     const ls_rank_inputs *share = share_of(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);

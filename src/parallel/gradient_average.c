@@ -59,7 +59,7 @@ static ls_status copy_elements(const ls_tensor *to, const ls_tensor *from, int64
                         (size_t)count * width);
 }
 
-/* Copies a flat buffer of gradients. If some gradients are sharded, copies those that are sent. */
+/* Copies a flat buffer of gradients. If some gradients are sharded, copies the gradients that are sent. */
 static ls_status copy_flat(const ls_gradient_reducer *reducer, int flat, const ls_tensor *to, const ls_tensor *from) {
     if (!reducer->keeps_memory) {
         return copy_elements(to, from, 0, reducer->flats[flat].count);

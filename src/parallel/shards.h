@@ -30,11 +30,12 @@ struct ls_shards {
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
-    int64_t *ends[LS_FLAT_LIMIT]; /* the first element after those of each rank */
-    ls_account *account; /* counts the elements on this rank, held; NULL: the storages of the flat buffers are counted */
+    int64_t *ends[LS_FLAT_LIMIT]; /* the first element after each rank's elements */
+    ls_account
+        *account; /* counts the elements on this rank, held; NULL: the storages of the flat buffers are counted */
     int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
-    size_t *counts;               /* of one exchange, one per rank; then as many displacements */
-    ls_range *ranges;             /* of all elements: of units (units.h) from `unit_range_count` on the rest */
+    size_t *counts;                   /* of one exchange, one per rank; then as many displacements */
+    ls_range *ranges;                 /* of all elements: of units (units.h) from `unit_range_count` on the rest */
     int range_count;
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */

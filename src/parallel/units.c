@@ -116,7 +116,7 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Sets the gradients of earlier passes aside: they are means already, of which this rank has its own elements. */
+/* Keeps the gradients of earlier passes elsewhere: they are means already, of which this rank has its own elements. */
 static ls_status begin_gradients(ls_sharded_unit *unit) {
     LS_TRY(refuse_hooks(unit));
     bool any = false;
@@ -360,7 +360,7 @@ static ls_status make_units(ls_shards *shards) {
     }
     if (shards->unit_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_data_parallel: .zero = %d shards the modules that are recomputed, but there are none: call "
+                       "ls_data_parallel: .zero = %d shards the modules that are recomputed, but no module is: call "
                        "ls_recompute for the blocks of the model",
                        shards->stage);
     }
