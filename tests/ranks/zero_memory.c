@@ -1,0 +1,141 @@
+/*
+ * The memory of data-parallel training with Adam, 10 M parameters of f32: in every stage of ZeRO, the peak of tensor
+ * memory is the formula's of docs/explanation/sharded-state.md, and in stage 3 the resident memory of a process is,
+ * too.
+ *
+ * ranks: 2 4 8
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+enum { WIDTH = 790, LAYERS = 16 };
+
+static const double PARAMETERS = (double)LAYERS * WIDTH * (WIDTH + 1), UNIT = 4.0 * WIDTH * (WIDTH + 1);
+
+/* Bytes that a rank needs besides activations. */
+static double formula(int zero, double ranks) {
+    switch (zero) {
+    case 0:
+        return 16 * PARAMETERS;
+    case 1:
+        return 8 * PARAMETERS + 8 * PARAMETERS / ranks;
+    case 2:
+        return 4 * PARAMETERS + 12 * PARAMETERS / ranks + UNIT;
+    default:
+        return 16 * PARAMETERS / ranks + 2 * UNIT;
+    }
+}
+
+static ls_status step(ls_module *module, ls_optimizer *optimizer, int width) {
+    ls_scope *scope = ls_scope_begin();
+    ls_optimizer_zero_grad(optimizer);
+    LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(module, ls_ones(LS_SHAPE(2, width), LS_F32))))));
+    LS_TRY(ls_optimizer_step(optimizer));
+    return ls_scope_end(scope);
+}
+
+/* Makes the peak of resident memory start anew, if the system allows it. */
+static void forget_peak(void) {
+    FILE *file = fopen("/proc/self/clear_refs", "we");
+    if (file != NULL) {
+        fputs("5", file);
+        fclose(file);
+    }
+}
+
+/* Trains three steps, and sets *bytes to the peak of tensor memory after the construction. */
+static ls_status train(ls_comm *world, int zero, int width, double *bytes) {
+    ls_module *layers[LAYERS];
+    ls_seed(1);
+    for (int i = 0; i < LAYERS; i++) {
+        layers[i] = ls_nn_linear(width, width);
+    }
+    ls_module *module =
+        ls_data_parallel(ls_sequential_of(layers, LAYERS), world, &(ls_data_parallel_options){.zero = zero});
+    ls_optimizer *optimizer = ls_adam(module, NULL);
+    LS_CHECK(optimizer != NULL);
+    LS_TRY(ls_memory_reset_peak());
+    forget_peak();
+    for (int i = 0; i < 3; i++) {
+        LS_TRY(step(module, optimizer, width));
+    }
+    ls_memory memory;
+    LS_TRY(ls_memory_stats(&memory));
+    *bytes = (double)memory.peak_total - (double)memory.peak[LS_MEMORY_ACTIVATIONS];
+    ls_optimizer_free(optimizer);
+    ls_module_free(module);
+    return LS_OK;
+}
+
+/* Returns a value of the process's memory, in bytes; -1 if the system does not tell. */
+static double resident(const char *name) {
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    double kilobytes = -1;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, name, strlen(name)) == 0) {
+            kilobytes = strtod(line + strlen(name) + 1, NULL);
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return kilobytes < 0 ? -1 : 1024 * kilobytes;
+}
+
+/* Sets *alone if no two ranks are threads of one process. */
+static ls_status are_processes(ls_comm *world, bool *alone) {
+    const int64_t own = getpid();
+    int64_t sides[] = {own, -own};
+    LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_I64, LS_MAX, NULL));
+    *alone = sides[0] != -sides[1];
+    return LS_OK;
+}
+
+/*
+ * The working memory of collectives does not depend on the model. A small training has allocated most of it; 8 MB are
+ * for the rest. A sanitizer keeps freed memory.
+ */
+static ls_status test_resident(ls_comm *world) {
+    bool alone = false;
+    LS_TRY(are_processes(world, &alone));
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    alone = false;
+#endif
+    double bytes = 0;
+    LS_TRY(train(world, 3, 64, &bytes));
+    const double before = resident("VmRSS");
+    if (!alone || before < 0) {
+        return LS_OK;
+    }
+    LS_TRY(train(world, 3, WIDTH, &bytes));
+    const double grown = resident("VmHWM") - before, expected = formula(3, ls_comm_size(world));
+    return grown <= 1.03 * expected + 8e6
+               ? LS_OK
+               : ls_fail(LS_ERR_INTERNAL, ".zero = 3: resident memory grew by %.0f bytes, the formula gives %.0f",
+                         grown, expected);
+}
+
+ls_status rank_test(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(test_resident(world)); /* first: the peak is the peak of the process */
+    for (int zero = 0; zero <= 3; zero++) {
+        double bytes = 0;
+        LS_TRY(train(world, zero, WIDTH, &bytes));
+        const double expected = formula(zero, ls_comm_size(world));
+        if (bytes < 0.97 * expected || bytes > 1.03 * expected) {
+            return ls_fail(LS_ERR_INTERNAL, ".zero = %d: the peak is %.0f bytes, the formula gives %.0f", zero, bytes,
+                           expected);
+        }
+    }
+    return LS_OK;
+}
