@@ -29,7 +29,7 @@ done
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="2 4"; else counts=3; fi
 for ranks in $counts; do
     for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early objects \
-        monitored_barrier any_source trial_ends lifetime; do
+        monitored_barrier any_source zero trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
