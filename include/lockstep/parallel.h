@@ -371,8 +371,14 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 /**
  * Gives every rank all parameters of a data-parallel module with .zero = 3 (true), until it is called with false. Call
  * it before the program itself reads or changes parameters: ls_module_save, ls_module_load, ls_module_hash,
- * ls_sync_parameters. A collective call with true. Does nothing for other stages. Fails with LS_ERR_ARGUMENT for
- * another module.
+ * ls_sync_parameters. Change parameters on all ranks alike. Does nothing for other stages. A collective call.
+ *
+ * With false, it fails in the following cases, and the rank keeps all parameters:
+ *
+ * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first.
+ * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements.
+ *
+ * Fails with LS_ERR_ARGUMENT for another module.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 

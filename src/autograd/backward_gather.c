@@ -74,7 +74,7 @@ static ls_tensor *new_like(const ls_tensor *input) {
 }
 
 static ls_status gather_in_leaf(ls_backward_pass *pass, ls_leaf *leaf, ls_tensor *gradient) {
-    ls_leaf_touch(pass, leaf);
+    LS_TRY(ls_leaf_touch(pass, leaf));
     const bool add = leaf->has_gradient;
     if (leaf->gradient == NULL && can_be_taken(pass->thread, gradient) && exclusive(gradient) &&
         ls_tensor_same_shape(leaf->tensor, gradient)) {
@@ -231,8 +231,7 @@ ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate) {
         ls_node *gathering = gathering_node(node->op->name, input);
         return gathering != NULL ? place_of_node(gathering, accumulate) : ls_scope_failed();
     }
-    ls_leaf_touch(ls_thread()->walking, leaf);
-    if (ls_leaf_make_room(leaf) != LS_OK) {
+    if (ls_leaf_touch(ls_thread()->walking, leaf) != LS_OK || ls_leaf_make_room(leaf) != LS_OK) {
         return NULL;
     }
     if (leaf->lent && change_lent(node, leaf) != LS_OK) {

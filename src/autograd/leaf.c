@@ -109,17 +109,25 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
     return LS_OK;
 }
 
-void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
+ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
+    if (__builtin_expect(leaf->shard && !leaf->open, 0)) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_backward: a parameter %s gets a gradient outside of its module, which .zero of "
+                       "ls_data_parallel shards: use the parameter only in the forward function of the module, which "
+                       "must be recomputed (ls_recompute), or use .zero = 1",
+                       LS_SHAPE_TEXT(leaf->tensor));
+    }
     leaf->touched = true;
     leaf->given = pass->thread->pass;
     if (leaf->listed) {
-        return;
+        return LS_OK;
     }
     leaf->listed = true;
     leaf->fresh = !leaf->has_gradient;
     leaf->next_touched = pass->touched;
     pass->touched = leaf;
     ls_tensor_hold(leaf->tensor);
+    return LS_OK;
 }
 
 /* Calls the hooks and the observers: the gradient of this pass is complete. */

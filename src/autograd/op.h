@@ -310,6 +310,7 @@ struct ls_leaf {
     bool listed;           /* in the list of leaves touched by the present pass */
     bool fresh;            /* it had no gradient before the present pass */
     bool shard;            /* of the gradient, this rank has its own elements only (ls_sharding); ls_grad fails */
+    bool open;             /* of a shard: all elements of the gradient are here, for the module's backward pass */
     bool lent;             /* ls_grad has returned the gradient: the program may have computed with it */
 };
 

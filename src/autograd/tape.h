@@ -66,8 +66,8 @@ ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tenso
 /* Counts that the walk has passed one use of the leaf. Calls the leaf's hooks at the last use. */
 ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf);
 
-/* Notes that the leaf is about to receive a gradient in the pass. */
-void ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf);
+/* Notes that the leaf is about to receive a gradient in the pass. Fails if the leaf is a shard that is not open. */
+ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf);
 
 /* Makes sure that the leaf has a gradient tensor. */
 ls_status ls_leaf_make_room(ls_leaf *leaf);

@@ -119,7 +119,7 @@ static ls_status measure(const char *name, const ls_comm *comm, const ls_call *c
 
 /* The count of this rank, and the hash and the sum by which ranks compare counts that all must give alike. */
 static void sign_counts(const ls_comm *comm, const size_t *counts, ls_call *call) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) + comm->sign * UINT64_C(0x9e3779b97f4a7c15);
     for (int rank = 0; rank < comm->size; rank++) {
         hash = (hash ^ counts[rank]) * UINT64_C(0x100000001b3);
         hash ^= hash >> 29;

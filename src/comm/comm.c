@@ -118,6 +118,10 @@ bool ls_comm_is_inherited(const ls_comm *comm) {
     return comm->forks != ls_comm_forks;
 }
 
+void ls_comm_sign(ls_comm *comm, uint64_t number) {
+    comm->sign = number;
+}
+
 ls_comm *ls_comm_hold(ls_comm *comm) {
     atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
     return comm;

@@ -96,6 +96,22 @@ static bool check_aliases(const ls_named_list *parameters) {
     return true;
 }
 
+/* Refuses parameters that ranks share out (ZeRO): their owners and other ranks know the present layout. */
+static bool check_shards(const ls_named_list *parameters) {
+    for (int i = 0; i < parameters->count; i++) {
+        const ls_tensor *parameter = parameters->items[i].tensor;
+        if ((parameter->leaf != NULL && parameter->leaf->sharding != NULL) || ls_tensor_is_gone(parameter)) {
+            (void)ls_fail(LS_ERR_UNSUPPORTED,
+                          "laying out the parameters: \"%s\" belongs to an ls_data_parallel with .zero, and must stay "
+                          "where it is: create the optimizer for the module of ls_data_parallel, or add the parameters "
+                          "with ls_optimizer_add_group",
+                          parameters->items[i].name);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Returns cleared memory. */
 static ls_storage *allocate(const ls_device *device, size_t bytes, bool gradients) {
     ls_storage *storage = ls_storage_new(device, bytes);
@@ -184,7 +200,7 @@ int ls_module_flatten_in(ls_module *module, ls_flat_memory *memory, ls_flat flat
             flats[used++] = flat;
             continue;
         }
-        if (!check_ties(&module->parameters, &module->parameters, true) ||
+        if (!check_shards(&module->parameters) || !check_ties(&module->parameters, &module->parameters, true) ||
             !check_ties(&module->parameters, &module->buffers, false) || !check_aliases(&module->parameters) ||
             !lay_out(&module->parameters, device, memory != NULL ? memory : allocate, &flat)) {
             return -1;

@@ -47,6 +47,8 @@ typedef struct ls_unit ls_unit;
 struct ls_unit {
     ls_status (*enter)(ls_unit *unit, bool backward);
     ls_status (*leave)(ls_unit *unit, bool backward, ls_status status);
+    /* Fails if an output of the forward run shares memory with the parameters. */
+    ls_status (*check_output)(const ls_unit *unit, const ls_tensor *output);
 };
 
 /* Hooks that were added by one call. */

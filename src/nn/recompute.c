@@ -354,7 +354,11 @@ static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
 static ls_status run_recomputed(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                 int output_count) {
     LS_TRY(enter(module, false));
-    return leave(module, false, run(module, inputs, input_count, outputs, output_count));
+    ls_status status = run(module, inputs, input_count, outputs, output_count);
+    for (int i = 0; i < output_count && status == LS_OK && module->unit != NULL; i++) {
+        status = module->unit->check_output(module->unit, outputs[i]);
+    }
+    return leave(module, false, status);
 }
 
 ls_status ls_recompute(ls_module *module, bool on) {

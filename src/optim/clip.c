@@ -84,7 +84,12 @@ static ls_status add_shards(const ls_module *model, double *squares, int64_t cou
     double *block = squares;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        sharding = parameter->leaf != NULL && parameter->leaf->shard ? parameter->leaf->sharding : sharding;
+        ls_sharding *own = parameter->leaf != NULL && parameter->leaf->shard ? parameter->leaf->sharding : NULL;
+        if (own != NULL && sharding != NULL && own->comm != sharding->comm) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "ls_clip_grad_norm: the module has two ls_data_parallel with .zero over "
+                                               "different communicators: call ls_clip_grad_norm for each");
+        }
+        sharding = own != NULL ? own : sharding;
     }
     for (int i = 0; i < ls_module_parameter_count(model) && sharding != NULL; i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);

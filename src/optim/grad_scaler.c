@@ -112,6 +112,19 @@ static ls_status look_at_group(const ls_parameter_group *group, double scale, do
     return status;
 }
 
+/* Returns the sharding of the optimizer's gradients, of which each rank has its own elements only; or NULL. */
+static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
+    for (int g = 0; g < optimizer->group_count; g++) {
+        for (int i = 0; i < optimizer->groups[g].count; i++) {
+            const ls_leaf *leaf = optimizer->groups[g].slots[i].parameter->leaf;
+            if (leaf != NULL && leaf->shard) {
+                return leaf->sharding;
+            }
+        }
+    }
+    return NULL;
+}
+
 /*
  * Computes whether a gradient is not finite on any rank that has a shard of the model. The other ranks have the same
  * gradients as this rank.
@@ -119,13 +132,12 @@ static ls_status look_at_group(const ls_parameter_group *group, double scale, do
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
     ls_divided_sums sums = {.count = 0};
     double total = 0;
+    ls_sharding *sharding = sharding_of_gradients(optimizer);
+    LS_TRY(sharding != NULL ? sharding->add(sharding, &own, 1) : LS_OK);
     for (int g = 0; g < optimizer->group_count; g++) {
         const ls_parameter_group *group = &optimizer->groups[g];
         for (int i = 0; i < group->count; i++) {
             const ls_leaf *leaf = group->slots[i].parameter->leaf;
-            if (leaf != NULL && leaf->shard && i == 0) { /* each rank has looked at its own elements */
-                LS_TRY(leaf->sharding->add(leaf->sharding, &own, 1));
-            }
             double *sum = leaf != NULL ? ls_divided_sum("ls_grad_scaler_unscale", &sums, leaf->divisions) : &total;
             if (sum == NULL) {
                 return ls_error_status();

@@ -1,4 +1,7 @@
 /* Groups of which this rank steps only its own elements, see optim/sharding.h. */
+#include <string.h>
+
+#include "base/hash.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 
@@ -41,6 +44,13 @@ static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group
     return LS_OK;
 }
 
+static ls_status refuse_moved(const ls_optimizer *optimizer, int i) {
+    return ls_fail(LS_ERR_STATE,
+                   "%s: parameter %d has moved since ls_data_parallel with .zero: move the model to its device before, "
+                   "and create optimizers for the module of ls_data_parallel, not for a larger one",
+                   optimizer->type->name, i);
+}
+
 /*
  * Adjacent parameters keep their distance in the blocks, including gaps, so that a run of them is one range of each
  * block.
@@ -53,6 +63,9 @@ ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *grou
         const size_t width = ls_dtype_size((ls_dtype)slot->parameter->dtype);
         slot->own = sharding != NULL ? sharding->part(sharding, slot->parameter, sharding->rank)
                                      : (ls_shard){.count = slot->parameter->count};
+        if (slot->own.count < 0) {
+            return refuse_moved(optimizer, i);
+        }
         slot->home = slot->parameter->storage->whole;
         slot->offset = group->bytes;
         slot->place = group->state_bytes;
@@ -92,10 +105,7 @@ ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parame
                      "%s: parameter %d belongs to an ls_data_parallel with .zero that was made, or freed, after the "
                      "optimizer: create the optimizer after ls_data_parallel",
                      optimizer->type->name, i)
-               : ls_fail(LS_ERR_STATE,
-                         "%s: parameter %d has moved since ls_data_parallel with .zero: move the model to its device "
-                         "before, and create optimizers for the module of ls_data_parallel, not for a larger one",
-                         optimizer->type->name, i);
+               : refuse_moved(optimizer, i);
 }
 
 static ls_sharding *sharding_of(const ls_optimizer *optimizer) {
@@ -115,9 +125,27 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer) {
     return sharding != NULL ? sharding->check(sharding, optimizer->type->name) : LS_OK;
 }
 
+/* Returns a hash of the numbers of a step that a program could have set on some ranks only. */
+static uint64_t hash_method(const ls_optimizer *optimizer) {
+    const char *name = optimizer->type->name;
+    const double momentum = ls_optimizer_momentum(optimizer);
+    uint64_t hash = ls_hash(ls_hash(LS_HASH_START, name, strlen(name)), &momentum, sizeof momentum);
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const ls_parameter_group *group = &optimizer->groups[g];
+        const double rates[] = {group->learning_rate, group->weight_decay};
+        hash = ls_hash(hash, rates, sizeof rates);
+        for (int i = 0; i < group->count; i++) {
+            hash = ls_hash(hash, &group->slots[i].t, sizeof group->slots[i].t);
+        }
+    }
+    return hash;
+}
+
 ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status) {
     ls_sharding *sharding = sharding_of(optimizer);
-    return sharding != NULL ? sharding->share_parameters(sharding, optimizer->type->name, status != LS_OK) : status;
+    return sharding != NULL
+               ? sharding->share_parameters(sharding, optimizer->type->name, status != LS_OK, hash_method(optimizer))
+               : status;
 }
 
 /* Copies this rank's own elements between its state and the whole tensor. */

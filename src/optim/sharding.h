@@ -24,20 +24,22 @@ typedef struct ls_shard {
 struct ls_sharding {
     int ranks;
     int rank;
+    const void *comm; /* the same for shardings over the same communicator */
     /*
      * Decides which elements each rank owns: whole parameters, or any elements. The first call decides. Fails with
      * LS_ERR_UNSUPPORTED if a method needs whole parameters, and an earlier method did not.
      */
     ls_status (*decide)(ls_sharding *sharding, const char *call, bool whole);
-    /* Returns the elements of a parameter that a rank owns. */
+    /* Returns the elements of a parameter that a rank owns; a negative count if the parameter was moved. */
     ls_shard (*part)(const ls_sharding *sharding, const ls_tensor *parameter, int rank);
     /* Fails if the ranks may have different gradients, or if an earlier step has failed on some ranks. */
     ls_status (*check)(const ls_sharding *sharding, const char *call);
     /*
      * Gives every rank the elements of the parameters that their owners have stepped. `failed`: this rank's step has
-     * failed, with the present error; then fails on every rank. Collective.
+     * failed, with the present error; then fails on every rank. `method` is a hash of the numbers that all ranks must
+     * step with, such as the learning rate; if ranks have others, fails on every rank. Collective.
      */
-    ls_status (*share_parameters)(ls_sharding *sharding, const char *call, bool failed);
+    ls_status (*share_parameters)(ls_sharding *sharding, const char *call, bool failed, uint64_t method);
     /* Does the same for a dense tensor of the parameter's shape. Collective. */
     ls_status (*share_tensor)(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor);
     /* Replaces numbers by their sums over the ranks. Collective. */

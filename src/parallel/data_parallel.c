@@ -364,13 +364,15 @@ static int lay_out(const data_parallel_state *state, int zero, ls_flat *flats) {
     return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
 }
 
-static ls_status open_shards(data_parallel_state *state, int zero) {
+/* Parameters that differ between ranks would be mixed without an error. */
+static ls_status open_shards(data_parallel_state *state, int zero, bool synced) {
     const ls_gradient_reducer *reducer = &state->reducer;
     state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
     if (state->shards == NULL) {
         return ls_error_status();
     }
     state->shards->averages = ls_data_parallel_averages;
+    LS_TRY(synced ? LS_OK : ls_replicas_compare("ls_data_parallel", state->model, state->comm));
     return ls_units_open(state->shards);
 }
 
@@ -405,7 +407,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
-    LS_TRY(zero > 0 ? open_shards(state, zero) : LS_OK);
+    LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
     return shares || zero > 1 ? LS_OK
                               : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
 }

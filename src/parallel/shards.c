@@ -93,7 +93,7 @@ static ls_shard part(const ls_sharding *sharding, const ls_tensor *parameter, in
     const ls_shards *self = shards_of(sharding);
     const int flat = flat_of(self, parameter);
     if (flat < 0) {
-        return (ls_shard){.count = 0};
+        return (ls_shard){.count = -1};
     }
     const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
     const ls_range range = {.flat = flat, .offset = offset, .count = parameter->count};
@@ -130,24 +130,34 @@ static void count(const ls_shards *self, const ls_range *range, int64_t base) {
     }
 }
 
-/* Gives every rank all elements of a dense tensor, with the counts and displacements of `count`. */
-static ls_status share(ls_shards *self, const ls_tensor *tensor) {
+/* Returns a number that only this range has. Ranges of different units may have equal counts. */
+static uint64_t sign_of(const ls_range *range) {
+    return (uint64_t)range->offset * LS_FLAT_LIMIT + (uint64_t)range->flat + 1;
+}
+
+/*
+ * Gives every rank all elements of a range, with the counts and displacements of `count`. `tensor` is dense. Fails if
+ * the ranks share different ranges.
+ */
+static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
     const size_t *displacements = self->counts + self->base.ranks;
     ls_host_view view;
     LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
     const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
-    return ls_host_view_end(&view, LS_ON_DEVICE(self->comm, on,
-                                                ls_comm_allgatherv(self->comm, own, view.memory, self->counts,
-                                                                   displacements, dtype, NULL)));
+    ls_comm_sign(self->comm, sign_of(range));
+    const ls_status status = LS_ON_DEVICE(
+        self->comm, on, ls_comm_allgatherv(self->comm, own, view.memory, self->counts, displacements, dtype, NULL));
+    ls_comm_sign(self->comm, 0);
+    return ls_host_view_end(&view, status);
 }
 
 ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     const ls_flat *flat = &self->flats[range->flat];
     count(self, range, 0);
     const ls_tensor whole = ls_flat_view(flat->parameters, flat->dtype, flat->count);
-    return note(self, share(self, &whole));
+    return note(self, share(self, range, &whole));
 }
 
 static char *memory_of(const ls_shards *self, const ls_range *range, bool gradients) {
@@ -159,8 +169,12 @@ static char *memory_of(const ls_shards *self, const ls_range *range, bool gradie
 ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
     const ls_range own = ls_shards_own(self, range);
     count(self, range, 0);
-    return note(self, ls_comm_reduce_scatterv(self->comm, memory_of(self, range, true), memory_of(self, &own, true),
-                                              self->counts, self->flats[range->flat].dtype, LS_AVG, NULL));
+    ls_comm_sign(self->comm, sign_of(range));
+    const ls_status status =
+        ls_comm_reduce_scatterv(self->comm, memory_of(self, range, true), memory_of(self, &own, true), self->counts,
+                                self->flats[range->flat].dtype, LS_AVG, NULL);
+    ls_comm_sign(self->comm, 0);
+    return note(self, status);
 }
 
 void ls_shards_forget(const ls_shards *self, const ls_range *range, bool gradients) {
@@ -187,12 +201,20 @@ static ls_status check(const ls_sharding *sharding, const char *call) {
                          call);
 }
 
-static ls_status share_parameters(ls_sharding *sharding, const char *call, bool failed) {
+static ls_status share_parameters(ls_sharding *sharding, const char *call, bool failed, uint64_t method) {
     ls_shards *self = shards_of(sharding);
-    uint8_t any = failed;
-    LS_TRY(ls_comm_allreduce(self->comm, &any, &any, 1, LS_U8, LS_MAX, NULL));
-    if (any != 0) {
+    const int64_t own = (int64_t)(method >> 1);
+    int64_t most[] = {failed, own, -own};
+    LS_TRY(note(self, ls_comm_allreduce(self->comm, most, most, 3, LS_I64, LS_MAX, NULL)));
+    if (most[0] != 0) {
         return note(self, ls_cause_share(self->comm, call, failed));
+    }
+    if (most[1] != -most[2]) {
+        return note(self, ls_fail(LS_ERR_MISMATCH,
+                                  "%s: the ranks have different optimizers, learning rates, weight decays, momenta or "
+                                  "numbers of steps: with .zero, each rank steps a part of the parameters, so set them "
+                                  "on all ranks alike",
+                                  call));
     }
     for (int i = self->stage < 3 || self->gathered ? 0 : self->unit_range_count; i < self->range_count; i++) {
         LS_TRY(ls_shards_share(self, &self->ranges[i]));
@@ -208,8 +230,9 @@ static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter,
         return ls_fail(LS_ERR_STATE, "ls_optimizer_state: a parameter has moved since ls_data_parallel with .zero");
     }
     const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
-    count(self, &(ls_range){.flat = flat, .offset = offset, .count = parameter->count}, offset);
-    return share(self, tensor);
+    const ls_range range = {.flat = flat, .offset = offset, .count = parameter->count};
+    count(self, &range, offset);
+    return share(self, &range, tensor);
 }
 
 static ls_status add(ls_sharding *sharding, double *numbers, int64_t number_count) {
@@ -340,6 +363,7 @@ ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, 
     self->model = model;
     self->base = (ls_sharding){.ranks = ls_comm_size(comm),
                                .rank = ls_comm_rank(comm),
+                               .comm = comm,
                                .decide = decide,
                                .part = part,
                                .check = check,

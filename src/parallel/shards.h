@@ -42,6 +42,7 @@ struct ls_shards {
     int unit_count;
     void (*divided)(ls_shards *shards);          /* called when the elements are divided */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
+    uint64_t versions;                           /* of the parameters of the units, when they were gathered; units.c */
     bool gathered; /* this rank has all parameters of the units until ls_units_gather(false) */
     bool decided;
     bool whole;  /* each rank owns whole parameters */

@@ -116,6 +116,10 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
         return ls_error_status();
     }
     LS_TRY(agree_on_layout(model, comm));
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        LS_TRY(ls_tensor_is_gone(parameter) ? ls_tensor_refuse_gone("ls_sync_parameters", 0, parameter) : LS_OK);
+    }
     for (int i = 0; i < used; i++) {
         const ls_tensor flat = ls_flat_view(flats[i].parameters, flats[i].dtype, flats[i].count);
         LS_TRY(ls_broadcast_in_place(comm, &flat, root));
@@ -135,9 +139,15 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
 }
 
 /* Zeroes the gradients of parameters without a gradient, so that they add nothing. */
-static ls_status clear_missing_gradients(ls_module *model) {
+static ls_status clear_missing_gradients(const char *call, ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
+        if (leaf != NULL && leaf->shard) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: each rank has only a part of the gradients, which .zero of ls_data_parallel has "
+                           "averaged already: omit the call",
+                           call);
+        }
         if (leaf != NULL && !leaf->has_gradient) {
             const ls_tensor *gradient = leaf->gradient;
             LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), leaf->gradient, 0));
@@ -194,7 +204,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     if (model->type == &ls_pipeline_type) {
         LS_TRY(ls_pipeline_weigh(model->state, comm, &weight));
     }
-    LS_TRY(clear_missing_gradients(model));
+    LS_TRY(clear_missing_gradients("ls_sync_gradients", model));
     LS_TRY(agree_on_gradients("ls_sync_gradients", model, comm));
     for (int i = 0; i < used; i++) {
         const ls_tensor flat = ls_flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
@@ -215,7 +225,7 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     if (ls_module_flatten(model, flats) < 0) {
         return ls_error_status();
     }
-    LS_TRY(clear_missing_gradients(model));
+    LS_TRY(clear_missing_gradients(call, model));
     LS_TRY(agree_on_gradients(call, model, ls_reducer_comm(reducer)));
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;

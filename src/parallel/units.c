@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/pages.h"
+#include "parallel/parallel.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -80,11 +81,47 @@ static void scatter_all(ls_shards *shards) {
     }
 }
 
+static const char call[] = "ls_data_parallel_gather";
+
+static ls_status check_aliases(const ls_shards *shards) {
+    for (int i = 0; i < shards->unit_count; i++) {
+        const ls_sharded_unit *unit = &shards->units[i];
+        for (int k = 0; k < unit->parameter_count; k++) {
+            if (ls_tensor_has_alias(unit->parameters[k])) {
+                return ls_fail(LS_ERR_STATE,
+                               "%s: an ls_alias or ls_detach of a parameter %s exists, which would "
+                               "lose its elements: release it, or use ls_clone",
+                               call, LS_SHAPE_TEXT(unit->parameters[k]));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* Returns a number that grows with every change of a parameter of the units. */
+static uint64_t versions_of(const ls_shards *shards) {
+    uint64_t sum = 0;
+    for (int i = 0; i < shards->unit_count; i++) {
+        for (int k = 0; k < shards->units[i].parameter_count; k++) {
+            sum += shards->units[i].parameters[k]->storage->version;
+        }
+    }
+    return sum;
+}
+
+/* If a rank has changed parameters, all ranks must have changed them alike: afterwards, nobody could tell. */
+static ls_status check_before_scatter(const ls_shards *shards) {
+    LS_TRY(check_aliases(shards));
+    uint8_t changed = versions_of(shards) != shards->versions;
+    LS_TRY(ls_comm_allreduce(shards->comm, &changed, &changed, 1, LS_U8, LS_MAX, NULL));
+    return changed != 0 ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
+}
+
 ls_status ls_units_gather(ls_shards *shards, bool on) {
     if (shards == NULL || shards->stage < 3 || shards->gathered == on) {
         return LS_OK;
     }
-    LS_TRY(on ? ls_shards_check(shards, "ls_data_parallel_gather") : LS_OK);
+    LS_TRY(on ? ls_shards_check(shards, call) : check_before_scatter(shards));
     shards->gathered = on;
     for (int i = 0; i < shards->unit_count && on; i++) {
         LS_TRY(gather(&shards->units[i]));
@@ -92,6 +129,7 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     if (!on) {
         scatter_all(shards);
     }
+    shards->versions = versions_of(shards);
     return LS_OK;
 }
 
@@ -116,20 +154,31 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     return LS_OK;
 }
 
+/* The marks of a parameter that ranks agree on. */
+enum { GIVEN = 1, FROZEN = 2, TRAINED = 4 };
+
+/* Zeroes missing gradients. */
+static ls_status clear_missing(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        const ls_leaf *leaf = unit->parameters[i]->leaf;
+        if (!leaf->has_gradient) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+    }
+    return LS_OK;
+}
+
 /* Keeps the gradients of earlier passes elsewhere: they are means already, of which this rank has its own elements. */
-static ls_status begin_gradients(ls_sharded_unit *unit) {
-    LS_TRY(refuse_hooks(unit));
+static ls_status keep_earlier(ls_sharded_unit *unit) {
     bool any = false;
     for (int i = 0; i < unit->parameter_count; i++) {
-        ls_leaf *leaf = unit->parameters[i]->leaf;
-        any = any || leaf->has_gradient;
-        unit->given[i] = leaf->has_gradient;
-        leaf->has_gradient = false;
+        any = any || unit->parameters[i]->leaf->has_gradient;
     }
     const size_t bytes = own_bytes(unit);
     if (!any || bytes == 0) {
         return LS_OK;
     }
+    LS_TRY(clear_missing(unit));
     unit->earlier = ls_allocate(bytes);
     if (unit->earlier == NULL) {
         return ls_fail_memory("ls_backward", bytes);
@@ -141,6 +190,25 @@ static ls_status begin_gradients(ls_sharded_unit *unit) {
         memcpy(to, gradient_of(unit, &own), part);
         to += part;
     }
+    return LS_OK;
+}
+
+static void open_gradients(const ls_sharded_unit *unit, bool open) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        unit->parameters[i]->leaf->open = open;
+    }
+}
+
+static ls_status begin_gradients(ls_sharded_unit *unit) {
+    LS_TRY(refuse_hooks(unit));
+    LS_TRY(keep_earlier(unit));
+    for (int i = 0; i < unit->parameter_count; i++) {
+        ls_leaf *leaf = unit->parameters[i]->leaf;
+        unit->marks[i] = (leaf->has_gradient ? GIVEN : 0) | (leaf->tensor->needs_grad ? TRAINED : FROZEN);
+        leaf->has_gradient = false;
+    }
+    open_gradients(unit, true);
+    count_gradients(unit, all_bytes(unit));
     return LS_OK;
 }
 
@@ -156,33 +224,39 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Agrees which parameters have a gradient on any rank. Missing gradients count as zero. */
-static ls_status agree_on_given(ls_sharded_unit *unit) {
-    ls_shards *shards = unit->shards;
-    for (int i = 0; i < unit->parameter_count; i++) {
-        const ls_leaf *leaf = unit->parameters[i]->leaf;
-        if (!leaf->has_gradient) {
-            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
-        }
-        unit->given[i] = unit->given[i] || leaf->has_gradient;
+/* Agrees which parameters have a gradient on any rank. Fails on all ranks if one is frozen on some ranks only. */
+static ls_status agree_on_marks(ls_sharded_unit *unit) {
+    const size_t count = (size_t)unit->parameter_count;
+    for (size_t i = 0; i < count; i++) {
+        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? GIVEN : 0;
     }
-    return ls_comm_allreduce(shards->comm, unit->given, unit->given, (size_t)unit->parameter_count, LS_U8, LS_MAX,
-                             NULL);
+    LS_TRY(ls_comm_allreduce(unit->shards->comm, unit->marks, unit->marks, count, LS_U8, LS_BOR, NULL));
+    for (size_t i = 0; i < count; i++) {
+        if ((unit->marks[i] & (FROZEN | TRAINED)) == (FROZEN | TRAINED)) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_backward: a parameter %s of %s is frozen (ls_set_requires_grad) on some ranks only: "
+                           "freeze it on all ranks or on none",
+                           LS_SHAPE_TEXT(unit->parameters[i]), unit->module->type->name);
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status average(ls_sharded_unit *unit) {
-    LS_TRY(agree_on_given(unit));
+    LS_TRY(clear_missing(unit));
+    LS_TRY(agree_on_marks(unit));
     for (int k = 0; k < unit->range_count; k++) {
         LS_TRY(ls_shards_reduce(unit->shards, &unit->ranges[k]));
     }
     LS_TRY(add_earlier(unit));
     for (int i = 0; i < unit->parameter_count; i++) {
-        unit->parameters[i]->leaf->has_gradient = unit->given[i] != 0;
+        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & GIVEN) != 0;
     }
     return LS_OK;
 }
 
 static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
+    open_gradients(unit, false);
     status = status == LS_OK ? average(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;
@@ -200,13 +274,15 @@ static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
 
 static ls_status enter(ls_unit *base, bool backward) {
     ls_sharded_unit *unit = unit_of(base);
-    const char *call = backward ? "ls_backward" : "ls_forward";
-    LS_TRY(ls_shards_check(unit->shards, call));
-    LS_TRY(ls_shards_decide(unit->shards, call));
+    const char *by = backward ? "ls_backward" : "ls_forward";
+    LS_TRY(ls_shards_check(unit->shards, by));
+    LS_TRY(ls_shards_decide(unit->shards, by));
     LS_TRY(gather(unit));
-    LS_TRY(backward ? begin_gradients(unit) : LS_OK);
-    if (backward) {
-        count_gradients(unit, all_bytes(unit));
+    const ls_status status = backward ? begin_gradients(unit) : LS_OK;
+    if (status != LS_OK) {
+        unit->shards->failed = true;
+        scatter(unit);
+        return status;
     }
     unit->runs++;
     return LS_OK;
@@ -218,6 +294,24 @@ static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     status = backward ? end_gradients(unit, status) : status;
     scatter(unit);
     return status;
+}
+
+static ls_status refuse_view(const ls_sharded_unit *unit) {
+    return ls_fail(
+        LS_ERR_UNSUPPORTED,
+        "ls_forward: %s returns or keeps a view of its parameter, which .zero = 3 of ls_data_parallel removes "
+        "after the call: use ls_clone",
+        unit->module->type->name);
+}
+
+static ls_status check_output(const ls_unit *base, const ls_tensor *output) {
+    const ls_sharded_unit *unit = (const ls_sharded_unit *)(const void *)base;
+    for (int i = 0; i < unit->parameter_count && unit->shards->stage == 3; i++) {
+        if (output->storage == unit->parameters[i]->storage || ls_tensor_has_alias(unit->parameters[i])) {
+            return refuse_view(unit);
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
@@ -280,8 +374,8 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
     const size_t most = (size_t)ls_module_parameter_count(unit->module);
     unit->ranges = ls_allocate_zeroed(most, sizeof *unit->ranges);
     unit->parameters = ls_allocate_zeroed(most, sizeof *unit->parameters);
-    unit->given = ls_allocate_zeroed(most, sizeof *unit->given);
-    if (unit->ranges == NULL || unit->parameters == NULL || unit->given == NULL) {
+    unit->marks = ls_allocate_zeroed(most, sizeof *unit->marks);
+    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL) {
         return ls_fail_memory("ls_data_parallel", most * sizeof *unit->ranges);
     }
     for (size_t i = 0; i < most; i++) {
@@ -302,7 +396,8 @@ static ls_status add_unit(ls_shards *shards, ls_module *module) {
         }
     }
     ls_sharded_unit *unit = &shards->units[shards->unit_count++];
-    *unit = (ls_sharded_unit){.base = {.enter = enter, .leave = leave}, .shards = shards, .module = module};
+    *unit = (ls_sharded_unit){
+        .base = {.enter = enter, .leave = leave, .check_output = check_output}, .shards = shards, .module = module};
     module->unit = &unit->base;
     return fill_unit(unit);
 }
@@ -384,10 +479,10 @@ ls_status ls_units_open(ls_shards *shards) {
     return LS_OK;
 }
 
+/* Parameters that are absent stay so: the program may have them in another module, too. */
 void ls_units_close(ls_shards *shards) {
     for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];
-        mark_absent(unit, false);
         for (int k = 0; k < unit->parameter_count; k++) {
             unit->parameters[k]->leaf->shard = false;
             unit->parameters[k]->leaf->has_gradient = false;
@@ -395,7 +490,7 @@ void ls_units_close(ls_shards *shards) {
         unit->module->unit = NULL;
         ls_free(unit->ranges);
         ls_free(unit->parameters);
-        ls_free(unit->given);
+        ls_free(unit->marks);
     }
     if (shards != NULL) {
         ls_free(shards->units);

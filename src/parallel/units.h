@@ -20,7 +20,7 @@ typedef struct ls_sharded_unit {
     int runs;               /* runs that have entered it, and not left */
     bool absent;            /* the parameters have the mark LS_ABSENT */
     char *earlier;  /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
-    uint8_t *given; /* of the parameters: some rank has a gradient */
+    uint8_t *marks; /* of the parameters, which the ranks agree on in the backward pass */
 } ls_sharded_unit;
 
 /*

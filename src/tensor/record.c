@@ -46,6 +46,7 @@ static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
 }
 
 void ls_tensor_destroy(ls_tensor *tensor) {
+    tensor->references = 0; /* without the mark LS_ABSENT */
     if (tensor->node == NULL && tensor->leaf == NULL) {
         free_record(tensor);
         return;

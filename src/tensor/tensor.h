@@ -117,7 +117,7 @@ static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
 
 /*
  * Added to the references of a tensor while its elements are not on this rank: a parameter of another rank (ZeRO, stage
- * 3). Only its shape, dtype and gradient may be used.
+ * 3). Only its shape, dtype and gradient may be used. The mark may stay until the tensor is freed.
  */
 enum { LS_ABSENT = 1 << 30 };
 
@@ -165,7 +165,7 @@ static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     return tensor;
 }
 static inline void ls_tensor_drop(ls_tensor *tensor) {
-    if (tensor != NULL && --tensor->references <= 0) {
+    if (tensor != NULL && (--tensor->references & ~LS_ABSENT) <= 0) {
         ls_tensor_destroy(tensor);
     }
 }
