@@ -1,4 +1,4 @@
-# The Fortran module: its source is the one that the headers give, has every public function, and compiles without a
+# The Fortran module: its source matches the headers, has every public function, and compiles without a
 # warning. Fortran programs give the results of the same programs in C, with the installed module.
 . "$LS_SOURCE/tests/support/checks.sh"
 for tool in python3 cc; do
@@ -60,6 +60,35 @@ builds_with_cmake() {
 }
 check "find_package builds a Fortran program" builds_with_cmake
 
+# ---- the layout of types and the values of constants, in C and in Fortran ----
+module=$LS_SOURCE/bindings/fortran/lockstep.f90
+{
+    echo '#include <lockstep/lockstep.h>' && echo '#include <stdio.h>' && echo 'int main(void) {'
+    sed -n 's/^  type, bind(c) :: \(.*\)/\1/p' "$module" | while read -r type; do
+        grep -q "typedef struct $type $type;" <(cat "$LS_SOURCE"/include/lockstep/*.h) && ! grep -q "^} $type;\|^struct $type {" \
+            "$LS_SOURCE"/include/lockstep/*.h && type="$type *" # an object is a pointer
+        echo "printf(\"${type% \*} %d\\n\", (int)sizeof($type));"
+    done
+    constants='^  integer(c_int), parameter :: \(\w*\) = [0-9]*' # a comment has the name in C, if it differs
+    sed -n "s/$constants ! \(.*\)/\1 \2/p; s/$constants\$/\1 \1/p" "$module" | while read -r name name_in_c; do
+        echo "printf(\"$name %d\\n\", (int)$name_in_c);"
+    done
+    echo 'return 0; }'
+} >layout.c
+{
+    echo 'program layout' && echo 'use lockstep' && echo 'implicit none'
+    sed -n 's/^  type, bind(c) :: \(.*\)/type(\1) :: v_\1/p' "$module"
+    sed -n 's/^  type, bind(c) :: \(.*\)/print "(a,i0)", "\1 ", c_sizeof(v_\1)/p' "$module"
+    sed -n 's/^  integer(c_int), parameter :: \(\w*\) = .*/print "(a,i0)", "\1 ", \1/p' "$module"
+    echo 'end program'
+} >layout.f90
+check "a list of types and constants in C builds" cc layout.c "${flags[@]}" -o layout_c
+check "the same list in Fortran builds" gfortran -std=f2008 layout.f90 "${flags[@]}" -o layout_fortran
+./layout_c >expected
+./layout_fortran >found
+check "types have the sizes of C, and constants the values" is "$(diff expected found)" ""
+check "types and constants are found" test "$(grep -c '^ls_' found)" -gt 120 -a "$(grep -c '^LS_' found)" -gt 100
+
 # ---- results ----
 check "fortran_program builds" gfortran "${strict[@]}" -g "$LS_SOURCE/tests/shell/fortran_program.f90" "${flags[@]}" -o program
 check "perceptron builds" gfortran "${strict[@]}" "$LS_SOURCE/examples/fortran/perceptron.f90" "${flags[@]}" -o perceptron
@@ -77,6 +106,32 @@ for ranks in 1 2 3; do
     check "$ranks ranks: every rank prints a hash" is "$(wc -l <expected)" $ranks
 done
 check "the program built by CMake" is "$(project/build/program)" right
+
+# ---- the snippets of the page ----
+page=$LS_SOURCE/docs/howto/fortran.md
+awk '/^```/ { inside = $0 == "```fortran"; if (inside) count++; next } inside { print >("snippet" count) }' "$page"
+for snippet in snippet?; do
+    if ! grep -q '^\(program\|module\) ' $snippet; then # statements, with these declarations around them
+        {
+            printf '%s\n' 'subroutine snippet(world, model, x, y, solver_comm)' 'use lockstep' 'use own_callbacks' 'implicit none' \
+                'type(ls_comm), intent(inout) :: world' 'type(ls_module), intent(inout) :: model' \
+                'type(ls_tensor), intent(inout) :: x, y' 'integer, intent(in) :: solver_comm' block
+            cat $snippet
+            printf '%s\n' 'end block' 'end subroutine'
+        } >wrapped && mv wrapped $snippet
+    fi
+done
+snippet_compiles() {
+    cp "$1" snippet.f90 && gfortran "${strict[@]}" -Wno-unused -Wno-unused-dummy-argument -c snippet.f90 "${flags[@]}"
+}
+for snippet in $(grep -l '^module' snippet?) $(grep -L '^module' snippet?); do
+    check "$snippet of docs/howto/fortran.md compiles" snippet_compiles "$snippet"
+done
+check "snippets are found" test "$(ls snippet? | wc -l)" -ge 7
+cp "$(grep -l '^program first' snippet?)" first.f90
+check "the page's first program builds" gfortran "${strict[@]}" first.f90 "${flags[@]}" -o first
+launch run -n 2 ./first </dev/null
+check "the page's first program learns on two ranks" is "$status $(grep -c 'step 500 loss *0\?\.0' out)" "0 2"
 
 # ---- mistakes ----
 cat >mistake.f90 <<'END'
