@@ -1,4 +1,5 @@
-# `cmake --install` gives headers, the library, the command, a pkg-config file and a CMake package.
+# `cmake --install` gives headers, the library, the command, pkg-config files, a CMake package, and the
+# Fortran module.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS lockstep EXPORT lockstepTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -12,6 +13,10 @@ file(RELATIVE_PATH LS_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" LS_PREFIX_FROM_PC "${LS_PREFIX_FROM_PC}")
 configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TARGET lockstep_fortran)
+  configure_file(cmake/lockstep-fortran.pc.in ${PROJECT_BINARY_DIR}/lockstep-fortran.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/lockstep-fortran.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 
 set(LS_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -1,0 +1,180 @@
+  real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
+
+  ! ls_shape([rows, columns]) and ls_axes([0, 1]): axes count from 0, as in C, and the last axis is contiguous in memory.
+  interface ls_shape
+    procedure shape_of_i4, shape_of_i8
+  end interface
+  interface ls_axes
+    procedure axes_of
+  end interface
+  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, decimal
+
+contains
+
+  pure function shape_of_i8(size) result(returned)
+    integer(c_int64_t), intent(in) :: size(:)
+    type(ls_shape) :: returned
+    integer :: count
+    count = min(ubound(size, 1), LS_MAX_DIMS)
+    returned%ndim = ubound(size, 1)
+    returned%size(:count) = size(:count)
+  end function
+
+  pure function shape_of_i4(size) result(returned)
+    integer(c_int), intent(in) :: size(:)
+    type(ls_shape) :: returned
+    returned = shape_of_i8(int(size, c_int64_t))
+  end function
+
+  pure function axes_of(axis) result(returned)
+    integer(c_int), intent(in) :: axis(:)
+    type(ls_axes) :: returned
+    integer :: count
+    count = min(ubound(axis, 1), LS_MAX_DIMS)
+    returned%count = ubound(axis, 1)
+    returned%axis(:count) = axis(:count)
+  end function
+
+  ! The text in front of trailing blanks, with the terminator of C.
+  pure function c_text(text) result(characters)
+    character(*), intent(in) :: text
+    character(kind=c_char) :: characters(len_trim(text) + 1)
+    integer :: i
+    do i = 1, len_trim(text)
+      characters(i) = text(i:i)
+    end do
+    characters(len_trim(text) + 1) = c_null_char
+  end function
+
+  ! Returns a C string as a Fortran string. It is empty if the pointer is NULL.
+  function ls_string(pointer) result(text)
+    type(c_ptr), intent(in) :: pointer
+    character(len=:), allocatable :: text
+    character(kind=c_char), pointer :: characters(:)
+    integer :: i, length
+    interface
+      pure function c_strlen(string) bind(c, name="strlen") result(length)
+        import
+        type(c_ptr), value, intent(in) :: string
+        integer(c_size_t) :: length
+      end function
+    end interface
+    length = 0
+    if (c_associated(pointer)) then
+      length = int(c_strlen(pointer))
+      call c_f_pointer(pointer, characters, [length])
+    end if
+    allocate (character(len=length) :: text)
+    do i = 1, length
+      text(i:i) = characters(i)
+    end do
+  end function
+
+  ! Returns the text without trailing blanks as a C string for a field of an options type. The memory is never freed: call
+  ! this function once for each text, outside loops.
+  function ls_c_string(text) result(pointer)
+    character(*), intent(in) :: text
+    type(c_ptr) :: pointer
+    character(kind=c_char), pointer :: characters(:)
+    allocate (characters(len_trim(text) + 1))
+    characters = c_text(text)
+    pointer = c_loc(characters)
+  end function
+
+  ! Does the same for several texts, as a C array that ends with NULL.
+  function ls_c_strings(texts) result(pointer)
+    character(*), intent(in) :: texts(:)
+    type(c_ptr) :: pointer
+    type(c_ptr), pointer :: pointers(:)
+    integer :: i
+    allocate (pointers(size(texts) + 1))
+    do i = 1, size(texts)
+      pointers(i) = ls_c_string(texts(i))
+    end do
+    pointers(size(texts) + 1) = c_null_ptr
+    pointer = c_loc(pointers)
+  end function
+
+  ! Returns the tensors of a C array, such as the fields of ls_custom_call. The pointer is valid as long as the C array.
+  function ls_tensors(pointer, count) result(tensors)
+    type(c_ptr), intent(in) :: pointer
+    integer(c_int), intent(in) :: count
+    type(ls_tensor), pointer :: tensors(:)
+    call c_f_pointer(pointer, tensors, [count])
+  end function
+
+  ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call.
+  subroutine check_status(status)
+    integer(c_int), intent(in) :: status
+    if (status /= LS_OK) call stop_with_message()
+  end subroutine
+
+  subroutine stop_with_message()
+    use, intrinsic :: iso_fortran_env, only: error_unit
+    write (error_unit, '(a)') "lockstep: " // ls_error_message()
+    flush (error_unit)
+    stop 1
+  end subroutine
+
+  ! The sizes of a Fortran array in the order of C: its last axis comes first.
+  pure function reversed(size) result(returned)
+    integer(c_int64_t), intent(in) :: size(:)
+    type(ls_shape) :: returned
+    returned = shape_of_i8(size(ubound(size, 1):1:-1))
+  end function
+
+  function view_of(shape, dtype, data, is_dense) result(tensor)
+    type(ls_shape), intent(in) :: shape
+    integer(c_int), intent(in) :: dtype
+    type(c_ptr), intent(in) :: data
+    logical, intent(in) :: is_dense
+    type(ls_tensor) :: tensor
+    if (is_dense) then
+      tensor = ls_from_memory(shape, dtype, data, c_null_funptr)
+    else
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not contiguous; call ls_from, which copies it")
+    end if
+  end function
+
+  ! Sets the error, and ignores the status, which is the same.
+  subroutine set_error(status, text)
+    integer(c_int), intent(in) :: status
+    character(*), intent(in) :: text
+    integer(c_int) :: same
+    same = ls_error_set_text(status, text)
+    if (same /= status) error stop "lockstep: ls_error_set_text returns another status"
+  end subroutine
+
+  ! Whether a Fortran array pointer of this type and rank can point to the elements of the tensor. Sets the error if not.
+  function has_layout(tensor, dtype, rank, size) result(returned)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int), intent(in) :: dtype, rank
+    integer(c_int64_t), intent(out) :: size(:)
+    logical :: returned
+    type(ls_shape) :: shape
+    size = 0
+    shape = ls_shape_of(tensor)
+    returned = .false.
+    if (ls_is_null(tensor)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is NULL")
+    else if (ls_dtype_of(tensor) /= dtype) then
+      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is " // ls_dtype_name(ls_dtype_of(tensor)) // &
+        " and the array is " // ls_dtype_name(dtype) // "; call ls_to first")
+    else if (shape%ndim /= rank) then
+      call set_error(LS_ERR_SHAPE, "ls_array: the tensor has " // decimal(shape%ndim) // " axes and the array has " // &
+        decimal(rank))
+    else if (.not. ls_is_contiguous(tensor)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is not contiguous; call ls_contiguous first")
+    else
+      size = shape%size(rank:1:-1)
+      returned = .true.
+    end if
+  end function
+
+  function decimal(number) result(text)
+    integer(c_int), intent(in) :: number
+    character(len=:), allocatable :: text
+    character(len=12) :: digits
+    write (digits, '(i0)') number
+    text = trim(digits)
+  end function
