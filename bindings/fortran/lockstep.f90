@@ -739,6 +739,7 @@ module lockstep
   type, bind(c) :: ls_data_parallel_options
     logical(c_bool) :: no_initial_sync = .false.
     integer(c_int) :: reduce_dtype = 0
+    integer(c_int) :: powersgd_rank = 0
     integer(c_int) :: overlap = 0
     integer(c_size_t) :: bucket_bytes = 0
     integer(c_int) :: zero = 0

@@ -237,14 +237,27 @@ typedef struct ls_data_parallel_options {
      */
     ls_dtype reduce_dtype;
     /**
+     * A positive number r sends gradients by PowerSGD (Vogels et al., arXiv 1905.13727): a gradient of n rows and m
+     * columns is averaged as the product of two matrices of r columns. A tensor of more axes is a matrix of size[0]
+     * rows. Tensors of one axis, and gradients with (n + m) r >= n m, are sent unchanged. 0: off.
+     *
+     * The averaged gradients are approximate: see docs/explanation/data-parallel.md. Each rank adds the part of its
+     * gradients that was not sent to its gradients of the next pass (error feedback). This part needs memory of the
+     * size of the gradients. All ranks still get the same bits. A checkpoint of a trial contains the part of each rank.
+     *
+     * All ranks pass the same value. On one rank, gradients are unchanged. Fails with LS_ERR_UNSUPPORTED together with
+     * `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, and if the model is on a GPU.
+     */
+    int powersgd_rank;
+    /**
      * Whether gradients are averaged during the backward pass, as in PyTorch's DistributedDataParallel. While it is on:
      *
      * - A gradient hook (ls_add_grad_hook) may read and change the gradient of its own parameter. Gradients of other
      *   parameters may already be averaged, or may be in use by the communication.
      * - The module has two private communicators, so that other calls do not wait for gradients.
      *
-     * Ignored (off) on one rank, if the gradients are on a GPU, and if another data-parallel module shares parameters
-     * with this module. All ranks pass the same value.
+     * Ignored (off) on one rank, with `.powersgd_rank`, if the gradients are on a GPU, and if another data-parallel
+     * module shares parameters with this module. All ranks pass the same value.
      */
     ls_overlap_mode overlap;
     /**

@@ -19,8 +19,9 @@
  * parameters alone then count once. In such a loss, the gradient of each mean is scaled by R d_r / D, and the gradient
  * of each sum by R. The plain average over ranks is then the gradient of one process.
  *
- * If gradients are exchanged as 16-bit floats (reduce_dtype), the tail is sent first, by itself, in f32. The average of
- * the w_r is then known before the gradients are rounded, and each rank scales its own by w_r over this average.
+ * If gradients are exchanged as 16-bit floats (reduce_dtype) or by PowerSGD, the tail is sent first, by itself, in f32.
+ * The average of the w_r is then known before the gradients are encoded, and each rank scales its own by w_r over this
+ * average.
  *
  * A pass may give no parameter of the model a gradient on any rank, because ls_detach has cut the model off or the loss
  * does not depend on it. Then the gradients stay as they are, and the module watches the next pass. The ranks learn

@@ -45,6 +45,12 @@ ls_status ls_tail_average(const ls_data_parallel_state *state);
 /* Returns the tail, which is the mean over ranks after an averaging. */
 ls_tail ls_tail_read(const ls_data_parallel_state *state);
 
+/*
+ * With PowerSGD: returns whether a parameter's gradient must be averaged, according to an averaged tail. Otherwise no
+ * rank has a gradient, or all ranks have an equal gradient of an earlier pass, which keeps its bits.
+ */
+bool ls_tail_has_news(const ls_data_parallel_state *state, int index);
+
 /* Learns from an averaged tail which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
 
@@ -93,7 +99,9 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state);
 ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept);
 ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept);
 
-/* Explains the present error if it may come from ranks that send different gradients. Returns its status. */
+/*
+ * cause.c: explains the present error if it may come from ranks that send different gradients. Returns its status.
+ */
 ls_status ls_gradients_explain(ls_status status);
 
 /* Ends a call in which a rank has reported that the pass failed there. */

@@ -53,3 +53,13 @@ ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     }
     return ls_cause_share(state->comm, "ls_backward", failed);
 }
+
+ls_status ls_gradients_explain(ls_status status) {
+    if (status != LS_ERR_MISMATCH) {
+        return status;
+    }
+    return ls_fail(status,
+                   "ls_data_parallel: %s. If the numbers of elements differ: a parameter must be frozen "
+                   "(ls_set_requires_grad) on all ranks or on none",
+                   ls_error_message());
+}

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "parallel/powersgd.h"
 #include "parallel/units.h"
 
 typedef ls_data_parallel_state data_parallel_state;
@@ -289,10 +290,16 @@ static ls_status run_without_samples(data_parallel_state *state) {
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
-static ls_status check_dtype(const ls_wire_format *format, ls_dtype dtype) {
+static ls_status check_dtype(const ls_wire_format *format, int powersgd_rank, ls_dtype dtype) {
     if (dtype != LS_F32 && dtype != LS_F64) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
                        ls_dtype_name(dtype));
+    }
+    if (powersgd_rank > 0 && dtype != LS_F32) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .powersgd_rank is %d, but a parameter is of f64: omit "
+                       ".powersgd_rank, or use a model of f32",
+                       powersgd_rank);
     }
     return !format->converts || dtype == LS_F32
                ? LS_OK
@@ -325,7 +332,8 @@ static ls_status prepare_overlap(data_parallel_state *state, const ls_data_paral
                        options->bucket_bytes);
     }
     const size_t part = bytes / 8 < LEAST_BYTES ? LEAST_BYTES : bytes / 8 > MOST_BYTES ? MOST_BYTES : bytes / 8;
-    if (!equal || ls_comm_size(state->comm) == 1 || !reducer->flats[0].gradients->device->is_host) {
+    if (!equal || ls_comm_size(state->comm) == 1 || !reducer->flats[0].gradients->device->is_host ||
+        state->powersgd != NULL) {
         return LS_OK;
     }
     LS_TRY(ls_gradient_reducer_divide(reducer, options->bucket_bytes > 0 ? options->bucket_bytes : part));
@@ -359,6 +367,28 @@ static ls_status check_zero(data_parallel_state *state, const ls_data_parallel_o
     return LS_OK;
 }
 
+/* Checks the rank of PowerSGD's matrices, before the memory of the model is laid out. */
+static ls_status check_powersgd(const data_parallel_state *state, const ls_data_parallel_options *options) {
+    const int rank = options->powersgd_rank;
+    bool agreed = true;
+    if (rank < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, must be 0 (off) or positive", rank);
+    }
+    LS_TRY(ls_ranks_have_equal(state->comm, rank, &agreed));
+    if (!agreed) {
+        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .powersgd_rank (%d here) differs between the ranks", rank);
+    }
+    const ls_device *device = &ls_cpu;
+    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
+    if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !device->is_host)) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
+                       ".zero = 3 or a model on a GPU: omit one of them",
+                       rank);
+    }
+    return LS_OK;
+}
+
 /* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
 static int lay_out(const data_parallel_state *state, int zero, ls_flat *flats) {
     return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
@@ -377,7 +407,7 @@ static ls_status open_shards(data_parallel_state *state, int zero, bool synced) 
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
-    const ls_dtype dtype = options != NULL ? options->reduce_dtype : LS_F32;
+    const ls_dtype dtype = options->reduce_dtype;
     ls_gradient_reducer *reducer = &state->reducer;
     *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
     if (reducer->format == NULL) {
@@ -385,13 +415,14 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
                        ls_dtype_name(dtype));
     }
     const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
-    int zero = options != NULL ? options->zero : 0;
+    int zero = options->zero;
     LS_TRY(check_zero(state, options, shares, &zero));
+    LS_TRY(check_powersgd(state, options));
     const int flat_count = lay_out(state, zero, reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
     }
-    if (options == NULL || !options->no_initial_sync) {
+    if (!options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
     state->parameter_count = ls_module_parameter_count(state->model);
@@ -400,16 +431,18 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
     }
     for (int i = 0; i < flat_count; i++) {
-        LS_TRY(check_dtype(reducer->format, reducer->flats[i].dtype));
+        LS_TRY(check_dtype(reducer->format, options->powersgd_rank, reducer->flats[i].dtype));
     }
     reducer->flat_count = flat_count;
     reducer->keeps_memory = zero > 1;
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
+    if (options->powersgd_rank > 0 && ls_comm_size(state->comm) > 1) {
+        LS_TRY(ls_powersgd_open(state, options->powersgd_rank));
+    }
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
     LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
-    return shares || zero > 1 ? LS_OK
-                              : prepare_overlap(state, options != NULL ? options : &(ls_data_parallel_options){0});
+    return shares || zero > 1 ? LS_OK : prepare_overlap(state, options);
 }
 
 static void free_state(ls_module *self) {
@@ -420,6 +453,7 @@ static void free_state(ls_module *self) {
     ls_overlap_close(state);
     ls_units_close(state->shards);
     ls_shards_close(state->shards);
+    ls_powersgd_close(state->powersgd);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }
@@ -449,7 +483,8 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
                                   .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
-    module->failed |= state->model == NULL || prepare(state, options) != LS_OK;
+    module->failed |=
+        state->model == NULL || prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK;
     return ls_module_finish(module);
 }
 
@@ -539,4 +574,13 @@ void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory) {
     data_parallel_state *state = module->state;
     state->usual = memory.usual;
     state->agrees = memory.agrees || ls_data_parallel_has_units(state);
+}
+
+float *ls_data_parallel_powersgd(const ls_module *module, int64_t *count) {
+    const data_parallel_state *state = ls_data_parallel_comm(module) != NULL ? module->state : NULL;
+    return state != NULL && state->powersgd != NULL ? ls_powersgd_numbers(state->powersgd, count) : NULL;
+}
+
+void ls_data_parallel_restart_powersgd(ls_module *module) {
+    ls_powersgd_restart(((data_parallel_state *)module->state)->powersgd);
 }

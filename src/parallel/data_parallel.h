@@ -38,6 +38,8 @@ typedef struct ls_rank_inputs {
 #define LS_DATA_PARALLEL_CHECKS 100
 #define LS_DATA_PARALLEL_EVERY  16
 
+typedef struct ls_powersgd ls_powersgd;
+
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
     uint32_t version; /* version of its storage when all ranks last had the same elements */
@@ -60,8 +62,9 @@ typedef struct ls_data_parallel_state {
     ls_gradient_reducer reducer;
     uint64_t sent; /* hash of the gradients that its buckets send */
     ls_overlap overlap;
-    ls_shards *shards; /* NULL: every rank has the whole state of optimizers */
-    void *tail;        /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
+    ls_powersgd *powersgd; /* NULL: gradients are sent unchanged, or as 16-bit floats */
+    ls_shards *shards;     /* NULL: every rank has the whole state of optimizers */
+    void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     ls_averaged_buffers buffers;
     bool whole_batch;         /* a module of the model computes over the global batch when it trains */
@@ -109,6 +112,13 @@ bool ls_data_parallel_averages(const ls_module *module);
 /* Stores the numbers. Returns false for any other module. */
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
+
+/*
+ * Returns the numbers that this rank's PowerSGD (powersgd.h) keeps from one pass to the next, and their number:
+ * borrowed. NULL for a module without PowerSGD. ls_data_parallel_restart_powersgd sets them to their first values.
+ */
+float *ls_data_parallel_powersgd(const ls_module *module, int64_t *count);
+void ls_data_parallel_restart_powersgd(ls_module *module);
 
 /*
  * means.c: warns if a loss divides a sum over samples by the count of one rank. ls_means_check checks the sums that a

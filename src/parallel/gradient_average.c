@@ -2,6 +2,7 @@
 #include "autograd/tape.h"
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
+#include "parallel/powersgd.h"
 
 bool ls_gradients_cut(ls_data_parallel_state *state) {
     uint64_t sent = 1; /* a hash */
@@ -27,16 +28,6 @@ bool ls_gradients_were_given(const ls_data_parallel_state *state) {
         }
     }
     return false;
-}
-
-ls_status ls_gradients_explain(ls_status status) {
-    if (status != LS_ERR_MISMATCH) {
-        return status;
-    }
-    return ls_fail(status,
-                   "ls_data_parallel: %s. If the numbers of elements differ: a parameter must be frozen "
-                   "(ls_set_requires_grad) on all ranks or on none",
-                   ls_error_message());
 }
 
 ls_status ls_gradients_check(const ls_data_parallel_state *state) {
@@ -121,6 +112,9 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail
     if (!ls_tail_is_given(state, mean)) {
         return LS_OK;
     }
+    if (state->powersgd != NULL) {
+        return ls_powersgd_average(state, own->weight / mean->weight);
+    }
     for (int i = 0; i < reducer->bucket_count; i++) {
         LS_TRY(ls_bucket_prepare(reducer, &reducer->buckets[i], own->weight / mean->weight));
     }
@@ -176,6 +170,7 @@ ls_status ls_gradients_average_at_once(ls_data_parallel_state *state, ls_tail ow
     if (ls_gradients_cut(state) && state->overlap.on) {
         state->overlap.leaves[0] = -1;
     }
-    return ls_gradient_reducer_has_extra(&state->reducer) ? average_with_tail(state, own, kept, mean)
-                                                          : average_after_tail(state, &own, mean);
+    return ls_gradient_reducer_has_extra(&state->reducer) && state->powersgd == NULL
+               ? average_with_tail(state, own, kept, mean)
+               : average_after_tail(state, &own, mean);
 }

@@ -1,4 +1,6 @@
 /* The tail: numbers after the gradients that ranks exchange when they average gradients. */
+#include <math.h>
+
 #include "base/memory.h"
 #include "parallel/averaging.h"
 
@@ -67,11 +69,27 @@ static double frozen_mark(const ls_data_parallel_state *state) {
     return 2.0 * ls_comm_size(state->comm);
 }
 
-static double mark_of(const ls_data_parallel_state *state, const ls_leaf *leaf) {
+/*
+ * With PowerSGD, the mark of a parameter whose gradient belongs to earlier passes, and is equal on all ranks. The
+ * values of all ranks together are less than one half.
+ */
+static const double OLD = 0x1p-20;
+
+static double mark_of(const ls_data_parallel_state *state, const ls_tail *own, const ls_leaf *leaf) {
     if (leaf == NULL) {
         return 0;
     }
-    return !ls_gradient_is_sent(state, leaf) ? frozen_mark(state) : leaf->has_gradient ? 1 : 0;
+    if (!ls_gradient_is_sent(state, leaf)) {
+        return frozen_mark(state);
+    }
+    const bool given = own->given == 1 && leaf->given == ls_thread_present->pass;
+    return !leaf->has_gradient ? 0 : state->powersgd != NULL && !state->gathering && !given ? OLD : 1;
+}
+
+bool ls_tail_has_news(const ls_data_parallel_state *state, int index) {
+    const double mark = read_number(tail_memory(state), is_tail_wide(state), MARKS + index);
+    const bool frozen = mark > 1.5;
+    return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_comm_size(state->comm);
 }
 
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
@@ -84,7 +102,7 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     write_number(to, wide, FAILED, own->failed);
     write_number(to, wide, STALE, own->stale);
     for (int i = 0; i < state->parameter_count; i++) {
-        write_number(to, wide, MARKS + i, mark_of(state, ls_data_parallel_leaf(state, i)));
+        write_number(to, wide, MARKS + i, mark_of(state, own, ls_data_parallel_leaf(state, i)));
     }
     for (int i = 0; i < state->buffers.count; i++) {
         write_number(to, wide, MARKS + state->parameter_count + i, ls_buffer_has_changed(&state->buffers, i) ? 1 : 0);

@@ -23,11 +23,7 @@ static void release_comm_memory(void *memory, void *user) {
     ls_free(owner);
 }
 
-/*
- * Returns zeroed memory: there are gaps between parameters, which kernels also check for Inf and NaN. Returns NULL with
- * an error on failure.
- */
-static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
+ls_storage *ls_comm_storage(ls_comm *comm, size_t bytes) {
     void *memory = ls_comm_alloc(comm, bytes);
     if (memory == NULL) {
         return NULL;
@@ -138,7 +134,7 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
         reducer->wire[index] = converts ? bucket_storage(device, bytes) : hold(flat->gradients);
         return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
-    ls_storage *wire = reducer->wire[index] = comm_storage(reducer->comm, bytes);
+    ls_storage *wire = reducer->wire[index] = ls_comm_storage(reducer->comm, bytes);
     if (wire == NULL) {
         return ls_error_status();
     }

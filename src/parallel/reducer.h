@@ -39,6 +39,12 @@ typedef struct ls_gradient_reducer {
 } ls_gradient_reducer;
 
 /*
+ * Returns memory of the communicator, for a collective call. It is zeroed: there are gaps between parameters, which
+ * kernels also check for Inf and NaN. Returns NULL with an error on failure. A collective call.
+ */
+ls_storage *ls_comm_storage(ls_comm *comm, size_t bytes);
+
+/*
  * Prepares the memory of a reducer whose first members up to `flat_count` are set. The last flat buffer on the wire is
  * followed by `extra` elements, if ls_gradient_reducer_has_extra. A collective call.
  */

@@ -339,8 +339,11 @@ done
 launch run -n 3 "${quick[@]}" --wire bf16 </dev/null
 check "fashion_mnist --wire bf16: one model" one_model 3
 check "fashion_mnist --wire bf16: rounded gradients" test "$(hashes)" != "$before"
+launch run -n 3 "${quick[@]}" --wire powersgd </dev/null
+check "fashion_mnist --wire powersgd: one model" one_model 3
+check "fashion_mnist --wire powersgd: approximate gradients" test "$(hashes)" != "$before"
 launch run -n 2 "${quick[@]}" --wire f8 </dev/null
-check "fashion_mnist --wire f8: refused" is "$status $(grep -c 'unknown format "f8"; available: f32, bf16, f16' err)" "1 1"
+check "fashion_mnist --wire f8: refused" is "$status $(grep -c 'unknown format "f8"; available: f32, bf16, f16, powersgd' err)" "1 1"
 launch run -n 2 "${quick[@]}" --zero 9 </dev/null
 check "fashion_mnist --zero 9: refused" is "$status $(grep -c '.zero is 9, must be from 0 to 3' err)" "1 1"
 launch run -n 2 "${quick[@]}" --wire bf16 --outer 2 </dev/null

@@ -166,9 +166,9 @@ typedef struct training {
 
 /*
  * How a model is sharded over the ranks: DIVIDED and PIPELINE shard it, the others replicate it. HALF is PLAIN in f16.
- * OUTER has replicas that differ between outer steps.
+ * OUTER has replicas that differ between outer steps. POWERSGD is PLAIN with PowerSGD.
  */
-typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE, OUTER } cut;
+typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE, OUTER, POWERSGD } cut;
 
 enum { OUTER_STEPS = 2 };
 
@@ -191,9 +191,10 @@ static inline ls_module *make_model(ls_comm *comm, cut how) {
         return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
-    if (how == PLAIN || how == HALF) { /* gradients are scaled by the shares of the first batch that a module saw */
+    if (how == PLAIN || how == HALF ||
+        how == POWERSGD) { /* gradients are scaled by the shares of the first batch that a module saw */
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
-                                NULL);
+                                &(ls_data_parallel_options){.powersgd_rank = how == POWERSGD});
     }
     if (how == OUTER) {
         return ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_dropout(0.3), ls_nn_linear(8, CLASSES));

@@ -348,6 +348,29 @@ static ls_status set_averaging(ls_resumption *from) {
     return LS_OK;
 }
 
+static ls_status get_powersgd(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    int64_t count = 0;
+    float *numbers = ls_data_parallel_powersgd(trial->state.model, &count);
+    return numbers != NULL ? ls_copies_add_numbers(&to->own, prefix, LS_F32, count, numbers) : LS_OK;
+}
+
+/* With another number of ranks, or another .powersgd_rank, the numbers have another meaning. */
+static ls_status set_powersgd(ls_resumption *from) {
+    ls_module *model = from->trial->state.model;
+    int64_t count = 0;
+    float *numbers = ls_data_parallel_powersgd(model, &count);
+    if (numbers == NULL ||
+        (from->size == from->manifest.world_size && read_numbers(from->tensors, from->count, LS_F32, count, numbers))) {
+        return LS_OK;
+    }
+    ls_data_parallel_restart_powersgd(model);
+    ls_log_write(LS_LOG_WARNING,
+                 "checkpoint: %s has no error feedback of PowerSGD for this .powersgd_rank and number of ranks; it "
+                 "starts from zero",
+                 from->folder);
+    return LS_OK;
+}
+
 static ls_status get_random(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     const ls_random_state random = ls_random_get_state();
     (void)trial;
@@ -443,6 +466,7 @@ static const struct content {
     {IN_RANK_FILE, "callback/", get_callbacks, set_callbacks}, /* schedules, averages of weights and others */
     {IN_RANK_FILE, "grad_scaler/", get_scaler, set_scaler},
     {IN_RANK_FILE, "averaging", get_averaging, set_averaging},
+    {IN_RANK_FILE, "powersgd", get_powersgd, set_powersgd},
     {IN_RANK_FILE, "random", get_random, set_random},
     {IN_MANIFEST, "loader", get_loader, set_loader},
     {IN_MANIFEST, "history", get_history, set_history},
