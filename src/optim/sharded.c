@@ -128,8 +128,10 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer) {
 /* Returns a hash of the numbers of a step that a program could have set on some ranks only. */
 static uint64_t hash_method(const ls_optimizer *optimizer) {
     const char *name = optimizer->type->name;
-    const double momentum = ls_optimizer_momentum(optimizer);
-    uint64_t hash = ls_hash(ls_hash(LS_HASH_START, name, strlen(name)), &momentum, sizeof momentum);
+    const double *momentum =
+        optimizer->type->momentum != NULL ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
+    uint64_t hash = ls_hash(LS_HASH_START, name, strlen(name));
+    hash = momentum != NULL ? ls_hash(hash, momentum, sizeof *momentum) : hash;
     for (int g = 0; g < optimizer->group_count; g++) {
         const ls_parameter_group *group = &optimizer->groups[g];
         const double rates[] = {group->learning_rate, group->weight_decay};

@@ -126,18 +126,3 @@ ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm)
     LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(model, comm, &equal) : LS_OK);
     return equal ? LS_OK : find_difference(call, model, comm);
 }
-
-ls_status ls_data_parallel_check(ls_module *module) {
-    ls_comm *comm = ls_data_parallel_comm(module);
-    if (comm == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
-                       module == NULL ? "is NULL" : "was not made by ls_data_parallel");
-    }
-    return ls_replicas_compare("ls_data_parallel", module, comm);
-}
-
-ls_status ls_replicas_check(ls_module *model) {
-    LS_TRY(ls_module_check_together("ls_trial", model));
-    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
-                                                                                    : LS_OK;
-}
