@@ -26,6 +26,7 @@ add_library(lockstep_fortran STATIC ${LS_FORTRAN_SOURCE})
 target_link_libraries(lockstep_fortran PUBLIC lockstep)
 target_compile_options(lockstep_fortran PRIVATE $<$<BOOL:${LS_WERROR}>:-Werror>
   $<$<Fortran_COMPILER_ID:GNU>:-std=f2008 -pedantic -Wall -Wextra>)
+add_dependencies(lockstep_modules lockstep_fortran) # together, they are what is installed besides the library
 target_include_directories(lockstep_fortran PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/fortran>
                                                    $<INSTALL_INTERFACE:${LS_FORTRAN_MODULES}>)
 set_target_properties(lockstep_fortran PROPERTIES OUTPUT_NAME lockstep-fortran EXPORT_NAME fortran
