@@ -274,6 +274,10 @@ LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momen
 /**
  * Updates every parameter that has a gradient. Fails with LS_ERR_STATE for ls_lbfgs and ls_conjugate_gradient, which
  * need ls_optimizer_step_closure.
+ *
+ * With .zero of ls_data_parallel, a collective call. It then fails with LS_ERR_MISMATCH if the ranks' methods, options,
+ * rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not averaged yet,
+ * or an earlier step has failed.
  */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
 
@@ -328,7 +332,8 @@ LS_API const char *ls_stop_reason_name(ls_stop_reason reason);
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /**
  * Lists the state of the optimizer as named tensors, to be saved with the parameters. The tensors are the optimizer's
- * own memory. Returns borrowed pointers, valid until the next step, a new group, ls_optimizer_set_state, the next
+ * own memory. With .zero of ls_data_parallel, they are copies with the state of all ranks, and the call is collective.
+ * Returns borrowed pointers, valid until the next step, a new group, ls_optimizer_set_state, the next
  * ls_optimizer_state or ls_optimizer_free. Names are PyTorch's:
  *
  * - "param_groups.0.lr" (f64) for each group
@@ -347,7 +352,10 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
  * error names the first difference.
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
-/** Writes ls_optimizer_state to a safetensors file, in the way of ls_safetensors_save. */
+/**
+ * Writes ls_optimizer_state to a safetensors file, in the way of ls_safetensors_save. A collective call, of which every
+ * rank writes its own path, with .zero of ls_data_parallel.
+ */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;
 /** Calls ls_optimizer_set_state with the tensors of a safetensors file. */
@@ -543,7 +551,8 @@ LS_API ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options)
 LS_API ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss);
 /**
  * Divides the gradients of the optimizer's parameters by the scale, and checks in the same pass whether all are finite.
- * Collective if the model is sharded over ranks. A second call before ls_grad_scaler_update fails with LS_ERR_STATE.
+ * Collective if the model, or its gradients (.zero = 2 or 3), are sharded over ranks. A second call before
+ * ls_grad_scaler_update fails with LS_ERR_STATE.
  */
 LS_API ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
 /**
@@ -605,9 +614,9 @@ LS_API void ls_ema_free(ls_ema *ema);
 
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. Sets `*norm` (may be
- * NULL) to the norm before. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel), the call is
- * collective, and the norm covers the complete model and is bit-identical on these ranks. Fails with LS_ERR_ARGUMENT if
- * `max_norm` is not positive.
+ * NULL) to the norm before. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel, .zero = 2 or 3),
+ * the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Fails with
+ * LS_ERR_ARGUMENT if `max_norm` is not positive.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive. */

@@ -282,7 +282,9 @@ typedef struct ls_data_parallel_options {
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
      * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
      * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .reduce_dtype and with LS_OVERLAP_ON;
-     * ls_lbfgs and ls_conjugate_gradient fail in every stage.
+     * ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel
+     * module has some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with
+     * LS_ERR_MISMATCH if the ranks pass different stages.
      */
     int zero;
 } ls_data_parallel_options;
@@ -391,7 +393,7 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
  * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first.
  * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements.
  *
- * Fails with LS_ERR_ARGUMENT for another module.
+ * Fails with LS_ERR_ARGUMENT for another module, and with LS_ERR_STATE after ls_comm_free.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 

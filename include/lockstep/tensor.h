@@ -364,8 +364,8 @@ typedef struct ls_memory {
 } ls_memory;
 
 /**
- * Counts the tensor memory of this thread, and so of this rank: on all devices, the memory that the thread and the
- * threads of its loaders have allocated and not freed.
+ * Writes the bytes of tensor memory of this thread, and so of this rank, to `*memory`: memory on all devices that the
+ * thread and the threads of its loaders have allocated and not freed.
  *
  * ```c
  * ls_memory memory;

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "base/locale.h"
 
 enum { VALUE_LIMIT = 256 };
@@ -59,4 +60,18 @@ void ls_describe(char *text, size_t size, const char *name, const ls_field *fiel
     if (before[0] == ',' && length < size) {
         snprintf(text + length, size - length, ")");
     }
+}
+
+uint64_t ls_hash_fields(uint64_t hash, const ls_field *fields, const void *options) {
+    static const size_t sizes[] = {[LS_FIELD_REAL] = sizeof(double),
+                                   [LS_FIELD_INT64] = sizeof(int64_t),
+                                   [LS_FIELD_UINT64] = sizeof(uint64_t),
+                                   [LS_FIELD_INT] = sizeof(int),
+                                   [LS_FIELD_UINT] = sizeof(unsigned),
+                                   [LS_FIELD_BOOL] = sizeof(bool),
+                                   [LS_FIELD_TEXT] = 0};
+    for (; fields != NULL && fields->name != NULL; fields++) {
+        hash = ls_hash(hash, (const char *)options + fields->offset, sizes[fields->kind]);
+    }
+    return hash;
 }

@@ -44,4 +44,7 @@ typedef struct ls_field {
  * writes only the name. */
 void ls_describe(char *text, size_t size, const char *name, const ls_field *fields, const void *options);
 
+/* Appends the values of the fields to a hash (base/hash.h), except texts. `fields` may be NULL. */
+uint64_t ls_hash_fields(uint64_t hash, const ls_field *fields, const void *options);
+
 #endif

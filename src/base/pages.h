@@ -9,7 +9,7 @@
 void *ls_pages_reserve(size_t bytes);
 
 /* Gives back the pages that lie wholly between two addresses of such memory. They read as zero afterwards. */
-void ls_pages_forget(void *from, void *to);
+void ls_pages_discard(void *from, void *to);
 
 /* Gives back the free memory of malloc, as far as the C library can. */
 void ls_pages_trim(void);

@@ -113,25 +113,24 @@ static bool check_shards(const ls_named_list *parameters) {
 }
 
 /* Returns cleared memory. */
-static ls_storage *allocate(const ls_device *device, size_t bytes, bool gradients) {
+static ls_storage *allocate(const ls_device *device, size_t bytes) {
     ls_storage *storage = ls_storage_new(device, bytes);
-    if (storage == NULL) {
-        return NULL;
-    }
-    ls_storage_set_kind(storage, gradients ? LS_MEMORY_GRADIENTS : LS_MEMORY_PARAMETERS);
-    if (device->clear(ls_device_stream(device), storage->memory, bytes) != LS_OK) {
+    if (storage != NULL && device->clear(ls_device_stream(device), storage->memory, bytes) != LS_OK) {
         ls_storage_drop(storage);
-        return NULL;
+        storage = NULL;
     }
     return storage;
 }
 
 static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat_memory *memory, ls_flat *flat) {
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
-    flat->parameters = memory(device, bytes, false);
-    flat->gradients = memory(device, bytes, true);
+    flat->parameters = memory(device, bytes);
+    flat->gradients = memory(device, bytes);
     bool good = flat->parameters != NULL && flat->gradients != NULL;
-    if (!good) {
+    if (good) {
+        ls_storage_set_kind(flat->parameters, LS_MEMORY_PARAMETERS);
+        ls_storage_set_kind(flat->gradients, LS_MEMORY_GRADIENTS);
+    } else {
         (void)ls_fail_memory("ls_module_flatten", 2 * bytes);
     }
     int64_t offset = 0;

@@ -47,7 +47,7 @@ typedef struct ls_unit ls_unit;
 struct ls_unit {
     ls_status (*enter)(ls_unit *unit, bool backward);
     ls_status (*leave)(ls_unit *unit, bool backward, ls_status status);
-    /* Fails if an output of the forward run shares memory with the parameters. */
+    /* Fails if an output of the forward run, or an ls_alias or ls_detach, shares memory with the parameters. */
     ls_status (*check_output)(const ls_unit *unit, const ls_tensor *output);
 };
 
@@ -198,7 +198,7 @@ ls_status ls_module_device(ls_module *module, const char *call, const ls_device 
 int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
 
 /* Does the same in new buffers, for which `memory` returns cleared storages. NULL: ls_module_flatten. */
-typedef ls_storage *ls_flat_memory(const ls_device *device, size_t bytes, bool gradients);
+typedef ls_storage *ls_flat_memory(const ls_device *device, size_t bytes);
 int ls_module_flatten_in(ls_module *module, ls_flat_memory *memory, ls_flat flats[LS_FLAT_LIMIT]);
 
 /*

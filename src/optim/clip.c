@@ -14,7 +14,7 @@ static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *
     }
     ls_shard own = {.count = parameter->count};
     if (leaf->shard) {
-        own = leaf->sharding->part(leaf->sharding, parameter, leaf->sharding->rank);
+        own = leaf->sharding->part(leaf->sharding, parameter);
     }
     *view = ls_stack_view_dense(leaf->gradient, 1, &own.count);
     view->data = (char *)leaf->gradient->data + (size_t)own.first * ls_dtype_size((ls_dtype)view->dtype);
@@ -24,19 +24,29 @@ static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *
 
 /* ---- the norm ---------------------------------------------------------------------------------------------------- */
 
-static int64_t blocks_of(const ls_tensor *parameter) {
-    return (parameter->count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+/*
+ * Returns the number of elements of a block. Only gradients on the CPU are sharded. On other devices, where each call
+ * has a cost, a gradient is one block.
+ */
+static int64_t block_size(const ls_tensor *tensor) {
+    return ls_tensor_device(tensor)->is_host || tensor->count == 0 ? LS_NORM_BLOCK : tensor->count;
 }
 
-/* Computes the sums of squares of the blocks of a gradient of which this rank has `count` elements from `first` on. */
-static ls_status measure_blocks(const ls_tensor *gradient, int64_t first, double *squares) {
+static int64_t blocks_of(const ls_tensor *parameter) {
+    const int64_t size = block_size(parameter);
+    return (parameter->count + size - 1) / size;
+}
+
+/* Computes the sums of squares of the blocks of a parameter's gradient, of which `gradient` has elements from `first`.
+ */
+static ls_status measure_blocks(const ls_tensor *parameter, const ls_tensor *gradient, int64_t first, double *squares) {
     const size_t width = ls_dtype_size((ls_dtype)gradient->dtype);
-    for (int64_t done = 0; done < gradient->count; done += LS_NORM_BLOCK) {
+    const int64_t size = block_size(parameter);
+    for (int64_t done = 0; done < gradient->count; done += size) {
         const int64_t left = gradient->count - done;
         const void *block = (const char *)gradient->data + (size_t)done * width;
         LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype,
-                                            left < LS_NORM_BLOCK ? left : LS_NORM_BLOCK, block, block,
-                                            squares + (first + done) / LS_NORM_BLOCK));
+                                            left < size ? left : size, block, block, squares + (first + done) / size));
     }
     return LS_OK;
 }
@@ -49,7 +59,7 @@ static ls_status measure_squares(const ls_module *model, double *squares) {
         ls_tensor gradient;
         int64_t first;
         if (view_gradient(parameter, &gradient, &first)) {
-            LS_TRY(measure_blocks(&gradient, first, squares));
+            LS_TRY(measure_blocks(parameter, &gradient, first, squares));
         }
         squares += blocks_of(parameter);
     }

@@ -28,7 +28,7 @@ static void group_free(ls_parameter_group *group) {
 /* Fills the elements of a state that belong to the slot. */
 static ls_status fill_state(char *state, const ls_optimizer_slot *slot, double value) {
     ls_tensor numbers = ls_stack_view_dense(slot->parameter, 1, &slot->own.count);
-    numbers.data = state + slot->place;
+    numbers.data = state + slot->state_offset;
     return ls_kernels_of(slot->parameter)->fill(ls_stream_of(slot->parameter), &numbers, value);
 }
 
@@ -115,7 +115,7 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_parameter_group *g
         group->slots[group->count++] = (ls_optimizer_slot){.parameter = parameters[i], .product = 1};
         ls_storage_set_kind(parameters[i]->storage, LS_MEMORY_PARAMETERS);
     }
-    LS_TRY(ls_group_place(optimizer, group));
+    LS_TRY(ls_group_lay_out(optimizer, group));
     if (group->by->type->check_group != NULL) {
         LS_TRY(group->by->type->check_group(optimizer, group));
     }
@@ -364,30 +364,31 @@ static ls_status step_own(const ls_parameter_group *group, const ls_optimizer_sl
                           const ls_optimizer_slot *last, ls_run *run) {
     const ls_tensor *parameter = first->parameter;
     const size_t width = ls_dtype_size(run->dtype), before = (size_t)first->own.first * width;
-    run->count = (int64_t)((last->place - first->place) / width) + last->own.count;
+    run->count = (int64_t)((last->state_offset - first->state_offset) / width) + last->own.count;
     run->tensor = parameter;
     run->parameter = (char *)parameter->data + before;
     run->gradient = (const char *)parameter->leaf->gradient->data + before;
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
-        run->state[k] = group->state[k] != NULL ? group->state[k] + first->place : NULL;
+        run->state[k] = group->state[k] != NULL ? group->state[k] + first->state_offset : NULL;
     }
     return group->by->type->step(group->by, ls_kernels_of(parameter), ls_stream_of(parameter), run,
                                  group->learning_rate, group->weight_decay);
 }
 
-static ls_status step_run(const ls_optimizer *optimizer, const ls_parameter_group *group, ls_optimizer_slot *first,
-                          ls_optimizer_slot *last) {
+static ls_status step_run(const ls_optimizer *optimizer, const ls_parameter_group *group, int first, int last) {
     const ls_optimizer_type *type = group->by->type;
-    const double factor = type->product_factor != NULL ? type->product_factor(group->by, first->t + 1) : 1;
+    const ls_optimizer_slot *begin = &group->slots[first];
+    const double factor = type->product_factor != NULL ? type->product_factor(group->by, begin->t + 1) : 1;
     ls_run run = {
-        .dtype = (ls_dtype)first->parameter->dtype,
-        .first = first->t == 0,
-        .t = first->t + 1,
-        .product = first->product * factor,
+        .dtype = (ls_dtype)begin->parameter->dtype,
+        .first = begin->t == 0,
+        .t = begin->t + 1,
+        .product = begin->product * factor,
     };
-    int from = (int)(first - group->slots), to = (int)(last - group->slots);
+    int from = first, to = last;
     LS_TRY(ls_run_own(group, &from, &to) ? step_own(group, &group->slots[from], &group->slots[to], &run) : LS_OK);
-    for (ls_optimizer_slot *slot = first; slot <= last; slot++) {
+    for (int i = first; i <= last; i++) {
+        ls_optimizer_slot *slot = &group->slots[i];
         slot->t++;
         slot->product = run.product;
         ls_tensor_changed(slot->parameter, optimizer->type->name);
@@ -434,7 +435,7 @@ static ls_status step_groups(ls_optimizer *optimizer) {
         ls_parameter_group *group = &optimizer->groups[g];
         const bool one_by_one = group->by->type->one_by_one;
         for (int first = 0, last; ls_group_next_run(group, one_by_one, &first, &last); first = last + 1) {
-            LS_TRY(step_run(optimizer, group, &group->slots[first], &group->slots[last]));
+            LS_TRY(step_run(optimizer, group, first, last));
         }
     }
     return LS_OK;

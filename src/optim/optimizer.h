@@ -98,12 +98,12 @@ typedef struct ls_optimizer_type {
 
 /* One parameter of a group. */
 typedef struct ls_optimizer_slot {
-    ls_tensor *parameter;   /* borrowed */
-    ls_shard own;           /* the elements that this rank steps: all, unless the group is sharded */
-    size_t offset;          /* of the parameter in a block with memory for every slot, in bytes */
-    size_t place;           /* of the state of its own elements in the group's state buffers, in bytes */
-    const ls_storage *home; /* of the parameter, when it was added; never dereferenced */
-    int64_t t;              /* steps taken */
+    ls_tensor *parameter;      /* borrowed */
+    ls_shard own;              /* the elements that this rank steps: all, unless the group is sharded */
+    size_t offset;             /* of the parameter in a block with memory for every slot, in bytes */
+    size_t state_offset;       /* of the state of its own elements in the group's state buffers, in bytes */
+    const ls_storage *storage; /* of the parameter, when it was added; never dereferenced */
+    int64_t t;                 /* steps taken */
     double product;
 } ls_optimizer_slot;
 
@@ -194,17 +194,17 @@ ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 
 /*
- * sharded.c. ls_group_place sets the places of the slots in the blocks of a group, whose parameters are listed, and
+ * sharded.c. ls_group_lay_out sets the offsets of the slots in the blocks of a group, whose parameters are listed, and
  * which elements this rank steps.
  */
-ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *group);
+ls_status ls_group_lay_out(const ls_optimizer *optimizer, ls_parameter_group *group);
 ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i);
 /* Fails with LS_ERR_STATE if the sharding of slot i's parameter has changed since then, or the parameter has moved. */
 static inline ls_status ls_slot_check_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
     const ls_optimizer_slot *slot = &group->slots[i];
     const ls_leaf *leaf = slot->parameter->leaf;
     const bool good = leaf == NULL || (leaf->sharding == group->sharding &&
-                                       (leaf->sharding == NULL || slot->parameter->storage->whole == slot->home));
+                                       (leaf->sharding == NULL || slot->parameter->storage->whole == slot->storage));
     return __builtin_expect(good, 1) ? LS_OK : ls_slot_refuse_sharding(optimizer, group, i);
 }
 /* Sets run->gradient and run->count to the gradients of a run that this rank has. Returns false if it has no gradient
@@ -221,6 +221,8 @@ ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status statu
 /* Fills the whole tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite. */
 ls_status ls_state_list_share(const ls_state_list *list);
 ls_status ls_state_list_keep(const ls_state_list *list);
+/* Notes that the whole state was restored, see ls_sharding.restored. */
+void ls_optimizer_restored(const ls_optimizer *optimizer);
 
 /* Frees the tensors of the last ls_optimizer_state. */
 void ls_optimizer_forget_state(ls_optimizer *optimizer);

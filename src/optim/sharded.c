@@ -55,20 +55,20 @@ static ls_status refuse_moved(const ls_optimizer *optimizer, int i) {
  * Adjacent parameters keep their distance in the blocks, including gaps, so that a run of them is one range of each
  * block.
  */
-ls_status ls_group_place(const ls_optimizer *optimizer, ls_parameter_group *group) {
+ls_status ls_group_lay_out(const ls_optimizer *optimizer, ls_parameter_group *group) {
     LS_TRY(take_sharding(optimizer, group));
     const ls_sharding *sharding = group->sharding;
     for (int i = 0; i < group->count; i++) {
         ls_optimizer_slot *slot = &group->slots[i];
         const size_t width = ls_dtype_size((ls_dtype)slot->parameter->dtype);
-        slot->own = sharding != NULL ? sharding->part(sharding, slot->parameter, sharding->rank)
-                                     : (ls_shard){.count = slot->parameter->count};
+        slot->own =
+            sharding != NULL ? sharding->part(sharding, slot->parameter) : (ls_shard){.count = slot->parameter->count};
         if (slot->own.count < 0) {
             return refuse_moved(optimizer, i);
         }
-        slot->home = slot->parameter->storage->whole;
+        slot->storage = slot->parameter->storage->whole;
         slot->offset = group->bytes;
-        slot->place = group->state_bytes;
+        slot->state_offset = group->state_bytes;
         group->bytes += padded((size_t)slot->parameter->count * width);
         group->state_bytes += padded((size_t)slot->own.count * width);
     }
@@ -92,7 +92,7 @@ bool ls_run_gradients(const ls_parameter_group *group, int first, int last, ls_r
     }
     const ls_optimizer_slot *from = &group->slots[first], *to = &group->slots[last];
     const size_t width = ls_dtype_size(run->dtype);
-    const size_t distance = own ? to->place - from->place : to->offset - from->offset;
+    const size_t distance = own ? to->state_offset - from->state_offset : to->offset - from->offset;
     run->gradient = (const char *)from->parameter->leaf->gradient->data + (own ? (size_t)from->own.first * width : 0);
     run->count = (int64_t)(distance / width) + (own ? to->own.count : to->parameter->count);
     return true;
@@ -125,16 +125,15 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer) {
     return sharding != NULL ? sharding->check(sharding, optimizer->type->name) : LS_OK;
 }
 
-/* Returns a hash of the numbers of a step that a program could have set on some ranks only. */
+/* Returns a hash of what all ranks must step with: methods, options, rates and numbers of steps. */
 static uint64_t hash_method(const ls_optimizer *optimizer) {
-    const char *name = optimizer->type->name;
-    const double *momentum =
-        optimizer->type->momentum != NULL ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
-    uint64_t hash = ls_hash(LS_HASH_START, name, strlen(name));
-    hash = momentum != NULL ? ls_hash(hash, momentum, sizeof *momentum) : hash;
+    uint64_t hash = LS_HASH_START;
     for (int g = 0; g < optimizer->group_count; g++) {
         const ls_parameter_group *group = &optimizer->groups[g];
+        const ls_optimizer_type *type = group->by->type;
         const double rates[] = {group->learning_rate, group->weight_decay};
+        hash = ls_hash(hash, type->name, strlen(type->name));
+        hash = ls_hash_fields(hash, type->fields, &group->by->options);
         hash = ls_hash(hash, rates, sizeof rates);
         for (int i = 0; i < group->count; i++) {
             hash = ls_hash(hash, &group->slots[i].t, sizeof group->slots[i].t);
@@ -175,8 +174,14 @@ ls_status ls_state_list_keep(const ls_state_list *list) {
         const ls_state_shard *shard = &list->shards[i];
         if (shard->sharding != NULL) {
             LS_TRY(copy_own(shard, list->items[i].tensor, false));
-            shard->sharding->restored(shard->sharding);
         }
     }
     return LS_OK;
+}
+
+void ls_optimizer_restored(const ls_optimizer *optimizer) {
+    ls_sharding *sharding = sharding_of(optimizer);
+    if (sharding != NULL) {
+        sharding->restored(sharding);
+    }
 }

@@ -1,7 +1,7 @@
 /*
  * How data-parallel ranks share the state of optimizers: ZeRO (Rajbhandari et al., "ZeRO: Memory optimizations toward
- * training trillion parameter models", 2020). Each rank owns some elements of every parameter, adjacent ones, keeps the
- * state of these elements only, and steps these elements only. The functions are parallel's (parallel/shards.c).
+ * training trillion parameter models", 2020). Each rank owns adjacent elements of the flat buffers of parameters, keeps
+ * the state of these elements only, and steps only them. The functions are parallel's (parallel/shards.c).
  */
 #ifndef LS_OPTIM_SHARDING_H
 #define LS_OPTIM_SHARDING_H
@@ -30,8 +30,8 @@ struct ls_sharding {
      * LS_ERR_UNSUPPORTED if a method needs whole parameters, and an earlier method did not.
      */
     ls_status (*decide)(ls_sharding *sharding, const char *call, bool whole);
-    /* Returns the elements of a parameter that a rank owns; a negative count if the parameter was moved. */
-    ls_shard (*part)(const ls_sharding *sharding, const ls_tensor *parameter, int rank);
+    /* Returns the elements of a parameter that this rank owns; a negative count if the parameter was moved. */
+    ls_shard (*part)(const ls_sharding *sharding, const ls_tensor *parameter);
     /* Fails if the ranks may have different gradients, or if an earlier step has failed on some ranks. */
     ls_status (*check)(const ls_sharding *sharding, const char *call);
     /*

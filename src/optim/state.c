@@ -37,7 +37,7 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_gro
     char room[16];
     const char *name = parameter_name(optimizer, parameter, number, room);
     for (int k = 0; k < states; k++) {
-        char *memory = group->state[k] + slot->place;
+        char *memory = group->state[k] + slot->state_offset;
         const ls_state_shard shard = {.slot = slot, .sharding = group->sharding, .memory = memory};
         LS_TRY(group->sharding != NULL ? ls_state_add_shard(list, name, words[k], shard)
                                        : ls_state_add(list, name, words[k], ls_shape_of(parameter),
@@ -158,6 +158,9 @@ static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const l
         status = ls_state_restore(call, optimizer->type->name, &list, given, count);
     }
     status = status == LS_OK ? ls_state_list_keep(&list) : status;
+    if (status == LS_OK) {
+        ls_optimizer_restored(optimizer);
+    }
     ls_state_forget(&list);
     return status;
 }

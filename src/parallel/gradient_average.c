@@ -43,52 +43,63 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffers.count);
 }
 
-static ls_status copy_elements(const ls_tensor *to, const ls_tensor *from, int64_t offset, int64_t count) {
-    const ls_device *device = ls_tensor_device(to);
-    const size_t width = ls_dtype_size((ls_dtype)to->dtype), before = (size_t)offset * width;
-    return device->copy(ls_device_stream(device), (char *)to->data + before, (const char *)from->data + before,
-                        (size_t)count * width);
+/* Returns the number of gradients of a flat buffer that are kept: all or, if some are sharded, the gradients in
+ * buckets. */
+static int64_t count_kept(const ls_gradient_reducer *reducer, int flat) {
+    int64_t count = reducer->keeps_memory ? 0 : reducer->flats[flat].count;
+    for (int i = 0; i < reducer->bucket_count && reducer->keeps_memory; i++) {
+        count += reducer->buckets[i].flat == flat ? reducer->buckets[i].packet.total : 0;
+    }
+    return count;
 }
 
-/* Copies a flat buffer of gradients. If some gradients are sharded, copies the gradients that are sent. */
-static ls_status copy_flat(const ls_gradient_reducer *reducer, int flat, const ls_tensor *to, const ls_tensor *from) {
+/* Copies `count` gradients of a flat buffer to `kept`, or back, and moves `kept` to the next ones. */
+static ls_status copy_span(const ls_flat *flat, int64_t offset, int64_t count, char **kept, bool back) {
+    const ls_device *device = flat->gradients->device;
+    const size_t width = ls_dtype_size(flat->dtype), bytes = (size_t)count * width;
+    char *own = (char *)flat->gradients->memory + (size_t)offset * width, *copy = *kept;
+    *kept += bytes;
+    return device->copy(ls_device_stream(device), back ? own : copy, back ? copy : own, bytes);
+}
+
+static ls_status copy_kept(const ls_gradient_reducer *reducer, int flat, const ls_tensor *tensor, bool back) {
+    char *kept = tensor->storage->memory;
     if (!reducer->keeps_memory) {
-        return copy_elements(to, from, 0, reducer->flats[flat].count);
+        return copy_span(&reducer->flats[flat], 0, reducer->flats[flat].count, &kept, back);
     }
     for (int i = 0; i < reducer->bucket_count; i++) {
         const ls_bucket *bucket = &reducer->buckets[i];
         for (int k = 0; k < bucket->span_count && bucket->flat == flat; k++) {
-            LS_TRY(copy_elements(to, from, bucket->spans[k].offset, bucket->spans[k].count));
+            const ls_span *span = &bucket->spans[k];
+            LS_TRY(copy_span(&reducer->flats[flat], span->offset, span->count, &kept, back));
         }
     }
     return LS_OK;
 }
 
 ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept) {
+    const ls_gradient_reducer *reducer = &state->reducer;
     bool any = false;
     for (int i = 0; i < state->parameter_count && !any; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
         any = leaf != NULL && leaf->has_gradient;
     }
-    for (int i = 0; i < state->reducer.flat_count && any; i++) {
-        const ls_flat *flat = &state->reducer.flats[i];
-        const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
-        kept[i] = ls_tensor_like_owned("ls_data_parallel", &gradients, flat->dtype);
-        if (kept[i] != NULL) {
-            ls_storage_set_kind(kept[i]->storage, LS_MEMORY_BUCKETS);
+    for (int i = 0; i < reducer->flat_count && any; i++) {
+        const ls_flat *flat = &reducer->flats[i];
+        const int64_t count = count_kept(reducer, i);
+        kept[i] = ls_tensor_new_owned("ls_data_parallel", flat->gradients->device, 1, &count, flat->dtype);
+        if (kept[i] == NULL) {
+            return ls_error_status();
         }
-        LS_TRY(kept[i] != NULL ? copy_flat(&state->reducer, i, kept[i], &gradients) : ls_error_status());
+        ls_storage_set_kind(kept[i]->storage, LS_MEMORY_BUCKETS);
+        LS_TRY(copy_kept(reducer, i, kept[i], false));
     }
     return LS_OK;
 }
 
 ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept) {
     for (int i = 0; i < state->reducer.flat_count; i++) {
-        if (kept[i] != NULL) {
-            const ls_flat *flat = &state->reducer.flats[i];
-            const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
-            LS_TRY(copy_flat(&state->reducer, i, &gradients, kept[i]));
-        }
+        LS_TRY(kept[i] != NULL ? copy_kept(&state->reducer, i, kept[i], true) : LS_OK);
     }
     return LS_OK;
 }

@@ -39,7 +39,7 @@ typedef struct ls_gradient_reducer {
 } ls_gradient_reducer;
 
 /*
- * Returns memory of the communicator, for a collective call. It is zeroed: there are gaps between parameters, which
+ * Returns memory of the communicator. It is zeroed: there are gaps between parameters, which
  * kernels also check for Inf and NaN. Returns NULL with an error on failure. A collective call.
  */
 ls_storage *ls_comm_storage(ls_comm *comm, size_t bytes);

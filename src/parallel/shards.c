@@ -16,21 +16,23 @@ static ls_shards *shards_of(const ls_sharding *sharding) {
 /* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 /*
- * Returns the place nearest to an element, from 0 to count, where ranks may be divided: between two parameters, or two
- * blocks of one parameter unless `whole`.
+ * Returns the boundary nearest to an element, from 0 to count: between two parameters or, unless `whole`, two blocks of
+ * one parameter.
  */
-static int64_t nearest_cut(const ls_shards *self, const ls_flat *flat, int64_t element) {
+static int64_t nearest_boundary(const ls_shards *self, const ls_flat *flat, int64_t element) {
     int64_t nearest = flat->count;
     for (int i = 0; i < self->model->parameters.count; i++) {
         const ls_tensor *parameter = self->model->parameters.items[i].tensor;
         if (parameter->leaf == NULL || parameter->storage->whole != flat->parameters) {
             continue;
         }
-        int64_t cut = ls_flat_offset(flat, parameter);
-        if (!self->whole && element > cut && element < cut + parameter->count) {
-            cut += (element - cut) / LS_NORM_BLOCK * LS_NORM_BLOCK;
-        }
-        nearest = llabs(cut - element) < llabs(nearest - element) ? cut : nearest;
+        const int64_t begin = ls_flat_offset(flat, parameter), distance = element - begin;
+        const bool inside = !self->whole && distance > 0 && distance < parameter->count;
+        const int64_t lower = inside ? begin + distance / LS_NORM_BLOCK * LS_NORM_BLOCK : begin;
+        const int64_t upper =
+            inside && lower + LS_NORM_BLOCK < begin + parameter->count ? lower + LS_NORM_BLOCK : lower;
+        const int64_t best = upper - element < element - lower ? upper : lower;
+        nearest = llabs(best - element) < llabs(nearest - element) ? best : nearest;
     }
     return nearest;
 }
@@ -45,21 +47,21 @@ static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
                    ? LS_OK
                    : ls_fail(
                          LS_ERR_UNSUPPORTED,
-                         "%s: the method needs whole parameters, but .zero has cut them for an earlier optimizer of "
-                         "the model, or for its first run: create this optimizer first",
+                         "%s: the method needs whole parameters, but .zero has sharded them for an earlier optimizer "
+                         "of the model, or for its first run: create this optimizer first",
                          call);
     }
     self->whole = whole;
     self->decided = true;
     for (int i = 0; i < self->flat_count; i++) {
+        const ls_flat *flat = &self->flats[i];
         for (int r = 0; r < sharding->ranks; r++) {
-            const ls_flat *flat = &self->flats[i];
             const int64_t end = flat->count / sharding->ranks * (r + 1);
-            self->ends[i][r] = r < sharding->ranks - 1 ? nearest_cut(self, flat, end) : flat->count;
+            self->ends[i][r] = r < sharding->ranks - 1 ? nearest_boundary(self, flat, end) : flat->count;
         }
     }
-    if (self->divided != NULL) {
-        self->divided(self);
+    if (self->on_decided != NULL) {
+        self->on_decided(self);
     }
     return LS_OK;
 }
@@ -80,25 +82,24 @@ ls_range ls_shards_own(const ls_shards *self, const ls_range *range) {
     return owned_by(self, range, self->base.rank);
 }
 
-/* Returns the flat buffer of a parameter; -1 if the parameter was moved to other memory. */
-static int flat_of(const ls_shards *self, const ls_tensor *parameter) {
+bool ls_shards_find(const ls_shards *self, const ls_tensor *parameter, ls_range *range) {
     int i = self->flat_count - 1;
     while (i >= 0 && self->flats[i].parameters != parameter->storage->whole) {
         i--;
     }
-    return i;
+    if (i >= 0) {
+        *range = (ls_range){.flat = i, .offset = ls_flat_offset(&self->flats[i], parameter), .count = parameter->count};
+    }
+    return i >= 0;
 }
 
-static ls_shard part(const ls_sharding *sharding, const ls_tensor *parameter, int rank) {
-    const ls_shards *self = shards_of(sharding);
-    const int flat = flat_of(self, parameter);
-    if (flat < 0) {
+static ls_shard part(const ls_sharding *sharding, const ls_tensor *parameter) {
+    ls_range range;
+    if (!ls_shards_find(shards_of(sharding), parameter, &range)) {
         return (ls_shard){.count = -1};
     }
-    const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
-    const ls_range range = {.flat = flat, .offset = offset, .count = parameter->count};
-    const ls_range own = owned_by(self, &range, rank);
-    return (ls_shard){.first = own.offset - offset, .count = own.count};
+    const ls_range own = ls_shards_own(shards_of(sharding), &range);
+    return (ls_shard){.first = own.offset - range.offset, .count = own.count};
 }
 
 /* ---- exchanges --------------------------------------------------------------------------------------------------- */
@@ -160,7 +161,7 @@ ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     return note(self, share(self, range, &whole));
 }
 
-static char *memory_of(const ls_shards *self, const ls_range *range, bool gradients) {
+void *ls_shards_elements(const ls_shards *self, const ls_range *range, bool gradients) {
     const ls_flat *flat = &self->flats[range->flat];
     char *memory = gradients ? flat->gradients->memory : flat->parameters->memory;
     return memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
@@ -171,20 +172,20 @@ ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
     count(self, range, 0);
     ls_comm_sign(self->comm, sign_of(range));
     const ls_status status =
-        ls_comm_reduce_scatterv(self->comm, memory_of(self, range, true), memory_of(self, &own, true), self->counts,
-                                self->flats[range->flat].dtype, LS_AVG, NULL);
+        ls_comm_reduce_scatterv(self->comm, ls_shards_elements(self, range, true), ls_shards_elements(self, &own, true),
+                                self->counts, self->flats[range->flat].dtype, LS_AVG, NULL);
     ls_comm_sign(self->comm, 0);
     return note(self, status);
 }
 
-void ls_shards_forget(const ls_shards *self, const ls_range *range, bool gradients) {
+void ls_shards_discard(const ls_shards *self, const ls_range *range, bool gradients) {
     const size_t width = ls_dtype_size(self->flats[range->flat].dtype);
     const ls_range own = ls_shards_own(self, range);
-    char *begin = memory_of(self, range, gradients), *end = begin + (size_t)range->count * width;
-    char *first = memory_of(self, &own, gradients);
-    ls_pages_forget(begin, own.count > 0 ? first : end);
+    char *begin = ls_shards_elements(self, range, gradients), *end = begin + (size_t)range->count * width;
+    char *first = ls_shards_elements(self, &own, gradients);
+    ls_pages_discard(begin, own.count > 0 ? first : end);
     if (own.count > 0) {
-        ls_pages_forget(first + (size_t)own.count * width, end);
+        ls_pages_discard(first + (size_t)own.count * width, end);
     }
 }
 
@@ -211,7 +212,7 @@ static ls_status share_parameters(ls_sharding *sharding, const char *call, bool 
     }
     if (most[1] != -most[2]) {
         return note(self, ls_fail(LS_ERR_MISMATCH,
-                                  "%s: the ranks have different optimizers, learning rates, weight decays, momenta or "
+                                  "%s: the ranks have different optimizers, options, learning rates, weight decays or "
                                   "numbers of steps: with .zero, each rank steps a part of the parameters, so set them "
                                   "on all ranks alike",
                                   call));
@@ -225,13 +226,11 @@ static ls_status share_parameters(ls_sharding *sharding, const char *call, bool 
 static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor) {
     ls_shards *self = shards_of(sharding);
     LS_TRY(ls_comm_check_open("ls_optimizer_state", self->comm));
-    const int flat = flat_of(self, parameter);
-    if (flat < 0) {
+    ls_range range;
+    if (!ls_shards_find(self, parameter, &range)) {
         return ls_fail(LS_ERR_STATE, "ls_optimizer_state: a parameter has moved since ls_data_parallel with .zero");
     }
-    const int64_t offset = ls_flat_offset(&self->flats[flat], parameter);
-    const ls_range range = {.flat = flat, .offset = offset, .count = parameter->count};
-    count(self, &range, offset);
+    count(self, &range, range.offset);
     return share(self, &range, tensor);
 }
 
@@ -250,8 +249,7 @@ static void release_pages(void *memory, void *user) {
     ls_pages_release(memory, (size_t)(uintptr_t)user);
 }
 
-static ls_storage *reserve(const ls_device *device, size_t bytes, bool gradients) {
-    (void)gradients;
+static ls_storage *reserve(const ls_device *device, size_t bytes) {
     void *memory = device->is_host ? ls_pages_reserve(bytes) : NULL;
     ls_storage *storage =
         memory != NULL ? ls_storage_wrap(device, memory, bytes, release_pages, (void *)(uintptr_t)bytes) : NULL;
@@ -382,7 +380,7 @@ void ls_shards_close(ls_shards *self) {
             mark(self->model, &self->base, NULL);
         }
         self->replicas = self->model = NULL;
-        self->divided = NULL;
+        self->on_decided = NULL;
         hold(&self->base, false);
     }
 }

@@ -30,17 +30,16 @@ struct ls_shards {
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
-    int64_t *ends[LS_FLAT_LIMIT]; /* the first element after each rank's elements */
-    ls_account
-        *account; /* counts the elements on this rank, held; NULL: the storages of the flat buffers are counted */
+    int64_t *ends[LS_FLAT_LIMIT];     /* the first element after each rank's elements */
+    ls_account *account;              /* held; counts the elements on this rank; NULL: the storages are counted */
     int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
     size_t *counts;                   /* of one exchange, one per rank; then as many displacements */
-    ls_range *ranges;                 /* of all elements: of units (units.h) from `unit_range_count` on the rest */
+    ls_range *ranges; /* of all parameters: of units (units.h), then, from unit_range_count on, the rest */
     int range_count;
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */
     int unit_count;
-    void (*divided)(ls_shards *shards);          /* called when the elements are divided */
+    void (*on_decided)(ls_shards *shards);       /* called when ranks own their elements; NULL: nothing to do */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
     uint64_t versions;                           /* of the parameters of the units, when they were gathered; units.c */
     bool gathered; /* this rank has all parameters of the units until ls_units_gather(false) */
@@ -49,7 +48,7 @@ struct ls_shards {
     bool failed; /* an exchange or a step failed on some rank: the ranks may have different parameters */
 };
 
-/* Returns reserved memory for the flat buffers of a stage; NULL: ordinary memory. */
+/* Returns the function that reserves memory for the flat buffers of a stage; NULL selects ordinary memory. */
 ls_flat_memory *ls_shards_memory(int stage);
 
 /*
@@ -69,18 +68,26 @@ ls_status ls_shards_decide(ls_shards *shards, const char *call);
 /* Fails after a failed exchange, or after ls_comm_free. */
 ls_status ls_shards_check(const ls_shards *shards, const char *call);
 
+/* Sets the range of a parameter, without the gap after it. Returns false if the parameter was moved to other memory. */
+bool ls_shards_find(const ls_shards *shards, const ls_tensor *parameter, ls_range *range);
+
+/* Returns the address of the parameters or gradients of a range. */
+void *ls_shards_elements(const ls_shards *shards, const ls_range *range, bool gradients);
+
 /* Returns the elements of a range that this rank owns. */
 ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
 
 /* Gives every rank the parameters of a range. Collective. */
 ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
 
-/* Replaces this rank's own gradients of a range by the mean over ranks; the others' have no meaning then. Collective.
+/*
+ * Replaces this rank's own gradients of a range by the mean over ranks. The range's other elements are undefined
+ * afterwards. Collective.
  */
 ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 
 /* Gives back the memory of the elements of a range that this rank does not own, of parameters or gradients. */
-void ls_shards_forget(const ls_shards *shards, const ls_range *range, bool gradients);
+void ls_shards_discard(const ls_shards *shards, const ls_range *range, bool gradients);
 
 /* Counts more bytes of parameters or gradients on this rank, or fewer (negative), from stage 2 on. */
 void ls_shards_count(ls_shards *shards, ls_memory_kind kind, int64_t bytes);

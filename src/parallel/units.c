@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/pages.h"
+#include "comm/hold.h"
 #include "parallel/parallel.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
@@ -64,20 +65,20 @@ static ls_status gather(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Keeps only this rank's own parameters, unless the unit runs. */
-static void scatter(ls_sharded_unit *unit) {
-    if (unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
+/* Keeps only this rank's own parameters, unless the unit runs, or no rank owns parameters yet. */
+static void reshard(ls_sharded_unit *unit) {
+    if (!unit->shards->decided || unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
         return;
     }
     for (int k = 0; k < unit->range_count; k++) {
-        ls_shards_forget(unit->shards, &unit->ranges[k], false);
+        ls_shards_discard(unit->shards, &unit->ranges[k], false);
     }
     mark_absent(unit, true);
 }
 
-static void scatter_all(ls_shards *shards) {
+static void reshard_all(ls_shards *shards) {
     for (int i = 0; i < shards->unit_count; i++) {
-        scatter(&shards->units[i]);
+        reshard(&shards->units[i]);
     }
 }
 
@@ -109,8 +110,9 @@ static uint64_t versions_of(const ls_shards *shards) {
     return sum;
 }
 
-/* If a rank has changed parameters, all ranks must have changed them alike: afterwards, nobody could tell. */
-static ls_status check_before_scatter(const ls_shards *shards) {
+/* If a rank has changed parameters, all ranks must have changed them alike: after resharding, the ranks cannot detect a
+ * difference. */
+static ls_status check_before_resharding(const ls_shards *shards) {
     LS_TRY(check_aliases(shards));
     uint8_t changed = versions_of(shards) != shards->versions;
     LS_TRY(ls_comm_allreduce(shards->comm, &changed, &changed, 1, LS_U8, LS_MAX, NULL));
@@ -121,24 +123,22 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     if (shards == NULL || shards->stage < 3 || shards->gathered == on) {
         return LS_OK;
     }
-    LS_TRY(on ? ls_shards_check(shards, call) : check_before_scatter(shards));
-    shards->gathered = on;
-    for (int i = 0; i < shards->unit_count && on; i++) {
+    if (!on) {
+        LS_TRY(check_before_resharding(shards));
+        shards->gathered = false;
+        reshard_all(shards);
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_check_open(call, shards->comm));
+    for (int i = 0; i < shards->unit_count; i++) {
         LS_TRY(gather(&shards->units[i]));
     }
-    if (!on) {
-        scatter_all(shards);
-    }
+    shards->gathered = true;
     shards->versions = versions_of(shards);
     return LS_OK;
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-static char *gradient_of(const ls_sharded_unit *unit, const ls_range *range) {
-    const ls_flat *flat = &unit->shards->flats[range->flat];
-    return (char *)flat->gradients->memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
-}
 
 /* A hook would see neither the mean nor all elements. */
 static ls_status refuse_hooks(const ls_sharded_unit *unit) {
@@ -187,7 +187,7 @@ static ls_status keep_earlier(ls_sharded_unit *unit) {
     for (int k = 0; k < unit->range_count; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
         const size_t part = bytes_of(unit, &own);
-        memcpy(to, gradient_of(unit, &own), part);
+        memcpy(to, ls_shards_elements(unit->shards, &own, true), part);
         to += part;
     }
     return LS_OK;
@@ -218,7 +218,8 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
     for (int k = 0; k < unit->range_count && from != NULL; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
         const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
-        LS_TRY(ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from, gradient_of(unit, &own)));
+        LS_TRY(ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
+                                    ls_shards_elements(unit->shards, &own, true)));
         from += (size_t)own.count * ls_dtype_size(dtype);
     }
     return LS_OK;
@@ -264,7 +265,7 @@ static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
     ls_free(unit->earlier);
     unit->earlier = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        ls_shards_forget(unit->shards, &unit->ranges[k], true);
+        ls_shards_discard(unit->shards, &unit->ranges[k], true);
     }
     count_gradients(unit, own_bytes(unit));
     return status;
@@ -281,7 +282,7 @@ static ls_status enter(ls_unit *base, bool backward) {
     const ls_status status = backward ? begin_gradients(unit) : LS_OK;
     if (status != LS_OK) {
         unit->shards->failed = true;
-        scatter(unit);
+        reshard(unit);
         return status;
     }
     unit->runs++;
@@ -292,7 +293,7 @@ static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     ls_sharded_unit *unit = unit_of(base);
     unit->runs--;
     status = backward ? end_gradients(unit, status) : status;
-    scatter(unit);
+    reshard(unit);
     return status;
 }
 
@@ -346,20 +347,12 @@ static int owners_outside(const ls_module *module, const ls_module *unit, const 
     return count;
 }
 
-/* Returns the range of a parameter, with the gap after it. */
-static ls_range range_of(const ls_shards *shards, const ls_tensor *parameter) {
-    int flat = 0;
-    while (shards->flats[flat].parameters != parameter->storage->whole) {
-        flat++;
-    }
+/* Adds the range of a parameter, with the gap after it, to a list. Ranges that follow each other become one. */
+static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_range *ranges, int *count) {
+    ls_range range = {.count = 0};
+    (void)ls_shards_find(shards, parameter, &range);
     const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)ls_dtype_size((ls_dtype)parameter->dtype);
-    return (ls_range){.flat = flat,
-                      .offset = ls_flat_offset(&shards->flats[flat], parameter),
-                      .count = (parameter->count + step - 1) / step * step};
-}
-
-/* Adds a range to a list. Ranges that follow each other become one. */
-static void add_range(ls_range *ranges, int *count, ls_range range) {
+    range.count = (range.count + step - 1) / step * step;
     ls_range *last = *count > 0 ? &ranges[*count - 1] : NULL;
     if (last != NULL && last->flat == range.flat && last->offset + last->count == range.offset) {
         last->count += range.count;
@@ -368,7 +361,7 @@ static void add_range(ls_range *ranges, int *count, ls_range range) {
     }
 }
 
-/* Makes the lists of a unit that is the last of shards->units. */
+/* Makes the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
     const size_t most = (size_t)ls_module_parameter_count(unit->module);
@@ -382,7 +375,7 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
         ls_tensor *parameter = ls_module_parameter(unit->module, (int)i);
         if (parameter->leaf != NULL && owners_outside(shards->model, unit->module, parameter) == 0) {
             unit->parameters[unit->parameter_count++] = parameter;
-            add_range(unit->ranges, &unit->range_count, range_of(shards, parameter));
+            add_range(shards, parameter, unit->ranges, &unit->range_count);
             parameter->leaf->shard = true;
         }
     }
@@ -436,14 +429,16 @@ static ls_status list_ranges(ls_shards *shards) {
             const ls_tensor *parameter = list->items[i].tensor;
             if (parameter->leaf != NULL && !parameter->leaf->shard &&
                 parameter->storage->whole == shards->flats[flat].parameters) {
-                const ls_range range = range_of(shards, parameter);
-                add_range(shards->ranges + shards->unit_range_count, &rest, range);
-                ls_shards_count(shards, LS_MEMORY_GRADIENTS,
-                                range.count * (int64_t)ls_dtype_size(shards->flats[flat].dtype));
+                add_range(shards, parameter, shards->ranges + shards->unit_range_count, &rest);
             }
         }
     }
     shards->range_count += rest;
+    for (int i = shards->unit_range_count; i < shards->range_count; i++) {
+        const ls_range *range = &shards->ranges[i];
+        ls_shards_count(shards, LS_MEMORY_GRADIENTS,
+                        range->count * (int64_t)ls_dtype_size(shards->flats[range->flat].dtype));
+    }
     return LS_OK;
 }
 
@@ -465,7 +460,7 @@ static ls_status make_units(ls_shards *shards) {
     if (shards->units == NULL) {
         return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
     }
-    shards->divided = scatter_all;
+    shards->on_decided = reshard_all;
     return for_each_recomputed(shards->model, shards, add_unit);
 }
 
