@@ -1,6 +1,6 @@
 /*
  * Sharded state of models of any size: each element has one owner, also if a rank owns none. Parameters that are
- * changed before the first step stay, and training goes on after a failed step if a state is loaded.
+ * changed before the first step stay, and training continues after a failed step if a state is loaded.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
