@@ -20,7 +20,7 @@ ls_call_header ls_call_header_of(const ls_call *call) {
 }
 
 static bool reduces(const ls_call_header *header) {
-    return header->operation < LS_OP_SEND && !ls_flows[header->operation].moves;
+    return ls_operation_is_collective(header->operation) && !ls_flows[header->operation].moves;
 }
 
 /* Returns the bytes of an element; 0 if dtype, reduction and operation are not compatible. */

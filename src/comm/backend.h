@@ -35,6 +35,7 @@ typedef struct ls_join_context {
     const char *address; /* numeric address of this machine, for data; NULL if the ranks meet without a store */
 } ls_join_context;
 
+/* Collectives come first, and LS_OP_SEND follows them: see ls_operation_is_collective. */
 typedef enum ls_operation {
     LS_OP_BARRIER = 0,
     LS_OP_BROADCAST,
@@ -58,6 +59,14 @@ typedef enum ls_operation {
     LS_OP_MONITORED_BARRIER, /* a send or receive of ls_comm_monitored_barrier: see ls_call_sends */
     LS_OP_COUNT
 } ls_operation;
+
+/*
+ * Returns true for the calls that all ranks make in the same order. Returns false for sends, receives and invalid
+ * numbers from a header.
+ */
+static inline bool ls_operation_is_collective(uint32_t operation) {
+    return operation < LS_OP_SEND;
+}
 
 /*
  * A checked call (check.c). Fields that an operation does not have are 0. Counts and displacements are in elements of

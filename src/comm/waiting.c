@@ -25,7 +25,7 @@ static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) 
     if (waiting->latest_sequence == 0) {
         snprintf(text, capacity, "%s has made no call yet", who);
     } else if (call != NULL && waiting->latest == call->operation && waiting->latest_sequence == call->sequence &&
-               call->operation < LS_OP_SEND) {
+               ls_operation_is_collective(call->operation)) {
         snprintf(text, capacity, "%s has begun this call and does not go on", who);
     } else {
         ls_call_describe(waiting->latest, waiting->latest_sequence, name, sizeof name);

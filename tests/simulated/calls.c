@@ -23,7 +23,7 @@ call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all) {
     do {
         p.operation = (int)call_draw(&state, CALL_OPERATIONS);
     } while (p.operation == LS_OP_ALLOC || p.operation == LS_OP_SPLIT ||
-             (p.operation >= LS_OP_SEND && p.operation < LS_OP_COUNT));
+             (p.operation != CALL_RING && !ls_operation_is_collective((uint32_t)p.operation)));
     do {
         p.reduction = (ls_reduction)call_draw(&state, LS_REDUCTION_COUNT);
     } while (call_reduces(&p) && !reference_reduces(p.dtype, p.reduction));

@@ -281,8 +281,9 @@ ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call) {
     if (engine->revoked.kind == 0) {
         return LS_OK;
     }
-    return call->operation < LS_OP_SEND && call->sequence >= engine->revoked.sequence ? fail_revoked(engine, call)
-                                                                                      : LS_OK;
+    return ls_operation_is_collective(call->operation) && call->sequence >= engine->revoked.sequence
+               ? fail_revoked(engine, call)
+               : LS_OK;
 }
 
 static bool is_gone(const ls_engine *engine, int peer) {
