@@ -118,8 +118,8 @@ static ls_status measure(const char *name, const ls_comm *comm, const ls_call *c
 }
 
 /* The count of this rank, and the hash and the sum by which ranks compare counts that all must give alike. */
-static void sign_counts(const ls_comm *comm, const size_t *counts, ls_call *call) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325) + comm->sign * UINT64_C(0x9e3779b97f4a7c15);
+static void hash_counts(const ls_comm *comm, const size_t *counts, ls_call *call) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) + comm->check * UINT64_C(0x9e3779b97f4a7c15);
     for (int rank = 0; rank < comm->size; rank++) {
         hash = (hash ^ counts[rank]) * UINT64_C(0x100000001b3);
         hash ^= hash >> 29;
@@ -164,7 +164,7 @@ static ls_status check_uneven(const ls_flow *flow, const ls_comm *comm, ls_call 
     LS_TRY(flow->cuts && sends ? measure(flow->name, comm, call, &sent) : LS_OK);
     LS_TRY(flow->assembles && receives ? measure(flow->name, comm, call, &received) : LS_OK);
     if (flow->agreed == LS_AGREED_TOTAL) {
-        sign_counts(comm, flow->cuts ? sent.counts : received.counts, call);
+        hash_counts(comm, flow->cuts ? sent.counts : received.counts, call);
     }
     sent.end = flow->cuts ? sent.end : call->count;
     received.end = flow->assembles ? received.end : call->count;

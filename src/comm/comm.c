@@ -118,8 +118,8 @@ bool ls_comm_is_inherited(const ls_comm *comm) {
     return comm->forks != ls_comm_forks;
 }
 
-void ls_comm_sign(ls_comm *comm, uint64_t number) {
-    comm->sign = number;
+void ls_comm_set_check(ls_comm *comm, uint64_t number) {
+    comm->check = number;
 }
 
 ls_comm *ls_comm_hold(ls_comm *comm) {

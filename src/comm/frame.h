@@ -68,7 +68,7 @@ struct ls_comm {
     int local_size;
     bool any_order;                /* of reductions, as all ranks have agreed */
     void *stream;                  /* of the calls to come: ls_comm_use_stream */
-    uint64_t sign;                 /* of the calls to come: ls_comm_sign */
+    uint64_t check;                /* of the calls to come: ls_comm_set_check */
     uint64_t sequence;             /* number of the latest call */
     uint64_t posts;                /* number of the latest send or receive */
     size_t *parts[LS_FRAME_PARTS]; /* of the call in progress */

@@ -14,10 +14,10 @@ ls_comm *ls_comm_hold(ls_comm *comm);
 void ls_comm_drop(ls_comm *comm);
 
 /*
- * Sets a number that all ranks must set alike for the next calls of allgatherv and reduce_scatterv: otherwise they fail
- * with LS_ERR_MISMATCH, like calls with other counts. 0: none.
+ * Adds a number to the agreement of the next allgatherv and reduce_scatterv calls. If the ranks' numbers differ, these
+ * calls fail with LS_ERR_MISMATCH. 0 selects no check.
  */
-void ls_comm_sign(ls_comm *comm, uint64_t number);
+void ls_comm_set_check(ls_comm *comm, uint64_t number);
 
 /* LS_ERR_STATE for `call` when this rank has left the communicator: to be asked before it is held. */
 ls_status ls_comm_check_open(const char *call, const ls_comm *comm);

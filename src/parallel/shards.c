@@ -147,10 +147,10 @@ static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *
     ls_host_view view;
     LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
     const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
-    ls_comm_sign(self->comm, sign_of(range));
+    ls_comm_set_check(self->comm, sign_of(range));
     const ls_status status = LS_ON_DEVICE(
         self->comm, on, ls_comm_allgatherv(self->comm, own, view.memory, self->counts, displacements, dtype, NULL));
-    ls_comm_sign(self->comm, 0);
+    ls_comm_set_check(self->comm, 0);
     return ls_host_view_end(&view, status);
 }
 
@@ -170,11 +170,11 @@ void *ls_shards_elements(const ls_shards *self, const ls_range *range, bool grad
 ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
     const ls_range own = ls_shards_own(self, range);
     count(self, range, 0);
-    ls_comm_sign(self->comm, sign_of(range));
+    ls_comm_set_check(self->comm, sign_of(range));
     const ls_status status =
         ls_comm_reduce_scatterv(self->comm, ls_shards_elements(self, range, true), ls_shards_elements(self, &own, true),
                                 self->counts, self->flats[range->flat].dtype, LS_AVG, NULL);
-    ls_comm_sign(self->comm, 0);
+    ls_comm_set_check(self->comm, 0);
     return note(self, status);
 }
 
