@@ -65,15 +65,20 @@ static ls_status check_senders(ls_shm *shm, const ls_call *call, const ls_shm_re
     return ls_shm_fail_left(shm, call, shm->rank == 0 ? 1 : 0, more);
 }
 
-/* Lists the ranks for which the call waits. */
-static ls_rank_list list_partners(const ls_shm *shm, const ls_call *call) {
+/* Logs, at times, the ranks for which the call waits. Fails when the timeout has passed. */
+static ls_status check_time(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
+    char waiting[MORE_CAPACITY];
     ls_rank_list partners = {.count = 0};
     for (int rank = 0; rank < shm->size; rank++) {
         if (rank == call->root || (call->root == LS_ANY_RANK && may_send(shm, rank))) {
             ls_rank_list_add(&partners, rank);
         }
     }
-    return partners;
+    if (partners.count != 0) {
+        ls_shm_tell_waiting(shm, call, &partners, asked->waited.ns, &asked->told_ns,
+                            describe_waiting(shm, call, waiting));
+    }
+    return asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }
 
 ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
@@ -94,10 +99,5 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
         }
     }
     LS_TRY(call->root == LS_ANY_RANK ? check_senders(shm, call, asked) : LS_OK);
-    const ls_rank_list partners = list_partners(shm, call);
-    if (asked != NULL && !call->untimed && partners.count != 0) {
-        ls_shm_tell_waiting(shm, call, &partners, asked->waited.ns, &asked->told_ns,
-                            describe_waiting(shm, call, waiting));
-    }
-    return asked != NULL && !call->untimed && asked->waited.ns > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
+    return asked != NULL && !call->untimed ? check_time(shm, call, asked) : LS_OK;
 }
