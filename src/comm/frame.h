@@ -276,6 +276,10 @@ void ls_comm_wake_driver(void);
 /* work.c: advances the open work of the communicator once, without waiting: its queue, or a posted request. */
 void ls_comm_move_open(ls_comm *comm);
 
+/* work.c: advances, for a call that waits, the queue of this communicator and the other communicators of this thread.
+ */
+void ls_comm_move_all(ls_comm *comm);
+
 /* ---- driver.c: the progress thread --------------------------------------------------------------------------------
  *
  * With ls_init_options.progress_thread, one thread of the process moves the started work of its communicators while

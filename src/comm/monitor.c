@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-/* At most, of the messages to one rank that the communicator has not sent yet. A late rank may take none for long. */
+/* The largest number of unsent messages to one rank. A late rank may not receive any for a long time. */
 enum { UNSENT_MOST = 16 };
 
 typedef enum message_kind { SAID_NOTHING = 0, ENTERED, READY, GAVE_UP } message_kind;
@@ -68,18 +68,22 @@ static bool has_bit(const void *message, int rank) {
 }
 
 ls_monitor *ls_monitor_new(int rank, int size) {
+    const size_t bytes = (sizeof(monitor_message) + ((size_t)size + 7) / 8 + 15) / 16 * 16;
+    const size_t all = sizeof(ls_monitor) + bytes + (size_t)size * (sizeof(monitor_peer) + bytes);
     ls_monitor *monitor = ls_allocate_zeroed(1, sizeof *monitor);
     if (monitor == NULL) {
+        (void)ls_fail_memory("ls_comm_monitored_barrier", all);
         return NULL;
     }
     monitor->rank = rank;
     monitor->size = size;
-    monitor->bytes = (sizeof(monitor_message) + ((size_t)size + 7) / 8 + 15) / 16 * 16;
+    monitor->bytes = bytes;
     monitor->peers = ls_allocate_zeroed((size_t)size, sizeof *monitor->peers);
     monitor->own = ls_allocate_zeroed(1, monitor->bytes);
     monitor->heard = ls_allocate_zeroed((size_t)size, monitor->bytes);
     if (monitor->peers == NULL || monitor->own == NULL || monitor->heard == NULL) {
         ls_monitor_free(monitor);
+        (void)ls_fail_memory("ls_comm_monitored_barrier", all);
         return NULL;
     }
     return monitor;

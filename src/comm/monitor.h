@@ -6,7 +6,7 @@
  * ranks, in this order:
  *
  * - ENTERED: it has entered the barrier.
- * - READY: it knows that all ranks have entered, and will not give up for its timeout.
+ * - READY: it knows that all ranks have entered. Its own timeout no longer ends the barrier.
  * - or GAVE_UP: its timeout has passed, with the ranks that have not entered; or another rank has given up.
  *
  * The barrier has succeeded on a rank that has received READY from all ranks. A rank whose timeout has passed never
@@ -34,7 +34,7 @@ typedef enum ls_monitor_state {
     LS_MONITOR_FAILED
 } ls_monitor_state;
 
-/* Returns NULL, and sets no error, if memory is exhausted. */
+/* Returns NULL and sets an error if memory is exhausted. */
 ls_monitor *ls_monitor_new(int rank, int size);
 
 /* Frees the monitor. Its sends and receives must have ended: the communicator's state is closed. NULL is allowed. */

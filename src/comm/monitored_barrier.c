@@ -21,12 +21,7 @@ static ls_status move(ls_comm *comm, bool expired) {
     const ls_monitor_network network = {.context = comm, .post = post, .test = test};
     LS_TRY(ls_comm_check(comm));
     LS_TRY(ls_monitor_move(comm->monitor, &network, expired));
-    if (comm->first_queued != NULL) {
-        ls_comm_move_open(comm);
-    }
-    if (ls_comm_has_others(comm)) {
-        ls_comm_move_others(comm, ls_comm_move_open);
-    }
+    ls_comm_move_all(comm);
     return LS_OK;
 }
 
@@ -39,23 +34,16 @@ static void tell_log(const ls_comm *comm, uint64_t waited_ns, uint64_t *told_ns,
     }
 }
 
-/* Waits, at most for this time, until the barrier has left the state `from`. */
-static ls_status wait_in(ls_comm *comm, ls_monitor_state from, uint64_t limit_ns, uint64_t number) {
+/* Waits, at most for this time, until the barrier changes its state or no rank needs anything more from this rank. */
+static ls_status wait_for_change(ls_comm *comm, uint64_t limit_ns, uint64_t number) {
+    const ls_monitor_state from = ls_monitor_state_of(comm->monitor);
     uint64_t told_ns = 0;
     ls_wait wait = LS_WAIT_FOR_WORK;
     wait.limit_ns = limit_ns;
-    LS_TRY(move(comm, false));
-    while (ls_monitor_state_of(comm->monitor) == from && ls_wait_pause(&wait)) {
+    LS_TRY(ls_monitor_is_settled(comm->monitor) ? LS_OK : move(comm, false));
+    while (ls_monitor_state_of(comm->monitor) == from && !ls_monitor_is_settled(comm->monitor) &&
+           ls_wait_pause(&wait)) {
         tell_log(comm, wait.awake.ns, &told_ns, number);
-        LS_TRY(move(comm, false));
-    }
-    return LS_OK;
-}
-
-static ls_status settle(ls_comm *comm) {
-    ls_wait wait = LS_WAIT_FOR_WORK;
-    wait.limit_ns = SETTLE_NS;
-    while (!ls_monitor_is_settled(comm->monitor) && ls_wait_pause(&wait)) {
         LS_TRY(move(comm, false));
     }
     return LS_OK;
@@ -76,14 +64,15 @@ static uint64_t nanoseconds(double seconds) {
 }
 
 static ls_status wait_for_all(ls_comm *comm, double seconds, uint64_t number) {
-    LS_TRY(wait_in(comm, LS_MONITOR_WAITS, nanoseconds(seconds), number));
+    LS_TRY(wait_for_change(comm, nanoseconds(seconds), number));
     if (ls_monitor_state_of(comm->monitor) == LS_MONITOR_WAITS) {
         LS_TRY(move(comm, true));
     }
     if (ls_monitor_state_of(comm->monitor) == LS_MONITOR_READY) {
-        LS_TRY(wait_in(comm, LS_MONITOR_READY, nanoseconds(comm->timeout), number));
+        LS_TRY(wait_for_change(comm, nanoseconds(comm->timeout), number));
     }
-    return ls_monitor_state_of(comm->monitor) != LS_MONITOR_READY ? settle(comm) : fail_silent(comm, number);
+    return ls_monitor_state_of(comm->monitor) != LS_MONITOR_READY ? wait_for_change(comm, SETTLE_NS, number)
+                                                                  : fail_silent(comm, number);
 }
 
 static ls_status enter(ls_comm *comm, double seconds) {
@@ -97,7 +86,7 @@ static ls_status enter(ls_comm *comm, double seconds) {
         comm->monitor = ls_monitor_new(comm->rank, comm->size);
     }
     if (comm->monitor == NULL) { /* the other ranks wait for this rank */
-        return ls_comm_abort(comm, ls_fail_memory("ls_comm_monitored_barrier", (size_t)comm->size));
+        return ls_comm_abort(comm, LS_ERR_MEMORY);
     }
     const uint64_t number = ls_monitor_enter(comm->monitor, seconds, (const bool *)&comm->contested);
     const ls_status status = wait_for_all(comm, seconds, number);
@@ -117,7 +106,7 @@ ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: the communicator is NULL");
     }
     if (!(timeout >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: a timeout of %g s must not be negative", timeout);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: timeout is %g, must be 0 or more seconds", timeout);
     }
     LS_TRY(ls_comm_begin_call(comm, LS_OP_MONITORED_BARRIER));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();

@@ -135,17 +135,11 @@ static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, 
         return ls_comm_test(comm, request, wait, finished);
     }
     LS_TRY(ls_comm_test(comm, request, false, finished));
-    if (*finished) {
-        return LS_OK;
-    }
-    if (comm->first_queued != NULL) {
-        (void)advance(comm, false);
-    }
-    if (others) {
-        ls_comm_move_others(comm, ls_comm_move_open);
-    }
-    if (wait) {
+    if (!*finished && wait) {
+        ls_comm_move_all(comm);
         (void)ls_wait_pause(pauses);
+    } else if (!*finished) {
+        (void)advance(comm, false);
     }
     return LS_OK;
 }
@@ -172,7 +166,8 @@ static void trace_wait(const ls_call *call, uint64_t began) {
         ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s%s %d",
                      ls_operation_name(call->operation), towards, call->root);
     } else if (call->operation == LS_OP_RECV_ANY) {
-        ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "recv_any");
+        ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s",
+                     ls_operation_name(call->operation));
     } else {
         ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "wait for %s",
                      ls_operation_name(call->operation));
@@ -242,6 +237,15 @@ void ls_comm_move_open(ls_comm *comm) {
             (void)advance_posted(work, false);
             return;
         }
+    }
+}
+
+void ls_comm_move_all(ls_comm *comm) {
+    if (comm->first_queued != NULL) {
+        (void)advance(comm, false);
+    }
+    if (ls_comm_has_others(comm)) {
+        ls_comm_move_others(comm, ls_comm_move_open);
     }
 }
 

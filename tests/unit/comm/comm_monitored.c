@@ -8,26 +8,31 @@
 #include "tests/support/unit.h"
 
 #include <signal.h>
-#include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/status.h"
-#include "base/wait.h"
 #include "tests/support/forks.h"
 
 #define LONG    60.0 /* a timeout that no test waits for */
-#define SILENT  2.5  /* a timeout that a test waits for */
+#define SILENT  5.0  /* a timeout that a test waits for */
 #define AT_ONCE 20.0 /* limit for the guaranteed second on a busy machine */
 
 enum { SIZE = 4, VICTIM = 1, LATE = 3, CALLS = 3 };
 
 typedef enum way { KILLED, EXITS, LEAVES, KILLED_INSIDE, STOPPED_INSIDE } way;
 
-static int way_inside;
+typedef struct plan {
+    way how;
+    int go[2]; /* a pipe: the last rank enters when it has received a byte */
+} plan;
 
-static void alarmed(int number) {
-    (void)number;
-    raise(way_inside == STOPPED_INSIDE ? SIGSTOP : SIGKILL);
+extern uint64_t ls_comm_tell_after_ns;
+
+/* The rank logs that it waits: it has entered. */
+static void suffer_inside(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level, (void)rank, (void)line;
+    raise(*(const way *)user == STOPPED_INSIDE ? SIGSTOP : SIGKILL);
 }
 
 static const char *suffer(ls_comm *world, way how) {
@@ -39,12 +44,12 @@ static const char *suffer(ls_comm *world, way how) {
         _exit(0);
     case LEAVES:
         ls_comm_free(world);
-        pause(); /* the process lives on */
+        raise(SIGSTOP); /* the process lives on */
         break;
     default:
-        way_inside = (int)how;
-        signal(SIGALRM, alarmed);
-        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 300000}}, NULL);
+        ls_comm_tell_after_ns = 50000000;
+        ls_log_set_level(LS_LOG_WARNING);
+        ls_log_set_sink(suffer_inside, &how);
         LS_MUST(ls_comm_monitored_barrier(world, LONG) == LS_ERR_TIMEOUT); /* after SIGCONT */
     }
     return NULL;
@@ -60,7 +65,7 @@ static const char *survive(ls_comm *world, way how) {
     snprintf(message, sizeof message, "%s", ls_error_message());
     snprintf(name, sizeof name, "ls_comm_monitored_barrier #%d: ", CALLS + 1);
     LS_MUST(strncmp(message, name, strlen(name)) == 0 && strstr(message, "rank 1 ") != NULL);
-    LS_MUST(how != STOPPED_INSIDE || strstr(message, "rank 1 entered, but did not go on within 2.5 s") != NULL);
+    LS_MUST(how != STOPPED_INSIDE || strstr(message, "rank 1 entered, but did not go on within 5 s") != NULL);
     LS_MUST(ls_comm_monitored_barrier(world, LONG) == expected && strcmp(ls_error_message(), message) == 0);
     LS_MUST(ls_comm_allreduce(world, &x, &x, 1, LS_F32, LS_SUM, NULL) == expected);
     LS_MUST(strcmp(ls_error_message(), message) == 0);
@@ -68,24 +73,29 @@ static const char *survive(ls_comm *world, way how) {
 }
 
 static const char *rank_of(ls_comm *world, int rank, const void *argument) {
-    const way how = *(const way *)argument;
+    const plan *p = argument;
+    char byte = 0;
     LS_MUST(world != NULL);
     for (int i = 0; i < CALLS; i++) {
         LS_MUST(ls_comm_monitored_barrier(world, LONG) == LS_OK);
     }
     if (rank == VICTIM) {
-        return suffer(world, how);
+        return suffer(world, p->how);
     }
-    if (rank == LATE) { /* the victim ends while the others wait */
-        ls_sleep_ns(UINT64_C(1500000000));
-    }
-    return survive(world, how);
+    LS_MUST(rank != LATE || read(p->go[0], &byte, 1) == 1);
+    return survive(world, p->how);
 }
 
+/* The last rank enters when the victim has ended or stopped. */
 static void run(way how) {
     ls_forks forks;
+    plan p = {.how = how};
+    siginfo_t info;
     bool good = true;
-    ls_forks_start(&forks, SIZE, 0, how == STOPPED_INSIDE ? SILENT : LONG, rank_of, &how);
+    assert_int_equal(pipe(p.go), 0);
+    ls_forks_start(&forks, SIZE, 0, how == STOPPED_INSIDE ? SILENT : LONG, rank_of, &p);
+    assert_int_equal(waitid(P_PID, (id_t)forks.processes[VICTIM], &info, WEXITED | WSTOPPED | WNOWAIT), 0);
+    assert_int_equal(write(p.go[1], "", 1), 1);
     for (int rank = 0; rank < SIZE; rank++) {
         good = (rank == VICTIM || ls_forks_wait(&forks, rank) == 0) && good;
     }
@@ -94,6 +104,8 @@ static void run(way how) {
         good = ls_forks_wait(&forks, VICTIM) == 0 && good;
     }
     ls_forks_end(&forks);
+    close(p.go[0]);
+    close(p.go[1]);
     assert_true(good);
 }
 
