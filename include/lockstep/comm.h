@@ -259,7 +259,7 @@ typedef struct ls_loc_i64 {
  * Rules for the calls below:
  *
  * - All ranks of the communicator make the call, in the same order, with the same operation, dtype, count, reduction
- *   and root. Exceptions: ls_comm_send, ls_comm_recv and ls_comm_recv_any.
+ *   and root. Exceptions: ls_comm_send, ls_comm_recv, ls_comm_recv_any and ls_comm_monitored_barrier.
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
  *   ls_work. The library uses the buffers, and the arrays of counts and displacements, until ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
@@ -282,11 +282,12 @@ LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
  *   The message lists all late ranks. The communicator stays usable.
  * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
  *   error at once if the other ranks have exchanged messages with it before, or are in a call on this communicator.
- * - LS_ERR_PEER: a rank died or left. LS_ERR_TIMEOUT with a revoked communicator: a rank has entered but stopped.
- * - LS_ERR_ARGUMENT: `timeout` is negative or NaN. This call does not count.
+ * - Fails with LS_ERR_PEER if a rank dies or leaves. If a rank has entered but does not go on within the communicator's
+ *   timeout, fails with LS_ERR_TIMEOUT. Both revoke the communicator.
+ * - Fails with LS_ERR_ARGUMENT if `timeout` is negative or NaN. Such a call is not one of the n calls below.
  *
  * The n-th calls of all ranks belong together, independent of the order of their other calls. So a late rank must still
- * make its call. Sends 2 (P - 1) small messages of each of P ranks: ls_comm_barrier is faster.
+ * make its call. Each of the P ranks sends 2 (P - 1) small messages, so ls_comm_barrier is faster.
  */
 LS_API ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) LS_WARN_UNUSED;
 
@@ -389,13 +390,16 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
                               ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Does the same with the next message from any rank of the communicator, this rank included. Sets `*source`, which may
- * be NULL, to the sender when the message has arrived: at the latest in ls_work_wait. Sets it to the sender on
- * LS_ERR_MISMATCH too; otherwise to -1 until then.
+ * Receives the next message with this tag from any rank of the communicator, this rank included. Checks count and dtype
+ * as ls_comm_recv does.
  *
- * This is the only call whose result depends on timing: which rank is first. If messages of several ranks wait, the
- * call takes the message of the next rank after the previous sender, so no rank waits forever. Messages of one rank
- * with one tag arrive in order, also if ls_comm_recv receives some of them.
+ * Sets `*source` to -1 first, and to the sender by the time the call, or ls_work_wait, returns LS_OK or
+ * LS_ERR_MISMATCH. After any other error, `*source` is unspecified. `source` may be NULL. The library borrows `source`
+ * until ls_work_wait.
+ *
+ * The order of messages from different ranks depends on timing. If messages of several ranks wait, the call takes the
+ * message of the next rank after the previous sender, so no rank waits forever. Messages of one rank with one tag
+ * arrive in order, also if ls_comm_recv receives some of them.
  *
  * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
  * communicator does.
