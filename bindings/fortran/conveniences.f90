@@ -81,7 +81,7 @@ contains
     pointer = c_loc(characters)
   end function
 
-  ! Does the same for several texts, as a C array that ends with NULL.
+  ! Returns several texts as a C array of strings that ends with NULL. The memory is never freed.
   function ls_c_strings(texts) result(pointer)
     character(*), intent(in) :: texts(:)
     type(c_ptr) :: pointer
@@ -136,7 +136,7 @@ contains
     end if
   end function
 
-  ! Sets the error, and ignores the status, which is the same.
+  ! Sets this thread's error. ls_error_set_text returns the status that it was given.
   subroutine set_error(status, text)
     integer(c_int), intent(in) :: status
     character(*), intent(in) :: text
@@ -145,7 +145,8 @@ contains
     if (same /= status) error stop "lockstep: ls_error_set_text returns another status"
   end subroutine
 
-  ! Whether a Fortran array pointer of this type and rank can point to the elements of the tensor. Sets the error if not.
+  ! Returns whether a Fortran array pointer of this type and rank can point to the elements of the tensor. If not, sets
+  ! this thread's error.
   function has_layout(tensor, dtype, rank, size) result(returned)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank

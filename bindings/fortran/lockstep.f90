@@ -4143,7 +4143,7 @@ contains
     pointer = c_loc(characters)
   end function
 
-  ! Does the same for several texts, as a C array that ends with NULL.
+  ! Returns several texts as a C array of strings that ends with NULL. The memory is never freed.
   function ls_c_strings(texts) result(pointer)
     character(*), intent(in) :: texts(:)
     type(c_ptr) :: pointer
@@ -4198,7 +4198,7 @@ contains
     end if
   end function
 
-  ! Sets the error, and ignores the status, which is the same.
+  ! Sets this thread's error. ls_error_set_text returns the status that it was given.
   subroutine set_error(status, text)
     integer(c_int), intent(in) :: status
     character(*), intent(in) :: text
@@ -4207,7 +4207,8 @@ contains
     if (same /= status) error stop "lockstep: ls_error_set_text returns another status"
   end subroutine
 
-  ! Whether a Fortran array pointer of this type and rank can point to the elements of the tensor. Sets the error if not.
+  ! Returns whether a Fortran array pointer of this type and rank can point to the elements of the tensor. If not, sets
+  ! this thread's error.
   function has_layout(tensor, dtype, rank, size) result(returned)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
@@ -11822,8 +11823,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), pointer, intent(out) :: array(:)
     integer(c_int64_t) :: size(1)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F32, 1, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F32, 1, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f32_2(array) result(tensor)
@@ -11848,8 +11852,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), pointer, intent(out) :: array(:,:)
     integer(c_int64_t) :: size(2)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F32, 2, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F32, 2, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f32_3(array) result(tensor)
@@ -11874,8 +11881,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), pointer, intent(out) :: array(:,:,:)
     integer(c_int64_t) :: size(3)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F32, 3, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F32, 3, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f32_4(array) result(tensor)
@@ -11900,8 +11910,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), pointer, intent(out) :: array(:,:,:,:)
     integer(c_int64_t) :: size(4)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F32, 4, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F32, 4, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f64_1(array) result(tensor)
@@ -11926,8 +11939,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), pointer, intent(out) :: array(:)
     integer(c_int64_t) :: size(1)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F64, 1, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F64, 1, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f64_2(array) result(tensor)
@@ -11952,8 +11968,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), pointer, intent(out) :: array(:,:)
     integer(c_int64_t) :: size(2)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F64, 2, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F64, 2, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f64_3(array) result(tensor)
@@ -11978,8 +11997,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), pointer, intent(out) :: array(:,:,:)
     integer(c_int64_t) :: size(3)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F64, 3, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F64, 3, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_f64_4(array) result(tensor)
@@ -12004,8 +12026,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), pointer, intent(out) :: array(:,:,:,:)
     integer(c_int64_t) :: size(4)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_F64, 4, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_F64, 4, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i32_1(array) result(tensor)
@@ -12030,8 +12055,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), pointer, intent(out) :: array(:)
     integer(c_int64_t) :: size(1)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I32, 1, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I32, 1, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i32_2(array) result(tensor)
@@ -12056,8 +12084,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), pointer, intent(out) :: array(:,:)
     integer(c_int64_t) :: size(2)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I32, 2, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I32, 2, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i32_3(array) result(tensor)
@@ -12082,8 +12113,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), pointer, intent(out) :: array(:,:,:)
     integer(c_int64_t) :: size(3)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I32, 3, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I32, 3, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i32_4(array) result(tensor)
@@ -12108,8 +12142,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), pointer, intent(out) :: array(:,:,:,:)
     integer(c_int64_t) :: size(4)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I32, 4, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I32, 4, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i64_1(array) result(tensor)
@@ -12134,8 +12171,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), pointer, intent(out) :: array(:)
     integer(c_int64_t) :: size(1)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I64, 1, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I64, 1, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i64_2(array) result(tensor)
@@ -12160,8 +12200,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), pointer, intent(out) :: array(:,:)
     integer(c_int64_t) :: size(2)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I64, 2, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I64, 2, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i64_3(array) result(tensor)
@@ -12186,8 +12229,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), pointer, intent(out) :: array(:,:,:)
     integer(c_int64_t) :: size(3)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I64, 3, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I64, 3, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
   function ls_from_i64_4(array) result(tensor)
@@ -12212,8 +12258,11 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), pointer, intent(out) :: array(:,:,:,:)
     integer(c_int64_t) :: size(4)
+    type(c_ptr) :: data
     nullify (array)
-    if (has_layout(tensor, LS_I64, 4, size)) call c_f_pointer(ls_data(tensor), array, size)
+    if (.not. has_layout(tensor, LS_I64, 4, size)) return
+    data = ls_data(tensor)
+    if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
 end module lockstep

@@ -32,6 +32,9 @@ check "a changed header: refused" says err 'does not match the headers: run scri
 copy/scripts/fortran --coverage >out
 check "a function without an interface: reported" says out '^missing: ls_other_function$'
 check "a new module has the function" sh -c "copy/scripts/fortran && copy/scripts/fortran --check && copy/scripts/fortran --coverage"
+sed -i 's/^LS_API void ls_other_function.*/LS_API void ls_other_function(long number);/' copy/include/lockstep/autograd.h
+! copy/scripts/fortran --check >out 2>err
+check "an unknown C type: refused" says err '^fortran: unknown C type: long number$'
 
 if ! [ -e "$LS_BUILD/lib/liblockstep-fortran.a" ]; then
     echo "SKIPPED Fortran programs: this build has no Fortran module (Debian: gfortran)"

@@ -185,6 +185,10 @@ contains
     call expect(index(ls_error_message(), 'the tensor has 2 axes and the array has 1') > 0, 'the ranks')
     call ls_array(ls_transpose(copy_of(sample), 0, 1), elements)
     call expect(.not. associated(elements), 'a transposed tensor is refused')
+    call ls_array(ls_view(sample(:, 1:0)), elements)
+    if (associated(elements)) then
+      call expect(size(elements) == 0, 'no elements')
+    end if
     call ls_check(ls_scope_end(scope)) ! no operation failed
     scope = ls_scope_begin()
     cube = 1
