@@ -128,9 +128,6 @@ static ls_status test_resident(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    if (ls_comm_size(world) == 1) {
-        return LS_OK;
-    }
     LS_TRY(test_resident(world)); /* first: the peak is the peak of the process */
     for (int zero = 0; zero <= 3; zero++) {
         double bytes = 0;

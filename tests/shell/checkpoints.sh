@@ -119,6 +119,7 @@ moved() {
     echo "$status $(result)"
 }
 moved 0 0 >moved
+check "from two ranks to three: step 20 has two files" is "$(grep -c '^[0-9a-f]\{64\}  [a-z]*\.safetensors$' moved)" 2
 check "from two ranks to three: the training goes on" says moved '^0 .*model'
 for how in "1 1" "1 0" "0 1" "3 3" "3 0" "1 3"; do
     moved $how >sharded

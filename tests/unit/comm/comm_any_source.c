@@ -94,7 +94,7 @@ static const char *rank_of(ls_comm *world, int rank, const void *argument) {
 }
 
 static void run(way how) {
-    for (int size = 2; size <= 4; size++) {
+    for (int size = how == ONE_LEAVES ? 3 : 2; size <= 4; size++) {
         ls_forks forks;
         const task t = {.size = size, .how = how};
         ls_forks_start(&forks, size, 0, how == SILENCE ? SILENT : LONG, rank_of, &t);
