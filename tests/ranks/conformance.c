@@ -18,6 +18,7 @@
 
 #include "comm/backend/shm/sizes.h"
 #include "tests/support/reference.h"
+#include "tests/support/seeds.h"
 #include "tests/support/steps.h"
 
 enum { GROUPS = 3, PENDING = 3, WIDTHS = 4, KINDS_MOST = 2 * LS_REDUCTION_COUNT };
@@ -310,13 +311,8 @@ static ls_status every_product(conformance *c, step_call call) {
     return LS_OK;
 }
 
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text == NULL ? otherwise : strtoull(text, NULL, 10);
-}
-
 static uint64_t large_mebibytes(void) {
-    return number("LOCKSTEP_TEST_LONG", 0) != 0 ? 64 : 6;
+    return seeds_number("LOCKSTEP_TEST_LONG", 0) != 0 ? 64 : 6;
 }
 
 /* A size far above any slot on the larger side of the call, on all ranks of the world. */
@@ -369,9 +365,9 @@ static ls_status count_cases(conformance *c, bool full) {
 
 static ls_status run_list(conformance *c, bool full) {
     LS_TRY(count_cases(c, full));
-    const uint64_t wanted = number("LOCKSTEP_TEST_CASES", is_watched ? 500 : c->cases);
+    const uint64_t wanted = seeds_number("LOCKSTEP_TEST_CASES", is_watched ? 500 : c->cases);
     c->share = wanted == 0 || wanted >= c->cases ? 1 : c->cases / wanted;
-    c->from = number("LOCKSTEP_TEST_FROM", 0) % c->share;
+    c->from = seeds_number("LOCKSTEP_TEST_FROM", 0) % c->share;
     const uint64_t all = c->cases;
     c->cases = 0;
     for (int call = 0; call < STEP_CALLS; call++) {
@@ -395,7 +391,7 @@ ls_status rank_test(ls_comm *world) {
     conformance *c = calloc(1, sizeof *c);
     LS_CHECK(c != NULL);
     LS_TRY(make_groups(c, world));
-    LS_TRY(run_list(c, number("LOCKSTEP_TEST_FULL", 0) != 0));
+    LS_TRY(run_list(c, seeds_number("LOCKSTEP_TEST_FULL", 0) != 0));
     ls_comm_free(c->groups[REVERSED]);
     ls_comm_free(c->groups[HALVES]);
     free(c);

@@ -9,6 +9,7 @@
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"
+#include "tests/support/seeds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,19 +209,14 @@ static ls_status check_program(program *p) {
     return LS_OK;
 }
 
-static uint64_t number_of(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 ls_status rank_test(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     program p = {.world = world, .groups = {world}};
     LS_TRY(ls_comm_split(world, rank % 2, 0, &p.groups[1]));
     LS_TRY(ls_comm_split(world, rank / 2, -rank, &p.groups[2]));
     LS_TRY(ls_comm_split(world, 0, (rank * 7 + 3) % 5, &p.groups[3]));
-    const uint64_t first = number_of("LOCKSTEP_TEST_SEED", 0);
-    const uint64_t count = number_of("LOCKSTEP_TEST_PROGRAMS", 24);
+    const uint64_t first = seeds_number("LOCKSTEP_TEST_SEED", 0);
+    const uint64_t count = seeds_number("LOCKSTEP_TEST_PROGRAMS", 24);
     for (p.seed = first; p.seed < first + count; p.seed++) {
         LS_TRY(check_program(&p));
     }

@@ -16,6 +16,7 @@
 
 #include "comm/backend/shm/sizes.h"
 #include "tests/support/reference.h"
+#include "tests/support/seeds.h"
 #include "tests/support/steps.h"
 
 enum { PROGRAMS = 60, SEED = 20260101, STEPS_MOST = 24, GROUPS = 4, POOLS = 3 };
@@ -247,14 +248,9 @@ static ls_status run_program(ls_comm *world, uint64_t seed) {
     return LS_OK;
 }
 
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text == NULL ? otherwise : strtoull(text, NULL, 10);
-}
-
 ls_status rank_test(ls_comm *world) {
-    const uint64_t first = number("LOCKSTEP_TEST_SEED", SEED + 1000 * (uint64_t)ls_comm_size(world));
-    const uint64_t programs = number("LOCKSTEP_TEST_PROGRAMS", PROGRAMS);
+    const uint64_t first = seeds_number("LOCKSTEP_TEST_SEED", SEED + 1000 * (uint64_t)ls_comm_size(world));
+    const uint64_t programs = seeds_number("LOCKSTEP_TEST_PROGRAMS", PROGRAMS);
     if (ls_comm_rank(world) == 0) {
         printf("%d ranks of %s: seeds %llu to %llu\n", ls_comm_size(world), ls_comm_backend(world),
                (unsigned long long)first, (unsigned long long)(first + programs - 1));

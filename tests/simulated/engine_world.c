@@ -12,11 +12,6 @@
 #define FAULTY_BYTES ((size_t)12000)
 #define PATIENCE     UINT64_C(100000000)
 
-uint64_t world_number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 bool world_is_long(void) {
     return getenv("LOCKSTEP_TEST_LONG") != NULL;
 }

@@ -48,9 +48,6 @@ typedef struct rank_state {
     char message[LS_ERROR_CAPACITY];
 } rank_state;
 
-/* Returns the number in an environment variable, or `otherwise`. */
-uint64_t world_number(const char *name, uint64_t otherwise);
-
 /* Returns whether LOCKSTEP_TEST_LONG is set. */
 bool world_is_long(void);
 

@@ -1,6 +1,11 @@
 #include "tests/simulated/faults.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "comm/transport/simulated/state.h"
+#include "tests/simulated/calls.h"
+#include "tests/support/unit.h"
 
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
@@ -54,4 +59,25 @@ void sim_pause(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t unt
 void sim_slow(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns, uint64_t late_ns) {
     network->ranks[rank].slow = (ls_sim_span){.from_ns = from_ns, .until_ns = until_ns};
     network->ranks[rank].late_ns = late_ns;
+}
+
+int sim_kill_one(ls_sim_network *network, uint64_t seed, uint64_t most_packets) {
+    uint64_t random = ~seed;
+    const int victim = (int)call_draw(&random, (uint64_t)network->options.ranks);
+    sim_kill_after(network, victim, call_draw(&random, most_packets));
+    return victim;
+}
+
+void sim_note_failure(sim_result *result, ls_status status) {
+    result->over = true;
+    result->status = status;
+    snprintf(result->text, sizeof result->text, "%s", ls_error_message());
+}
+
+void sim_expect_blame(const sim_result *result, uint64_t seed, int rank, int victim) {
+    char name[32];
+    snprintf(name, sizeof name, "rank %d ", victim);
+    if (result->status != LS_ERR_PEER || strstr(result->text, name) == NULL) {
+        fail_msg("seed %llu: rank %d dies, but rank %d says: %s", (unsigned long long)seed, victim, rank, result->text);
+    }
 }

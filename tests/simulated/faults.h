@@ -1,7 +1,15 @@
-/* Faults in a simulated network (comm/transport/simulated): ranks that die or stop, links that break. */
+/*
+ * Faults in a simulated network (comm/transport/simulated): ranks that die or stop, links that break. And the errors of
+ * the other ranks.
+ */
 #ifndef LS_TESTS_SIMULATED_FAULTS_H
 #define LS_TESTS_SIMULATED_FAULTS_H
 
+#include <stdbool.h>
+
+#include <lockstep/base.h>
+
+#include "base/status.h"
 #include "comm/transport/simulated/network.h"
 
 /*
@@ -14,6 +22,9 @@ void sim_kill(ls_sim_network *network, int rank, uint64_t at_ns);
 void sim_stop(ls_sim_network *network, int rank, uint64_t at_ns);
 void sim_kill_after(ls_sim_network *network, int rank, uint64_t packets);
 void sim_stop_after(ls_sim_network *network, int rank, uint64_t packets);
+
+/* Kills a random rank after a random number of packets, below `most_packets`. Returns the rank. */
+int sim_kill_one(ls_sim_network *network, uint64_t seed, uint64_t most_packets);
 
 /*
  * From a time on, nothing arrives between two ranks, which both continue. `noticed`: each sees the other as dead after
@@ -29,5 +40,18 @@ void sim_pause(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t unt
 
 /* In this time, a rank's turns come later by this delay. Once per rank. */
 void sim_slow(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns, uint64_t late_ns);
+
+/* The error of a rank. */
+typedef struct sim_result {
+    bool over; /* the rank's calls have failed */
+    ls_status status;
+    char text[LS_ERROR_CAPACITY];
+} sim_result;
+
+/* Stores this status and the message of this thread. */
+void sim_note_failure(sim_result *result, ls_status status);
+
+/* Fails the test unless the error of this rank is LS_ERR_PEER and names the rank that died. */
+void sim_expect_blame(const sim_result *result, uint64_t seed, int rank, int victim);
 
 #endif

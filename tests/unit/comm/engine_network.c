@@ -18,6 +18,7 @@
 #include "tests/simulated/calls.h"
 #include "tests/simulated/faults.h"
 #include "tests/support/reference.h"
+#include "tests/support/seeds.h"
 #include "tests/support/unit.h"
 
 enum { CALLS = 6, LEVELS = 7, MOST_RANKS = 100, MOST_FAULTS = 4, CHANNEL = LS_TRANSPORT_CHANNELS - 1 };
@@ -67,11 +68,6 @@ typedef struct world {
 } world;
 
 static world *current; /* the owner of the endpoints of the transport below */
-
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
 
 /* ---- a network with its own collectives -------------------------------------------------------------------------- */
 
@@ -361,12 +357,14 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
 }
 
 typedef struct tally {
+    int worlds;
     int failed;          /* ranks */
     int asked_all;       /* of these, the ranks that name ranks without an answer */
     uint64_t longest_ns; /* until all had ended */
 } tally;
 
-static void check_faults(uint64_t seed, tally *all) {
+static void check_faults(uint64_t seed, void *context) {
+    tally *all = context;
     uint64_t random = seed;
     blame to = {.gone = false};
     world w = {.seed = seed, .size = sizes[seed % 3], .faulty = true};
@@ -377,6 +375,7 @@ static void check_faults(uint64_t seed, tally *all) {
         add_fault(&w, &to, &random);
     }
     const ls_sim_outcome outcome = run_world(&w);
+    all->worlds++;
     all->longest_ns = outcome.ended_ns > all->longest_ns ? outcome.ended_ns : all->longest_ns;
     for (int rank = 0; rank < w.size; rank++) {
         const rank_state *r = &w.ranks[rank];
@@ -395,15 +394,11 @@ static void check_faults(uint64_t seed, tally *all) {
 }
 
 TEST(who_is_to_blame_is_named) {
-    const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
-    const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 600);
     tally all = {0};
-    for (uint64_t i = 0; i < count; i++) {
-        check_faults((first != 0 ? first : 1) + i, &all);
-    }
+    const bool many = seeds_run(600, check_faults, &all);
     /* After the timeout, a rank queries another, which may need its own timeout for a query. */
     assert_true(all.longest_ns < 2 * (uint64_t)(TIMEOUT_S * 1e9) + 3 * SECOND_NS);
-    assert_true(first != 0 || (all.failed > (int)count && all.asked_all > (int)count));
+    assert_true(!many || (all.failed > all.worlds && all.asked_all > all.worlds));
 }
 
 int main(void) {

@@ -17,6 +17,7 @@
 #include "comm/transport/simulated/driver.h"
 #include "tests/simulated/calls.h"
 #include "tests/simulated/faults.h"
+#include "tests/support/seeds.h"
 #include "tests/support/unit.h"
 
 enum { MOST_RANKS = 16, EACH = 30, MOST_BYTES = 20000, AT_ONCE = 3 };
@@ -44,9 +45,7 @@ typedef struct rank_state {
     unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that this rank sends or receives */
     int sources[MOST_RANKS * EACH];            /* of receives from any rank: the sender, and */
     int got[MOST_RANKS * EACH];                /* the message */
-    bool over;
-    ls_status status;
-    char text[LS_ERROR_CAPACITY];
+    sim_result result;
 } rank_state;
 
 typedef struct world {
@@ -61,11 +60,6 @@ typedef struct world {
     rank_state states[MOST_RANKS];
     bool faulty;
 } world;
-
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
 
 /* The first bytes are the number of the message. */
 static unsigned char byte_of(int which, size_t at) {
@@ -215,14 +209,12 @@ static ls_status look(rank_state *r, int *open) {
 static bool step(void *state, int rank) {
     rank_state *r = state;
     (void)rank;
-    for (bool moved = true; moved && !r->over;) {
+    for (bool moved = true; moved && !r->result.over;) {
         int open = 0;
         ls_status status = post_all(r);
         status = status == LS_OK ? look(r, &open) : status;
         if (status != LS_OK) {
-            r->status = status;
-            r->over = true;
-            snprintf(r->text, sizeof r->text, "%s", ls_error_message());
+            sim_note_failure(&r->result, status);
             break;
         }
         if (r->world->tags == 1 && r->engine->match.kept > r->engine->kept_most) {
@@ -238,7 +230,7 @@ static bool step(void *state, int rank) {
         assert_int_equal(endpoint->transport->progress(endpoint, PATIENCE, &moved), LS_OK);
         moved = moved || r->received != received || r->next - r->received < (r->next < r->count ? AT_ONCE : 0);
     }
-    return r->over;
+    return r->result.over;
 }
 
 /* ---- worlds ------------------------------------------------------------------------------------------------------ */
@@ -307,52 +299,43 @@ static void check_turns(const rank_state *r) {
     }
 }
 
-static void check_order(uint64_t seed) {
+static void check_order(uint64_t seed, void *context) {
+    (void)context;
     static world w;
     open_world(&w, seed);
     run_world(&w);
     for (int rank = 0; rank < w.ranks; rank++) {
-        if (w.states[rank].over) {
-            fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, w.states[rank].text);
+        const sim_result *result = &w.states[rank].result;
+        if (result->over) {
+            fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, result->text);
         }
         check_turns(&w.states[rank]);
     }
     close_world(&w);
 }
 
-static void check_death(uint64_t seed) {
+static void check_death(uint64_t seed, void *noticed) {
     static world w;
-    char name[32];
-    uint64_t random = ~seed;
     open_world(&w, seed);
-    const int victim = (int)call_draw(&random, (uint64_t)w.ranks);
-    sim_kill_after(w.network, victim, call_draw(&random, 60));
+    const int victim = sim_kill_one(w.network, seed, 60);
     run_world(&w);
-    snprintf(name, sizeof name, "rank %d ", victim);
     for (int rank = 0; rank < w.ranks; rank++) {
-        const rank_state *r = &w.states[rank];
-        if (rank != victim && r->over && (r->status != LS_ERR_PEER || strstr(r->text, name) == NULL)) {
-            fail_msg("seed %llu: rank %d of %d dies, but rank %d says: %s", (unsigned long long)seed, victim, w.ranks,
-                     rank, r->text);
+        const sim_result *result = &w.states[rank].result;
+        if (rank != victim && result->over) {
+            sim_expect_blame(result, seed, rank, victim);
+            (*(int *)noticed)++;
         }
     }
     close_world(&w);
 }
 
-static void run_seeds(void (*check)(uint64_t seed)) {
-    const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
-    const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 500);
-    for (uint64_t i = 0; i < count; i++) {
-        check((first != 0 ? first : 1) + i);
-    }
-}
-
 TEST(everything_arrives) {
-    run_seeds(check_order);
+    (void)seeds_run(500, check_order, NULL);
 }
 
 TEST(deaths) {
-    run_seeds(check_death);
+    int noticed = 0; /* by any rank */
+    assert_true(!seeds_run(500, check_death, &noticed) || noticed > 0);
 }
 
 int main(void) {

@@ -16,6 +16,7 @@
 #include "comm/transport/simulated/driver.h"
 #include "tests/simulated/calls.h"
 #include "tests/simulated/faults.h"
+#include "tests/support/seeds.h"
 #include "tests/support/unit.h"
 
 enum { MOST_RANKS = 40, BARRIERS = 6 };
@@ -41,9 +42,7 @@ typedef struct rank_state {
     uint64_t next_ns;  /* outside: the time of the next entry */
     uint64_t ended_ns; /* inside: the time at which the barrier ended; 0: it has not */
     visit visits[BARRIERS];
-    bool over;
-    ls_status status;
-    char text[LS_ERROR_CAPACITY];
+    sim_result result;
 } rank_state;
 
 typedef struct world {
@@ -53,11 +52,6 @@ typedef struct world {
     int ranks;
     rank_state states[MOST_RANKS];
 } world;
-
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
 
 /* ---- a rank's turn ----------------------------------------------------------------------------------------------- */
 
@@ -119,7 +113,7 @@ static bool step(void *state, int rank) {
     rank_state *r = state;
     ls_endpoint *endpoint = ls_engine_endpoint(r->engine);
     (void)rank;
-    for (bool moved = true; moved && !r->over;) {
+    for (bool moved = true; moved && !r->result.over;) {
         const uint64_t now = endpoint->transport->now_ns(endpoint);
         uint64_t until = r->next_ns;
         if (r->barrier == BARRIERS) {
@@ -130,15 +124,13 @@ static bool step(void *state, int rank) {
         }
         const ls_status status = r->inside ? advance(r, now, &until) : LS_OK;
         if (status != LS_OK) {
-            r->status = status;
-            r->over = true;
-            snprintf(r->text, sizeof r->text, "%s", ls_error_message());
+            sim_note_failure(&r->result, status);
             break;
         }
         moved = false;
         assert_int_equal(endpoint->transport->progress(endpoint, until > now ? until - now : 1, &moved), LS_OK);
     }
-    return r->over || r->barrier == BARRIERS;
+    return r->result.over || r->barrier == BARRIERS;
 }
 
 /* ---- worlds ------------------------------------------------------------------------------------------------------ */
@@ -237,63 +229,58 @@ static bool check_barrier(const world *w, int barrier) {
     return state == LS_MONITOR_FAILED;
 }
 
-static int passed, failed;
+typedef struct tally {
+    int passed;
+    int failed;
+} tally;
 
-static void check_times(uint64_t seed) {
+static void check_times(uint64_t seed, void *context) {
+    tally *all = context;
     static world w;
     open_world(&w, seed);
     run_world(&w);
     for (int rank = 0; rank < w.ranks; rank++) {
-        if (w.states[rank].over) {
-            fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, w.states[rank].text);
+        const sim_result *result = &w.states[rank].result;
+        if (result->over) {
+            fail_msg("seed %llu: rank %d of %d: %s", (unsigned long long)seed, rank, w.ranks, result->text);
         }
     }
     for (int barrier = 0; barrier < BARRIERS; barrier++) {
         const bool fails = check_barrier(&w, barrier);
-        failed += fails;
-        passed += !fails;
+        all->failed += fails;
+        all->passed += !fails;
     }
     close_world(&w);
 }
 
-static void check_death(uint64_t seed) {
+static void check_death(uint64_t seed, void *noticed) {
     static world w;
-    char name[32];
-    uint64_t random = ~seed;
     open_world(&w, seed);
-    const int victim = (int)call_draw(&random, (uint64_t)w.ranks);
-    sim_kill_after(w.network, victim, call_draw(&random, 40));
+    const int victim = sim_kill_one(w.network, seed, 40);
     run_world(&w);
-    snprintf(name, sizeof name, "rank %d ", victim);
     for (int rank = 0; rank < w.ranks; rank++) {
-        const rank_state *r = &w.states[rank];
-        if (rank != victim && r->over && (r->status != LS_ERR_PEER || strstr(r->text, name) == NULL)) {
-            fail_msg("seed %llu: rank %d of %d dies, but rank %d says: %s", (unsigned long long)seed, victim, w.ranks,
-                     rank, r->text);
-        }
-        if (rank != victim && r->over && strstr(r->text, "ls_comm_monitored_barrier #") != r->text) {
-            fail_msg("seed %llu: rank %d does not name its call: %s", (unsigned long long)seed, rank, r->text);
+        const sim_result *result = &w.states[rank].result;
+        if (rank != victim && result->over) {
+            sim_expect_blame(result, seed, rank, victim);
+            (*(int *)noticed)++;
+            if (!begins_with(result->text, "ls_comm_monitored_barrier #")) {
+                fail_msg("seed %llu: rank %d does not name its call: %s", (unsigned long long)seed, rank, result->text);
+            }
         }
     }
     close_world(&w);
-}
-
-static void run_seeds(void (*check)(uint64_t seed)) {
-    const uint64_t first = number("LOCKSTEP_ENGINE_SEED", 0);
-    const uint64_t count = number("LOCKSTEP_ENGINE_SEEDS", first != 0 ? 1 : 500);
-    for (uint64_t i = 0; i < count; i++) {
-        check((first != 0 ? first : 1) + i);
-    }
 }
 
 TEST(late_ranks) {
-    run_seeds(check_times);
-    print_message("%d barriers passed, %d failed\n", passed, failed);
-    assert_true(getenv("LOCKSTEP_ENGINE_SEED") != NULL || (passed > 50 && failed > 50));
+    tally all = {0};
+    const bool many = seeds_run(500, check_times, &all);
+    print_message("%d barriers passed, %d failed\n", all.passed, all.failed);
+    assert_true(!many || (all.passed > 50 && all.failed > 50));
 }
 
 TEST(deaths) {
-    run_seeds(check_death);
+    int noticed = 0; /* by any rank */
+    assert_true(!seeds_run(500, check_death, &noticed) || noticed > 0);
 }
 
 int main(void) {
