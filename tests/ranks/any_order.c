@@ -48,20 +48,6 @@ static ls_status wrong_input(void) {
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
-/* Checks that all ranks have the same bytes in `data`. */
-static ls_status same_everywhere(ls_comm *comm, const void *data, size_t bytes) {
-    unsigned char *all = malloc(bytes * (size_t)ls_comm_size(comm) + 1);
-    LS_CHECK(all != NULL);
-    LS_TRY(ls_comm_allgather(comm, data, all, bytes, LS_U8, NULL));
-    int differing = 0;
-    for (int rank = 0; rank < ls_comm_size(comm); rank++) {
-        differing += memcmp(all + bytes * (size_t)rank, data, bytes) != 0;
-    }
-    free(all);
-    LS_CHECK(differing == 0);
-    return LS_OK;
-}
-
 static ls_status bits(ls_comm *comm) {
     static _Thread_local float again[COUNT], mean[COUNT];
     const int size = ls_comm_size(comm);
@@ -72,10 +58,10 @@ static ls_status bits(ls_comm *comm) {
                                                    : count * 17 < COUNT ? count * 17
                                                                         : COUNT) {
         LS_TRY(ls_comm_allreduce(comm, sent, again, count, LS_F32, LS_SUM, NULL));
-        LS_TRY(same_everywhere(comm, again, count * sizeof *again));
+        LS_TRY(ranks_have_same_bytes(comm, again, count * sizeof *again));
         memcpy(mean, sent, sizeof mean);
         LS_TRY(ls_comm_allreduce(comm, mean, mean, count, LS_F32, LS_AVG, NULL)); /* in place */
-        LS_TRY(same_everywhere(comm, mean, count * sizeof *mean));
+        LS_TRY(ranks_have_same_bytes(comm, mean, count * sizeof *mean));
         for (size_t i = 0; i < count; i++) {
             LS_CHECK(fabsf(again[i] - first[i]) <= 1e-5F * fabsf(first[i]));
             LS_CHECK(fabsf(mean[i] * (float)size - first[i]) <= 1e-5F * fabsf(first[i]));
@@ -236,7 +222,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(ls_comm_set_any_order(world, true));
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &part));
     ls_status status = ls_comm_allreduce(part, sent, received, COUNT, LS_F32, LS_SUM, NULL);
-    status = status == LS_OK ? same_everywhere(part, received, COUNT * sizeof *received) : status;
+    status = status == LS_OK ? ranks_have_same_bytes(part, received, COUNT * sizeof *received) : status;
     status = status == LS_OK ? bits(part) : status;
     ls_comm_free(part);
     return status;

@@ -167,23 +167,12 @@ static ls_status train(const training *t, const trainee *who, int world) {
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-static ls_status same_on_all_ranks(ls_comm *world, uint64_t bits) {
-    int64_t most[2] = {(int64_t)(bits >> 32), (int64_t)(bits & 0xffffffffU)};
-    int64_t least[2] = {most[0], most[1]};
-    LS_TRY(ls_comm_allreduce(world, most, most, 2, LS_I64, LS_MAX, NULL));
-    LS_TRY(ls_comm_allreduce(world, least, least, 2, LS_I64, LS_MIN, NULL));
-    LS_CHECK(most[0] == least[0] && most[1] == least[1]);
-    return LS_OK;
-}
-
 static ls_status same_buffers(ls_comm *world, const ls_module *model) {
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         const ls_tensor *buffer = ls_module_buffer(model, i);
         for (int64_t at = 0; at < ls_numel(buffer); at++) {
             const double value = numbers_get(buffer, at);
-            uint64_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            LS_TRY(same_on_all_ranks(world, bits));
+            LS_TRY(ranks_have_same_bytes(world, &value, sizeof value));
         }
     }
     return LS_OK;
@@ -228,7 +217,7 @@ static ls_status train_both(ls_comm *world, const training *t, trainee *all, tra
     LS_CHECK(ls_module_hash(all->model) == ls_module_hash(alone->model));
     LS_TRY(train(t, all, size));
     LS_TRY(train(t, alone, size));
-    return same_on_all_ranks(world, ls_module_hash(all->model));
+    return ranks_have_same_module(world, all->model);
 }
 
 static ls_status compare(ls_comm *world, const training *t) {
@@ -391,12 +380,12 @@ static ls_status laid_out_anew(ls_comm *world) {
     LS_CHECK(ls_set_requires_grad(ls_module_parameter(front, 1), false) == LS_OK);
     LS_TRY(begin(&all, ls_sequential(front, parallel), parallel));
     LS_TRY(train(&t, &all, all.size));
-    LS_TRY(same_on_all_ranks(world, ls_module_hash(all.model)));
+    LS_TRY(ranks_have_same_module(world, all.model));
     ls_optimizer *part = ls_sgd(end_of_model, NULL);
     LS_CHECK(part != NULL);
     LS_TRY(train(&t, &all, all.size));
     LS_TRY(ls_optimizer_step(part));
-    LS_TRY(same_on_all_ranks(world, ls_module_hash(all.model)));
+    LS_TRY(ranks_have_same_module(world, all.model));
     ls_optimizer_free(part);
     end(&all);
     return LS_OK;
@@ -411,7 +400,7 @@ static ls_status evaluation_mode(ls_comm *world) {
     ls_module_train(parallel, false);
     LS_TRY(one_pass(&t, &all, 0, 12, all.size));
     LS_TRY(ls_optimizer_step(all.optimizer));
-    LS_TRY(same_on_all_ranks(world, ls_module_hash(parallel)));
+    LS_TRY(ranks_have_same_module(world, parallel));
     end(&all);
     return LS_OK;
 }

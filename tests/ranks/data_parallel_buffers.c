@@ -122,13 +122,6 @@ static bool are_constant(const ls_module *model) {
     return is_constant(model, "constant32", LS_F32) && is_constant(model, "constant64", LS_F64);
 }
 
-static ls_status same_on_all_ranks(ls_comm *world, const ls_module *model) {
-    int64_t sides[2] = {(int64_t)(ls_module_hash(model) >> 1), -(int64_t)(ls_module_hash(model) >> 1)};
-    LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_I64, LS_MAX, NULL));
-    LS_CHECK(sides[0] == -sides[1]);
-    return LS_OK;
-}
-
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
 /* A mask with even, uneven and empty shares, also if every rank has written it again, as when it loads a file. */
@@ -144,7 +137,7 @@ static ls_status constants_keep_their_bits(ls_comm *world) {
         LS_CHECK(are_constant(model));
         LS_CHECK(isfinite(numbers_get(ls_grad(ls_module_find(model, "linear.weight")), 0)));
     }
-    LS_TRY(same_on_all_ranks(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     ls_module_free(model);
     return LS_OK;
 }
@@ -172,7 +165,7 @@ static ls_status changed_buffers_are_averaged(ls_comm *world) {
             LS_CHECK(fabs(numbers_get(ls_module_find(model, "mean32"), i) - want[i]) < 1e-6);
         }
         LS_CHECK(ls_item(ls_module_find(model, "calls")) == (double)batch);
-        LS_TRY(same_on_all_ranks(world, model));
+        LS_TRY(ranks_have_same_module(world, model));
     }
     ls_module_free(model);
     return LS_OK;
@@ -188,7 +181,7 @@ static ls_status changed_on_one_rank(ls_comm *world) {
     }
     LS_TRY(run_step(world, model, 2 * size));
     LS_CHECK(fabs(numbers_get(ls_module_find(model, "mean"), 0) - 1) < 1e-12 || size == 1);
-    LS_TRY(same_on_all_ranks(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     ls_module_free(model);
     return LS_OK;
 }
@@ -221,7 +214,7 @@ static ls_status calls_of_a_step(ls_comm *world) {
     LS_TRY(count_calls(world, norms, batch + 1, &calls));
     LS_CHECK(calls == 1 + without && ls_equal(mean, ls_module_find(norms, "0.running_mean"))); /* weights, gradients */
     ls_release(mean);
-    LS_TRY(same_on_all_ranks(world, norms));
+    LS_TRY(ranks_have_same_module(world, norms));
     ls_module_free(idle);
     ls_module_free(busy);
     ls_module_free(norms);

@@ -81,17 +81,7 @@ static ls_module *wrapped(ls_comm *world, ls_dtype dtype) {
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static ls_status same_on_all_ranks(ls_comm *world, const ls_tensor *tensor) {
-    const size_t count = (size_t)ls_numel(tensor);
-    float *most = calloc(2 * count, sizeof *most), *least = most + count;
-    LS_CHECK(most != NULL);
-    memcpy(most, elements(tensor), count * sizeof *most);
-    memcpy(least, elements(tensor), count * sizeof *most);
-    ls_status status = ls_comm_allreduce(world, most, most, count, LS_F32, LS_MAX, NULL);
-    status = status == LS_OK ? ls_comm_allreduce(world, least, least, count, LS_F32, LS_MIN, NULL) : status;
-    const bool same = memcmp(most, least, count * sizeof *most) == 0;
-    free(most);
-    LS_CHECK(same);
-    return status;
+    return ranks_have_same_bytes(world, elements(tensor), (size_t)ls_numel(tensor) * sizeof(float));
 }
 
 /* Returns whether the dtype can represent every element. */

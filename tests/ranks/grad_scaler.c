@@ -17,20 +17,6 @@ static const ls_grad_scaler_options options = {.initial_scale = 1024, .growth_in
 
 /* ---- common code ------------------------------------------------------------------------------------------------- */
 
-static ls_status same_on_all_ranks(ls_comm *world, double number) {
-    double most = number, least = number;
-    LS_TRY(ls_comm_allreduce(world, &most, &most, 1, LS_F64, LS_MAX, NULL));
-    LS_TRY(ls_comm_allreduce(world, &least, &least, 1, LS_F64, LS_MIN, NULL));
-    LS_CHECK(most == least);
-    return LS_OK;
-}
-
-static ls_status same_model(ls_comm *world, const ls_module *model) {
-    const uint64_t bits = ls_module_hash(model);
-    LS_TRY(same_on_all_ranks(world, (double)(bits >> 32)));
-    return same_on_all_ranks(world, (double)(bits & 0xffffffffU));
-}
-
 /* Tries a step, and returns whether it took place. */
 static ls_status try_step(ls_grad_scaler *scaler, ls_optimizer *optimizer, const ls_module *model, bool *taken) {
     const uint64_t before = ls_module_hash(model);
@@ -66,7 +52,7 @@ static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
         LS_TRY(ls_scope_end(scope));
         LS_TRY(try_step(scaler, optimizer, model, &taken));
         LS_CHECK(taken == (step != 3));
-        LS_TRY(same_model(world, model));
+        LS_TRY(ranks_have_same_module(world, model));
     }
     LS_CHECK(ls_grad_scaler_skipped(scaler) == 1);
     LS_CHECK(ls_grad_scaler_get_scale(scaler) == 2048); /* 1024 2048 | 1024 2048 */
@@ -98,7 +84,8 @@ static ls_status steps_of_parts(ls_comm *world, ls_module *model, int spoilt,
         }
         LS_TRY(try_step(scaler, optimizer, model, &taken));
         LS_CHECK(taken == !spoils);
-        LS_TRY(same_on_all_ranks(world, ls_grad_scaler_get_scale(scaler)));
+        const double scale = ls_grad_scaler_get_scale(scaler);
+        LS_TRY(ranks_have_same_bytes(world, &scale, sizeof scale));
     }
     LS_CHECK(ls_grad_scaler_skipped(scaler) == 2);
     ls_grad_scaler_free(scaler);
@@ -196,7 +183,7 @@ static ls_status trial(ls_comm *world, bool averages) {
     LS_TRY(ls_trial_run(trial, 2));
     LS_CHECK(ls_grad_scaler_skipped(scaler) == 1 && ls_grad_scaler_get_scale(scaler) == 32768);
     LS_CHECK(ls_trial_history(trial, 1, "loss") < 3);
-    LS_TRY(same_model(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     ls_trial_free(trial);
     ls_loader_free(loader);
     ls_grad_scaler_free(scaler);

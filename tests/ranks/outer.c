@@ -61,13 +61,6 @@ static ls_status average(ls_comm *world, double *numbers, int count) {
     return LS_OK;
 }
 
-static ls_status all_equal(ls_comm *world, const ls_module *model) {
-    bool equal = false;
-    LS_TRY(ls_ranks_have_equal(world, (int64_t)(ls_module_hash(model) >> 1), &equal));
-    LS_CHECK(equal);
-    return LS_OK;
-}
-
 /* ---- against a computation by hand ------------------------------------------------------------------------------- */
 
 /* Nesterov's method on the parameters after the last outer step, in double. */
@@ -108,7 +101,7 @@ static ls_status compare(ls_comm *world, ls_outer_options options, double rate, 
         for (int i = 0; i < count; i++) {
             LS_CHECK(fabs(is[i] - r.anchor[i]) < 1e-14);
         }
-        LS_TRY(all_equal(world, model));
+        LS_TRY(ranks_have_same_module(world, model));
     }
     LS_TRY(ls_outer_sync(outer));
     (void)read_parameters(model, is);
@@ -116,7 +109,7 @@ static ls_status compare(ls_comm *world, ls_outer_options options, double rate, 
     for (int i = 0; i < count; i++) {
         LS_CHECK(fabs(is[i] - r.anchor[i]) < 1e-14);
     }
-    LS_TRY(all_equal(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     LS_TRY(ls_outer_sync(outer)); /* no step since */
     (void)read_parameters(model, local);
     LS_CHECK(memcmp(is, local, (size_t)count * sizeof *is) == 0);
@@ -183,7 +176,7 @@ static ls_status frozen_parameters_stay(ls_comm *world) {
     const int frozen = INPUTS * HIDDEN + HIDDEN;
     LS_CHECK(memcmp(before, after, (size_t)frozen * sizeof *before) == 0);
     LS_CHECK(after[frozen] != before[frozen]);
-    LS_TRY(all_equal(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     ls_outer_free(outer);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
@@ -206,7 +199,7 @@ static ls_status inside_data_parallel(ls_comm *world) {
         const ls_status expected = step % 2 == 0 && ls_comm_size(world) > 1 ? LS_ERR_STATE : LS_OK;
         LS_CHECK(ls_data_parallel_check(model) == expected);
     }
-    LS_TRY(all_equal(world, model));
+    LS_TRY(ranks_have_same_module(world, model));
     ls_outer_free(outer);
     ls_optimizer_free(optimizer);
     ls_module_free(model);

@@ -185,15 +185,7 @@ static ls_status add_own(ls_module *plain, ls_comm *world, int number, int batch
 }
 
 static ls_status same_on_all_ranks(ls_comm *world, const ls_tensor *tensor) {
-    const size_t count = (size_t)ls_numel(tensor);
-    int32_t most[400], least[400];
-    LS_CHECK(count <= 400);
-    memcpy(most, elements(tensor), count * sizeof *most);
-    memcpy(least, elements(tensor), count * sizeof *least);
-    LS_TRY(ls_comm_allreduce(world, most, most, count, LS_I32, LS_MAX, NULL));
-    LS_TRY(ls_comm_allreduce(world, least, least, count, LS_I32, LS_MIN, NULL));
-    LS_CHECK(memcmp(most, least, count * sizeof *most) == 0);
-    return LS_OK;
+    return ranks_have_same_bytes(world, elements(tensor), (size_t)ls_numel(tensor) * sizeof(float));
 }
 
 /* Compares the gradients of a model with the reference, after its step. */

@@ -20,6 +20,27 @@ static void keep_memory(void) {
     mallopt(M_TRIM_THRESHOLD, -1);
 }
 
+ls_status ranks_have_same_bytes(ls_comm *comm, const void *data, size_t bytes) {
+    unsigned char *all = malloc(bytes * (size_t)ls_comm_size(comm) + 1);
+    int differing = 0;
+    LS_CHECK(all != NULL);
+    const ls_status status = ls_comm_allgather(comm, data, all, bytes, LS_U8, NULL);
+    for (int rank = 0; rank < ls_comm_size(comm) && status == LS_OK; rank++) {
+        differing += memcmp(all + bytes * (size_t)rank, data, bytes) != 0;
+    }
+    free(all);
+    LS_TRY(status);
+    LS_CHECK(differing == 0);
+    return LS_OK;
+}
+
+ls_status ranks_have_same_module(ls_comm *comm, const ls_module *module) {
+    const uint64_t hash = ls_module_hash(module);
+    LS_TRY(ranks_have_same_bytes(comm, &hash, sizeof hash));
+    LS_CHECK(hash != 0);
+    return LS_OK;
+}
+
 static ls_status run_test(ls_comm *world, void *argument) {
     (void)argument;
     ls_status status = getenv("LOCKSTEP_TEST_ANY_ORDER") != NULL ? ls_comm_set_any_order(world, true) : LS_OK;

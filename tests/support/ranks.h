@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include <lockstep/comm.h>
+#include <lockstep/nn.h>
 
 #include "base/status.h"
 
@@ -31,5 +32,11 @@ ls_status rank_test(ls_comm *world);
 
 /* Fails the test unless the last error message contains `part`. */
 #define LS_EXPECT_MESSAGE(part) LS_CHECK(strstr(ls_error_message(), (part)) != NULL)
+
+/* Fails the test unless all ranks have the same bytes in `data`. */
+ls_status ranks_have_same_bytes(ls_comm *comm, const void *data, size_t bytes);
+
+/* Fails the test unless all ranks have modules with the same ls_module_hash. */
+ls_status ranks_have_same_module(ls_comm *comm, const ls_module *module);
 
 #endif

@@ -111,14 +111,9 @@ static inline void training_end(training *t) {
     ls_module_free(t->model);
 }
 
-/* Returns whether all ranks have the same number. */
+/* Fails the test unless all ranks have the same number. */
 static inline ls_status same_on_all(ls_comm *world, double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    int64_t sides[2] = {(int64_t)(bits >> 1), -(int64_t)(bits >> 1)};
-    LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_I64, LS_MAX, NULL));
-    LS_CHECK(sides[0] == -sides[1]);
-    return LS_OK;
+    return ranks_have_same_bytes(world, &value, sizeof value);
 }
 
 /* Returns the largest difference between the parameters of two models. */
