@@ -10,31 +10,11 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tests/support/optimizers.h"
 
 #include <lockstep/lockstep.h>
 
-enum { KINDS = 8, BEFORE = 4, AFTER = 4, MOST = 64 };
-
-static ls_optimizer *make(int kind, ls_module *model) {
-    switch (kind) {
-    case 0:
-        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9});
-    case 1:
-        return ls_adam(model, NULL);
-    case 2:
-        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
-    case 3:
-        return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 5, .strong_wolfe = true});
-    case 4:
-        return ls_lamb(model, NULL);
-    case 5:
-        return ls_muon(model, &(ls_muon_options){.learning_rate = 0.02});
-    case 6:
-        return ls_nadam(model, NULL);
-    default:
-        return ls_conjugate_gradient(model, &(ls_conjugate_gradient_options){.max_iterations = 3});
-    }
-}
+enum { BEFORE = 4, AFTER = 4, MOST = 64 };
 
 typedef struct problem {
     ls_module *model;
@@ -68,17 +48,6 @@ static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_ema *averag
     return LS_OK;
 }
 
-/* Checks that all ranks have the same parameters. */
-static ls_status check_same(const ls_module *model, ls_comm *world) {
-    const uint64_t hash = ls_module_hash(model);
-    const int64_t own = (int64_t)(hash >> 1); /* what fits */
-    int64_t least = 0, most = 0;
-    LS_TRY(ls_comm_allreduce(world, &own, &least, 1, LS_I64, LS_MIN, NULL));
-    LS_TRY(ls_comm_allreduce(world, &own, &most, 1, LS_I64, LS_MAX, NULL));
-    LS_CHECK(least == own && most == own);
-    return LS_OK;
-}
-
 /* Copies borrowed tensors, as if they came from a file. */
 static ls_status copy_tensors(const ls_named *tensors, int count, ls_named *copies) {
     LS_CHECK(count <= MOST);
@@ -98,7 +67,7 @@ static void free_names(const ls_named *copies, int count) {
 static ls_status compare(int kind, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *model = make_model(), *other = make_model();
-    ls_optimizer *first = make(kind, model);
+    ls_optimizer *first = optimizer_make(kind, model);
     ls_ema *averages = ls_ema_new(model, 0.8), *other_averages = ls_ema_new(other, 0.8);
     LS_TRY(train(model, first, averages, world, BEFORE));
     const ls_named *lent;
@@ -116,13 +85,13 @@ static ls_status compare(int kind, ls_comm *world) {
     LS_TRY(train(model, first, averages, world, AFTER));
     ls_optimizer_free(first);
 
-    ls_optimizer *second = make(kind, other);
+    ls_optimizer *second = optimizer_make(kind, other);
     LS_TRY(ls_optimizer_set_state(second, copies, count));
     LS_TRY(ls_ema_set_state(other_averages, averaged, averaged_count));
     LS_TRY(train(other, second, other_averages, world, AFTER));
     for (int i = 0; i < 2; i++) { /* the parameters, then their averages */
         LS_CHECK(ls_module_hash(other) == ls_module_hash(model));
-        LS_TRY(check_same(model, world));
+        LS_TRY(ranks_have_same_module(world, model));
         LS_TRY(ls_ema_swap(averages));
         LS_TRY(ls_ema_swap(other_averages));
     }
@@ -152,8 +121,11 @@ static ls_status check_divided(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    for (int kind = 0; kind < KINDS; kind++) {
-        LS_TRY(compare(kind, world));
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
+        const ls_status status = compare(kind, world);
+        if (status != LS_OK) {
+            return ls_fail(status, "%s: %s", optimizer_names[kind], ls_error_message());
+        }
     }
     return check_divided(world);
 }

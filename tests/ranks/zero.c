@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
+#include "tests/support/optimizers.h"
 
 enum { INPUTS = 9, WIDTH = 100, OUTPUTS = 3, STEPS = 4, SEED = 5, MOST = 64 };
 
@@ -56,43 +57,6 @@ static ls_module *wrap(ls_comm *world, int zero) {
         return NULL;
     }
     return ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = zero});
-}
-
-/* ---- methods ----------------------------------------------------------------------------------------------------- */
-
-enum { METHODS = 14 };
-
-static ls_optimizer *method(int kind, ls_module *model) {
-    switch (kind) {
-    case 0:
-        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05});
-    case 1:
-        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9, .nesterov = true});
-    case 2:
-        return ls_adam(model, NULL);
-    case 3:
-        return ls_adam(model, &(ls_adam_options){.amsgrad = true, .weight_decay = 0.1});
-    case 4:
-        return ls_adamw(model, NULL);
-    case 5:
-        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
-    case 6:
-        return ls_adagrad(model, &(ls_adagrad_options){.initial_sum = 0.5});
-    case 7:
-        return ls_adadelta(model, NULL);
-    case 8:
-        return ls_nadam(model, NULL);
-    case 9:
-        return ls_radam(model, NULL);
-    case 10:
-        return ls_lion(model, NULL);
-    case 11:
-        return ls_lamb(model, NULL);
-    case 12:
-        return ls_muon(model, &(ls_muon_options){.learning_rate = 0.02});
-    default:
-        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.5});
-    }
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -194,7 +158,7 @@ static ls_status compare(int kind, int zero, ls_comm *world) {
     if (zero > 1) { /* the ranks have different numbers of samples: agrees on factors before each pass, too */
         ls_data_parallel_remember(whole, (ls_averaging_memory){.agrees = true});
     }
-    ls_optimizer *a = method(kind, whole), *b = method(kind, sharded);
+    ls_optimizer *a = optimizer_make(kind, whole), *b = optimizer_make(kind, sharded);
     LS_CHECK(a != NULL && b != NULL);
     LS_TRY(check_bytes(a, b, world));
     LS_TRY(train(whole, a, world, 0, STEPS));
@@ -208,8 +172,8 @@ static ls_status compare(int kind, int zero, ls_comm *world) {
     LS_TRY(check_states(of_a, count_a, of_b, count_b));
     ls_optimizer_free(a);
     ls_optimizer_free(b);
-    a = method(kind, whole);
-    b = method(kind, sharded);
+    a = optimizer_make(kind, whole);
+    b = optimizer_make(kind, sharded);
     LS_TRY(ls_optimizer_set_state(a, of_b, count_b));
     LS_TRY(ls_optimizer_set_state(b, of_a, count_a));
     LS_TRY(train(whole, a, world, STEPS, STEPS));
@@ -490,10 +454,10 @@ static bool is_on_host(void) {
 ls_status rank_test(ls_comm *world) {
     const int highest = is_on_host() ? 3 : 1;
     for (int zero = 1; zero <= highest; zero++) {
-        for (int kind = 0; kind < METHODS; kind++) {
+        for (int kind = 0; kind < OPTIMIZERS_OF_ONE_PASS; kind++) {
             const ls_status status = compare(kind, zero, world);
             if (status != LS_OK) {
-                return ls_fail(status, ".zero = %d, method %d: %s", zero, kind, ls_error_message());
+                return ls_fail(status, ".zero = %d, %s: %s", zero, optimizer_names[kind], ls_error_message());
             }
         }
     }

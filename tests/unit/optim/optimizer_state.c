@@ -15,50 +15,9 @@
 #include "base/status.h"
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
+#include "tests/support/optimizers.h"
 
-enum { KINDS = 18, BEFORE = 4, AFTER = 4 };
-
-/* Every method, with every variant of its state. ls_lbfgs has more pairs than it keeps. */
-static ls_optimizer *make(int kind, ls_module *model) {
-    switch (kind) {
-    case 0:
-        return ls_sgd(model, NULL);
-    case 1:
-        return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9, .nesterov = true});
-    case 2:
-        return ls_adam(model, NULL);
-    case 3:
-        return ls_adam(model, &(ls_adam_options){.amsgrad = true, .weight_decay = 0.1});
-    case 4:
-        return ls_adamw(model, NULL);
-    case 5:
-        return ls_rmsprop(model, NULL);
-    case 6:
-        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9});
-    case 7:
-        return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
-    case 8:
-        return ls_adagrad(model, &(ls_adagrad_options){.initial_sum = 0.1, .learning_rate_decay = 0.1});
-    case 9:
-        return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 5, .learning_rate = 0.1});
-    case 10:
-        return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 7, .strong_wolfe = true});
-    case 11:
-        return ls_conjugate_gradient(model, &(ls_conjugate_gradient_options){.max_iterations = 3});
-    case 12:
-        return ls_adadelta(model, NULL);
-    case 13:
-        return ls_nadam(model, &(ls_nadam_options){.momentum_decay = 0.3});
-    case 14:
-        return ls_radam(model, &(ls_radam_options){.beta2 = 0.9});
-    case 15:
-        return ls_lion(model, NULL);
-    case 16:
-        return ls_lamb(model, NULL);
-    default:
-        return ls_muon(model, NULL);
-    }
-}
+enum { BEFORE = 4, AFTER = 4 };
 
 static ls_module *make_model(void) {
     ls_seed(3);
@@ -94,7 +53,7 @@ static void train(ls_module *model, ls_optimizer *optimizer, int first, int last
 /* Returns the hash of the parameters after all steps, with or without an interruption. */
 static uint64_t trained(int kind, bool broken_off) {
     ls_module *model = make_model();
-    ls_optimizer *optimizer = make(kind, model);
+    ls_optimizer *optimizer = optimizer_make(kind, model);
     assert_non_null(optimizer);
     train(model, optimizer, 0, BEFORE);
     if (broken_off) {
@@ -103,7 +62,7 @@ static uint64_t trained(int kind, bool broken_off) {
         ls_optimizer_free(optimizer);
         ls_module_free(model);
         model = make_model();
-        optimizer = make(kind, model);
+        optimizer = optimizer_make(kind, model);
         if (kind % 2 == 1) { /* it may have had another state before */
             train(model, optimizer, 50, 53);
         }
@@ -119,24 +78,24 @@ static uint64_t trained(int kind, bool broken_off) {
 }
 
 TEST(test_going_on) {
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         if (trained(kind, true) != trained(kind, false)) {
-            fail_msg("method %d does not go on as it would have", kind);
+            fail_msg("%s does not go on as it would have", optimizer_names[kind]);
         }
     }
 }
 
 /* Without its state, a method with state gives different results: the test above can fail. */
 TEST(test_state_matters) {
-    for (int kind = 1; kind < KINDS; kind++) {
+    for (int kind = 1; kind < OPTIMIZERS; kind++) {
         ls_module *model = make_model();
-        ls_optimizer *optimizer = make(kind, model);
+        ls_optimizer *optimizer = optimizer_make(kind, model);
         train(model, optimizer, 0, BEFORE);
         ls_optimizer_free(optimizer);
-        optimizer = make(kind, model);
+        optimizer = optimizer_make(kind, model);
         train(model, optimizer, BEFORE, BEFORE + AFTER);
         if (ls_module_hash(model) == trained(kind, false)) {
-            fail_msg("method %d remembers nothing that matters", kind);
+            fail_msg("%s remembers nothing that matters", optimizer_names[kind]);
         }
         ls_optimizer_free(optimizer);
         ls_module_free(model);
@@ -164,7 +123,7 @@ static int count_of(ls_optimizer *optimizer) {
 
 TEST(test_names) {
     ls_module *model = make_model();
-    ls_optimizer *optimizer = make(3, model);
+    ls_optimizer *optimizer = optimizer_make(OPTIMIZER_AMSGRAD, model);
     train(model, optimizer, 0, 2);
     assert_int_equal(count_of(optimizer), 1 + 4 * 4);
     assert_true(ls_item(find(optimizer, "param_groups.0.lr")) == 0.05);
@@ -173,7 +132,7 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "0.weight.exp_avg_sq"));
     assert_non_null(find(optimizer, "0.bias.max_exp_avg_sq"));
     ls_optimizer_free(optimizer);
-    optimizer = make(17, model); /* a group of matrices, and a group of other parameters */
+    optimizer = optimizer_make(OPTIMIZER_MUON, model); /* a group of matrices, and a group of other parameters */
     train(model, optimizer, 0, 2);
     assert_int_equal(count_of(optimizer), 2 + 2 * 2 + 2 * 3);
     assert_int_equal(ls_size(find(optimizer, "2.weight.momentum_buffer"), 1), 7);
@@ -181,11 +140,11 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "2.bias.exp_avg_sq"));
     assert_non_null(find(optimizer, "param_groups.1.lr"));
     ls_optimizer_free(optimizer);
-    optimizer = make(13, model);
+    optimizer = optimizer_make(OPTIMIZER_NADAM, model);
     train(model, optimizer, 0, 2);
     assert_true(ls_item(find(optimizer, "2.bias.mu_product")) < 0.3);
     ls_optimizer_free(optimizer);
-    optimizer = make(1, NULL);
+    optimizer = optimizer_make(OPTIMIZER_MOMENTUM, NULL);
     for (int i = 0; i < 4; i++) { /* one group each: numbers continue across groups */
         ls_tensor *parameter = ls_module_parameter(model, i);
         assert_int_equal(ls_optimizer_add_group(optimizer, &parameter, 1, NULL), LS_OK);
@@ -193,7 +152,7 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "3.momentum_buffer"));
     assert_non_null(find(optimizer, "param_groups.3.lr"));
     ls_optimizer_free(optimizer);
-    optimizer = make(9, model);
+    optimizer = optimizer_make(OPTIMIZER_LBFGS, model);
     assert_int_equal(count_of(optimizer), 1); /* no step yet: only the learning rate */
     train(model, optimizer, 0, 4);
     assert_int_equal(count_of(optimizer), 1 + 7 + 5 * 3);
@@ -206,10 +165,10 @@ TEST(test_names) {
 
 /* An optimizer's own state, and an initial state, which resets it. */
 TEST(test_own_state_and_none) {
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         ls_module *model = make_model();
-        ls_optimizer *fresh = make(kind, model);
-        ls_optimizer *optimizer = make(kind, model);
+        ls_optimizer *fresh = optimizer_make(kind, model);
+        ls_optimizer *optimizer = optimizer_make(kind, model);
         train(model, optimizer, 0, 2);
         const ls_named *tensors = NULL;
         int count = 0;
@@ -227,8 +186,8 @@ TEST(test_own_state_and_none) {
 
 static void expect_refusal(int from, int into, const char *part) {
     ls_module *model = make_model();
-    ls_optimizer *source = make(from, model);
-    ls_optimizer *optimizer = make(into, model);
+    ls_optimizer *source = optimizer_make(from, model);
+    ls_optimizer *optimizer = optimizer_make(into, model);
     train(model, source, 0, 8);
     train(model, optimizer, 0, 2);
     const ls_named *tensors = NULL;
@@ -251,17 +210,20 @@ static void expect_refusal(int from, int into, const char *part) {
 }
 
 TEST(test_what_does_not_fit) {
-    expect_refusal(0, 1, "the file has no tensor 0.weight.momentum_buffer, which this ls_sgd needs");
-    expect_refusal(1, 0, "the file has a tensor 0.weight.momentum_buffer that this ls_sgd does not have");
-    expect_refusal(2, 5, "square_avg");
-    expect_refusal(14, 13, "the file has no tensor 0.weight.mu_product, which this ls_nadam needs");
-    expect_refusal(2, 17, "momentum_buffer, which this ls_muon needs");
-    expect_refusal(10, 9, "more steps in it than the history_size 5");
-    expect_refusal(2, 10, "does not have");
-    expect_refusal(11, 10, "the file has no tensor H_diag");
+    expect_refusal(OPTIMIZER_SGD, OPTIMIZER_MOMENTUM,
+                   "the file has no tensor 0.weight.momentum_buffer, which this ls_sgd needs");
+    expect_refusal(OPTIMIZER_MOMENTUM, OPTIMIZER_SGD,
+                   "the file has a tensor 0.weight.momentum_buffer that this ls_sgd does not have");
+    expect_refusal(OPTIMIZER_ADAM, OPTIMIZER_RMSPROP, "square_avg");
+    expect_refusal(OPTIMIZER_RADAM, OPTIMIZER_NADAM,
+                   "the file has no tensor 0.weight.mu_product, which this ls_nadam needs");
+    expect_refusal(OPTIMIZER_ADAM, OPTIMIZER_MUON, "momentum_buffer, which this ls_muon needs");
+    expect_refusal(OPTIMIZER_LBFGS_SEARCH, OPTIMIZER_LBFGS, "more steps in it than the history_size 5");
+    expect_refusal(OPTIMIZER_ADAM, OPTIMIZER_LBFGS_SEARCH, "does not have");
+    expect_refusal(OPTIMIZER_CONJUGATE_GRADIENT, OPTIMIZER_LBFGS_SEARCH, "the file has no tensor H_diag");
     ls_module *model = make_model();
     ls_module *wider = ls_sequential(ls_nn_linear(5, 8), ls_nn_tanh(), ls_nn_linear(8, 3));
-    ls_optimizer *optimizer = make(2, model), *other = make(2, wider);
+    ls_optimizer *optimizer = optimizer_make(OPTIMIZER_ADAM, model), *other = optimizer_make(OPTIMIZER_ADAM, wider);
     assert_int_equal(ls_optimizer_save(other, test_path("wider"), NULL), LS_OK);
     assert_int_equal(ls_optimizer_load(optimizer, test_path("wider")), LS_ERR_SHAPE);
     expect_message("wider: 0.weight.exp_avg is [8, 5] of f32 in the file, but [7, 5]");
@@ -329,9 +291,9 @@ static void expect_refused_numbers(ls_optimizer *optimizer, int index, const cha
 }
 
 TEST(test_wrong_numbers) {
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         ls_module *model = make_model();
-        ls_optimizer *optimizer = make(kind, model);
+        ls_optimizer *optimizer = optimizer_make(kind, model);
         train(model, optimizer, 0, BEFORE);
         assert_int_equal(ls_optimizer_save(optimizer, test_path("all"), NULL), LS_OK);
         ls_safetensors *all = ls_safetensors_load(test_path("all"));
@@ -347,11 +309,12 @@ TEST(test_wrong_numbers) {
 
 /* Every failing allocation is an error, leaves the state unchanged, and leaks nothing. */
 TEST(test_failing_allocations) {
-    for (int kind = 3; kind < KINDS; kind += 6) { /* one with buffers, one with a history */
+    const int kinds[] = {OPTIMIZER_AMSGRAD, OPTIMIZER_LBFGS}; /* one with buffers, one with a history */
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         test_allocator allocator;
         test_allocator_start(&allocator);
         ls_module *model = make_model();
-        ls_optimizer *source = make(kind, model), *optimizer = make(kind, model);
+        ls_optimizer *source = optimizer_make(kinds[i], model), *optimizer = optimizer_make(kinds[i], model);
         train(model, source, 0, 4);
         train(model, optimizer, 0, 2);
         const ls_named *tensors = NULL;

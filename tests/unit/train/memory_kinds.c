@@ -12,6 +12,7 @@
 #include <lockstep/lockstep.h>
 
 #include "optim/optimizer.h"
+#include "tests/support/optimizers.h"
 
 enum { INPUTS = 6, HIDDEN = 20, OUTPUTS = 3, BATCH = 8, SAMPLES = 24 };
 
@@ -153,73 +154,51 @@ TEST(test_buffers_and_averages) {
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
-typedef struct method {
-    const char *name;
-    ls_optimizer *optimizer;
-    int states; /* state tensors per parameter in the end; -1: some parameters have fewer */
-} method;
+/* State tensors per parameter after a few steps. -1: some parameters have fewer. */
+static const int states_of[OPTIMIZERS] = {
+    [OPTIMIZER_SGD] = 0,
+    [OPTIMIZER_MOMENTUM] = 1,
+    [OPTIMIZER_ADAM] = 2,
+    [OPTIMIZER_AMSGRAD] = 3,
+    [OPTIMIZER_ADAMW] = 2,
+    [OPTIMIZER_RMSPROP] = 1,
+    [OPTIMIZER_RMSPROP_MOMENTUM] = 2,
+    [OPTIMIZER_RMSPROP_CENTERED] = 3,
+    [OPTIMIZER_ADAGRAD] = 1,
+    [OPTIMIZER_ADADELTA] = 2,
+    [OPTIMIZER_NADAM] = 2,
+    [OPTIMIZER_RADAM] = 2,
+    [OPTIMIZER_LION] = 1,
+    [OPTIMIZER_LAMB] = 2,
+    [OPTIMIZER_MUON] = -1,
+    [OPTIMIZER_LBFGS] = 4 + 2 * OPTIMIZERS_PAIRS,
+    [OPTIMIZER_LBFGS_SEARCH] = 6 + 2 * OPTIMIZERS_SEARCH_PAIRS,
+    [OPTIMIZER_CONJUGATE_GRADIENT] = 6,
+};
 
-enum { METHODS = 16, HISTORY = 3 };
-
-static method make_method(int index, ls_module *model) {
-    switch (index) {
-    case 0:
-        return (method){"sgd", ls_sgd(model, NULL), 0};
-    case 1:
-        return (method){"sgd with momentum", ls_sgd(model, &(ls_sgd_options){.momentum = 0.9}), 1};
-    case 2:
-        return (method){"adam", ls_adam(model, NULL), 2};
-    case 3:
-        return (method){"amsgrad", ls_adam(model, &(ls_adam_options){.amsgrad = true}), 3};
-    case 4:
-        return (method){"adamw", ls_adamw(model, NULL), 2};
-    case 5:
-        return (method){"rmsprop", ls_rmsprop(model, NULL), 1};
-    case 6:
-        return (method){"adagrad", ls_adagrad(model, NULL), 1};
-    case 7:
-        return (method){"adadelta", ls_adadelta(model, NULL), 2};
-    case 8:
-        return (method){"nadam", ls_nadam(model, NULL), 2};
-    case 9:
-        return (method){"radam", ls_radam(model, NULL), 2};
-    case 10:
-        return (method){"lion", ls_lion(model, NULL), 1};
-    case 11:
-        return (method){"lamb", ls_lamb(model, NULL), 2};
-    case 12:
-        return (method){"muon", ls_muon(model, NULL), -1};
-    case 13:
-        return (method){"lbfgs", ls_lbfgs(model, &(ls_lbfgs_options){.history_size = HISTORY, .learning_rate = 0.1}),
-                        4 + 2 * HISTORY};
-    case 14:
-        return (method){"lbfgs with line search",
-                        ls_lbfgs(model, &(ls_lbfgs_options){.history_size = HISTORY, .strong_wolfe = true}),
-                        6 + 2 * HISTORY};
-    default:
-        return (method){"conjugate gradient", ls_conjugate_gradient(model, NULL), 6};
-    }
-}
-
-/* The predicted bytes are the bytes after a step. */
+/* The predicted bytes are the bytes after a few steps, when L-BFGS has all its pairs. */
 TEST(test_optimizers_allocate_as_predicted) {
-    for (int i = 0; i < METHODS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         const ls_memory before = stats();
         ls_module *model = make_model();
-        const method m = make_method(i, model);
-        assert_non_null(m.optimizer);
-        const int64_t predicted = stats().bytes[LS_MEMORY_OPTIMIZER] + ls_optimizer_pending(m.optimizer);
-        double loss;
-        assert_int_equal(ls_optimizer_step_closure(m.optimizer, evaluate, model, &loss), LS_OK);
+        const int states = states_of[i];
+        ls_optimizer *optimizer = optimizer_make(i, model);
+        assert_non_null(optimizer);
+        const int64_t predicted = stats().bytes[LS_MEMORY_OPTIMIZER] + ls_optimizer_pending(optimizer);
+        for (int step = 0; step < 5; step++) {
+            double loss;
+            assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, model, &loss), LS_OK);
+        }
         const int64_t bytes = stats().bytes[LS_MEMORY_OPTIMIZER];
-        if (bytes != predicted || ls_optimizer_pending(m.optimizer) != 0) {
-            print_error("%s: predicted %lld bytes, allocated %lld\n", m.name, (long long)predicted, (long long)bytes);
+        if (bytes != predicted || ls_optimizer_pending(optimizer) != 0) {
+            print_error("%s: predicted %lld bytes, allocated %lld\n", optimizer_names[i], (long long)predicted,
+                        (long long)bytes);
             fail();
         }
-        const int64_t number = m.states > 2 && i >= 13 ? (int64_t)sizeof(double) : 0; /* result of a kernel */
+        const int64_t number = i >= OPTIMIZERS_OF_ONE_PASS ? (int64_t)sizeof(double) : 0; /* result of a kernel */
         const int64_t own = bytes - before.bytes[LS_MEMORY_OPTIMIZER];
-        assert_true(m.states < 0 ? own > WEIGHTS && own < 2 * WEIGHTS : own == m.states * WEIGHTS + number);
-        ls_optimizer_free(m.optimizer);
+        assert_true(states < 0 ? own > WEIGHTS && own < 2 * WEIGHTS : own == states * WEIGHTS + number);
+        ls_optimizer_free(optimizer);
         ls_module_free(model);
         expect_same(&before);
     }
