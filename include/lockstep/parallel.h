@@ -294,7 +294,8 @@ typedef struct ls_data_parallel_options {
  * that one process with the global batch would get. docs/explanation/data-parallel.md explains losses, operations and
  * failures.
  *
- * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call.
+ * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
+ * on every rank if the options differ between the ranks.
  *
  * - Parameters and buffers start as rank 0's.
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without

@@ -290,172 +290,8 @@ static ls_status run_without_samples(data_parallel_state *state) {
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
-static ls_status check_dtype(const ls_wire_format *format, int powersgd_rank, ls_dtype dtype) {
-    if (dtype != LS_F32 && dtype != LS_F64) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
-                       ls_dtype_name(dtype));
-    }
-    if (powersgd_rank > 0 && dtype != LS_F32) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .powersgd_rank is %d, but a parameter is of f64: omit "
-                       ".powersgd_rank, or use a model of f32",
-                       powersgd_rank);
-    }
-    return !format->converts || dtype == LS_F32
-               ? LS_OK
-               : ls_fail(LS_ERR_UNSUPPORTED,
-                         "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
-                         "most of its digits: omit .reduce_dtype, or use a model of f32",
-                         format->name);
-}
-
-/* The smallest bucket, and the largest by default: a call's latency is then a small part of its time on a network. */
-static const size_t LEAST_BYTES = (size_t)256 << 10, MOST_BYTES = (size_t)4 << 20;
-
-/* Decides whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
- */
-static ls_status prepare_overlap(data_parallel_state *state, const ls_data_parallel_options *options) {
-    ls_gradient_reducer *reducer = &state->reducer;
-    const char *backend = ls_comm_backend(state->comm);
-    size_t bytes = 0;
-    for (int i = 0; i < reducer->flat_count; i++) {
-        bytes += (size_t)reducer->flats[i].count * ls_dtype_size(reducer->flats[i].dtype);
-    }
-    const bool pays = (strcmp(backend, "tcp") == 0 || strcmp(backend, "mpi") == 0) && bytes >= 2 * LEAST_BYTES;
-    const bool equal = options->overlap == LS_OVERLAP_AUTO ? pays : options->overlap == LS_OVERLAP_ON;
-    const int64_t wanted = (int64_t)(options->bucket_bytes << 1 | (size_t)equal) & INT64_MAX;
-    bool agreed = true;
-    LS_TRY(ls_ranks_have_equal(state->comm, wanted, &agreed));
-    if (!agreed) {
-        return ls_fail(LS_ERR_MISMATCH,
-                       "ls_data_parallel: .overlap or .bucket_bytes (%zu here) differs between the ranks",
-                       options->bucket_bytes);
-    }
-    const size_t part = bytes / 8 < LEAST_BYTES ? LEAST_BYTES : bytes / 8 > MOST_BYTES ? MOST_BYTES : bytes / 8;
-    if (!equal || ls_comm_size(state->comm) == 1 || !reducer->flats[0].gradients->device->is_host ||
-        state->powersgd != NULL) {
-        return LS_OK;
-    }
-    LS_TRY(ls_gradient_reducer_divide(reducer, options->bucket_bytes > 0 ? options->bucket_bytes : part));
-    return ls_overlap_open(state);
-}
-
-/* Checks the stage of ZeRO, before the memory of the model is laid out. Sets it to 0 for a single rank. */
-static ls_status check_zero(data_parallel_state *state, const ls_data_parallel_options *options, bool shares,
-                            int *zero) {
-    bool agreed = true;
-    if (*zero < 0 || *zero > 3) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be from 0 to 3", *zero);
-    }
-    LS_TRY(ls_ranks_have_equal(state->comm, *zero, &agreed));
-    if (!agreed) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .zero (%d here) differs between the ranks", *zero);
-    }
-    if (*zero > 0 && shares) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
-                                           "of the parameters");
-    }
-    const ls_device *device = &ls_cpu;
-    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
-    if (*zero > 1 && (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !device->is_host)) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
-                       ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
-                       *zero);
-    }
-    *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
-    return LS_OK;
-}
-
-/* Checks the rank of PowerSGD's matrices, before the memory of the model is laid out. */
-static ls_status check_powersgd(const data_parallel_state *state, const ls_data_parallel_options *options) {
-    const int rank = options->powersgd_rank;
-    bool agreed = true;
-    if (rank < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, must be 0 (off) or positive", rank);
-    }
-    LS_TRY(ls_ranks_have_equal(state->comm, rank, &agreed));
-    if (!agreed) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: .powersgd_rank (%d here) differs between the ranks", rank);
-    }
-    const ls_device *device = &ls_cpu;
-    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
-    if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !device->is_host)) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
-                       ".zero = 3 or a model on a GPU: omit one of them",
-                       rank);
-    }
-    return LS_OK;
-}
-
-/* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
-static int lay_out(const data_parallel_state *state, int zero, ls_flat *flats) {
-    return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
-}
-
-/* Parameters that differ between ranks would be mixed without an error. */
-static ls_status open_shards(data_parallel_state *state, int zero, bool synced) {
-    const ls_gradient_reducer *reducer = &state->reducer;
-    state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
-    if (state->shards == NULL) {
-        return ls_error_status();
-    }
-    state->shards->averages = ls_data_parallel_averages;
-    LS_TRY(synced ? LS_OK : ls_replicas_compare("ls_data_parallel", state->model, state->comm));
-    return ls_units_open(state->shards);
-}
-
-static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
-    const ls_dtype dtype = options->reduce_dtype;
-    ls_gradient_reducer *reducer = &state->reducer;
-    *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
-    if (reducer->format == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
-                       ls_dtype_name(dtype));
-    }
-    const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
-    int zero = options->zero;
-    LS_TRY(check_zero(state, options, shares, &zero));
-    LS_TRY(check_powersgd(state, options));
-    const int flat_count = lay_out(state, zero, reducer->flats);
-    if (flat_count < 0) {
-        return ls_error_status();
-    }
-    if (!options->no_initial_sync) {
-        LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
-    }
-    state->parameter_count = ls_module_parameter_count(state->model);
-    LS_TRY(ls_buffers_watch(&state->buffers, state->model, state->comm));
-    if (flat_count == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
-    }
-    for (int i = 0; i < flat_count; i++) {
-        LS_TRY(check_dtype(reducer->format, options->powersgd_rank, reducer->flats[i].dtype));
-    }
-    reducer->flat_count = flat_count;
-    reducer->keeps_memory = zero > 1;
-    LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
-    LS_TRY(ls_tail_open(state));
-    if (options->powersgd_rank > 0 && ls_comm_size(state->comm) > 1) {
-        LS_TRY(ls_powersgd_open(state, options->powersgd_rank));
-    }
-    state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
-    LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
-    return shares || zero > 1 ? LS_OK : prepare_overlap(state, options);
-}
-
 static void free_state(ls_module *self) {
-    data_parallel_state *state = self->state;
-    ls_objects_free(&state->shares);
-    ls_free(state->buffers.records);
-    ls_free(state->tail);
-    ls_overlap_close(state);
-    ls_units_close(state->shards);
-    ls_shards_close(state->shards);
-    ls_powersgd_close(state->powersgd);
-    ls_gradient_reducer_close(&state->reducer);
-    ls_comm_drop(state->comm);
+    ls_data_parallel_close(self->state);
 }
 
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
@@ -484,7 +320,11 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |=
-        state->model == NULL || prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK;
+        state->model == NULL ||
+        ls_data_parallel_prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK;
+    if (state->shards != NULL) {
+        state->shards->averages = ls_data_parallel_averages;
+    }
     return ls_module_finish(module);
 }
 

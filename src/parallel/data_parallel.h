@@ -1,6 +1,6 @@
 /*
- * Data-parallel training: declarations shared by the module (data_parallel.c) and the averaging of its gradients
- * (averaging.c).
+ * Data-parallel training: declarations shared by the module (data_parallel.c), its construction (prepare.c) and the
+ * averaging of its gradients (averaging.c).
  */
 #ifndef LS_PARALLEL_DATA_PARALLEL_H
 #define LS_PARALLEL_DATA_PARALLEL_H
@@ -93,6 +93,13 @@ typedef struct ls_data_parallel_state {
                          */
     double factor;      /* sum, in the last pass, of the gradients of the loss with respect to its sums over samples */
 } ls_data_parallel_state;
+
+/*
+ * prepare.c: agrees on the options with the other ranks, checks them, and prepares the memory. The state has its
+ * module, model and communicator. Collective. ls_data_parallel_close frees what the state owns, also after a failure.
+ */
+ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_parallel_options *options);
+void ls_data_parallel_close(ls_data_parallel_state *state);
 
 /*
  * Numbers that affect a data-parallel module's results since its first pass. A checkpoint stores them, so that a

@@ -1,4 +1,6 @@
 /* Comparison of ranks by hashes. */
+#include <string.h>
+
 #include "base/hash.h"
 #include "base/status.h"
 #include "parallel/parallel.h"
@@ -19,4 +21,15 @@ ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
     LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
     *equal = most[0] == -most[1];
     return LS_OK;
+}
+
+ls_status ls_options_compare(const char *call, ls_comm *comm, const char *text) {
+    bool equal = true;
+    const uint64_t hash = ls_hash(LS_HASH_START, text, strlen(text));
+    LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
+    return equal ? LS_OK
+                 : ls_fail(LS_ERR_MISMATCH,
+                           "%s: the options differ between the ranks: this rank has %s. Pass equal options on every "
+                           "rank",
+                           call, text);
 }

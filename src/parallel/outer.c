@@ -248,15 +248,10 @@ static ls_status choose_options(ls_outer_options *options) {
     return options->learning_rate > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: .learning_rate must be above 0", call);
 }
 
-static ls_status check_equal_options(const ls_outer *outer) {
-    bool equal = true;
+static ls_status compare_options(const ls_outer *outer) {
     char text[160];
     ls_outer_describe(outer, text, sizeof text);
-    const uint64_t hash = ls_hash(LS_HASH_START, text, strlen(text));
-    LS_TRY(ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), &equal));
-    return equal
-               ? LS_OK
-               : ls_fail(LS_ERR_MISMATCH, "ls_outer_new: the options differ between the ranks: this rank has %s", text);
+    return ls_options_compare("ls_outer_new", outer->comm, text);
 }
 
 /* Refuses models whose ranks do not train replicas alone. */
@@ -306,7 +301,7 @@ static ls_status make_optimizer(ls_outer *outer) {
 static ls_status prepare(ls_outer *outer) {
     LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
     LS_TRY(check_model(outer));
-    LS_TRY(check_equal_options(outer));
+    LS_TRY(compare_options(outer));
     LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
     outer->flat_count = ls_module_flatten(outer->model, outer->flats);
     LS_TRY(outer->flat_count >= 0 ? LS_OK : ls_error_status());

@@ -28,6 +28,12 @@ ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 /* Sets *equal if all ranks have the same nonnegative number: a hash, shifted right. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 
+/*
+ * Fails with LS_ERR_MISMATCH if the ranks have different texts. `text` describes all options of the call, such as
+ * ".steps = 32", for the message. Collective.
+ */
+ls_status ls_options_compare(const char *call, ls_comm *comm, const char *text);
+
 /* Sets *equal if all ranks have bit-identical parameters. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 

@@ -399,7 +399,7 @@ static ls_status wrong_input(ls_comm *world) {
     }
     if (ls_comm_size(world) > 1) {
         LS_TRY(refused(world, make(), (ls_data_parallel_options){.powersgd_rank = ls_comm_rank(world) == 0 ? 0 : 2},
-                       LS_ERR_MISMATCH, ".powersgd_rank ("));
+                       LS_ERR_MISMATCH, "the options differ between the ranks"));
     }
     return LS_OK;
 }

@@ -1,0 +1,193 @@
+/* Construction of a data-parallel module: agreement on the options, checks, and the memory of the averaging. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/hold.h"
+#include "parallel/averaging.h"
+#include "parallel/powersgd.h"
+#include "parallel/units.h"
+
+/* The smallest bucket, and the largest by default: a call's latency is then a small part of its time on a network. */
+static const size_t LEAST_BYTES = (size_t)256 << 10, MOST_BYTES = (size_t)4 << 20;
+
+/* ---- the options ------------------------------------------------------------------------------------------------- */
+
+/* Returns the bytes of the gradients of the model, whose lists must be collected. */
+static size_t gradient_bytes(const ls_module *model) {
+    size_t bytes = 0;
+    for (int i = 0; i < model->parameters.count; i++) {
+        const ls_tensor *parameter = model->parameters.items[i].tensor;
+        bytes += parameter->leaf != NULL ? (size_t)parameter->count * ls_dtype_size((ls_dtype)parameter->dtype) : 0;
+    }
+    return bytes;
+}
+
+static bool is_on_host(const ls_module *model) {
+    bool on_host = true;
+    for (int i = 0; i < model->parameters.count && on_host; i++) {
+        on_host = ls_tensor_device(model->parameters.items[i].tensor)->is_host;
+    }
+    return on_host;
+}
+
+/* Returns whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
+ */
+static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, bool shares) {
+    if (shares || options->zero > 1 || options->powersgd_rank > 0 || ls_comm_size(state->comm) == 1 ||
+        !is_on_host(state->model)) {
+        return false;
+    }
+    const char *backend = ls_comm_backend(state->comm);
+    const bool network = strcmp(backend, "tcp") == 0 || strcmp(backend, "mpi") == 0;
+    return options->overlap == LS_OVERLAP_AUTO ? network && gradient_bytes(state->model) >= 2 * LEAST_BYTES
+                                               : options->overlap == LS_OVERLAP_ON;
+}
+
+/* Fails on every rank if the options differ between the ranks. `overlaps` is the choice for `.overlap`. */
+static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
+                                 bool overlaps) {
+    char text[200];
+    snprintf(text, sizeof text,
+             ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap %s, .bucket_bytes = %zu, "
+             ".no_initial_sync = %d",
+             options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), overlaps ? "on" : "off",
+             options->bucket_bytes, options->no_initial_sync);
+    return ls_options_compare("ls_data_parallel", state->comm, text);
+}
+
+/* Sets *zero to the stage of ZeRO: 0 for a single rank. */
+static ls_status check_zero(ls_data_parallel_state *state, const ls_data_parallel_options *options, bool shares,
+                            int *zero) {
+    *zero = options->zero;
+    if (*zero < 0 || *zero > 3) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be from 0 to 3", *zero);
+    }
+    if (*zero > 0 && shares) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
+                                           "of the parameters");
+    }
+    if (*zero > 1 &&
+        (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !is_on_host(state->model))) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
+                       ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
+                       *zero);
+    }
+    *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
+    return LS_OK;
+}
+
+static ls_status check_powersgd(const ls_data_parallel_state *state, const ls_data_parallel_options *options) {
+    const int rank = options->powersgd_rank;
+    if (rank < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, must be 0 (off) or positive", rank);
+    }
+    if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !is_on_host(state->model))) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
+                       ".zero = 3 or a model on a GPU: omit one of them",
+                       rank);
+    }
+    return LS_OK;
+}
+
+/* ---- the memory -------------------------------------------------------------------------------------------------- */
+
+static ls_status check_dtype(const ls_wire_format *format, int powersgd_rank, ls_dtype dtype) {
+    if (dtype != LS_F32 && dtype != LS_F64) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
+                       ls_dtype_name(dtype));
+    }
+    if (powersgd_rank > 0 && dtype != LS_F32) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .powersgd_rank is %d, but a parameter is of f64: omit "
+                       ".powersgd_rank, or use a model of f32",
+                       powersgd_rank);
+    }
+    return !format->converts || dtype == LS_F32
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
+                         "most of its digits: omit .reduce_dtype, or use a model of f32",
+                         format->name);
+}
+
+/* Prepares the averaging of buckets during the backward pass. */
+static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes) {
+    const size_t part = gradient_bytes(state->model) / 8;
+    const size_t usual = part < LEAST_BYTES ? LEAST_BYTES : part > MOST_BYTES ? MOST_BYTES : part;
+    LS_TRY(ls_gradient_reducer_divide(&state->reducer, bucket_bytes > 0 ? bucket_bytes : usual));
+    return ls_overlap_open(state);
+}
+
+/* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
+static int lay_out(const ls_data_parallel_state *state, int zero, ls_flat *flats) {
+    return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
+}
+
+/* Parameters that differ between ranks would be mixed without an error. */
+static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced) {
+    const ls_gradient_reducer *reducer = &state->reducer;
+    state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
+    if (state->shards == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(synced ? LS_OK : ls_replicas_compare("ls_data_parallel", state->model, state->comm));
+    return ls_units_open(state->shards);
+}
+
+ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_parallel_options *options) {
+    const ls_dtype dtype = options->reduce_dtype;
+    ls_gradient_reducer *reducer = &state->reducer;
+    *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
+    const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
+    const bool overlaps = chooses_overlap(state, options, shares);
+    LS_TRY(compare_options(state, options, overlaps));
+    if (reducer->format == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
+                       ls_dtype_name(dtype));
+    }
+    const ls_device *device = NULL;
+    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
+    int zero = 0;
+    LS_TRY(check_zero(state, options, shares, &zero));
+    LS_TRY(check_powersgd(state, options));
+    const int flat_count = lay_out(state, zero, reducer->flats);
+    if (flat_count < 0) {
+        return ls_error_status();
+    }
+    if (!options->no_initial_sync) {
+        LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
+    }
+    state->parameter_count = ls_module_parameter_count(state->model);
+    LS_TRY(ls_buffers_watch(&state->buffers, state->model, state->comm));
+    if (flat_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
+    }
+    for (int i = 0; i < flat_count; i++) {
+        LS_TRY(check_dtype(reducer->format, options->powersgd_rank, reducer->flats[i].dtype));
+    }
+    reducer->flat_count = flat_count;
+    reducer->keeps_memory = zero > 1;
+    LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
+    LS_TRY(ls_tail_open(state));
+    if (options->powersgd_rank > 0 && ls_comm_size(state->comm) > 1) {
+        LS_TRY(ls_powersgd_open(state, options->powersgd_rank));
+    }
+    state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
+    LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
+    return overlaps ? open_overlap(state, options->bucket_bytes) : LS_OK;
+}
+
+void ls_data_parallel_close(ls_data_parallel_state *state) {
+    ls_objects_free(&state->shares);
+    ls_free(state->buffers.records);
+    ls_free(state->tail);
+    ls_overlap_close(state);
+    ls_units_close(state->shards);
+    ls_shards_close(state->shards);
+    ls_powersgd_close(state->powersgd);
+    ls_gradient_reducer_close(&state->reducer);
+    ls_comm_drop(state->comm);
+}
