@@ -49,7 +49,7 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state);
  * With PowerSGD: returns whether a parameter's gradient must be averaged, according to an averaged tail. Otherwise no
  * rank has a gradient, or all ranks have an equal gradient of an earlier pass, which keeps its bits.
  */
-bool ls_tail_has_news(const ls_data_parallel_state *state, int index);
+bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index);
 
 /* Learns from an averaged tail which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state);

@@ -86,7 +86,7 @@ static double mark_of(const ls_data_parallel_state *state, const ls_tail *own, c
     return !leaf->has_gradient ? 0 : state->powersgd != NULL && !state->gathering && !given ? OLD : 1;
 }
 
-bool ls_tail_has_news(const ls_data_parallel_state *state, int index) {
+bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index) {
     const double mark = read_number(tail_memory(state), is_tail_wide(state), MARKS + index);
     const bool frozen = mark > 1.5;
     return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_comm_size(state->comm);

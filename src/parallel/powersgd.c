@@ -3,13 +3,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/clones.h"
 #include "base/memory.h"
 
 static const char call[] = "ls_data_parallel";
 
-/* A parameter. Matrices of `rank` columns are stored transposed: each column is contiguous. */
-typedef struct powersgd_part {
+/*
+ * The gradient of a parameter as a matrix. Matrices of `rank` columns are stored transposed: each column is contiguous.
+ */
+typedef struct powersgd_matrix {
     int64_t count;         /* elements */
     int64_t rows, columns; /* of a compressed gradient; 0: the gradient is sent unchanged */
     float *error;          /* [rows, columns] */
@@ -20,12 +21,12 @@ typedef struct powersgd_part {
     float *sent;     /* in the first message: P [rank, rows], or the gradient */
     float *next_q;   /* in the second message */
     bool finite;     /* the averages of the ranks have neither Inf nor NaN */
-} powersgd_part;
+} powersgd_matrix;
 
 struct ls_powersgd {
     int rank;
-    powersgd_part *parts; /* by the index of the parameter */
-    int part_count;
+    powersgd_matrix *matrices; /* by the index of the parameter */
+    int matrix_count;
     ls_storage *memory; /* all errors, then all Q */
     int64_t error_count, q_count;
     ls_storage *message; /* of the communicator. Each of the two messages ends with the number of failed ranks */
@@ -34,9 +35,9 @@ struct ls_powersgd {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the part of a parameter: its shape, and whether compression makes its gradient smaller. */
-static powersgd_part part_of(const ls_tensor *parameter, int rank) {
-    powersgd_part made = {.count = parameter->count};
+/* Returns the matrix of a parameter: its shape, and whether compression makes its gradient smaller. */
+static powersgd_matrix matrix_of(const ls_tensor *parameter, int rank) {
+    powersgd_matrix made = {.count = parameter->count};
     const int64_t rows = parameter->ndim > 1 ? parameter->size[0] : 0;
     const int64_t columns = rows > 0 ? parameter->count / rows : 0;
     if (parameter->leaf != NULL && rows > 0 && (rows + columns) * rank < parameter->count) {
@@ -46,17 +47,17 @@ static powersgd_part part_of(const ls_tensor *parameter, int rank) {
     return made;
 }
 
-/* Lists the parts. Sets the sizes of the memory. */
-static ls_status list_parts(ls_powersgd *powersgd, const ls_data_parallel_state *state) {
+/* Lists the matrices. Sets the sizes of the memory. */
+static ls_status list_matrices(ls_powersgd *powersgd, const ls_data_parallel_state *state) {
     powersgd->capacity = 2;
-    powersgd->part_count = state->parameter_count;
-    powersgd->parts = ls_allocate_zeroed((size_t)powersgd->part_count, sizeof *powersgd->parts);
-    if (powersgd->parts == NULL) {
-        return ls_fail_memory(call, (size_t)powersgd->part_count * sizeof *powersgd->parts);
+    powersgd->matrix_count = state->parameter_count;
+    powersgd->matrices = ls_allocate_zeroed((size_t)powersgd->matrix_count, sizeof *powersgd->matrices);
+    if (powersgd->matrices == NULL) {
+        return ls_fail_memory(call, (size_t)powersgd->matrix_count * sizeof *powersgd->matrices);
     }
-    for (int i = 0; i < powersgd->part_count; i++) {
+    for (int i = 0; i < powersgd->matrix_count; i++) {
         const ls_tensor *parameter = state->model->parameters.items[i].tensor;
-        const powersgd_part made = powersgd->parts[i] = part_of(parameter, powersgd->rank);
+        const powersgd_matrix made = powersgd->matrices[i] = matrix_of(parameter, powersgd->rank);
         powersgd->error_count += made.rows * made.columns;
         powersgd->q_count += made.columns * powersgd->rank;
         powersgd->capacity += made.rows > 0             ? (made.rows + made.columns) * powersgd->rank
@@ -76,8 +77,8 @@ static ls_status allocate(ls_powersgd *powersgd, const ls_data_parallel_state *s
     powersgd->message = ls_comm_storage(state->comm, (size_t)powersgd->capacity * sizeof(float));
     LS_TRY(powersgd->message != NULL ? LS_OK : ls_error_status());
     float *error = powersgd->memory->memory, *q = error + powersgd->error_count;
-    for (int i = 0; i < powersgd->part_count; i++) {
-        powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        powersgd_matrix *own = &powersgd->matrices[i];
         own->error = error;
         own->q = q;
         error += own->rows * own->columns;
@@ -93,7 +94,7 @@ ls_status ls_powersgd_open(ls_data_parallel_state *state, int rank) {
         return ls_fail_memory(call, sizeof *powersgd);
     }
     powersgd->rank = rank;
-    LS_TRY(list_parts(powersgd, state));
+    LS_TRY(list_matrices(powersgd, state));
     return allocate(powersgd, state);
 }
 
@@ -107,7 +108,7 @@ void ls_powersgd_close(ls_powersgd *powersgd) {
     if (powersgd->message != NULL) {
         ls_storage_drop(powersgd->message);
     }
-    ls_free(powersgd->parts);
+    ls_free(powersgd->matrices);
     ls_free(powersgd);
 }
 
@@ -117,7 +118,7 @@ void ls_powersgd_close(ls_powersgd *powersgd) {
  */
 static void draw_column(const ls_powersgd *powersgd, int index, int column) {
     static const uint64_t seed = UINT64_C(0x506f776572534744);
-    const powersgd_part *own = &powersgd->parts[index];
+    const powersgd_matrix *own = &powersgd->matrices[index];
     const uint64_t stream = (uint64_t)index * (uint64_t)powersgd->rank + (uint64_t)column;
     for (int64_t j = 0; j < own->columns; j++) {
         own->q[column * own->columns + j] = (float)ls_random_normal(seed, stream, (uint64_t)j);
@@ -126,8 +127,8 @@ static void draw_column(const ls_powersgd *powersgd, int index, int column) {
 
 void ls_powersgd_restart(ls_powersgd *powersgd) {
     memset(powersgd->memory->memory, 0, (size_t)powersgd->error_count * sizeof(float));
-    for (int i = 0; i < powersgd->part_count; i++) {
-        for (int k = 0; k < powersgd->rank && powersgd->parts[i].rows > 0; k++) {
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        for (int k = 0; k < powersgd->rank && powersgd->matrices[i].rows > 0; k++) {
             draw_column(powersgd, i, k);
         }
     }
@@ -141,33 +142,24 @@ float *ls_powersgd_numbers(const ls_powersgd *powersgd, int64_t *count) {
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /*
- * The ranks compute these functions separately and must get the same bits. This file is compiled without fused
- * multiply-add, so the bits depend neither on the processor nor on the number of threads.
+ * The ranks compute these functions separately and must get the same bits. The bits of these kernels depend neither on
+ * the processor nor on the number of threads. The kernels of the CPU cannot fail for f32.
  */
 static double dot(const float *x, const float *y, int64_t count) {
     double sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        sum += (double)x[i] * (double)y[i];
-    }
+    (void)ls_cpu.kernels->dot(ls_device_stream(&ls_cpu), LS_F32, count, x, y, &sum);
     return sum;
 }
 
 /* Computes y += a x. */
-LS_CLONES static void add_scaled(float *y, const float *x, float a, int64_t count) {
-    LS_INDEPENDENT
-    for (int64_t i = 0; i < count; i++) {
-        y[i] += a * x[i];
-    }
+static void add_scaled(float *y, const float *x, float a, int64_t count) {
+    (void)ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), LS_F32, count, a, x, y);
 }
 
-LS_CLONES static bool is_finite(const float *x, int64_t count) {
-    uint32_t found = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        found |= (bits & UINT32_C(0x7f800000)) == UINT32_C(0x7f800000);
-    }
-    return found == 0;
+static bool is_finite(const float *x, int64_t count) {
+    double largest = 0;
+    (void)ls_cpu.kernels->largest_magnitude(ls_device_stream(&ls_cpu), LS_F32, count, x, &largest);
+    return isfinite(largest);
 }
 
 /* A column whose rest after the projections is smaller than this part of it has only rounding errors left. */
@@ -175,7 +167,8 @@ static const double DEPENDENT = 1e-5;
 
 /*
  * Makes the columns of P orthonormal, by Gram-Schmidt. Each projection is repeated, because the first leaves rounding
- * errors in the directions of the other columns. Columns that depend on earlier columns become zero.
+ * errors in the directions of the other columns. Columns that depend on earlier columns become zero: random matrices
+ * (nn/init.c) have no such columns, but gradients of low rank do.
  */
 static void orthogonalize(float *p, int rank, int64_t rows) {
     for (int k = 0; k < rank; k++) {
@@ -194,7 +187,7 @@ static void orthogonalize(float *p, int rank, int64_t rows) {
 }
 
 /* Replaces M by P Q^T, and stores the difference in `error` unless it is NULL. */
-static void decode_matrix(const powersgd_part *own, int rank, float *error) {
+static void decode_matrix(const powersgd_matrix *own, int rank, float *error) {
     for (int64_t i = 0; i < own->rows; i++) {
         float *row = own->gradient + i * own->columns;
         float *rest = error != NULL ? error + i * own->columns : NULL;
@@ -219,16 +212,16 @@ static ls_status locate(const ls_data_parallel_state *state, int64_t *first, int
     const int64_t rank = powersgd->rank;
     *first = *second = 0;
     float *to = powersgd->message->memory;
-    for (int i = 0; i < powersgd->part_count; i++) {
-        powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        powersgd_matrix *own = &powersgd->matrices[i];
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-        own->gradient = leaf != NULL && ls_tail_has_news(state, i) ? leaf->gradient->data : NULL;
+        own->gradient = leaf != NULL && ls_tail_has_new_gradient(state, i) ? leaf->gradient->data : NULL;
         own->sent = to + *first;
         *first += own->gradient == NULL ? 0 : own->rows > 0 ? own->rows * rank : own->count;
     }
     to += *first + 1;
-    for (int i = 0; i < powersgd->part_count; i++) {
-        powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        powersgd_matrix *own = &powersgd->matrices[i];
         own->next_q = to + *second;
         *second += own->gradient != NULL ? own->columns * rank : 0;
     }
@@ -245,7 +238,7 @@ static ls_status multiply(const ls_gemm *gemm) {
 }
 
 /* Computes P = M Q. */
-static ls_status multiply_by_q(const powersgd_part *own, int rank) {
+static ls_status multiply_by_q(const powersgd_matrix *own, int rank) {
     return multiply(&(ls_gemm){.dtype = LS_F32,
                                .m = rank,
                                .n = own->rows,
@@ -260,7 +253,7 @@ static ls_status multiply_by_q(const powersgd_part *own, int rank) {
 }
 
 /* Computes Q = M^T P. */
-static ls_status multiply_by_p(const powersgd_part *own, int rank) {
+static ls_status multiply_by_p(const powersgd_matrix *own, int rank) {
     return multiply(&(ls_gemm){.dtype = LS_F32,
                                .m = rank,
                                .n = own->columns,
@@ -273,7 +266,7 @@ static ls_status multiply_by_p(const powersgd_part *own, int rank) {
                                .ldc = own->columns});
 }
 
-static ls_status scale(const powersgd_part *own, double factor) {
+static ls_status scale(const powersgd_matrix *own, double factor) {
     if (!own->given) {
         memset(own->gradient, 0, (size_t)own->count * sizeof(float));
         return LS_OK;
@@ -283,8 +276,8 @@ static ls_status scale(const powersgd_part *own, double factor) {
 }
 
 static ls_status encode_first(const ls_powersgd *powersgd, double factor) {
-    for (int i = 0; i < powersgd->part_count; i++) {
-        const powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        const powersgd_matrix *own = &powersgd->matrices[i];
         if (own->gradient == NULL) {
             continue;
         }
@@ -300,8 +293,8 @@ static ls_status encode_first(const ls_powersgd *powersgd, double factor) {
 }
 
 static ls_status encode_second(const ls_powersgd *powersgd) {
-    for (int i = 0; i < powersgd->part_count; i++) {
-        powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        powersgd_matrix *own = &powersgd->matrices[i];
         if (own->gradient == NULL || own->rows == 0) {
             continue;
         }
@@ -326,7 +319,7 @@ static ls_status exchange(ls_data_parallel_state *state, float *message, int64_t
 
 /* Stores Q for the next pass. A column that is zero would stay zero, so it is drawn again. */
 static void keep_q(const ls_powersgd *powersgd, int index) {
-    const powersgd_part *own = &powersgd->parts[index];
+    const powersgd_matrix *own = &powersgd->matrices[index];
     memcpy(own->q, own->next_q, (size_t)(own->columns * powersgd->rank) * sizeof(float));
     for (int k = 0; k < powersgd->rank; k++) {
         if (dot(own->q + k * own->columns, own->q + k * own->columns, own->columns) == 0) {
@@ -336,8 +329,8 @@ static void keep_q(const ls_powersgd *powersgd, int index) {
 }
 
 static void decode(const ls_powersgd *powersgd, bool finite) {
-    for (int i = 0; i < powersgd->part_count; i++) {
-        const powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        const powersgd_matrix *own = &powersgd->matrices[i];
         if (own->gradient == NULL) {
             continue;
         }
@@ -358,9 +351,9 @@ static void decode(const ls_powersgd *powersgd, bool finite) {
 
 /* Learns which gradients exist: on this rank, and then on any rank. */
 static ls_status read_marks(ls_data_parallel_state *state) {
-    for (int i = 0; i < state->powersgd->part_count; i++) {
+    for (int i = 0; i < state->powersgd->matrix_count; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
-        state->powersgd->parts[i].given = leaf != NULL && leaf->has_gradient;
+        state->powersgd->matrices[i].given = leaf != NULL && leaf->has_gradient;
     }
     return ls_tail_read_marks(state);
 }
@@ -376,8 +369,8 @@ ls_status ls_powersgd_average(ls_data_parallel_state *state, double factor) {
     message += first + 1;
     LS_TRY(exchange(state, message, second, encode_second(powersgd)));
     finite = finite && is_finite(message, second);
-    for (int i = 0; i < powersgd->part_count; i++) {
-        powersgd_part *own = &powersgd->parts[i];
+    for (int i = 0; i < powersgd->matrix_count; i++) {
+        powersgd_matrix *own = &powersgd->matrices[i];
         own->finite = own->finite && is_finite(own->next_q, own->gradient != NULL ? own->columns * powersgd->rank : 0);
     }
     decode(powersgd, finite);

@@ -22,7 +22,8 @@ void ls_powersgd_close(ls_powersgd *powersgd);
  * Replaces the gradients by the mean over the ranks of `factor` times the gradient. The ranks have averaged the tail,
  * which says which parameters have a new gradient on any rank: other gradients stay as they are. A collective call.
  *
- * If a gradient has Inf or NaN on any rank, each element of its mean is NaN. Then no error feedback changes, because
+ * If a compressed gradient has Inf or NaN on any rank, each element of its mean is NaN. A gradient that is sent
+ * unchanged has Inf or NaN in the elements that have it on a rank. In both cases, no error feedback changes, because
  * ls_grad_scaler skips the step.
  */
 ls_status ls_powersgd_average(ls_data_parallel_state *state, double factor);

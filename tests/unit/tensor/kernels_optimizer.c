@@ -371,6 +371,11 @@ TEST(test_flat_kernels) {
     const double some[] = {3, -4, NAN, 2};
     assert_int_equal(kernels()->largest_magnitude(NULL, LS_F64, 4, some, &sum), LS_OK);
     assert_true(isnan(sum));
+    const float floats[] = {3, -INFINITY, 2, -NAN};
+    assert_int_equal(kernels()->largest_magnitude(NULL, LS_F32, 3, floats, &sum), LS_OK);
+    assert_true(isinf(sum));
+    assert_int_equal(kernels()->largest_magnitude(NULL, LS_F32, 4, floats, &sum), LS_OK);
+    assert_true(isnan(sum));
 }
 
 static void check_unscale(ls_dtype dtype, int64_t count) {
