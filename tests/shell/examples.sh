@@ -348,7 +348,10 @@ launch run -n 2 "${quick[@]}" --zero 9 </dev/null
 check "fashion_mnist --zero 9: refused" is "$status $(grep -c '.zero is 9, must be from 0 to 3' err)" "1 1"
 launch run -n 2 "${quick[@]}" --wire bf16 --outer 2 </dev/null
 check "fashion_mnist --wire with --outer: refused" is "$status $(grep -c 'omit them, or omit --outer' err)" "1 1"
+rm -f again/weights.safetensors
 launch run -n 3 "${quick[@]}" --outer 2 </dev/null
+check "fashion_mnist --outer 2: ends well" is "$status" 0
+check "fashion_mnist --outer 2: the weights are there" test -s again/weights.safetensors
 check "fashion_mnist --outer 2: one model" one_model 3
 check "fashion_mnist --outer 2: another model than with averaged gradients" test "$(hashes)" != "$before"
 check "fashion_mnist --outer 2: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
@@ -366,6 +369,8 @@ launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume: ends well" is "$status" 0
 check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
 launch run -n 2 "${long[@]}" --save rare --outer 2 --checkpoint 2 </dev/null
+check "fashion_mnist --outer with checkpoints: ends well" is "$status" 0
+check "fashion_mnist --outer with checkpoints: the weights are there" test -s rare/weights.safetensors
 check "fashion_mnist --outer with checkpoints: each rank's optimizer is there" is \
     "$(ls rare/checkpoints/epoch-000002-*/ | tr '\n' ' ')" "manifest.json model.safetensors optimizer-0000.safetensors \
 optimizer-0001.safetensors outer.safetensors rank-0000.safetensors rank-0001.safetensors "
