@@ -2,8 +2,8 @@
  * train: trials, callbacks, metrics, history and progress. This header has the fields of a trial, its hooks and its
  * metrics. The other files have their own headers. Each file calls only files before it in this list:
  *
- *   history.h, (hooks.c, metrics/), agree.h, progress.h, checkpoint/checkpoint.h, alike.h, setup.h and budget.h,
- * step.h, pass.h, evaluate.h, (run.c, predict.c, replay.c)
+ *   history.h, (hooks.c, metrics/), agree.h, progress.h, replicas.h, checkpoint/checkpoint.h, alike.h, setup.h and
+ *   budget.h, step.h, pass.h, evaluate.h, (run.c, predict.c, replay.c)
  */
 #ifndef LS_TRAIN_TRIAL_H
 #define LS_TRAIN_TRIAL_H
@@ -83,7 +83,7 @@ struct ls_trial {
     int64_t epochs_run;
     bool running;           /* in ls_trial_run */
     ls_memory_watch memory; /* the peak of tensor memory in the present run */
-    bool memory_checked;    /* the run's first step met `.memory_limit` */
+    bool memory_checked;    /* the run's first step with samples was compared with `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run: the next run ends at once */
     bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */

@@ -3,10 +3,12 @@
  *
  *   model.safetensors      parameters and buffers, in the format of ls_module_save. Rank 0 writes them. If the model is
  *                          sharded, each rank writes its shards: model-0001.safetensors
- *   optimizer.safetensors  state of the optimizer, in the same way; with `.outer`, each rank writes the state of its
- * own outer.safetensors      state of the outer optimizer, if it has one rank-0000.safetensors  state of each rank: its
- * random numbers, the scale of losses, the sums of metrics within an epoch, the state of each callback manifest.json
- * training position, history, size and checksum of each file: written last
+ *   optimizer.safetensors  state of the optimizer, in the same way. With `.outer`, each rank writes the state of its
+ *                          own optimizer
+ *   outer.safetensors      state of the outer optimizer, if it has one
+ *   rank-0000.safetensors  state of each rank: its random numbers, the scale of losses, the sums of metrics within an
+ *                          epoch, the state of each callback
+ *   manifest.json          training position, history, size and checksum of each file. Written last
  *
  * All files are written to a temporary folder in the same parent folder, which is renamed when everything is on disk.
  * So each checkpoint is always complete or missing, whenever a process is killed. Names sort by time.

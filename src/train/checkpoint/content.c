@@ -72,12 +72,18 @@ static ls_status copy_model(ls_trial *trial, ls_checkpoint *to) {
     return status;
 }
 
+/* Ends ls_data_parallel_make_whole. If the work before has failed, keeps its status and message. */
+static ls_status end_whole(ls_module *model, ls_status status) {
+    ls_saved_error error;
+    ls_error_save(&error);
+    const ls_status ended = ls_data_parallel_make_whole(model, false);
+    return status != LS_OK ? ls_error_put_back(&error) : ended;
+}
+
 static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     (void)prefix;
     LS_TRY(ls_data_parallel_make_whole(trial->state.model, true));
-    const ls_status status = to->writes_model ? copy_model(trial, to) : LS_OK;
-    const ls_status ended = ls_data_parallel_make_whole(trial->state.model, false);
-    return status != LS_OK ? status : ended;
+    return end_whole(trial->state.model, to->writes_model ? copy_model(trial, to) : LS_OK);
 }
 
 static ls_status set_model(ls_resumption *from) {
@@ -85,9 +91,7 @@ static ls_status set_model(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     LS_TRY(part_path(from, "model", from->manifest.divided ? from->rank : -1, path));
     LS_TRY(ls_data_parallel_make_whole(model, true));
-    const ls_status status = ls_module_load(model, path);
-    const ls_status ended = ls_data_parallel_make_whole(model, false);
-    return status != LS_OK ? status : ended;
+    return end_whole(model, ls_module_load(model, path));
 }
 
 static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
@@ -105,18 +109,17 @@ static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoin
 }
 
 /*
- * With an outer optimizer, each rank had an optimizer of its own. A new rank, and every rank of a trial without an
- * outer optimizer, whose ranks need equal states, begins like rank 0.
+ * With `.outer`, each rank has a state of its own. A rank without one, and all ranks of a trial without `.outer`, take
+ * the state of rank 0.
  */
 static ls_status set_optimizer(ls_resumption *from) {
     char path[PATH_MAX];
-    const bool divided = from->manifest.divided;
     if (from->trial->options.optimizer == NULL) {
         return LS_OK;
     }
-    int rank =
-        divided || (from->trial->options.outer != NULL && from->rank < from->manifest.world_size) ? from->rank : 0;
-    rank = divided || has_part(from, "optimizer", rank) ? rank : -1;
+    const bool has_own =
+        from->manifest.divided || (from->trial->options.outer != NULL && has_part(from, "optimizer", from->rank));
+    const int rank = has_own ? from->rank : has_part(from, "optimizer", 0) ? 0 : -1;
     LS_TRY(part_path(from, "optimizer", rank, path));
     return ls_optimizer_load(from->trial->options.optimizer, path);
 }
@@ -137,11 +140,11 @@ static ls_status get_outer(ls_trial *trial, const char *prefix, ls_checkpoint *t
 static ls_status set_outer(ls_resumption *from) {
     ls_outer *outer = from->trial->options.outer;
     ls_optimizer *optimizer = ls_outer_optimizer(outer);
-    const int part = from->manifest.divided ? from->rank : -1;
-    char path[PATH_MAX];
     if (outer == NULL) {
         return LS_OK;
     }
+    const int part = from->manifest.divided ? from->rank : -1;
+    char path[PATH_MAX];
     LS_TRY(ls_outer_restart(outer));
     if (optimizer != NULL && has_part(from, "outer", part)) {
         LS_TRY(part_path(from, "outer", part, path));
