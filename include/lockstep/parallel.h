@@ -406,8 +406,8 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 /**
  * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
  * trains a replica of the model with its own optimizer on its own samples. Every `.steps` training steps, an outer step
- * makes the replicas equal: an outer optimizer takes the mean over the ranks of the changes since the last outer step
- * as its gradient. No other call communicates.
+ * makes the replicas equal. The gradient of its outer optimizer is the mean over the ranks of the parameters after the
+ * last outer step minus the present parameters. Between two outer steps, ls_outer_step does not communicate.
  *
  * ```c
  * ls_optimizer *adam = ls_adam(model, NULL);
@@ -425,7 +425,12 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
  */
 typedef struct ls_outer ls_outer;
 
-/** Options of ls_outer_new. A zero field selects the default. All ranks pass the same values. */
+/**
+ * Options of ls_outer_new. A zero field selects the default. All ranks pass the same values.
+ *
+ * The defaults are DiLoCo's, for long runs. In short runs, they can lose accuracy: examples/fashion_mnist, with 32
+ * training steps between outer steps, needs a learning rate of 0.5 and momentum 0.8.
+ */
 typedef struct ls_outer_options {
     int64_t steps;        /**< training steps from one outer step to the next; 0 selects the default, 32 */
     double learning_rate; /**< of the outer optimizer; 0 selects the default, 0.7 */
@@ -437,15 +442,23 @@ typedef struct ls_outer_options {
  * Keeps references to `model` and `comm`. `options` may be NULL. Returns ownership to the caller: free it with
  * ls_outer_free. Returns NULL on failure. A collective call.
  *
- * - `model` is not data-parallel over `comm`, unless ls_data_parallel_no_sync is on; otherwise LS_ERR_ARGUMENT. It may
- *   be data-parallel over other ranks, for example over the ranks of each machine.
+ * - `model` is not data-parallel over `comm`, unless ls_data_parallel_no_sync is on. It may be data-parallel over other
+ *   ranks, for example over the ranks of each machine.
  * - With `.learning_rate = 1` and `.momentum = LS_ZERO`, an outer step replaces the parameters by their mean over the
  *   ranks (local SGD).
  * - Floating buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
- * become rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
- * - Load weights, add layers and unfreeze parameters before. Freeze and unfreeze on all ranks equally.
- * - Fails with LS_ERR_UNSUPPORTED if a parameter is sharded over the ranks of `comm`, or if the model is data-parallel
- *   with `.zero`.
+ *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
+ * - Load weights and add layers before. Freeze and unfreeze parameters on all ranks equally.
+ * - On each rank, the outer optimizer needs memory of twice the size of the trained parameters: for the parameters
+ *   after the last outer step, and for the momentum. Local SGD needs none.
+ * - One rank runs the same outer steps, without communication.
+ *
+ * Errors:
+ *
+ * - LS_ERR_ARGUMENT: an option is out of range, the model averages gradients over `comm`, or no parameter requires
+ *   gradients.
+ * - LS_ERR_MISMATCH, on every rank: the options differ between the ranks.
+ * - LS_ERR_UNSUPPORTED: a parameter is sharded over the ranks of `comm`, or the model is data-parallel with `.zero`.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 
@@ -454,18 +467,23 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * samples. Every `.steps` steps, it is a collective call and runs the outer step: afterwards, all ranks have the same
  * bits. With momentum, or another learning rate than 1, the outer step clears all gradients.
  *
- * In between, the ranks' parameters differ. Evaluations of a trial, checkpoints, ls_module_save, ls_module_hash and
- * ls_data_parallel_check then fail with LS_ERR_STATE.
+ * Between two outer steps, the parameters of the ranks differ, except with one rank. Evaluations of a trial,
+ * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE.
  *
- * Fails with LS_ERR_MISMATCH on every rank if the ranks have taken different numbers of steps, or have frozen different
- * parameters. If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it ends.
- * In a trial, they get its status and its message.
+ * Errors:
+ *
+ * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
+ *   different parameters.
+ * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` was freed.
+ *
+ * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
+ * trial, they get its status and its message.
  */
 LS_API ls_status ls_outer_step(ls_outer *outer) LS_WARN_UNUSED;
 
 /**
- * Runs an outer step at once if any training step was taken since the last one. The next `.steps` steps count from
- * here. A collective call.
+ * Runs an outer step at once if any training step was taken since the last outer step. The next `.steps` steps count
+ * from here. A collective call. Fails like ls_outer_step.
  */
 LS_API ls_status ls_outer_sync(ls_outer *outer) LS_WARN_UNUSED;
 

@@ -348,7 +348,7 @@ LS_API void ls_mark_changed(ls_tensor *tensor);
 typedef enum ls_memory_kind {
     LS_MEMORY_PARAMETERS = 0, /**< parameters and buffers of modules */
     LS_MEMORY_GRADIENTS,      /**< gradients of parameters, also if they are sent from where they are */
-    LS_MEMORY_OPTIMIZER,      /**< state of optimizers, and averages of weights (ls_ema) */
+    LS_MEMORY_OPTIMIZER,      /**< state of optimizers and of ls_outer, and averages of weights (ls_ema) */
     LS_MEMORY_BUCKETS,        /**< buffers of ls_data_parallel and ls_reducer; errors of PowerSGD */
     LS_MEMORY_DATA,           /**< data sets in memory, and batches of loaders */
     LS_MEMORY_ACTIVATIONS,    /**< all other tensors: results of operations, and tensors of the program */

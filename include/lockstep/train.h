@@ -202,7 +202,7 @@ typedef struct ls_trial_options {
     ls_loader *train;           /**< loader of training; NULL: no training */
     ls_loader *validate;        /**< loader of validation; NULL: no validation */
     ls_comm *comm;              /**< communicator for metrics and agreement; NULL selects the communicator of .outer,
-                                   or the model's, if ls_data_parallel made the model */
+                                   or the model's, if ls_data_parallel made the model. With both, it must be set */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL selects "loss" */
     /** Metric objects, after `metrics`; see LS_CUSTOM_METRICS. The trial takes ownership of the metrics, also if
      * ls_trial_new fails, and copies the array. */

@@ -12,19 +12,20 @@ void ls_module_train(ls_module *module, bool training) {
     }
 }
 
-void ls_module_set_apart(ls_module *module, bool apart) {
-    module->apart = apart;
+void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized) {
+    module->unsynchronized = unsynchronized;
     for (int i = 0; i < module->child_count; i++) {
-        ls_module_set_apart(module->children[i].module, apart);
+        ls_module_set_unsynchronized(module->children[i].module, unsynchronized);
     }
 }
 
-ls_status ls_module_check_together(const char *call, const ls_module *module) {
-    return !module->apart ? LS_OK
-                          : ls_fail(LS_ERR_STATE,
-                                    "%s: the ranks' parameters differ between two outer steps of ls_outer: call "
-                                    "ls_outer_sync on all ranks first",
-                                    call);
+ls_status ls_module_check_synchronized(const char *call, const ls_module *module) {
+    return !module->unsynchronized
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "%s: the ranks' parameters differ between two outer steps of ls_outer: call "
+                         "ls_outer_sync on all ranks first",
+                         call);
 }
 
 static int count_modules(const ls_module *module) {

@@ -545,7 +545,7 @@ ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
 uint64_t ls_module_hash(const ls_module *module) {
     const ls_named_list *list = listed(module, false);
     uint64_t hash = LS_HASH_START;
-    if (module != NULL && ls_module_check_together("ls_module_hash", module) != LS_OK) {
+    if (module != NULL && ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
         return 0;
     }
     for (int i = 0; i < list->count; i++) {

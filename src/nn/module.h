@@ -74,9 +74,9 @@ struct ls_module {
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
     bool training;
-    bool told;   /* the warning of ls_sync_gradients was given */
-    bool failed; /* an added object was NULL or could not be stored */
-    bool apart;  /* the ranks' parameters differ until the next outer step (ls_outer) */
+    bool told;           /* the warning of ls_sync_gradients was given */
+    bool failed;         /* an added object was NULL or could not be stored */
+    bool unsynchronized; /* the ranks' parameters differ until the next outer step (ls_outer) */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
     ls_child *children;
@@ -169,9 +169,9 @@ bool ls_module_has_grown(const ls_module *module);
 bool ls_module_is_sequential(const ls_module *module);
 
 /* Records, for the module and all modules below it, whether the ranks' parameters differ until the next outer step. */
-void ls_module_set_apart(ls_module *module, bool apart);
+void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 /* Fails with LS_ERR_STATE while the ranks' parameters differ until the next outer step. */
-ls_status ls_module_check_together(const char *call, const ls_module *module);
+ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
 
 /* Collects the lists if necessary. Returns false with an error if out of memory. */
 bool ls_module_list(ls_module *module);

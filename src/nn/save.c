@@ -69,7 +69,7 @@ ls_status ls_module_list_saved(const ls_module *module, const char *const *metad
     if (module == NULL) {
         return ls_fail_missing("ls_module_save: the module");
     }
-    LS_TRY(ls_module_check_together("ls_module_save", module));
+    LS_TRY(ls_module_check_synchronized("ls_module_save", module));
     if (!ls_module_list((ls_module *)module)) {
         return ls_error_status();
     }

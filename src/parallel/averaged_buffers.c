@@ -15,7 +15,6 @@
 #include "parallel/data_parallel.h"
 #include "tensor/scope.h"
 
-static const char call[] = "ls_data_parallel";
 static const double SAMPLE = 0x1p-32; /* the weight of one sample */
 static const double NOTHING = -0.0;   /* x + NOTHING is x, also for x = -0.0 */
 
@@ -27,8 +26,10 @@ static void note_equal(ls_averaged_buffers *buffers, int i) {
     buffers->records[i].version = buffer_at(buffers, i)->storage->version;
 }
 
-ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_comm *comm) {
-    *buffers = (ls_averaged_buffers){.model = model, .comm = comm, .count = ls_module_buffer_count(model)};
+ls_status ls_buffers_watch(ls_averaged_buffers *buffers, const char *call, ls_module *model, ls_comm *comm) {
+    ls_buffers_close(buffers);
+    *buffers =
+        (ls_averaged_buffers){.call = call, .model = model, .comm = comm, .count = ls_module_buffer_count(model)};
     buffers->records = ls_allocate_zeroed((size_t)buffers->count, sizeof *buffers->records);
     if (buffers->records == NULL && buffers->count > 0) {
         const size_t bytes = (size_t)buffers->count * sizeof *buffers->records;
@@ -39,6 +40,12 @@ ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_co
         note_equal(buffers, i);
     }
     return LS_OK;
+}
+
+void ls_buffers_close(ls_averaged_buffers *buffers) {
+    ls_free(buffers->records);
+    buffers->records = NULL;
+    buffers->count = 0;
 }
 
 bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i) {
@@ -78,7 +85,7 @@ static double upper_half(double x) {
 }
 
 /* Writes this rank's summands. A rank without samples adds nothing, whatever the buffer holds. */
-static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
+static ls_status write_summands(const char *call, ls_tensor *buffer, double weight, double *to) {
     ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
     if (numbers == NULL) {
         return ls_error_status();
@@ -97,7 +104,7 @@ static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
 }
 
 /* Stores f64 elements on the host in the buffer. */
-static ls_status store(ls_tensor *buffer, double *numbers) {
+static ls_status store(const char *call, ls_tensor *buffer, double *numbers) {
     const ls_shape shape = ls_shape_of(buffer);
     ls_tensor *host = ls_tensor_over(&ls_cpu, &shape, LS_F64, numbers);
     if (host == NULL) {
@@ -115,21 +122,22 @@ static ls_status store(ls_tensor *buffer, double *numbers) {
     return status;
 }
 
-static ls_status store_mean(ls_tensor *buffer, double weight, double *sums) {
+static ls_status store_mean(const char *call, ls_tensor *buffer, double weight, double *sums) {
     for (int64_t i = 0; i < buffer->count; i++) {
         sums[i] = sums[i] / weight + (buffer->dtype == LS_F64 ? sums[buffer->count + i] / weight : NOTHING);
     }
     ls_tensor_changed(buffer, call);
-    return store(buffer, sums);
+    return store(call, buffer, sums);
 }
 
 /* Calls the function for each floating buffer that a rank has changed, with its elements in `sums`. */
 static ls_status for_each_mean(const ls_averaged_buffers *buffers, double weight, double *sums,
-                               ls_status (*function)(ls_tensor *buffer, double weight, double *sums)) {
+                               ls_status (*function)(const char *call, ls_tensor *buffer, double weight,
+                                                     double *sums)) {
     for (int i = 0; i < buffers->count; i++) {
         ls_tensor *buffer = buffer_at(buffers, i);
         if (buffers->records[i].changed && has_mean(buffer)) {
-            LS_TRY(function(buffer, weight, sums));
+            LS_TRY(function(buffers->call, buffer, weight, sums));
             sums += summands_of(buffer);
         }
     }
@@ -163,7 +171,7 @@ static ls_status copy_integers(const ls_averaged_buffers *buffers, char *bytes, 
         memcpy(back ? view.memory : bytes, back ? bytes : view.memory, bytes_of(buffer));
         LS_TRY(ls_host_view_end(&view, LS_OK));
         if (back) {
-            ls_tensor_changed(buffer, call);
+            ls_tensor_changed(buffer, buffers->call);
         }
         bytes += bytes_of(buffer);
     }
@@ -189,7 +197,8 @@ static ls_status with_room(const ls_averaged_buffers *buffers, double samples, s
         return LS_OK;
     }
     void *room = ls_record_allocate(bytes);
-    const ls_status status = room != NULL ? function(buffers, samples, room, count) : ls_fail_memory(call, bytes);
+    const ls_status status =
+        room != NULL ? function(buffers, samples, room, count) : ls_fail_memory(buffers->call, bytes);
     ls_record_release(room, bytes);
     return status;
 }

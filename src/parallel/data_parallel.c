@@ -410,12 +410,6 @@ ls_status ls_data_parallel_check(ls_module *module) {
     return ls_replicas_compare("ls_data_parallel", module, comm);
 }
 
-ls_status ls_replicas_check(ls_module *model) {
-    LS_TRY(ls_module_check_together("ls_trial", model));
-    return ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model) ? ls_data_parallel_check(model)
-                                                                                    : LS_OK;
-}
-
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory) {
     if (ls_data_parallel_comm(module) == NULL) {
         return false;

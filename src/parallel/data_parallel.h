@@ -48,9 +48,10 @@ typedef struct ls_buffer_record {
 
 /* The buffers of a model that the ranks average. */
 typedef struct ls_averaged_buffers {
+    const char *call; /* the public function, for messages */
     ls_module *model; /* borrowed, like `comm` */
     ls_comm *comm;
-    ls_buffer_record *records; /* of ls_buffers_watch; the owner frees the array with ls_free */
+    ls_buffer_record *records;
     int count;
 } ls_averaged_buffers;
 
@@ -141,8 +142,12 @@ void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, d
  */
 ls_status ls_batches_compare(ls_data_parallel_state *state);
 
-/* averaged_buffers.c: notes that the model's buffers, whose lists are collected, are equal on all ranks. */
-ls_status ls_buffers_watch(ls_averaged_buffers *buffers, ls_module *model, ls_comm *comm);
+/*
+ * averaged_buffers.c: notes that the model's buffers, whose lists are collected, are equal on all ranks. `buffers` is
+ * zero at first, and is closed by ls_buffers_close. Another call replaces its content.
+ */
+ls_status ls_buffers_watch(ls_averaged_buffers *buffers, const char *call, ls_module *model, ls_comm *comm);
+void ls_buffers_close(ls_averaged_buffers *buffers);
 /* Returns whether this rank has changed buffer i since all ranks had equal buffers. */
 bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i);
 /* Notes that this rank has just changed a tensor in the same way as all other ranks. Call it once per change. */

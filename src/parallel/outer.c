@@ -28,7 +28,7 @@
 #include "parallel/parallel.h"
 
 struct ls_outer {
-    ls_module *model; /* held */
+    ls_module *model; /* held; NULL in a record that ls_outer_free has retired */
     ls_comm *comm;    /* held */
     ls_outer_options options;
     ls_optimizer *optimizer; /* NULL if outer steps only average the parameters; then there are no anchors */
@@ -55,7 +55,7 @@ static ls_tensor anchors_of(const ls_outer *outer, int flat) {
     return ls_flat_view(outer->anchors[flat], outer->flats[flat].dtype, outer->flats[flat].count);
 }
 
-/* Finds the flat buffers, which move if a layer was added or a parameter was unfrozen for the first time. */
+/* Finds the flat buffers, which move if another module laid them out again. Fails if a layer was added. */
 static ls_status find_flats(const char *call, ls_outer *outer) {
     ls_flat flats[LS_FLAT_LIMIT];
     LS_TRY(ls_module_is_here(outer->model) ? LS_OK : LS_ERR_STATE);
@@ -63,13 +63,12 @@ static ls_status find_flats(const char *call, ls_outer *outer) {
     bool same = count == outer->flat_count && !ls_module_has_grown(outer->model);
     for (int i = 0; i < count && same; i++) {
         same = flats[i].dtype == outer->flats[i].dtype && flats[i].count == outer->flats[i].count;
-        outer->flats[i] = flats[i];
     }
     if (count >= 0 && !same) {
-        return ls_fail(LS_ERR_STATE,
-                       "%s: the model has other parameters that require gradients than in ls_outer_new: add layers and "
-                       "unfreeze parameters first",
-                       call);
+        return ls_fail(LS_ERR_STATE, "%s: the model has other parameters than in ls_outer_new: add layers first", call);
+    }
+    for (int i = 0; i < count; i++) {
+        outer->flats[i] = flats[i];
     }
     return count >= 0 ? LS_OK : ls_error_status();
 }
@@ -190,7 +189,7 @@ static ls_status compare_replicas(ls_outer *outer) {
 
 static void set_since(ls_outer *outer, int64_t since) {
     if ((outer->since == 0) != (since == 0)) {
-        ls_module_set_apart(outer->model, since > 0 && ls_comm_size(outer->comm) > 1);
+        ls_module_set_unsynchronized(outer->model, since > 0 && ls_comm_size(outer->comm) > 1);
     }
     outer->since = since;
 }
@@ -213,10 +212,18 @@ static ls_status run_outer_step(const char *call, ls_outer *outer) {
     return LS_OK;
 }
 
+ls_status ls_outer_check_here(const char *call, const ls_outer *outer) {
+    return outer->model != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "%s: the outer optimizer was freed (ls_outer_free) before; free it after its last use", call);
+}
+
 static ls_status check(const char *call, ls_outer *outer) {
     if (outer == NULL) {
         return ls_fail_missing("%s: the outer optimizer", call);
     }
+    LS_TRY(ls_outer_check_here(call, outer));
     LS_TRY(ls_comm_check_open(call, outer->comm));
     return find_flats(call, outer);
 }
@@ -294,6 +301,7 @@ static ls_status make_optimizer(ls_outer *outer) {
         const ls_storage *parameters = outer->flats[i].parameters;
         outer->anchors[i] = ls_storage_new(parameters->device, parameters->bytes);
         LS_TRY(outer->anchors[i] != NULL ? LS_OK : ls_fail_memory("ls_outer_new", parameters->bytes));
+        ls_storage_set_kind(outer->anchors[i], LS_MEMORY_OPTIMIZER);
     }
     return LS_OK;
 }
@@ -340,7 +348,7 @@ ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *
 }
 
 void ls_outer_free(ls_outer *outer) {
-    if (outer == NULL) {
+    if (outer == NULL || outer->model == NULL) {
         return;
     }
     set_since(outer, 0);
@@ -350,10 +358,11 @@ void ls_outer_free(ls_outer *outer) {
             ls_storage_drop(outer->anchors[i]);
         }
     }
-    ls_free(outer->buffers.records);
+    ls_buffers_close(&outer->buffers);
     ls_comm_drop(outer->comm);
     ls_module_drop(outer->model);
-    ls_free(outer);
+    *outer = (ls_outer){.model = NULL};
+    ls_retire(outer, LS_RETIRED_BORROWED);
 }
 
 /* ---- for trials -------------------------------------------------------------------------------------------------- */
@@ -362,7 +371,7 @@ ls_optimizer *ls_outer_optimizer(const ls_outer *outer) {
     return outer != NULL ? outer->optimizer : NULL;
 }
 
-bool ls_outer_is_between(const ls_outer *outer) {
+bool ls_outer_has_local_steps(const ls_outer *outer) {
     return outer->since > 0;
 }
 
@@ -375,14 +384,15 @@ ls_comm *ls_outer_comm(const ls_outer *outer) {
 }
 
 ls_status ls_outer_check(const ls_outer *outer) {
+    LS_TRY(ls_outer_check_here("ls_outer", outer));
     return ls_replicas_compare("ls_outer", outer->model, outer->comm);
 }
 
 ls_status ls_outer_restart(ls_outer *outer) {
+    LS_TRY(ls_outer_check_here("ls_outer", outer));
     set_since(outer, 0);
     outer->total = 0;
-    ls_free(outer->buffers.records);
-    LS_TRY(ls_buffers_watch(&outer->buffers, outer->model, outer->comm));
+    LS_TRY(ls_buffers_watch(&outer->buffers, "ls_outer_step", outer->model, outer->comm));
     return take_anchors(outer);
 }
 

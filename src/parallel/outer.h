@@ -5,7 +5,10 @@
 #include <lockstep/parallel.h>
 
 /* Returns whether the ranks have taken training steps since the last outer step. */
-bool ls_outer_is_between(const ls_outer *outer);
+bool ls_outer_has_local_steps(const ls_outer *outer);
+
+/* Fails with LS_ERR_STATE if the outer optimizer was freed. */
+ls_status ls_outer_check_here(const char *call, const ls_outer *outer);
 
 /* Return the borrowed model and communicator. */
 const ls_module *ls_outer_model(const ls_outer *outer);

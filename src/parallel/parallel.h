@@ -43,12 +43,6 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
  */
 ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm);
 
-/*
- * Fails with LS_ERR_MISMATCH if the model is data-parallel, its ranks average gradients, and their parameters differ.
- * Fails with LS_ERR_STATE between two outer steps. Collective.
- */
-ls_status ls_replicas_check(ls_module *model);
-
 /* Returns whether the model is sharded: some parameters of this rank are shards of larger tensors. */
 bool ls_model_is_divided(const ls_module *model);
 

@@ -23,19 +23,17 @@ static size_t gradient_bytes(const ls_module *model) {
     return bytes;
 }
 
-static bool is_on_host(const ls_module *model) {
-    bool on_host = true;
-    for (int i = 0; i < model->parameters.count && on_host; i++) {
-        on_host = ls_tensor_device(model->parameters.items[i].tensor)->is_host;
-    }
-    return on_host;
-}
+/* What the choice of the averaging depends on, besides the options. */
+typedef struct setting {
+    bool shares;  /* another data-parallel module has some of the parameters */
+    bool on_host; /* the model is on the CPU */
+} setting;
 
-/* Returns whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
+/*
+ * Returns whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
  */
-static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, bool shares) {
-    if (shares || options->zero > 1 || options->powersgd_rank > 0 || ls_comm_size(state->comm) == 1 ||
-        !is_on_host(state->model)) {
+static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of) {
+    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || ls_comm_size(state->comm) == 1 || !of.on_host) {
         return false;
     }
     const char *backend = ls_comm_backend(state->comm);
@@ -49,26 +47,25 @@ static ls_status compare_options(const ls_data_parallel_state *state, const ls_d
                                  bool overlaps) {
     char text[200];
     snprintf(text, sizeof text,
-             ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap %s, .bucket_bytes = %zu, "
+             ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap = %d (%s), .bucket_bytes = %zu, "
              ".no_initial_sync = %d",
-             options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), overlaps ? "on" : "off",
-             options->bucket_bytes, options->no_initial_sync);
+             options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), (int)options->overlap,
+             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync);
     return ls_options_compare("ls_data_parallel", state->comm, text);
 }
 
 /* Sets *zero to the stage of ZeRO: 0 for a single rank. */
-static ls_status check_zero(ls_data_parallel_state *state, const ls_data_parallel_options *options, bool shares,
+static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of,
                             int *zero) {
     *zero = options->zero;
     if (*zero < 0 || *zero > 3) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be from 0 to 3", *zero);
     }
-    if (*zero > 0 && shares) {
+    if (*zero > 0 && of.shares) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
                                            "of the parameters");
     }
-    if (*zero > 1 &&
-        (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !is_on_host(state->model))) {
+    if (*zero > 1 && (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
                        ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
@@ -78,12 +75,12 @@ static ls_status check_zero(ls_data_parallel_state *state, const ls_data_paralle
     return LS_OK;
 }
 
-static ls_status check_powersgd(const ls_data_parallel_state *state, const ls_data_parallel_options *options) {
+static ls_status check_powersgd(const ls_data_parallel_options *options, setting of) {
     const int rank = options->powersgd_rank;
     if (rank < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, must be 0 (off) or positive", rank);
     }
-    if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !is_on_host(state->model))) {
+    if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
                        ".zero = 3 or a model on a GPU: omit one of them",
@@ -121,11 +118,6 @@ static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes
     return ls_overlap_open(state);
 }
 
-/* Places the parameters and gradients in flat buffers, whose memory depends on the stage. */
-static int lay_out(const ls_data_parallel_state *state, int zero, ls_flat *flats) {
-    return ls_module_flatten_in(state->model, ls_shards_memory(zero), flats);
-}
-
 /* Parameters that differ between ranks would be mixed without an error. */
 static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced) {
     const ls_gradient_reducer *reducer = &state->reducer;
@@ -141,19 +133,21 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     const ls_dtype dtype = options->reduce_dtype;
     ls_gradient_reducer *reducer = &state->reducer;
     *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
-    const bool shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model);
-    const bool overlaps = chooses_overlap(state, options, shares);
-    LS_TRY(compare_options(state, options, overlaps));
+    const ls_device *device;
+    const ls_status found = ls_module_device(state->model, "ls_data_parallel", &device);
+    const setting of = {.shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model),
+                        .on_host = device->is_host};
+    const bool overlaps = chooses_overlap(state, options, of);
+    LS_TRY(compare_options(state, options, overlaps)); /* before the checks that may fail on this rank only */
+    LS_TRY(found);
     if (reducer->format == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(dtype));
     }
-    const ls_device *device = NULL;
-    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
     int zero = 0;
-    LS_TRY(check_zero(state, options, shares, &zero));
-    LS_TRY(check_powersgd(state, options));
-    const int flat_count = lay_out(state, zero, reducer->flats);
+    LS_TRY(check_zero(state, options, of, &zero));
+    LS_TRY(check_powersgd(options, of));
+    const int flat_count = ls_module_flatten_in(state->model, ls_shards_memory(zero), reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
     }
@@ -161,7 +155,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
     state->parameter_count = ls_module_parameter_count(state->model);
-    LS_TRY(ls_buffers_watch(&state->buffers, state->model, state->comm));
+    LS_TRY(ls_buffers_watch(&state->buffers, "ls_data_parallel", state->model, state->comm));
     if (flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that require gradients");
     }
@@ -182,7 +176,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
 
 void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_objects_free(&state->shares);
-    ls_free(state->buffers.records);
+    ls_buffers_close(&state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
     ls_units_close(state->shards);

@@ -12,7 +12,7 @@
 #include "tensor/tensor.h"
 
 /* Returns whether each rank has only its own elements of the parameter, so that there is nothing to compare. */
-static bool is_shared_out(const ls_tensor *parameter) {
+static bool is_sharded(const ls_tensor *parameter) {
     return ls_tensor_is_gone(parameter);
 }
 
@@ -20,7 +20,7 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        LS_TRY(is_shared_out(parameter) ? LS_OK : ls_hash_elements(parameter, &hash));
+        LS_TRY(is_sharded(parameter) ? LS_OK : ls_hash_elements(parameter, &hash));
     }
     return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
 }
@@ -108,7 +108,7 @@ static ls_status find_difference(const char *call, ls_module *model, ls_comm *co
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         uint64_t hash = LS_HASH_START;
         bool equal = true;
-        if (is_shared_out(ls_module_parameter(model, i))) {
+        if (is_sharded(ls_module_parameter(model, i))) {
             continue;
         }
         LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
@@ -122,7 +122,7 @@ static ls_status find_difference(const char *call, ls_module *model, ls_comm *co
 
 ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm) {
     bool equal = true;
-    LS_TRY(ls_module_check_together(call, model));
+    LS_TRY(ls_module_check_synchronized(call, model));
     LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(model, comm, &equal) : LS_OK);
     return equal ? LS_OK : find_difference(call, model, comm);
 }

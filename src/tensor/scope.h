@@ -82,8 +82,8 @@ extern ls_scope ls_past_batch;
 #define LS_RETIRED_OBJECTS 64
 
 /*
- * A model consists of many modules. Loaders and optimizers, which trials borrow, wait in a separate ring, so that
- * freeing a model does not end their wait.
+ * A model consists of many modules. Loaders, optimizers and outer optimizers, which trials borrow, wait in a separate
+ * ring, so that freeing a model does not end their wait.
  */
 typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
 

@@ -115,7 +115,7 @@ ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass) {
 
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
-    LS_TRY(ls_module_check_together("ls_trial", trial->state.model));
+    LS_TRY(ls_module_check_synchronized("ls_trial", trial->state.model));
     ls_loader_position(pass->loader, &epoch, &batch);
     LS_TRY(ls_loader_seek(pass->loader, 0, 0));
     LS_TRY(run_pass(trial, pass));

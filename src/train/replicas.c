@@ -1,14 +1,34 @@
 #include "train/replicas.h"
 
+#include "nn/module.h"
+#include "parallel/data_parallel.h"
 #include "parallel/outer.h"
-#include "parallel/parallel.h"
+#include "train/agree.h"
+
+/* With two levels, a communicator of one level lacks ranks. Then metrics and failures would not reach all ranks. */
+static ls_status check_ranks(const ls_trial_options *options) {
+    const ls_comm *between = ls_outer_comm(options->outer), *inside = ls_data_parallel_comm(options->model);
+    const ls_comm *comm = options->comm != NULL ? options->comm : between;
+    const int levels = ls_comm_size(between) * (inside != NULL && inside != between ? ls_comm_size(inside) : 1);
+    return ls_comm_size(comm) >= levels
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "ls_trial_new: with .outer, %d ranks train the model, but the trial's communicator has %d: "
+                         "set .comm to a communicator of all ranks",
+                         levels, ls_comm_size(comm));
+}
 
 ls_status ls_trial_check_outer(const ls_trial_options *options) {
-    if (options->outer == NULL || ls_outer_model(options->outer) == options->model) {
+    const ls_outer *outer = options->outer;
+    if (outer == NULL) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .outer was made for another model: pass the trial's .model to "
-                                    "ls_outer_new");
+    LS_TRY(ls_outer_check_here("ls_trial_new", outer));
+    if (ls_outer_model(outer) != options->model) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .outer was made for another model: pass the trial's .model to "
+                                        "ls_outer_new");
+    }
+    return check_ranks(options);
 }
 
 ls_status ls_trial_outer_begin(const ls_trial *trial) {
@@ -24,9 +44,21 @@ ls_status ls_trial_outer_sync(const ls_trial *trial) {
 }
 
 bool ls_trial_awaits_outer_step(const ls_trial *trial) {
-    return trial->options.outer != NULL && ls_outer_is_between(trial->options.outer);
+    return trial->options.outer != NULL && ls_outer_has_local_steps(trial->options.outer);
 }
 
-ls_status ls_trial_check_replicas(const ls_trial *trial) {
-    return trial->options.outer != NULL ? ls_outer_check(trial->options.outer) : ls_replicas_check(trial->state.model);
+/*
+ * With two levels, the checks compare the ranks of two communicators. So all ranks run both checks, and share the
+ * result.
+ */
+ls_status ls_trial_check_replicas(ls_trial *trial) {
+    ls_module *model = trial->state.model;
+    LS_TRY(ls_module_check_synchronized("ls_trial", model));
+    const bool averages = ls_data_parallel_comm(model) != NULL && ls_data_parallel_averages(model);
+    const ls_status inside = averages ? ls_data_parallel_check(model) : LS_OK;
+    if (trial->options.outer == NULL) {
+        return inside;
+    }
+    const ls_status between = ls_outer_check(trial->options.outer);
+    return ls_trial_agree_at_end(trial, inside != LS_OK ? inside : between);
 }

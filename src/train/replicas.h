@@ -26,6 +26,6 @@ bool ls_trial_awaits_outer_step(const ls_trial *trial);
  * Fails with LS_ERR_MISMATCH if the parameters of replicas that should be equal differ, and with LS_ERR_STATE between
  * two outer steps. Collective.
  */
-ls_status ls_trial_check_replicas(const ls_trial *trial);
+ls_status ls_trial_check_replicas(ls_trial *trial);
 
 #endif

@@ -4,6 +4,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/outer.h"
 #include "train/agree.h"
 #include "train/alike.h"
 #include "train/budget.h"
@@ -113,6 +114,7 @@ static ls_status check_borrowed(const ls_trial *trial) {
     const bool here = ls_module_is_here(options->model) && ls_loader_is_here(call, options->train) &&
                       (options->validate == NULL || ls_loader_is_here(call, options->validate));
     LS_TRY(here ? LS_OK : LS_ERR_STATE);
+    LS_TRY(options->outer != NULL ? ls_outer_check_here(call, options->outer) : LS_OK);
     return options->optimizer != NULL ? ls_optimizer_check_here(call, options->optimizer) : LS_OK;
 }
 

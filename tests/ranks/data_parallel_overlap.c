@@ -199,7 +199,7 @@ static ls_status options_that_differ(ls_comm *world) {
             ls_data_parallel(make_single(), world, &(ls_data_parallel_options){.overlap = mode, .bucket_bytes = bytes});
         LS_CHECK(model == NULL && ls_error_status() == LS_ERR_MISMATCH);
         LS_EXPECT_MESSAGE(i == 0 && ls_comm_rank(world) == 0 ? ".bucket_bytes = 100" : ".bucket_bytes = 200");
-        LS_EXPECT_MESSAGE(i == 1 && ls_comm_rank(world) == 0 ? ".overlap off" : ".overlap on");
+        LS_EXPECT_MESSAGE(i == 1 && ls_comm_rank(world) == 0 ? ".overlap = 2 (off)" : ".overlap = 1 (on)");
     }
     return LS_OK;
 }

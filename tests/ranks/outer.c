@@ -183,6 +183,29 @@ static ls_status frozen_parameters_stay(ls_comm *world) {
     return LS_OK;
 }
 
+/* A parameter that was frozen in ls_outer_new takes part in outer steps after it is unfrozen. */
+static ls_status unfrozen_parameters_move(ls_comm *world) {
+    ls_module *model = make_model();
+    LS_TRY(ls_module_set_requires_grad(ls_module_child(model, 0), false));
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 1});
+    LS_CHECK(outer != NULL);
+    double before[MOST], after[MOST];
+    for (int step = 0; step < 2; step++) {
+        (void)read_parameters(model, before);
+        LS_TRY(train_step(world, model, optimizer, step));
+        LS_TRY(ls_outer_step(outer));
+        (void)read_parameters(model, after);
+        LS_CHECK((after[0] != before[0]) == (step == 1));
+        LS_TRY(ranks_have_same_module(world, model));
+        LS_TRY(ls_module_set_requires_grad(ls_module_child(model, 0), true));
+    }
+    ls_outer_free(outer);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* A data-parallel model whose gradients stay local, with ranks without samples. */
 static ls_status inside_data_parallel(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_model(), world, NULL);
@@ -283,14 +306,45 @@ static ls_status ranks_out_of_step(ls_comm *world, bool freezes) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* A layer that is added later would not be part of the outer steps. */
-static ls_status layer_added_later(ls_comm *world) {
+/* A layer that is added later would not be part of the outer steps: every call is refused. */
+static ls_status layer_added_later(ls_comm *world, bool to_model) {
     ls_module *model = make_model();
     ls_outer *outer = ls_outer_new(model, world, NULL);
     LS_CHECK(outer != NULL);
-    LS_CHECK(ls_module_add_child(ls_module_child(model, 0), "more", ls_nn_linear(2, 2)) != NULL);
+    ls_module *layer = ls_nn_linear_with(64, 64, &(ls_linear_options){.dtype = LS_F64});
+    LS_CHECK(ls_module_add_child(to_model ? model : ls_module_child(model, 0), "more", layer) != NULL);
+    for (int i = 0; i < 2; i++) {
+        LS_CHECK(ls_outer_step(outer) == LS_ERR_STATE);
+        LS_EXPECT_MESSAGE("the model has other parameters than in ls_outer_new: add layers first");
+    }
+    ls_outer_free(outer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status freed_before(ls_comm *world) {
+    ls_module *model = make_model();
+    ls_outer *outer = ls_outer_new(model, world, NULL);
+    LS_CHECK(outer != NULL);
+    ls_outer_free(outer);
     LS_CHECK(ls_outer_step(outer) == LS_ERR_STATE);
-    LS_EXPECT_MESSAGE("add layers and unfreeze parameters first");
+    LS_EXPECT_MESSAGE("ls_outer_step: the outer optimizer was freed (ls_outer_free) before");
+    ls_outer_free(outer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* The parameters after the last outer step count as the state of an optimizer. */
+static ls_status anchors_are_counted(ls_comm *world) {
+    ls_memory before, after;
+    ls_module *model = make_model();
+    const int64_t elements = INPUTS * HIDDEN + HIDDEN + HIDDEN + 1;
+    LS_TRY(ls_memory_stats(&before));
+    ls_outer *outer = ls_outer_new(model, world, NULL);
+    LS_CHECK(outer != NULL);
+    LS_TRY(ls_memory_stats(&after));
+    LS_CHECK(after.bytes[LS_MEMORY_OPTIMIZER] - before.bytes[LS_MEMORY_OPTIMIZER] >= 8 * elements);
+    LS_CHECK(after.bytes[LS_MEMORY_ACTIVATIONS] == before.bytes[LS_MEMORY_ACTIVATIONS]);
     ls_outer_free(outer);
     ls_module_free(model);
     return LS_OK;
@@ -339,11 +393,15 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(by_hand(world));
     LS_TRY(buffers_are_averaged(world));
     LS_TRY(frozen_parameters_stay(world));
+    LS_TRY(unfrozen_parameters_move(world));
     LS_TRY(inside_data_parallel(world));
     LS_TRY(wrong_calls(world));
     LS_TRY(refused_between(world));
     LS_TRY(ranks_out_of_step(world, false));
     LS_TRY(ranks_out_of_step(world, true));
-    LS_TRY(layer_added_later(world));
+    LS_TRY(layer_added_later(world, false));
+    LS_TRY(layer_added_later(world, true));
+    LS_TRY(freed_before(world));
+    LS_TRY(anchors_are_counted(world));
     return few_bytes(world);
 }

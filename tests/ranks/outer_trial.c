@@ -117,9 +117,11 @@ static ls_status changed_between_runs(ls_comm *world) {
     LS_TRY(ls_scope_end(scope));
     LS_TRY(ls_trial_run(trial, 2));
     LS_CHECK(ls_at(bias, (int64_t[]){0}) == 8);
+    ls_outer_free(outer);
+    LS_CHECK(ls_trial_run(trial, 3) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("ls_trial_run: the outer optimizer was freed (ls_outer_free) before");
     ls_trial_free(trial);
     ls_loader_free(loader);
-    ls_outer_free(outer);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     return LS_OK;
@@ -232,6 +234,62 @@ static ls_status evaluation_between(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- two levels -------------------------------------------------------------------------------------------------- */
+
+static ls_trial *make_levels_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, ls_outer *outer,
+                                   ls_comm *comm) {
+    return ls_trial_new(&(ls_trial_options){.model = model,
+                                            .optimizer = optimizer,
+                                            .criterion = ls_criterion_cross_entropy,
+                                            .train = loader,
+                                            .comm = comm,
+                                            .outer = outer,
+                                            .quiet = true});
+}
+
+/* Pairs of ranks average gradients, and the pairs take outer steps. Then all four ranks have the same bits. */
+static ls_status two_levels(ls_comm *world) {
+    ls_comm *inside = NULL, *between = NULL;
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &inside));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &between));
+    ls_seed(SEED);
+    ls_module *model = ls_data_parallel(make_model(world, OUTER), inside, NULL);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_outer *outer = ls_outer_new(model, between, &(ls_outer_options){.steps = 2});
+    ls_loader *loader =
+        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    LS_CHECK(outer != NULL);
+    ls_comm *const too_small[] = {NULL, inside, between};
+    for (int i = 0; i < 3; i++) {
+        LS_CHECK(make_levels_trial(model, optimizer, loader, outer, too_small[i]) == NULL);
+        LS_CHECK(ls_error_status() == LS_ERR_ARGUMENT);
+        LS_EXPECT_MESSAGE("4 ranks train the model, but the trial's communicator has 2: set .comm");
+    }
+    ls_trial *trial = make_levels_trial(model, optimizer, loader, outer, world);
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, 2));
+    LS_TRY(ranks_have_same_module(world, model));
+    if (ls_comm_rank(world) == 3) { /* rank 0 has no level in common with it */
+        ls_scope *scope = ls_scope_begin();
+        (void)ls_no_grad(true);
+        LS_TRY(ls_fill(ls_module_parameter(model, 0), 5));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_CHECK(ls_trial_run(trial, 3) == LS_ERR_MISMATCH);
+    LS_EXPECT_MESSAGE("the parameters of the ranks differ");
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_outer_free(outer);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_comm_free(between);
+    ls_comm_free(inside);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(same_bits(world));
@@ -242,5 +300,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(failing_rank(world));
     LS_TRY(refusals(world));
     LS_TRY(evaluation_between(world));
+    LS_TRY(two_levels(world));
     return remove_scratch(world);
 }

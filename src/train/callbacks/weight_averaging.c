@@ -24,7 +24,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 /* Between two outer steps, the ranks would average different parameters. */
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     const averaging *self = user;
-    return is_time(self, state, true) && !state->model->apart ? ls_ema_update(self->averages) : LS_OK;
+    return is_time(self, state, true) && !state->model->unsynchronized ? ls_ema_update(self->averages) : LS_OK;
 }
 
 /* Updates before validation, so that the averages include the epoch. */
