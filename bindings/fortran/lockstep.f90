@@ -256,6 +256,14 @@ module lockstep
     logical(c_bool) :: by_sample = .false.
     logical(c_bool) :: on_host = .false.
   end type ls_custom_op
+  type, bind(c) :: ls_batch
+    type(ls_tensor) :: input
+    type(ls_tensor) :: target
+    integer(c_int64_t) :: first = 0
+    integer(c_int64_t) :: count = 0
+    integer(c_int64_t) :: global_count = 0
+    integer(c_int64_t) :: number = 0
+  end type ls_batch
   type, bind(c) :: ls_init_options
     type(c_ptr) :: init = c_null_ptr
     type(c_ptr) :: backend = c_null_ptr
@@ -372,14 +380,6 @@ module lockstep
     real(c_double) :: fill = 0
     logical(c_bool) :: noise = .false.
   end type ls_random_erasing_options
-  type, bind(c) :: ls_batch
-    type(ls_tensor) :: input
-    type(ls_tensor) :: target
-    integer(c_int64_t) :: first = 0
-    integer(c_int64_t) :: count = 0
-    integer(c_int64_t) :: global_count = 0
-    integer(c_int64_t) :: number = 0
-  end type ls_batch
   type, bind(c) :: ls_loader_options
     integer(c_int64_t) :: batch_size = 0
     integer(c_int64_t) :: global_batch_size = 0
@@ -395,6 +395,7 @@ module lockstep
     integer(c_int) :: threads = 0
     integer(c_int64_t) :: prefetch = 0
     integer(c_int64_t) :: epoch_samples = 0
+    integer(c_int) :: shards = 0
   end type ls_loader_options
   type, bind(c) :: ls_loader_type
     type(c_ptr) :: name = c_null_ptr
@@ -743,6 +744,7 @@ module lockstep
     integer(c_int) :: overlap = 0
     integer(c_size_t) :: bucket_bytes = 0
     integer(c_int) :: zero = 0
+    integer(c_int) :: shards = 0
   end type ls_data_parallel_options
   type, bind(c) :: ls_outer_options
     integer(c_int64_t) :: steps = 0
@@ -10654,6 +10656,32 @@ contains
       end function
     end interface
     returned = c_ls_data_parallel_no_sync(module, logical(on, c_bool))
+  end function
+
+  ! ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user)
+  function ls_data_parallel_step(module, batch, function, user) result(returned)
+    type(ls_module), value, intent(in) :: module
+    type(ls_batch), intent(in), optional, target :: batch
+    type(c_funptr), value, intent(in) :: function
+    type(c_ptr), intent(in), optional :: user
+    type(c_ptr) :: p_batch
+    type(c_ptr) :: p_user
+    integer(c_int) :: returned
+    interface
+      function c_ls_data_parallel_step(module, batch, function, user) bind(c, name="ls_data_parallel_step") result(returned)
+        import
+        type(ls_module), value, intent(in) :: module
+        type(c_ptr), value :: batch
+        type(c_funptr), value, intent(in) :: function
+        type(c_ptr), value :: user
+        integer(c_int) :: returned
+      end function
+    end interface
+    p_batch = c_null_ptr
+    if (present(batch)) p_batch = c_loc(batch)
+    p_user = c_null_ptr
+    if (present(user)) p_user = user
+    returned = c_ls_data_parallel_step(module, p_batch, function, p_user)
   end function
 
   ! ls_status ls_data_parallel_gather(ls_module *module, bool on)

@@ -16,6 +16,7 @@
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
 
+#include <lockstep/batch.h>
 #include <lockstep/comm.h>
 #include <lockstep/formats.h>
 #include <lockstep/tensor.h>
@@ -316,19 +317,6 @@ LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 typedef struct ls_loader ls_loader;
 
 /**
- * One rank's share of a global batch. The loader owns the tensors. They are valid until the next ls_loader_next or
- * ls_loader_free; later use fails with LS_ERR_STATE. To keep a batch, copy it with ls_clone.
- */
-typedef struct ls_batch {
-    ls_tensor *input;     /**< [count, ...] */
-    ls_tensor *target;    /**< [count, ...]; NULL if the loader has no targets */
-    int64_t first;        /**< index of this rank's first sample in the global batch */
-    int64_t count;        /**< number of this rank's samples; may be 0 in the last batch */
-    int64_t global_count; /**< number of samples in the global batch */
-    int64_t number;       /**< index of the batch in the epoch, from 0 */
-} ls_batch;
-
-/**
  * Fills order[0 .. count-1] with the indices of the samples of an epoch. Indices may be repeated or missing. Every rank
  * must fill in the same order, and the same again for the same epoch. So use ls_random_u32 by epoch and index, not the
  * state of a generator. It runs in its own scope, without recording. A failed operation in it fails ls_loader_next.
@@ -381,6 +369,11 @@ typedef struct ls_loader_options {
      * with weights or a sampler.
      */
     int64_t epoch_samples;
+    /**
+     * The number of slices into which each global batch is cut, at least the number of ranks. Each rank gets the
+     * samples of its slices. Set it to `.shards` of ls_data_parallel_options. 0: one slice per rank.
+     */
+    int shards;
 } ls_loader_options;
 
 /**

@@ -16,6 +16,7 @@
 #include <lockstep/attention.h>
 #include <lockstep/autograd.h>
 #include <lockstep/base.h>
+#include <lockstep/batch.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>

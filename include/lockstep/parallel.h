@@ -14,6 +14,7 @@
 #define LOCKSTEP_PARALLEL_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/batch.h>
 #include <lockstep/comm.h>
 #include <lockstep/loss.h>
 #include <lockstep/nn.h>
@@ -287,6 +288,22 @@ typedef struct ls_data_parallel_options {
      * LS_ERR_MISMATCH if the ranks pass different stages.
      */
     int zero;
+    /**
+     * A number S from the number of ranks to 4,096: the training has the same bits on 1 to S ranks
+     * (docs/explanation/same-bits.md). Each global batch is cut into S slices. A rank runs several slices, one after
+     * the other, and all sums over slices have the order of one tree. The results are those of S ranks without this
+     * option. 0: off.
+     *
+     * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
+     * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so
+     * `.overlap` is off. A slice of 32 samples or more computes at nearly the speed of a large batch.
+     *
+     * All ranks pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
+     * LS_ERR_UNSUPPORTED together with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, for a model on a
+     * GPU, and if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
+     * model changes buffers in its forward pass, as batch normalization does, or communicates.
+     */
+    int shards;
 } ls_data_parallel_options;
 
 /**
@@ -346,6 +363,43 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
 /**
+ * Returns the loss of the samples in `batch`, which ls_backward accepts, or NULL with an error. ls_data_parallel_step
+ * calls it in a scope of its own.
+ */
+typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
+
+/**
+ * Computes the gradients of one global batch. Calls `function` for the samples of this rank, and ls_backward for the
+ * loss that it returns; then all ranks have the gradients of the global batch. The program's optimizer takes its step
+ * afterwards. Works for every data-parallel module. A collective call: every rank calls it for every batch, also if its
+ * share of the batch is empty.
+ *
+ * ```c
+ * static ls_tensor *loss_of(const ls_batch *batch, void *model) {
+ *     return ls_cross_entropy(ls_forward(model, batch->input), batch->target, NULL);
+ * }
+ *
+ * ls_optimizer_zero_grad(optimizer);
+ * ls_status status = ls_data_parallel_step(model, &batch, loss_of, model);
+ * if (status == LS_OK) {
+ *     status = ls_optimizer_step(optimizer);
+ * }
+ * ```
+ *
+ * `batch` is this rank's share of a global batch, from ls_loader_next. With `.shards`, `function` is called for each
+ * slice of the share: `input` and `target` are its rows, and `first` and `count` describe the slice. Each call starts
+ * with the random numbers of the same stream. If the loss is not one mean over samples, and in the first step, the
+ * function is called a second time for each slice: the ranks agree on scaling factors before the backward passes. The
+ * function must not communicate.
+ *
+ * After it, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT for
+ * another module, if `batch` or `function` is NULL, and if the share is not the one of this rank's slices. A step that
+ * fails on one rank fails on all ranks.
+ */
+LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
+                                       void *user) LS_WARN_UNUSED;
+
+/**
  * Takes part in a step without samples, instead of the forward and backward pass. This rank then gets the gradients of
  * the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another rank's, with
  * size 0 along the sample axis, and zeros if an input has no sample axis.
@@ -364,8 +418,8 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  * all-reduce. On one rank it is ls_item.
  *
  * Call it before or after ls_backward. If a rank has no samples, this rank passes NULL after ls_data_parallel_skip, and
- * all ranks call it after ls_backward. Returns NAN without an error if no target of the global batch counts. On
- * failure, returns NAN on every rank and sets the error:
+ * all ranks call it after ls_backward. After ls_data_parallel_step, all ranks pass NULL. Returns NAN without an error
+ * if no target of the global batch counts. On failure, returns NAN on every rank and sets the error:
  *
  * - LS_ERR_UNSUPPORTED: the loss is a sum, or a sum of several terms. Call the function for each mean before
  *   ls_backward, and add up sums with ls_comm_allreduce.

@@ -27,3 +27,7 @@ ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) {
     comm->any_order = status == LS_OK ? any_order : comm->any_order;
     return status;
 }
+
+bool ls_comm_has_any_order(const ls_comm *comm) {
+    return comm->any_order;
+}

@@ -22,4 +22,7 @@ void ls_comm_set_check(ls_comm *comm, uint64_t number);
 /* LS_ERR_STATE for `call` when this rank has left the communicator: to be asked before it is held. */
 ls_status ls_comm_check_open(const char *call, const ls_comm *comm);
 
+/* Returns whether ls_comm_set_any_order is on. */
+bool ls_comm_has_any_order(const ls_comm *comm);
+
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/tree.h"
 #include "comm/reduce_kernels.h"
 
 /* Accumulators are combined tile by tile, so that the tree's inner nodes stay in the first-level cache. */
@@ -60,10 +61,7 @@ static const void *tree(const tile *t, int first, int ranks, int level, void *in
     if (ranks == 1) {
         return leaf(t, first, level);
     }
-    int left = 1;
-    while (left * 2 < ranks) {
-        left *= 2;
-    }
+    const int left = ls_tree_left(ranks);
     const void *a = tree(t, first, left, level, NULL);
     const void *b = tree(t, first + left, ranks - left, level + 1, NULL);
     void *result = into != NULL ? into : t->scratch[level];

@@ -47,6 +47,12 @@ static ls_status check_sizes(const ls_loader_options *options) {
             "ls_loader_new: batch size %lld and global batch size %lld: set exactly one of them, to a positive number",
             (long long)options->batch_size, (long long)options->global_batch_size);
     }
+    const int ranks = options->comm != NULL ? ls_comm_size(options->comm) : 1;
+    if (options->shards < 0 || (options->shards > 0 && options->shards < ranks)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: .shards is %d, must be 0 (off) or at least the number of ranks (%d)",
+                       options->shards, ranks);
+    }
     if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is too large",
                        (long long)options->batch_size, ls_comm_size(options->comm));
@@ -162,8 +168,15 @@ static share share_of(const loader_state *state, int64_t number) {
     const int64_t begin = number * state->global_batch;
     const int64_t left = state->samples - begin;
     const int64_t all = left < state->global_batch ? left : state->global_batch;
-    const ls_share own = ls_share_of(all, state->world_size, state->rank);
-    return (share){.begin = begin, .all = all, .mine = begin + own.start, .count = own.count};
+    const int shards = state->options.shards;
+    if (shards == 0) {
+        const ls_share own = ls_share_of(all, state->world_size, state->rank);
+        return (share){.begin = begin, .all = all, .mine = begin + own.start, .count = own.count};
+    }
+    const ls_share slices = ls_share_of(shards, state->world_size, state->rank); /* of this rank */
+    const int64_t first = ls_share_of(all, shards, slices.start).start;
+    const ls_share last = ls_share_of(all, shards, slices.start + slices.count - 1);
+    return (share){.begin = begin, .all = all, .mine = begin + first, .count = last.start + last.count - first};
 }
 
 /* Fetches from the epoch of `order`; on any thread. */
@@ -339,6 +352,10 @@ int64_t ls_loader_global_batch(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->global_batch : 0;
 }
 
+int ls_loader_shards(const ls_loader *loader) {
+    return loader->type == &dataset_type ? ((const loader_state *)loader->state)->options.shards : -1;
+}
+
 bool ls_loader_divides(const ls_loader *loader, int ranks) {
     return loader != NULL && loader->type == &dataset_type &&
            ((const loader_state *)loader->state)->world_size == ranks;
@@ -346,7 +363,7 @@ bool ls_loader_divides(const ls_loader *loader, int ranks) {
 
 /* The options and counts that must be equal on all ranks. */
 typedef struct description {
-    int64_t samples, epoch_samples, global_batch_size;
+    int64_t samples, epoch_samples, global_batch_size, shards;
     uint64_t seed, weights;
     bool drop_last, no_shuffle, sampler;
 } description;
@@ -355,6 +372,7 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
     static const ls_field fields[] = {LS_FIELD(description, samples),
                                       LS_FIELD(description, epoch_samples),
                                       LS_FIELD(description, global_batch_size),
+                                      LS_FIELD(description, shards),
                                       LS_FIELD(description, seed),
                                       LS_FIELD(description, weights),
                                       LS_FIELD(description, drop_last),
@@ -371,6 +389,7 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
         .samples = state->dataset->count,
         .epoch_samples = state->samples,
         .global_batch_size = state->global_batch,
+        .shards = options->shards,
         .seed = options->seed,
         .weights = state->sums != NULL
                        ? ls_hash(LS_HASH_START, state->sums, (size_t)state->dataset->count * sizeof *state->sums)

@@ -44,6 +44,9 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
 /* Returns the number of samples of a full global batch; 0 for other kinds of loaders. */
 int64_t ls_loader_global_batch(const ls_loader *loader);
 
+/* Returns `.shards`; -1 for other kinds of loaders. */
+int ls_loader_shards(const ls_loader *loader);
+
 /* Returns whether this is a loader of a data set and divides its batches over `ranks` ranks. */
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 

@@ -37,12 +37,8 @@
 #include "autograd/tape.h"
 #include "comm/hold.h"
 #include "parallel/averaging.h"
-
-/*
- * The weight of a rank that has no divisor. It is negligible next to other ranks' weights. If no rank has a divisor, it
- * keeps previously accumulated gradients in the average.
- */
-static const double NO_WEIGHT = 0x1p-80;
+#include "parallel/divisor_sums.h"
+#include "parallel/slices.h"
 
 /* ---- gradients -----------------------------------------------------------------------------------------------------
  */
@@ -76,11 +72,6 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
     return LS_OK;
 }
 
-/* Returns the scaling factor of a rank whose divisor is d_r: 0 on a rank that contributes nothing. */
-static double weight_of(const ls_data_parallel_state *state, double divisor) {
-    return divisor != 0 ? divisor / state->usual : NO_WEIGHT;
-}
-
 /*
  * Averages with the losses' divisors as weights: d_r is `divisor`. `own` is the rest of the tail. The first pass, which
  * agrees on the usual divisor at its end, averages all gradients at once.
@@ -89,104 +80,10 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
     } else {
-        LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : weight_of(state, divisor)));
+        LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : ls_divisor_weight(state, divisor)));
     }
-    own.weight = own.agree > 0 ? 1 : weight_of(state, divisor);
+    own.weight = own.agree > 0 ? 1 : ls_divisor_weight(state, divisor);
     return average_gradients(state, own, mean);
-}
-
-/* ---- scaling factors agreed before a pass ------------------------------------------------------------------------ */
-
-/* Values that ranks add up before a pass; the divisors are exchanged a few at a time. */
-enum { DIVISORS = 8 };
-typedef struct agreement {
-    double ranks; /* ranks that run the pass */
-    double sums;  /* number of sums on each of them */
-    double squares;
-    double samples;
-    double failed;  /* ranks on which the pass has failed */
-    double factors; /* ranks that have a factor: see state->factor */
-    double factor;
-    double factor_square;
-    double divisor[DIVISORS];
-} agreement;
-
-/* Returns this rank's share of the total divisor of a sum. */
-static double share_of_divisor(double own, double all) {
-    return isinf(own) ? 1 : own == 0 ? 0 : own / all;
-}
-
-/*
- * Sets the scaling factors of the sums from `first` on. A loss that is one mean, and terms of parameters, are scaled as
- * a whole.
- */
-static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const agreement *own,
-                  const agreement *all) {
-    const int left = loss->sums - first;
-    const int count = left < DIVISORS ? left : DIVISORS;
-    const double ranks = ls_comm_size(state->comm);
-    if (first == 0) {
-        const bool by_samples = loss->by_samples && all->samples > 0;
-        loss->weight = by_samples ? ranks * own->samples / all->samples : ranks / all->ranks;
-    }
-    if (loss->only >= 0) {
-        const int i = loss->only - first;
-        if (i >= 0 && i < count && all->divisor[i] != 0) {
-            loss->weight = ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
-        }
-        return;
-    }
-    double weight[DIVISORS];
-    for (int i = 0; i < count; i++) {
-        weight[i] = all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
-    }
-    if (count > 0) {
-        ls_batch_loss_weigh(loss, first, count, weight);
-    }
-}
-
-/*
- * Agrees on the scaling factors of a pass. `loss` is NULL on a rank that does not run the pass, or on which it has
- * failed.
- */
-static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
-    double most = 0;
-    int first = 0;
-    do {
-        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0, .failed = failed};
-        own.factors = state->factor != 0;
-        own.factor = state->factor;
-        own.factor_square = state->factor * state->factor;
-        if (loss != NULL) {
-            own.sums = loss->sums;
-            own.squares = own.sums * own.sums;
-            ls_batch_loss_divisors(loss, first, DIVISORS, own.divisor);
-        }
-        agreement all;
-        LS_TRY(ls_comm_allreduce(state->comm, &own, &all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
-        if (all.failed > 0) {
-            return ls_averaging_share_cause(state, failed);
-        }
-        if (all.ranks * all.squares != all.sums * all.sums) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "ls_backward: the ranks' losses have different numbers of sums or means over the module's "
-                           "output (%g here, %g on average); run the same program on all ranks",
-                           own.sums, all.sums / all.ranks);
-        }
-        if (loss != NULL && !loss->weighed) {
-            weigh(state, loss, first, &own, &all);
-        }
-        ls_means_compare(state, all.factors, all.factor, all.factor_square);
-        most = all.ranks > 0 ? all.sums / all.ranks : 0;
-        state->all_samples = all.samples;
-        first += DIVISORS;
-    } while (first < most);
-    if (loss != NULL) {
-        loss->weighed = true;
-    }
-    state->agreed = true;
-    state->factor = 0;
-    return LS_OK;
 }
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
@@ -201,7 +98,7 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
 
 /* Agrees on the scaling factors of a pass, and begins it. */
 static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss) {
-    LS_TRY(agree(state, loss, false));
+    LS_TRY(ls_agree_on_factors(state, loss, false));
     return state->no_sync ? LS_OK : ls_overlap_begin(state, 1);
 }
 
@@ -212,8 +109,11 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     state->agreed = false;
     state->loss = loss->output;
     state->divisor = ls_batch_loss_divisor(loss, state->samples);
+    if (state->slices != NULL) {
+        return ls_slice_begin_backward(state, loss);
+    }
     if (!agreed) {
-        return state->usual != 0 ? ls_overlap_begin(state, weight_of(state, state->divisor)) : LS_OK;
+        return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
     }
     if (!agrees_anyway(state)) {
         ls_tail mean;
@@ -259,10 +159,7 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, l
     return state->all_samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
-static ls_status end_pass(ls_data_parallel_state *state, const ls_pass_findings *findings) {
-    if (findings != NULL && state->mean_checks > 0) {
-        ls_means_check(state, findings);
-    }
+static ls_status end_pass(ls_data_parallel_state *state) {
     const double samples = (double)state->samples;
     if (!ls_module_list(state->model)) {
         return ls_error_status();
@@ -278,17 +175,27 @@ static ls_status end_pass(ls_data_parallel_state *state, const ls_pass_findings 
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
-    LS_TRY(end_pass(user, findings));
-    return ls_batches_compare(user);
+    ls_data_parallel_state *state = user;
+    if (findings != NULL && state->mean_checks > 0) {
+        ls_means_check(state, findings);
+    }
+    if (state->slices != NULL) {
+        return LS_OK; /* ls_slices_step averages */
+    }
+    LS_TRY(end_pass(state));
+    return ls_batches_compare(state);
 }
 
 static ls_telling pass_fails(void *user, bool begun) {
     ls_data_parallel_state *state = user;
+    if (state->slices != NULL) {
+        return LS_TOLD; /* ls_slices_step tells the other ranks */
+    }
     state->told = false;
     ls_tail mean = {.agree = 1};
     if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
         (void)(begun && state->agreed           ? average_agreed(state, 0, (ls_tail){.failed = 1})
-               : !begun && agrees_anyway(state) ? agree(state, NULL, true)
+               : !begun && agrees_anyway(state) ? ls_agree_on_factors(state, NULL, true)
                                                 : average_by_divisor(state, 0, (ls_tail){.failed = 1}, &mean));
     }
     return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;

@@ -36,6 +36,10 @@ static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state
 ls_status ls_tail_open(ls_data_parallel_state *state);
 int64_t ls_tail_count(const ls_data_parallel_state *state);
 
+/* Returns the elements of the tail, on the host, and their dtype. */
+void *ls_tail_memory(const ls_data_parallel_state *state);
+ls_dtype ls_tail_dtype(const ls_data_parallel_state *state);
+
 /* Writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "parallel/powersgd.h"
+#include "parallel/slices.h"
 #include "parallel/units.h"
 
 typedef ls_data_parallel_state data_parallel_state;
@@ -72,6 +73,11 @@ static ls_status locate(ls_batch_part *part) {
 
 static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t count) {
     const data_parallel_state *state = (const data_parallel_state *)(const void *)part;
+    if (state->slices != NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_data_parallel: .shards does not support statistics of the global batch yet: use a layer "
+                       "without them (ls_group_norm instead of batch normalization), or omit .shards");
+    }
     return ls_comm_allreduce(state->comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
 }
 
@@ -80,7 +86,8 @@ static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
 }
 
 static ls_status share_cause(ls_batch_part *part, bool failed) {
-    return ls_averaging_share_cause((data_parallel_state *)(void *)part, failed);
+    data_parallel_state *state = (data_parallel_state *)(void *)part;
+    return state->slices != NULL ? ls_error_status() : ls_averaging_share_cause(state, failed);
 }
 
 static void hold_part(ls_batch_part *part, bool hold) {
@@ -103,8 +110,8 @@ static int64_t count_samples(const ls_tensor *input) {
 
 /* Returns whether a forward pass of the model is a collective call. */
 static bool needs_all_ranks(const data_parallel_state *state) {
-    return ls_data_parallel_has_units(state) ||
-           (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL);
+    return state->slices == NULL && (ls_data_parallel_has_units(state) ||
+                                     (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL));
 }
 
 /* Begins a forward pass on this rank's part of the batch. Without inputs, the rank has no samples. */
@@ -117,6 +124,10 @@ static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inp
     state->output_count = output_count;
     state->located = false;
     state->loss = NULL;
+    state->last = (ls_step_loss){.loss = 0};
+    if (state->slices != NULL) {
+        return ls_slice_begin_forward(state);
+    }
     return needs_all_ranks(state) ? locate(&state->part) : LS_OK;
 }
 
@@ -166,7 +177,7 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
  */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     const ls_thread_state *thread = ls_thread();
-    if (state->told || thread->no_grad || thread->scope->outer == NULL) {
+    if (state->told || state->slices != NULL || thread->no_grad || thread->scope->outer == NULL) {
         return status;
     }
     ls_saved_error cause;
@@ -180,7 +191,9 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                        int output_count) {
     data_parallel_state *state = self->state;
-    if (ls_comm_size(state->comm) == 1) {
+    const bool alone = state->slices != NULL ? ls_thread_present->no_grad && state->slices->running < 0
+                                             : ls_comm_size(state->comm) == 1;
+    if (alone) {
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
@@ -341,6 +354,10 @@ ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
     if (state == NULL) {
         return ls_error_status();
     }
+    if (on && state->slices != NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel_no_sync: .shards is set: accumulate with a call of "
+                                           "ls_data_parallel_step per batch");
+    }
     state->no_sync = on;
     return LS_OK;
 }
@@ -354,6 +371,10 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     data_parallel_state *state = state_of("ls_data_parallel_skip", module);
     if (state == NULL) {
         return ls_error_status();
+    }
+    if (state->slices != NULL) {
+        return ls_fail(LS_ERR_STATE, "ls_data_parallel_skip: .shards is set: call ls_data_parallel_step on every rank, "
+                                     "also without samples");
     }
     if (ls_comm_size(state->comm) == 1) {
         return LS_OK;
@@ -370,6 +391,40 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
+}
+
+ls_slices *ls_data_parallel_slices(const ls_module *module) {
+    return ls_data_parallel_comm(module) != NULL ? ((data_parallel_state *)module->state)->slices : NULL;
+}
+
+/* Runs both passes of this rank's samples. */
+static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
+    ls_tensor *loss = function(batch, user);
+    LS_TRY(ls_backward(loss)); /* also if the loss is NULL: it tells the other ranks */
+    state->last = ls_step_loss_of(state, loss);
+    return LS_OK;
+}
+
+ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
+    data_parallel_state *state = state_of("ls_data_parallel_step", module);
+    if (state == NULL) {
+        return ls_error_status();
+    }
+    if (batch == NULL || batch->input == NULL || function == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the %s is NULL",
+                       batch == NULL      ? "batch"
+                       : function == NULL ? "function"
+                                          : "input of the batch");
+    }
+    LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
+    if (state->slices != NULL) {
+        return ls_slices_step(state, batch, function, user);
+    }
+    if (batch->count == 0) {
+        return ls_data_parallel_skip(module);
+    }
+    ls_scope *scope = ls_scope_begin();
+    return scope != NULL ? ls_scope_end_after(scope, run_step(state, batch, function, user)) : ls_error_status();
 }
 
 ls_comm *ls_data_parallel_comm(const ls_module *module) {

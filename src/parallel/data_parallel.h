@@ -38,7 +38,15 @@ typedef struct ls_rank_inputs {
 #define LS_DATA_PARALLEL_CHECKS 100
 #define LS_DATA_PARALLEL_EVERY  16
 
+/* The loss of ls_data_parallel_step, on a rank or in a slice. */
+typedef struct ls_step_loss {
+    double loss;      /* times the divisor */
+    double divisor;   /* of the mean; samples if the loss is not one mean over samples */
+    double irregular; /* not 0: the loss is not one mean */
+} ls_step_loss;
+
 typedef struct ls_powersgd ls_powersgd;
+typedef struct ls_slices ls_slices;
 
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
@@ -65,6 +73,7 @@ typedef struct ls_data_parallel_state {
     ls_overlap overlap;
     ls_powersgd *powersgd; /* NULL: gradients are sent unchanged, or as 16-bit floats */
     ls_shards *shards;     /* NULL: every rank has the whole state of optimizers */
+    ls_slices *slices;     /* of `.shards`; NULL: without */
     void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     ls_averaged_buffers buffers;
@@ -86,6 +95,7 @@ typedef struct ls_data_parallel_state {
     /* of the last backward pass since the last forward pass, only for comparison; NULL: no such pass */
     const ls_tensor *loss;
     double divisor;     /* of that loss, or samples; NAN: the loss is not one mean over samples */
+    ls_step_loss last;  /* of the last ls_data_parallel_step without `.shards`, until the next forward pass */
     double all_samples; /* total over ranks in the present pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
     bool follows;       /* the present forward pass follows the samples (mixing.h) */
@@ -163,6 +173,9 @@ ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples);
  * rank.
  */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
+
+/* Returns the borrowed slices of a data-parallel module with `.shards`; NULL for any other module. */
+ls_slices *ls_data_parallel_slices(const ls_module *module);
 
 /* Returns whether gradients, or gradients and parameters, are sharded, so that every pass needs all ranks. */
 static inline bool ls_data_parallel_has_units(const ls_data_parallel_state *state) {

@@ -1,13 +1,22 @@
 /* The loss of the global batch, from the losses of the ranks and their divisors (autograd/samples.h). */
 #include <math.h>
 
+#include "parallel/averaging.h"
 #include "parallel/cause.h"
-#include "parallel/data_parallel.h"
+#include "parallel/slices.h"
 
 static const char *const call = "ls_data_parallel_loss";
 
 static bool is_recorded(const ls_tensor *loss) {
     return loss->node != NULL && loss->node->tape != NULL;
+}
+
+static ls_status check_mean(bool is_mean) {
+    return is_mean ? LS_OK
+                   : ls_fail(LS_ERR_UNSUPPORTED,
+                             "%s: the loss is not one mean over samples: reduce a sum with ls_comm_allreduce, "
+                             "and pass each of several means separately, before ls_backward",
+                             call);
 }
 
 /* Finds the divisor of the loss: stored by its backward pass, or derived from the tape. */
@@ -25,11 +34,7 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
             "recorded. Compute the loss with gradients, and call %s before or directly after its ls_backward",
             call, call);
     }
-    return !isnan(*divisor) ? LS_OK
-                            : ls_fail(LS_ERR_UNSUPPORTED,
-                                      "%s: the loss is not one mean over samples: reduce a sum with ls_comm_allreduce, "
-                                      "and pass each of several means separately, before ls_backward",
-                                      call);
+    return check_mean(!isnan(*divisor));
 }
 
 /* Values that are summed over ranks. */
@@ -41,7 +46,10 @@ typedef struct summands {
 
 static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
     const ls_thread_state *thread = ls_thread();
-    if (loss == NULL) { /* NULL means that the rank has no samples, unless an operation has failed in an open scope */
+    if (loss == NULL) { /* the loss of ls_data_parallel_step, or no samples, unless an operation has failed */
+        own->loss = state->last.loss;
+        own->divisor = state->last.divisor;
+        LS_TRY(check_mean(state->last.irregular == 0));
         return thread->scope != &thread->root && ls_scope_explains_null(thread) ? ls_error_status() : LS_OK;
     }
     if (!ls_tensor_is_here(call, loss)) {
@@ -65,13 +73,29 @@ static ls_status add_up(const ls_data_parallel_state *state, const ls_tensor *lo
     return all->failed > 0 ? ls_cause_share(state->comm, call, status != LS_OK) : LS_OK;
 }
 
+static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_tensor *loss, double *mean) {
+    if (loss != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .shards is set: pass NULL, for the loss of the last ls_data_parallel_step",
+                       call);
+    }
+    ls_step_loss all;
+    LS_TRY(ls_slices_loss(state, &all));
+    *mean = all.loss / all.divisor;
+    return check_mean(all.irregular == 0);
+}
+
 double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
     ls_comm *comm = ls_data_parallel_comm(module);
     summands all = {0};
     if (comm == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
                       module == NULL ? "is NULL" : "was not made by ls_data_parallel");
-    } else if (ls_comm_size(comm) == 1) {
+    } else if (ls_data_parallel_slices(module) != NULL) {
+        double mean = (double)NAN;
+        if (sum_over_slices(module->state, loss, &mean) == LS_OK) {
+            return mean;
+        }
+    } else if (ls_comm_size(comm) == 1 && loss != NULL) {
         return ls_item(loss);
     } else if (add_up(module->state, loss, &all) == LS_OK) {
         return all.loss / all.divisor;

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "base/memory.h"
-#include "parallel/averaging.h"
+#include "parallel/slices.h"
 
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
     const ls_data_parallel_state *state = user;
@@ -17,17 +17,17 @@ int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
 }
 
-static ls_dtype tail_dtype(const ls_data_parallel_state *state) {
+ls_dtype ls_tail_dtype(const ls_data_parallel_state *state) {
     return state->reducer.flats[state->reducer.flat_count - 1].dtype;
 }
 
-/* Returns the tail, on the host: after the gradients of its dtype on the wire, or in memory of its own. */
-static void *tail_memory(const ls_data_parallel_state *state) {
+/* The tail follows the gradients of its dtype on the wire, or is in memory of its own. */
+void *ls_tail_memory(const ls_data_parallel_state *state) {
     return state->tail != NULL ? state->tail : ls_gradient_reducer_extra(&state->reducer);
 }
 
 ls_status ls_tail_open(ls_data_parallel_state *state) {
-    const size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(tail_dtype(state));
+    const size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(ls_tail_dtype(state));
     state->tail = ls_gradient_reducer_has_extra(&state->reducer) ? NULL : ls_allocate_zeroed(1, bytes);
     return state->tail != NULL || ls_gradient_reducer_has_extra(&state->reducer)
                ? LS_OK
@@ -48,7 +48,7 @@ static double read_number(const void *tail, bool wide, int64_t index) {
 }
 
 static bool is_tail_wide(const ls_data_parallel_state *state) {
-    return tail_dtype(state) == LS_F64;
+    return ls_tail_dtype(state) == LS_F64;
 }
 
 /*
@@ -56,7 +56,7 @@ static bool is_tail_wide(const ls_data_parallel_state *state) {
  * average.
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) {
-    const double ranks = ls_comm_size(state->comm);
+    const double ranks = ls_data_parallel_ranks(state);
     return mean->given * ranks > 0.5 || mean->given * ranks > (ranks - 0.5) * SKIPPED;
 }
 
@@ -66,7 +66,7 @@ bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) 
  * frozen on some, and at most 1 if on none.
  */
 static double frozen_mark(const ls_data_parallel_state *state) {
-    return 2.0 * ls_comm_size(state->comm);
+    return 2.0 * ls_data_parallel_ranks(state);
 }
 
 /*
@@ -87,13 +87,13 @@ static double mark_of(const ls_data_parallel_state *state, const ls_tail *own, c
 }
 
 bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index) {
-    const double mark = read_number(tail_memory(state), is_tail_wide(state), MARKS + index);
+    const double mark = read_number(ls_tail_memory(state), is_tail_wide(state), MARKS + index);
     const bool frozen = mark > 1.5;
-    return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_comm_size(state->comm);
+    return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_data_parallel_ranks(state);
 }
 
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
-    void *to = tail_memory(state);
+    void *to = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
     write_number(to, wide, WEIGHT, own->weight);
     write_number(to, wide, SAMPLES, own->samples);
@@ -119,11 +119,11 @@ static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, d
     return ls_fail(LS_ERR_MISMATCH,
                    "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
                    "freeze it on all ranks or on none",
-                   state->model->parameters.items[index].name, (int)(mark / 2 + 0.01), ls_comm_size(state->comm));
+                   state->model->parameters.items[index].name, (int)(mark / 2 + 0.01), ls_data_parallel_ranks(state));
 }
 
 ls_tail ls_tail_read(const ls_data_parallel_state *state) {
-    const void *from = tail_memory(state);
+    const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
     return (ls_tail){.weight = read_number(from, wide, WEIGHT),
                      .samples = read_number(from, wide, SAMPLES),
@@ -135,7 +135,7 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
 
 /* Finds which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
-    const void *from = tail_memory(state);
+    const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
     for (int i = 0; i < state->parameter_count; i++) {
         const double mark = read_number(from, wide, MARKS + i);
@@ -157,7 +157,7 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
 ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work) {
     ls_overlap *overlap = &state->overlap;
     write_number(&overlap->mean_weight, is_tail_wide(state), 0, weight);
-    return ls_comm_allreduce(overlap->lanes[0], &overlap->mean_weight, &overlap->mean_weight, 1, tail_dtype(state),
+    return ls_comm_allreduce(overlap->lanes[0], &overlap->mean_weight, &overlap->mean_weight, 1, ls_tail_dtype(state),
                              LS_AVG, work);
 }
 
@@ -167,7 +167,7 @@ double ls_weight_read(const ls_data_parallel_state *state) {
 
 /* Averages only the tail. */
 ls_status ls_tail_average(const ls_data_parallel_state *state) {
-    void *memory = tail_memory(state);
-    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_tail_count(state), tail_dtype(state), LS_AVG,
+    void *memory = ls_tail_memory(state);
+    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_tail_count(state), ls_tail_dtype(state), LS_AVG,
                              NULL);
 }

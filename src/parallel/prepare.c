@@ -4,8 +4,10 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "comm/reduce.h"
 #include "parallel/averaging.h"
 #include "parallel/powersgd.h"
+#include "parallel/slices.h"
 #include "parallel/units.h"
 
 /* The smallest bucket, and the largest by default: a call's latency is then a small part of its time on a network. */
@@ -33,7 +35,8 @@ typedef struct setting {
  * Returns whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
  */
 static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of) {
-    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || ls_comm_size(state->comm) == 1 || !of.on_host) {
+    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || options->shards > 1 ||
+        ls_comm_size(state->comm) == 1 || !of.on_host) {
         return false;
     }
     const char *backend = ls_comm_backend(state->comm);
@@ -45,12 +48,12 @@ static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_p
 /* Fails on every rank if the options differ between the ranks. `overlaps` is the choice for `.overlap`. */
 static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
                                  bool overlaps) {
-    char text[200];
+    char text[240];
     snprintf(text, sizeof text,
              ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap = %d (%s), .bucket_bytes = %zu, "
-             ".no_initial_sync = %d",
+             ".no_initial_sync = %d, .shards = %d",
              options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), (int)options->overlap,
-             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync);
+             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync, options->shards);
     return ls_options_compare("ls_data_parallel", state->comm, text);
 }
 
@@ -85,6 +88,28 @@ static ls_status check_powersgd(const ls_data_parallel_options *options, setting
                        "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
                        ".zero = 3 or a model on a GPU: omit one of them",
                        rank);
+    }
+    return LS_OK;
+}
+
+/* Fails unless the sums over slices have the same bits at every world size. */
+static ls_status check_slices(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
+                              setting of) {
+    const int shards = options->shards, ranks = ls_comm_size(state->comm);
+    if (shards < 0 || shards > LS_REDUCE_MAX_RANKS || (shards > 0 && shards < ranks)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_data_parallel: .shards is %d, must be 0 (off), or at least the number of ranks (%d) and at "
+                       "most %d",
+                       shards, ranks, LS_REDUCE_MAX_RANKS);
+    }
+    if (shards > 0 && (options->reduce_dtype != LS_F32 || options->powersgd_rank > 0 || options->zero > 1 ||
+                       options->overlap == LS_OVERLAP_ON || !of.on_host || of.shares)) {
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_data_parallel: .shards = %d cannot be combined with .reduce_dtype, .powersgd_rank, .zero = 2 "
+            "or 3, .overlap = LS_OVERLAP_ON, a model on a GPU, or parameters of another data-parallel "
+            "module: omit one of them",
+            shards);
     }
     return LS_OK;
 }
@@ -147,6 +172,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     int zero = 0;
     LS_TRY(check_zero(state, options, of, &zero));
     LS_TRY(check_powersgd(options, of));
+    LS_TRY(check_slices(state, options, of));
     const int flat_count = ls_module_flatten_in(state->model, ls_shards_memory(zero), reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
@@ -171,6 +197,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     }
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
     LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
+    LS_TRY(options->shards > 1 ? ls_slices_open(state, options->shards) : LS_OK);
     return overlaps ? open_overlap(state, options->bucket_bytes) : LS_OK;
 }
 
@@ -182,6 +209,7 @@ void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_units_close(state->shards);
     ls_shards_close(state->shards);
     ls_powersgd_close(state->powersgd);
+    ls_slices_close(state->slices);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }

@@ -1,8 +1,10 @@
 #include "train/replicas.h"
 
+#include "data/loader.h"
 #include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "parallel/outer.h"
+#include "parallel/slices.h"
 #include "train/agree.h"
 
 /* With two levels, a communicator of one level lacks ranks. Then metrics and failures would not reach all ranks. */
@@ -61,4 +63,29 @@ ls_status ls_trial_check_replicas(ls_trial *trial) {
     }
     const ls_status between = ls_outer_check(trial->options.outer);
     return ls_trial_agree_at_end(trial, inside != LS_OK ? inside : between);
+}
+
+static int shards_of(const ls_module *model) {
+    const ls_slices *slices = ls_data_parallel_slices(model);
+    return slices != NULL ? slices->total : 0;
+}
+
+int ls_trial_shards(const ls_trial *trial) {
+    return shards_of(trial->state.model);
+}
+
+static ls_status check_loader(const char *option, const ls_loader *loader, int shards) {
+    const int own = loader != NULL ? ls_loader_shards(loader) : -1;
+    return own < 0 || own == shards
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "ls_trial_new: the model has .shards = %d, but the loader of .%s has %d: set .shards of "
+                         "ls_loader_options to the number of ls_data_parallel_options",
+                         shards, option, own);
+}
+
+ls_status ls_trial_check_shards(const ls_trial_options *options) {
+    const int shards = shards_of(options->model);
+    LS_TRY(check_loader("train", options->train, shards));
+    return check_loader("validate", options->validate, shards);
 }

@@ -28,4 +28,10 @@ bool ls_trial_awaits_outer_step(const ls_trial *trial);
  */
 ls_status ls_trial_check_replicas(ls_trial *trial);
 
+/* Returns `.shards` of the trial's data-parallel model; 0 without. */
+int ls_trial_shards(const ls_trial *trial);
+
+/* Fails with LS_ERR_ARGUMENT if the loaders of the trial have other `.shards` than its model. */
+ls_status ls_trial_check_shards(const ls_trial_options *options);
+
 #endif

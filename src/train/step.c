@@ -3,7 +3,7 @@
 
 #include "comm/meter.h"
 #include "optim/optimizer.h"
-#include "parallel/data_parallel.h"
+#include "parallel/slices.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/agree.h"
@@ -140,8 +140,87 @@ static ls_status update_parameters(const ls_trial *trial) {
     return ls_grad_scaler_update(scaler);
 }
 
+/* ---- slices (.shards of ls_data_parallel_options) ---------------------------------------------------------------- */
+
+static void take_batch(ls_trial_state *state, const ls_batch *batch) {
+    state->input = batch->input;
+    state->target = batch->target;
+    state->output = NULL;
+    state->loss = NULL;
+    state->first = batch->first;
+    state->count = batch->count;
+    state->global_count = batch->global_count;
+}
+
+/* Removes the tensors of a batch or slice from the state. The end of the scope frees them. */
+static void forget_batch(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    state->input = state->target = state->output = state->loss = NULL;
+    ls_tensor_drop(trial->divisor.least);
+    trial->divisor.least = NULL;
+}
+
+static ls_status train_slice(ls_trial *trial, bool measures) {
+    LS_TRY(ls_trial_forward(trial));
+    LS_TRY(compute_loss(trial));
+    return measures ? LS_OK : ls_metrics_add(trial);
+}
+
+/* The function of ls_data_parallel_step. */
+static ls_tensor *loss_of_slice(const ls_batch *slice, void *user) {
+    ls_trial *trial = user;
+    const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
+    ls_grad_scaler *scaler = trial->options.grad_scaler;
+    take_batch(&trial->state, slice);
+    struct ls_metric_set *whole = ls_metrics_enter(trial, slices->running);
+    const ls_status status = train_slice(trial, slices->measures);
+    ls_metrics_leave(trial, whole);
+    ls_tensor *loss = status == LS_OK ? trial->state.loss : NULL;
+    forget_batch(trial);
+    return loss != NULL && scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss;
+}
+
+static ls_status train_slices(ls_trial *trial) {
+    ls_grad_scaler *scaler = trial->options.grad_scaler;
+    const ls_batch batch = *trial->batch;
+    const uint64_t communication = ls_comm_metered.nanoseconds;
+    const ls_status status = ls_data_parallel_step(trial->state.model, &batch, loss_of_slice, trial);
+    trial->watch.model_communicates |= ls_comm_metered.nanoseconds != communication;
+    take_batch(&trial->state, &batch);
+    LS_TRY(status);
+    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, trial->state.optimizer) : LS_OK);
+    LS_TRY(LS_CALL(trial, on_backward));
+    return update_parameters(trial);
+}
+
+typedef struct visit {
+    ls_trial *trial;
+    ls_trial_step_function *step;
+} visit;
+
+static ls_status visit_slice(const ls_batch *slice, void *user) {
+    const visit *v = user;
+    ls_trial *trial = v->trial;
+    take_batch(&trial->state, slice);
+    struct ls_metric_set *whole = ls_metrics_enter(trial, ls_data_parallel_slices(trial->state.model)->running);
+    const ls_status status = v->step(trial);
+    ls_metrics_leave(trial, whole);
+    forget_batch(trial);
+    return status;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* Returns whether the steps of the trial run by slices. */
+static bool runs_slices(const ls_trial *trial) {
+    return trial->options.step == NULL && ls_data_parallel_slices(trial->state.model) != NULL;
+}
+
 static ls_status default_step(ls_trial *trial) {
     ls_optimizer_zero_grad(trial->state.optimizer);
+    if (runs_slices(trial)) {
+        return train_slices(trial);
+    }
     LS_TRY(ls_trial_forward(trial));
     LS_TRY(compute_loss(trial));
     LS_TRY(backward(trial));
@@ -169,13 +248,13 @@ static ls_status user_step(ls_trial *trial) {
     return check_not_freed("ls_trial: the step's loss", state->loss);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
+/* ---- training and validation ------------------------------------------------------------------------------------- */
 
 ls_status ls_trial_training_step(ls_trial *trial) {
     LS_TRY(trial->options.step != NULL ? user_step(trial) : default_step(trial));
     LS_TRY(ls_trial_outer_step(trial));
     trial->state.step++;
-    LS_TRY(ls_metrics_add(trial));
+    LS_TRY(runs_slices(trial) ? LS_OK : ls_metrics_add(trial)); /* the slices have added their numbers */
     LS_TRY(ls_trial_check_first_step(trial));
     return LS_CALL(trial, on_step_training);
 }
@@ -185,24 +264,6 @@ ls_status ls_trial_validation_step(ls_trial *trial) {
     LS_TRY(compute_loss(trial));
     LS_TRY(ls_metrics_add(trial));
     return LS_CALL(trial, on_step_validation);
-}
-
-static void take_batch(ls_trial_state *state, const ls_batch *batch) {
-    state->input = batch->input;
-    state->target = batch->target;
-    state->output = NULL;
-    state->loss = NULL;
-    state->first = batch->first;
-    state->count = batch->count;
-    state->global_count = batch->global_count;
-}
-
-/* Removes the tensors of the step from the state. The end of the scope frees them. */
-static void forget_batch(ls_trial *trial) {
-    ls_trial_state *state = &trial->state;
-    state->input = state->target = state->output = state->loss = NULL;
-    ls_tensor_drop(trial->divisor.least);
-    trial->divisor.least = NULL;
 }
 
 /* Ends the scope after a failure, and keeps the message of the failure. */
@@ -219,8 +280,13 @@ ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_fu
     if (scope == NULL) {
         return ls_error_status();
     }
+    ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     take_batch(&trial->state, batch);
-    const ls_status status = step(trial);
+    trial->batch = batch;
+    const ls_status status = slices != NULL && trial->state.phase != LS_PHASE_TRAINING
+                                 ? ls_slices_visit(slices, batch, visit_slice, &(visit){trial, step})
+                                 : step(trial);
+    trial->batch = NULL;
     forget_batch(trial);
     return status == LS_OK ? ls_scope_end(scope) : end_failed_scope(scope, status);
 }

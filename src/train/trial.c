@@ -104,7 +104,8 @@ static ls_status check(const ls_trial_options *options) {
     if (options->criterion == NULL && options->validate != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also with a user step");
     }
-    return ls_trial_check_outer(options);
+    LS_TRY(ls_trial_check_outer(options));
+    return ls_trial_check_shards(options);
 }
 
 /* Takes ownership of the callbacks. On failure, the caller still owns the metrics. */

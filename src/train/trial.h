@@ -77,6 +77,7 @@ struct ls_trial {
     ls_trial_state state;
     const ls_device *device; /* device to which batches are moved; NULL: none */
     ls_comm *comm;           /* state.comm, with a reference */
+    const ls_batch *batch;   /* of the present step; borrowed */
     ls_loss_divisor divisor; /* divisor of the loss in the state */
     ls_history_entry latest; /* last value of every metric */
     ls_history history;
@@ -170,6 +171,12 @@ void ls_metrics_free(ls_trial *trial);
  * ls_metrics_set_state.
  */
 void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues);
+/*
+ * ls_metrics_enter selects the numbers of a slice of this rank (parallel/slices.h) for the following calls, and returns
+ * the numbers that it replaces, for ls_metrics_leave.
+ */
+struct ls_metric_set *ls_metrics_enter(ls_trial *trial, int slice);
+void ls_metrics_leave(ls_trial *trial, struct ls_metric_set *whole);
 /* Adds the batch in trial->state, on every rank, also if its share is empty. */
 ls_status ls_metrics_add(ls_trial *trial);
 /* Adds the time that the loader took for the next batch. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parallel/slices.h"
+
 void *ls_callback_allocate(const char *call, size_t size) {
     void *memory = ls_allocate_zeroed(1, size);
     if (memory == NULL) {
@@ -49,6 +51,12 @@ ls_status ls_callback_metric(const ls_trial_state *state, const char *call, cons
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     const bool alone = ls_comm_size(state->comm) <= 1;
     double sums[2] = {0, 0};
+    if (ls_data_parallel_slices(state->model) != NULL) {
+        ls_step_loss all;
+        LS_TRY(ls_slices_loss(state->model->state, &all));
+        *loss = all.divisor > 0 ? all.loss / all.divisor : NAN;
+        return LS_OK;
+    }
     if (state->count > 0 && state->loss != NULL) {
         const ls_tensor *divisor = alone ? NULL : ls_trial_loss_divisor(state->trial);
         sums[1] = divisor != NULL ? ls_item(divisor) : (double)state->count;

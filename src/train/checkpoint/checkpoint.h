@@ -8,6 +8,7 @@
  *   outer.safetensors      state of the outer optimizer, if it has one
  *   rank-0000.safetensors  state of each rank: its random numbers, the scale of losses, the sums of metrics within an
  *                          epoch, the state of each callback
+ *                          With `.shards`, the sums of each slice of the rank
  *   manifest.json          training position, history, size and checksum of each file. Written last
  *
  * All files are written to a temporary folder in the same parent folder, which is renamed when everything is on disk.
@@ -50,6 +51,7 @@ typedef struct ls_manifest_file {
 typedef struct ls_manifest {
     char version[32]; /* version of Lockstep that wrote the checkpoint */
     int world_size;
+    int shards;     /* `.shards` of ls_data_parallel_options; 0: without */
     bool divided;   /* model and optimizer are sharded: one file per rank */
     bool optimizer; /* the trial has an optimizer */
     int64_t epochs_run;

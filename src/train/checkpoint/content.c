@@ -7,13 +7,15 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/share.h"
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel/data_parallel.h"
 #include "parallel/outer.h"
+#include "parallel/slices.h"
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/replicas.h"
 
 /* ---- tensors in files -------------------------------------------------------------------------------------------- */
 
@@ -186,15 +188,39 @@ static ls_status set_modes(ls_resumption *from) {
 
 static const char metric_prefix[] = "metric/";
 
-static ls_status get_metrics(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+static ls_status get_metrics_of(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     const ls_named *tensors = NULL;
     int count = 0;
     LS_TRY(ls_metrics_state(trial, &tensors, &count));
     return ls_copies_add(&to->own, prefix, tensors, count);
 }
 
-/* Adds the numbers of a rank that no longer exists. */
-static ls_status add_metrics_of(const ls_resumption *from, int rank) {
+/* Writes "metric/3/", the prefix of the numbers of slice 3. */
+static void name_slice(int slice, char name[32]) {
+    snprintf(name, 32, "%s%d/", metric_prefix, slice);
+}
+
+static ls_status get_metrics(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
+    ls_status status = slices == NULL ? get_metrics_of(trial, prefix, to) : LS_OK;
+    for (int i = 0; slices != NULL && i < slices->count && status == LS_OK; i++) {
+        char name[32];
+        name_slice(slices->first + i, name);
+        struct ls_metric_set *whole = ls_metrics_enter(trial, i);
+        status = get_metrics_of(trial, name, to);
+        ls_metrics_leave(trial, whole);
+    }
+    return status;
+}
+
+typedef ls_status use_metrics(ls_trial *trial, const ls_named *tensors, int count);
+
+static ls_status add_metrics(ls_trial *trial, const ls_named *tensors, int count) {
+    return ls_metrics_add_state(trial, tensors, count, false);
+}
+
+/* Uses the numbers with the prefix in the file of a rank. */
+static ls_status use_metrics_of(const ls_resumption *from, int rank, const char *prefix, use_metrics *use) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     ls_part_name(name, "rank", rank);
     LS_TRY(ls_path_join(path, from->folder, name));
@@ -202,24 +228,60 @@ static ls_status add_metrics_of(const ls_resumption *from, int rank) {
     ls_named *all = file != NULL ? list_file(file) : NULL;
     ls_status status = ls_error_status();
     if (all != NULL) {
-        const int count = ls_state_select(all, ls_safetensors_count(file), metric_prefix, all);
-        status = ls_metrics_add_state(from->trial, all, count, false);
+        const int count = ls_state_select(all, ls_safetensors_count(file), prefix, all);
+        status = use(from->trial, all, count);
     }
     ls_free(all);
     ls_safetensors_free(file);
     return status;
 }
 
+/* The rank that had the slice may be another one. */
+static ls_status set_metrics_of_slice(const ls_resumption *from, int slice) {
+    const int ranks = from->manifest.world_size;
+    char name[32];
+    name_slice(slice, name);
+    int rank = 0;
+    while (rank + 1 < ranks && ls_share_of(from->manifest.shards, ranks, rank + 1).start <= slice) {
+        rank++;
+    }
+    return use_metrics_of(from, rank, name, ls_metrics_set_state);
+}
+
+static ls_status set_metrics_of_slices(const ls_resumption *from) {
+    const ls_slices *slices = ls_data_parallel_slices(from->trial->state.model);
+    ls_status status = LS_OK;
+    for (int i = 0; i < slices->count && status == LS_OK; i++) {
+        struct ls_metric_set *whole = ls_metrics_enter(from->trial, i);
+        status = set_metrics_of_slice(from, slices->first + i);
+        ls_metrics_leave(from->trial, whole);
+    }
+    return status;
+}
+
 /*
  * If there were more ranks, each rank adds the numbers of some of them, so that the sums over all ranks do not change.
+ * With `.shards`, each slice keeps its numbers.
  */
 static ls_status set_metrics(ls_resumption *from) {
+    const int shards = ls_trial_shards(from->trial);
+    if (shards != from->manifest.shards) {
+        return !from->manifest.continues
+                   ? LS_OK
+                   : ls_fail(LS_ERR_ARGUMENT,
+                             "checkpoint: %s was taken within an epoch with .shards = %d, but the model has .shards = "
+                             "%d: resume it with %d, or resume the last checkpoint of an epoch",
+                             from->folder, from->manifest.shards, shards, from->manifest.shards);
+    }
+    if (shards > 0) {
+        return set_metrics_of_slices(from);
+    }
     if (from->rank >= from->manifest.world_size) {
         return ls_metrics_add_state(from->trial, from->tensors, from->count, true);
     }
     LS_TRY(ls_metrics_set_state(from->trial, from->tensors, from->count));
     for (int rank = from->rank + from->size; rank < from->manifest.world_size; rank += from->size) {
-        LS_TRY(add_metrics_of(from, rank));
+        LS_TRY(use_metrics_of(from, rank, metric_prefix, add_metrics));
     }
     return LS_OK;
 }
@@ -338,13 +400,19 @@ static ls_status get_averaging(ls_trial *trial, const char *prefix, ls_checkpoin
                : LS_OK;
 }
 
-/* With another number of ranks, the shares have another size. */
+/* Returns the number of shares of a global batch. */
+static int shares_of(int shards, int ranks) {
+    return shards > 0 ? shards : ranks;
+}
+
+/* With another number of shares, they have another size. */
 static ls_status set_averaging(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_averaging_memory memory;
     double numbers[2];
     if (ls_data_parallel_memory(model, &memory) && read_numbers(from->tensors, from->count, LS_F64, 2, numbers)) {
-        const bool same = from->size == from->manifest.world_size;
+        const bool same = shares_of(ls_trial_shards(from->trial), from->size) ==
+                          shares_of(from->manifest.shards, from->manifest.world_size);
         memory = (ls_averaging_memory){.usual = same ? numbers[0] : 0, .agrees = numbers[1] != 0};
         ls_data_parallel_remember(model, memory);
     }

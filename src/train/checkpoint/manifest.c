@@ -57,6 +57,7 @@ typedef struct field {
     size_t offset;
     int64_t least; /* smallest count */
     size_t room;   /* capacity of a text */
+    bool optional; /* older versions did not write it */
 } field;
 
 #define COUNT_OF(fields) (sizeof(fields) / sizeof *(fields))
@@ -75,7 +76,8 @@ static void put_object(ls_json_writer *json, const char *key, const field *field
     ls_json_close(json, '}');
 }
 
-/* Reads an object that has each of these fields once. Skips other fields: a newer version wrote them. */
+/* Reads an object that has each of these fields once, except optional fields. Skips other fields: a newer version wrote
+ * them. */
 static bool read_object(reading *r, const field *fields, size_t count, void *to) {
     bool seen[MOST_FIELDS] = {false};
     const char *key;
@@ -95,7 +97,7 @@ static bool read_object(reading *r, const field *fields, size_t count, void *to)
     }
     bool whole = r->json.expected == NULL;
     for (size_t i = 0; i < count; i++) {
-        whole = whole && seen[i];
+        whole = whole && (seen[i] || fields[i].optional);
     }
     return whole;
 }
@@ -226,9 +228,9 @@ static bool read_values(reading *r, const field *how, void *to) {
 }
 
 static const field epoch_fields[] = {
-    {STEPS_KEY, put_count, read_count, offsetof(ls_history_entry, train_steps), 0, 0},
-    {"validate_steps", put_count, read_count, offsetof(ls_history_entry, validate_steps), 0, 0},
-    {"values", put_values, read_values, 0, 0, 0},
+    {STEPS_KEY, put_count, read_count, offsetof(ls_history_entry, train_steps), 0, 0, false},
+    {"validate_steps", put_count, read_count, offsetof(ls_history_entry, validate_steps), 0, 0, false},
+    {"values", put_values, read_values, 0, 0, 0, false},
 };
 
 static void put_history(ls_json_writer *json, const field *how, const void *from) {
@@ -269,9 +271,9 @@ static bool read_history(reading *r, const field *how, void *to) {
 /* ---- files and loader -------------------------------------------------------------------------------------------- */
 
 static const field file_fields[] = {
-    {"name", put_word, read_word, offsetof(ls_manifest_file, name), 0, LS_FILE_NAME_LIMIT},
-    {"bytes", put_count, read_count, offsetof(ls_manifest_file, bytes), 0, 0},
-    {SUM_KEY, put_word, read_word, offsetof(ls_manifest_file, checksum), 0, LS_CHECKSUM_TEXT},
+    {"name", put_word, read_word, offsetof(ls_manifest_file, name), 0, LS_FILE_NAME_LIMIT, false},
+    {"bytes", put_count, read_count, offsetof(ls_manifest_file, bytes), 0, 0, false},
+    {SUM_KEY, put_word, read_word, offsetof(ls_manifest_file, checksum), 0, LS_CHECKSUM_TEXT, false},
 };
 
 static void put_files(ls_json_writer *json, const field *how, const void *from) {
@@ -304,10 +306,10 @@ static bool read_files(reading *r, const field *how, void *to) {
 }
 
 static const field loader_fields[] = {
-    {"epoch", put_count, read_count, offsetof(ls_manifest, loader_epoch), -1, 0},
-    {"batch", put_count, read_count, offsetof(ls_manifest, loader_batch), 0, 0},
-    {"batches", put_count, read_count, offsetof(ls_manifest, loader_batches), -1, 0},
-    {"global_batch", put_count, read_count, offsetof(ls_manifest, global_batch), 0, 0},
+    {"epoch", put_count, read_count, offsetof(ls_manifest, loader_epoch), -1, 0, false},
+    {"batch", put_count, read_count, offsetof(ls_manifest, loader_batch), 0, 0, false},
+    {"batches", put_count, read_count, offsetof(ls_manifest, loader_batches), -1, 0, false},
+    {"global_batch", put_count, read_count, offsetof(ls_manifest, global_batch), 0, 0, false},
 };
 
 static void put_loader(ls_json_writer *json, const field *how, const void *from) {
@@ -322,20 +324,22 @@ static bool read_loader(reading *r, const field *how, void *to) {
 /* ---- the manifest ------------------------------------------------------------------------------------------------ */
 
 static const field manifest_fields[] = {
-    {FORMAT_KEY, put_format, read_format, 0, 1, 0},
-    {"lockstep", put_version, read_word, offsetof(ls_manifest, version), 0, sizeof((ls_manifest *)NULL)->version},
-    {"world_size", put_int, read_int, offsetof(ls_manifest, world_size), 1, 0},
-    {"divided", put_flag, read_flag, offsetof(ls_manifest, divided), 0, 0},
-    {"optimizer", put_flag, read_flag, offsetof(ls_manifest, optimizer), 0, 0},
-    {"epochs_run", put_count, read_count, offsetof(ls_manifest, epochs_run), 0, 0},
-    {"step", put_count, read_count, offsetof(ls_manifest, step), 0, 0},
-    {"batch", put_count, read_count, offsetof(ls_manifest, batch), 0, 0},
-    {"continues", put_flag, read_flag, offsetof(ls_manifest, continues), 0, 0},
-    {"stopped", put_flag, read_flag, offsetof(ls_manifest, stopped), 0, 0},
-    {"loader", put_loader, read_loader, 0, 0, 0},
-    {"latest", put_values, read_values, offsetof(ls_manifest, latest), 0, 0},
-    {"history", put_history, read_history, offsetof(ls_manifest, history), 0, 0},
-    {"files", put_files, read_files, 0, 0, 0},
+    {FORMAT_KEY, put_format, read_format, 0, 1, 0, false},
+    {"lockstep", put_version, read_word, offsetof(ls_manifest, version), 0, sizeof((ls_manifest *)NULL)->version,
+     false},
+    {"world_size", put_int, read_int, offsetof(ls_manifest, world_size), 1, 0, false},
+    {"shards", put_int, read_int, offsetof(ls_manifest, shards), 0, 0, true},
+    {"divided", put_flag, read_flag, offsetof(ls_manifest, divided), 0, 0, false},
+    {"optimizer", put_flag, read_flag, offsetof(ls_manifest, optimizer), 0, 0, false},
+    {"epochs_run", put_count, read_count, offsetof(ls_manifest, epochs_run), 0, 0, false},
+    {"step", put_count, read_count, offsetof(ls_manifest, step), 0, 0, false},
+    {"batch", put_count, read_count, offsetof(ls_manifest, batch), 0, 0, false},
+    {"continues", put_flag, read_flag, offsetof(ls_manifest, continues), 0, 0, false},
+    {"stopped", put_flag, read_flag, offsetof(ls_manifest, stopped), 0, 0, false},
+    {"loader", put_loader, read_loader, 0, 0, 0, false},
+    {"latest", put_values, read_values, offsetof(ls_manifest, latest), 0, 0, false},
+    {"history", put_history, read_history, offsetof(ls_manifest, history), 0, 0, false},
+    {"files", put_files, read_files, 0, 0, 0, false},
 };
 
 _Static_assert(COUNT_OF(manifest_fields) < MOST_FIELDS, "room to note which were seen");

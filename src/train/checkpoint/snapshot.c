@@ -1,6 +1,7 @@
 /* Snapshots of a trial, taken between two steps, so that training can continue while they are written. */
 #include "base/memory.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/replicas.h"
 
 ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided) {
     ls_checkpoint *snapshot = ls_allocate_zeroed(1, sizeof *snapshot);
@@ -14,6 +15,7 @@ ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided) {
     snapshot->writes_optimizer = snapshot->own_optimizer || snapshot->rank == 0;
     snapshot->manifest.divided = divided;
     snapshot->manifest.world_size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;
+    snapshot->manifest.shards = ls_trial_shards(trial);
     snapshot->manifest.optimizer = trial->options.optimizer != NULL;
     if (ls_checkpoint_get_contents(trial, snapshot) != LS_OK) {
         ls_checkpoint_free(snapshot);

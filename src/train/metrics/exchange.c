@@ -3,9 +3,13 @@
  * numbers of metrics with `merge` have a slot for each rank; other ranks put zeros into it. If ranks may have different
  * counts of numbers, the counts also have such slots. A second round then exchanges the remaining numbers, after the
  * first `known` numbers that all ranks have.
+ *
+ * With `.shards`, the slices take the place of the ranks, and all numbers have slots: each rank adds them up in the
+ * order of the tree over the slices.
  */
 #include <string.h>
 
+#include "base/tree.h"
 #include "train/metrics/metric.h"
 
 enum { KNOWN = 0, FURTHER };
@@ -13,12 +17,12 @@ enum { KNOWN = 0, FURTHER };
 typedef struct exchange {
     ls_metrics *metrics;
     const ls_trial_state *state;
-    size_t ranks;
-    size_t rank;
+    size_t parts; /* ranks or slices */
+    bool sliced;
     bool open[LS_METRIC_LIMIT];            /* ranks may have different counts */
     size_t known[LS_METRIC_LIMIT];         /* numbers that all ranks have */
-    const double *counts[LS_METRIC_LIMIT]; /* count of each rank, if `open` */
-    const double *parts[LS_METRIC_LIMIT][2];
+    const double *counts[LS_METRIC_LIMIT]; /* count of each part, if `open` */
+    const double *parts_of[LS_METRIC_LIMIT][2];
 } exchange;
 
 static void look_at(exchange *x, int i) {
@@ -28,37 +32,59 @@ static void look_at(exchange *x, int i) {
     x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->tallies[i].count;
 }
 
-/* Returns the number of numbers of metric i that a rank has in a round. */
-static size_t size_of(const exchange *x, int i, size_t rank, int round) {
-    return round == KNOWN ? x->known[i] : x->open[i] ? (size_t)x->counts[i][rank] - x->known[i] : 0;
+/* Returns the number of numbers of metric i that a part has in a round. */
+static size_t size_of(const exchange *x, int i, size_t part, int round) {
+    return round == KNOWN ? x->known[i] : x->open[i] ? (size_t)x->counts[i][part] - x->known[i] : 0;
 }
 
-/* Returns the number of numbers of metric i in the buffer of a round. Sets the offset of this rank's numbers. */
-static size_t room_of(const exchange *x, int i, int round, size_t *own) {
-    const bool apart = x->metrics->items[i]->type->merge != NULL;
-    size_t room = 0;
-    *own = 0;
-    for (size_t rank = 0; rank < x->ranks; rank++) {
-        const size_t size = size_of(x, i, rank, round);
-        if (apart) {
-            *own = rank == x->rank ? room : *own;
-            room += size;
-        } else {
-            room = size > room ? size : room;
-        }
+/* Returns whether the numbers of metric i have a slot for each part. */
+static bool has_slots(const exchange *x, int i) {
+    return x->sliced || x->metrics->items[i]->type->merge != NULL;
+}
+
+/* Returns the number of numbers of metric i in the buffer of a round. */
+static size_t room_of(const exchange *x, int i, int round) {
+    size_t sum = 0, largest = 0;
+    for (size_t part = 0; part < x->parts; part++) {
+        const size_t size = size_of(x, i, part, round);
+        sum += size;
+        largest = size > largest ? size : largest;
     }
-    return room;
+    return has_slots(x, i) ? sum : largest;
 }
 
-/* Puts the numbers of this rank at their offset. Numbers that are the same on all ranks count only on rank 0. */
-static void put(const exchange *x, int i, int round, double *to) {
+/* Returns the offset of a part's numbers of metric i in them. */
+static size_t offset_of(const exchange *x, int i, int round, size_t part) {
+    size_t offset = 0;
+    for (size_t before = 0; before < part && has_slots(x, i); before++) {
+        offset += size_of(x, i, before, round);
+    }
+    return offset;
+}
+
+/* Puts the numbers of a part at their offset. Numbers that are the same on all parts count only on part 0. */
+static void put(const exchange *x, int i, int round, const ls_metric_set *set, size_t part, double *to) {
     const ls_metric_type *type = x->metrics->items[i]->type;
-    const double *own = x->metrics->set->tallies[i].items;
+    const double *own = set->tallies[i].items;
     const size_t known = round == KNOWN ? 0 : x->known[i];
-    const size_t skipped = round == KNOWN && type->alike && x->rank != 0 ? (size_t)type->kept : 0;
-    const size_t size = size_of(x, i, x->rank, round);
+    const size_t skipped = round == KNOWN && type->alike && part != 0 ? (size_t)type->kept : 0;
+    const size_t size = size_of(x, i, part, round);
     if (size > skipped) {
         memcpy(to + skipped, own + known + skipped, (size - skipped) * sizeof *to);
+    }
+}
+
+/* Puts the numbers of metric i of this rank, and their counts if they follow the numbers. */
+static void put_own(const exchange *x, int i, int round, double *to, double *counts) {
+    size_t part = (size_t)x->metrics->first_part;
+    for (const ls_metric_set *set = x->metrics->set; set != NULL; set = set->next) {
+        if (size_of(x, i, part, round) > 0) {
+            put(x, i, round, set, part, to + offset_of(x, i, round, part));
+        }
+        if (counts != NULL) {
+            counts[part] = (double)set->tallies[i].count;
+        }
+        part++;
     }
 }
 
@@ -66,49 +92,67 @@ static ls_status run_round(exchange *x, int round) {
     ls_tally *buffer = &x->metrics->exchanged[round];
     const int count = x->metrics->count;
     size_t total = 0;
-    size_t own;
     for (int i = 0; i < count; i++) {
-        total += room_of(x, i, round, &own) + (round == KNOWN && x->open[i] ? x->ranks : 0);
+        total += room_of(x, i, round) + (round == KNOWN && x->open[i] ? x->parts : 0);
     }
     buffer->count = 0; /* then the resized buffer is all zeros */
     LS_TRY(ls_tally_resize(buffer, total));
     double *to = buffer->items;
     for (int i = 0; i < count; i++) {
-        const size_t room = room_of(x, i, round, &own);
-        if (room > 0) {
-            put(x, i, round, to + own);
+        const bool counts = round == KNOWN && x->open[i];
+        x->parts_of[i][round] = to;
+        double *next = to + room_of(x, i, round);
+        put_own(x, i, round, to, counts ? next : NULL);
+        if (counts) {
+            x->counts[i] = next;
+            next += x->parts;
         }
-        x->parts[i][round] = to;
-        to += room;
-        if (round == KNOWN && x->open[i]) {
-            to[x->rank] = (double)x->metrics->set->tallies[i].count;
-            x->counts[i] = to;
-            to += x->ranks;
-        }
+        to = next;
     }
-    return total > 0 ? ls_comm_allreduce(x->state->comm, buffer->items, buffer->items, total, LS_F64, LS_SUM, NULL)
-                     : LS_OK;
+    return total > 0 && ls_comm_size(x->state->comm) > 1
+               ? ls_comm_allreduce(x->state->comm, buffer->items, buffer->items, total, LS_F64, LS_SUM, NULL)
+               : LS_OK;
 }
 
-/* Adds the sums of a round to the merged tally, or merges the numbers of one rank after the other. Numbers of metrics
- * with `merge` are all in one round. */
+/* Adds up number j of a node of the tree over the parts. */
+static double add_node(const exchange *x, int i, int round, size_t j, ls_tree_node node) {
+    if (node.count > 1) {
+        const int left = ls_tree_left(node.count);
+        return add_node(x, i, round, j, (ls_tree_node){node.first, left}) +
+               add_node(x, i, round, j, (ls_tree_node){node.first + left, node.count - left});
+    }
+    const size_t part = (size_t)node.first;
+    return j < size_of(x, i, part, round) ? x->parts_of[i][round][offset_of(x, i, round, part) + j] : 0;
+}
+
+/* Adds the sums of a round to the merged tally. */
+static ls_status merge_sums(const exchange *x, int i, int round) {
+    ls_tally *merged = &x->metrics->merged[i];
+    const size_t first = round == KNOWN ? 0 : x->known[i];
+    size_t room = 0;
+    for (size_t part = 0; part < x->parts; part++) {
+        const size_t size = size_of(x, i, part, round);
+        room = size > room ? size : room;
+    }
+    LS_TRY(ls_tally_resize(merged, first + room));
+    for (size_t j = 0; j < room; j++) {
+        merged->items[first + j] =
+            x->sliced ? add_node(x, i, round, j, (ls_tree_node){0, (int)x->parts}) : x->parts_of[i][round][j];
+    }
+    return LS_OK;
+}
+
+/* Adds the numbers of a round to the merged tally. Numbers of metrics with `merge` are all in one round. */
 static ls_status merge(const exchange *x, int i, int round) {
     ls_tally *merged = &x->metrics->merged[i];
-    const double *part = x->parts[i][round];
-    size_t first;
+    const double *numbers = x->parts_of[i][round];
     if (merged->metric->type->merge == NULL) {
-        const size_t room = room_of(x, i, round, &first);
-        first = round == KNOWN ? 0 : x->known[i];
-        LS_TRY(ls_tally_resize(merged, first + room));
-        for (size_t j = 0; j < room; j++) {
-            merged->items[first + j] = part[j];
-        }
-        return LS_OK;
+        return merge_sums(x, i, round);
     }
-    for (size_t rank = 0; rank < x->ranks; rank++) {
-        const size_t size = size_of(x, i, rank, round);
-        LS_TRY(size > 0 ? merged->metric->type->merge(merged, part, size) : LS_OK);
-        part += size;
+    for (size_t part = 0; part < x->parts; part++) {
+        const size_t size = size_of(x, i, part, round);
+        LS_TRY(size > 0 ? merged->metric->type->merge(merged, numbers, size) : LS_OK);
+        numbers += size;
     }
     return LS_OK;
 }
@@ -117,8 +161,8 @@ static ls_status merge(const exchange *x, int i, int round) {
 static ls_status settle(const exchange *x, int i) {
     ls_metric *metric = x->metrics->items[i];
     size_t settled = 0;
-    for (size_t rank = 0; rank < x->ranks; rank++) {
-        const size_t count = (size_t)x->counts[i][rank];
+    for (size_t part = 0; part < x->parts; part++) {
+        const size_t count = (size_t)x->counts[i][part];
         if (count != 0 && settled != 0 && count != settled) {
             return ls_fail(LS_ERR_SHAPE,
                            "ls_trial: metric \"%s\": the outputs of ranks have different numbers of classes, or of "
@@ -150,11 +194,12 @@ static ls_status run(exchange *x) {
 }
 
 const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *state) {
-    const int ranks = ls_comm_size(state->comm);
-    if (ranks <= 1) {
+    if (metrics->parts <= 1) {
         return metrics->set->tallies;
     }
-    exchange x = {
-        .metrics = metrics, .state = state, .ranks = (size_t)ranks, .rank = (size_t)ls_comm_rank(state->comm)};
+    exchange x = {.metrics = metrics,
+                  .state = state,
+                  .parts = (size_t)metrics->parts,
+                  .sliced = metrics->parts != ls_comm_size(state->comm)};
     return run(&x) == LS_OK ? metrics->merged : NULL;
 }

@@ -29,6 +29,7 @@ typedef struct ls_batch_numbers {
     double samples;    /* weight of the global batch's mean in the mean of the pass; 0: not set */
     double scatter;    /* for a mean of elements: sum of squared differences from the mean of the batch */
     double seconds[3]; /* by ls_clock_kind, in seconds since the last batch */
+    bool further;      /* a slice after the first of this rank, which has counted the time */
 } ls_batch_numbers;
 
 typedef enum ls_clock_kind { LS_CLOCK_ALL, LS_CLOCK_DATA, LS_CLOCK_COMM } ls_clock_kind;
@@ -153,7 +154,10 @@ extern const ls_metric_type ls_type_mean, ls_type_root_mean, ls_type_loss, ls_ty
 
 /* ---- the metrics of a trial -------------------------------------------------------------------------------------- */
 
-/* The tallies of one pass on this rank. If a pass interrupts another pass, it has another set. */
+/*
+ * The tallies of one pass on this rank. If a pass interrupts another pass, it has another set. With slices, a set has
+ * the tallies of the rank's first slice.
+ */
 typedef struct ls_metric_set {
     ls_tally tallies[LS_METRIC_LIMIT];
     char prefix[LS_METRIC_NAME_LIMIT]; /* prefix of the results of the pass */
@@ -163,6 +167,8 @@ typedef struct ls_metric_set {
     uint64_t data_ns;                  /* time in the loader since then */
     uint64_t comm_ns;                  /* communication time at that moment */
     struct ls_metric_set *outer;       /* set of the interrupted pass; NULL: none */
+    struct ls_metric_set *next;        /* set of the next slice; NULL: this is the last */
+    bool further;                      /* a set of a slice after the first */
 } ls_metric_set;
 
 /* The last values of a metric that has several. */
@@ -181,6 +187,9 @@ typedef struct ls_asked {
 typedef struct ls_metrics {
     ls_metric *items[LS_METRIC_LIMIT];
     int count;
+    /* Parts whose numbers are merged: the ranks, or with `.shards` the slices. */
+    int parts;
+    int first_part, own_parts;       /* of this rank */
     int owned;                       /* number of first metrics that the trial owns; after ls_metrics_take, all */
     ls_metric_set *set;              /* of the current pass */
     ls_metric_set *spare;            /* sets for interrupting passes; a list linked by `outer` */
@@ -194,8 +203,8 @@ typedef struct ls_metrics {
     bool metered; /* the communication of this thread is metered */
 } ls_metrics;
 
-/* sets.c: gives every tally its initial count of numbers, unless it has more. */
-ls_status ls_metrics_make_room(ls_metrics *metrics);
+/* sets.c: gives every tally of the set its initial count of numbers, unless it has more. */
+ls_status ls_metrics_make_room(const ls_metrics *metrics, ls_metric_set *set);
 /* Restarts the clocks. */
 void ls_metrics_mark(ls_metrics *metrics);
 

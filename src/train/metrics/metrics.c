@@ -6,10 +6,10 @@
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
-static void begin_tallies(ls_metrics *metrics, const ls_trial_state *state) {
+static void begin_tallies(const ls_metrics *metrics, ls_metric_set *set, const ls_trial_state *state) {
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric_type *type = metrics->items[i]->type;
-        ls_tally *tally = &metrics->set->tallies[i];
+        ls_tally *tally = &set->tallies[i];
         if (!type->lasting) {
             tally->count = 0; /* ls_metrics_make_room sets the count at the first batch */
         } else if (tally->count > 0 && ls_metric_is_on(tally->metric, state)) {
@@ -26,7 +26,9 @@ void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues) {
     snprintf(set->prefix, sizeof set->prefix, "%s", prefix != NULL ? prefix : "");
     if (!continues) {
         ls_metrics_mark(metrics);
-        begin_tallies(metrics, &trial->state);
+        for (; set != NULL; set = set->next) {
+            begin_tallies(metrics, set, &trial->state);
+        }
     }
 }
 
@@ -54,6 +56,9 @@ void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds) {
 /* Returns the part of a batch that is the same for all metrics. */
 static ls_batch_numbers begin_batch(ls_metrics *metrics, const ls_trial_state *state) {
     ls_metric_set *set = metrics->set;
+    if (set->further) {
+        return (ls_batch_numbers){.state = state, .further = true};
+    }
     const uint64_t at_ns = set->at_ns;
     const uint64_t data_ns = set->data_ns;
     const uint64_t comm_ns = set->comm_ns;
@@ -68,7 +73,7 @@ static ls_batch_numbers begin_batch(ls_metrics *metrics, const ls_trial_state *s
 ls_status ls_metrics_add(ls_trial *trial) {
     ls_metrics *metrics = trial->metrics;
     const ls_trial_state *state = &trial->state;
-    LS_TRY(ls_metrics_make_room(metrics));
+    LS_TRY(ls_metrics_make_room(metrics, metrics->set));
     LS_TRY(state->count > 0 ? ls_metrics_fetch(metrics, state) : LS_OK);
     const ls_batch_numbers given = begin_batch(metrics, state);
     for (int i = 0; i < metrics->count; i++) {
@@ -88,13 +93,13 @@ ls_status ls_metrics_add(ls_trial *trial) {
 
 /* ---- the end of a pass ------------------------------------------------------------------------------------------- */
 
-static ls_status update_at_end(ls_metrics *metrics, const ls_trial_state *state) {
+static ls_status update_at_end(const ls_metrics *metrics, ls_metric_set *set, const ls_trial_state *state) {
     const ls_batch_numbers batch = {.state = state};
-    LS_TRY(ls_metrics_make_room(metrics));
+    LS_TRY(ls_metrics_make_room(metrics, set));
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric *metric = metrics->items[i];
         const bool at_end = metric->type->at_end && ls_metric_is_on(metric, state);
-        LS_TRY(at_end ? metric->type->update(&metrics->set->tallies[i], &batch) : LS_OK);
+        LS_TRY(at_end ? metric->type->update(&set->tallies[i], &batch) : LS_OK);
     }
     return LS_OK;
 }
@@ -114,7 +119,9 @@ static ls_status store(ls_trial *trial, const ls_tally *merged, ls_history_entry
 
 ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry) {
     ls_metrics *metrics = trial->metrics;
-    LS_TRY(update_at_end(metrics, &trial->state));
+    for (ls_metric_set *set = metrics->set; set != NULL; set = set->next) {
+        LS_TRY(update_at_end(metrics, set, &trial->state));
+    }
     const ls_tally *merged = ls_metrics_exchange(metrics, &trial->state);
     if (merged == NULL) {
         return ls_error_status();

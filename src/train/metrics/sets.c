@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "comm/meter.h"
+#include "parallel/slices.h"
 #include "train/metrics/metric.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -41,12 +42,41 @@ static ls_status add_custom(ls_metrics *metrics, ls_metric *metric, int number) 
                : add(metrics, metric);
 }
 
-static ls_metric_set *make_set(const ls_metrics *metrics) {
-    ls_metric_set *set = ls_allocate_zeroed(1, sizeof *set);
-    for (int i = 0; set != NULL && i < metrics->count; i++) {
-        set->tallies[i].metric = metrics->items[i];
+static void free_set(ls_metric_set *set) {
+    while (set != NULL) {
+        ls_metric_set *next = set->next;
+        for (int i = 0; i < LS_METRIC_LIMIT; i++) {
+            ls_tally_free(&set->tallies[i]);
+        }
+        ls_free(set);
+        set = next;
     }
-    return set;
+}
+
+/* Makes the sets of all parts of this rank. */
+static ls_metric_set *make_set(const ls_metrics *metrics) {
+    ls_metric_set *first = NULL;
+    for (int part = 0; part < metrics->own_parts; part++) {
+        ls_metric_set *set = ls_allocate_zeroed(1, sizeof *set);
+        if (set == NULL) {
+            free_set(first);
+            return NULL;
+        }
+        for (int i = 0; i < metrics->count; i++) {
+            set->tallies[i].metric = metrics->items[i];
+        }
+        set->further = part + 1 < metrics->own_parts;
+        set->next = first;
+        first = set;
+    }
+    return first;
+}
+
+static void count_parts(ls_metrics *metrics, const ls_trial_options *options, const ls_comm *comm) {
+    const ls_slices *slices = ls_data_parallel_slices(options->model);
+    metrics->parts = slices != NULL ? slices->total : comm != NULL ? ls_comm_size(comm) : 1;
+    metrics->first_part = slices != NULL ? slices->first : comm != NULL ? ls_comm_rank(comm) : 0;
+    metrics->own_parts = slices != NULL ? slices->count : 1;
 }
 
 ls_status ls_metrics_find(ls_trial *trial) {
@@ -67,6 +97,7 @@ ls_status ls_metrics_find(ls_trial *trial) {
         metrics->merged[i].metric = metric;
         LS_TRY(metric->type->prepare != NULL ? metric->type->prepare(metric, options) : LS_OK);
     }
+    count_parts(metrics, options, trial->state.comm);
     metrics->set = make_set(metrics);
     return metrics->set != NULL ? LS_OK : ls_fail_memory("ls_trial_new", sizeof *metrics->set);
 }
@@ -81,9 +112,9 @@ void ls_metrics_take(ls_trial *trial) {
 
 /* ---- sets of numbers --------------------------------------------------------------------------------------------- */
 
-ls_status ls_metrics_make_room(ls_metrics *metrics) {
+ls_status ls_metrics_make_room(const ls_metrics *metrics, ls_metric_set *set) {
     for (int i = 0; i < metrics->count; i++) {
-        LS_TRY(ls_tally_begin(&metrics->set->tallies[i]));
+        LS_TRY(ls_tally_begin(&set->tallies[i]));
     }
     return LS_OK;
 }
@@ -106,8 +137,10 @@ ls_status ls_metrics_push(ls_trial *trial) {
     if (set == NULL) {
         return ls_fail_memory("ls_trial_evaluate", sizeof *set);
     }
-    for (int i = 0; i < metrics->count; i++) {
-        set->tallies[i].count = 0;
+    for (ls_metric_set *own = set; own != NULL; own = own->next) {
+        for (int i = 0; i < metrics->count; i++) {
+            own->tallies[i].count = 0;
+        }
     }
     set->under_way = false;
     metrics->spare = set->outer;
@@ -124,13 +157,23 @@ void ls_metrics_pop(ls_trial *trial) {
     metrics->spare = set;
 }
 
+ls_metric_set *ls_metrics_enter(ls_trial *trial, int slice) {
+    ls_metrics *metrics = trial->metrics;
+    ls_metric_set *whole = metrics->set;
+    for (int i = 0; i < slice; i++) {
+        metrics->set = metrics->set->next;
+    }
+    return whole;
+}
+
+void ls_metrics_leave(ls_trial *trial, ls_metric_set *whole) {
+    trial->metrics->set = whole;
+}
+
 static void free_sets(ls_metric_set *set) {
     while (set != NULL) {
         ls_metric_set *outer = set->outer;
-        for (int i = 0; i < LS_METRIC_LIMIT; i++) {
-            ls_tally_free(&set->tallies[i]);
-        }
-        ls_free(set);
+        free_set(set);
         set = outer;
     }
 }

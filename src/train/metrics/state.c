@@ -17,7 +17,7 @@ static void forget_state(ls_metrics *metrics) {
 ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count) {
     ls_metrics *metrics = trial->metrics;
     forget_state(metrics);
-    LS_TRY(ls_metrics_make_room(metrics));
+    LS_TRY(ls_metrics_make_room(metrics, metrics->set));
     for (int i = 0; i < metrics->count; i++) {
         const ls_tally *tally = &metrics->set->tallies[i];
         const ls_shape shape = LS_SHAPE((int64_t)tally->count);

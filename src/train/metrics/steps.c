@@ -54,7 +54,7 @@ enum { SECONDS, RANKS, SAMPLES, CLOCK_NUMBERS };
 
 static ls_status add_time(ls_tally *tally, const ls_batch_numbers *batch) {
     tally->items[SECONDS] += batch->seconds[tally->metric->type->clock];
-    tally->items[RANKS] = 1;
+    tally->items[RANKS] = !batch->further;
     tally->items[SAMPLES] += (double)batch->state->count;
     return LS_OK;
 }

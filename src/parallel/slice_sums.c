@@ -1,0 +1,329 @@
+/*
+ * Sums over slices, in the order of the balanced tree over all slices of the job.
+ *
+ * A rank adds up the nodes of the tree that have only its own slices. If each rank has one such node, and the nodes are
+ * equally large powers of two, the tree over them is the tree over the ranks: one all-reduce adds them up. Otherwise
+ * each rank gets one part of the vectors of all nodes (all-to-all), adds it up by the tree, and sends the sum to all
+ * ranks (all-gather).
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/share.h"
+#include "base/tree.h"
+#include "comm/reduce.h"
+#include "comm/reduce_kernels.h"
+#include "parallel/slices.h"
+
+static const char call[] = "ls_data_parallel_step";
+
+/* Numbers of one dtype that are added up. */
+typedef struct sum_vector {
+    char *memory;
+    size_t count;
+    ls_dtype dtype;
+} sum_vector;
+
+enum { VECTORS = LS_FLAT_LIMIT + 1 };
+
+typedef struct addition {
+    ls_data_parallel_state *state;
+    const ls_slices *slices;
+    void (*run)(void *user, int slice);
+    void *user;
+    sum_vector vectors[VECTORS]; /* where `run` leaves the numbers of a slice, and where the result lies */
+    int vector_count;
+    size_t bytes; /* of all vectors */
+    ls_tree_node nodes[LS_TREE_COVER];
+    int node_count;
+    char *levels; /* unfinished sums: one set of vectors per level of the tree */
+    char *parts;  /* the sums of `nodes`, if the tree over them is not the tree over the ranks */
+} addition;
+
+static size_t bytes_of(const sum_vector *v) {
+    return v->count * ls_dtype_size(v->dtype);
+}
+
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
+
+static ls_tree_node root_of(const ls_slices *slices) {
+    return (ls_tree_node){0, slices->total};
+}
+
+static ls_share slices_of(const ls_slices *slices, const ls_comm *comm, int rank) {
+    return ls_share_of(slices->total, ls_comm_size(comm), rank);
+}
+
+/* Returns whether the tree over the ranks' nodes is the tree over the ranks. */
+static bool is_regular(const ls_slices *slices, const ls_comm *comm) {
+    const int each = slices->total / ls_comm_size(comm);
+    return slices->total % ls_comm_size(comm) == 0 && (each & (each - 1)) == 0;
+}
+
+/* ---- the vectors of a slice -------------------------------------------------------------------------------------- */
+
+static void list_vectors(addition *s) {
+    ls_data_parallel_state *state = s->state;
+    ls_gradient_reducer *reducer = &state->reducer;
+    bool attached = false;
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        ls_wire_packet *packet = &reducer->buckets[i].packet;
+        const bool last = ls_gradient_reducer_has_extra(reducer) && ls_bucket_has_extra(reducer, &reducer->buckets[i]);
+        attached |= last;
+        s->vectors[s->vector_count++] =
+            (sum_vector){packet->buffer, (size_t)(packet->total + (last ? ls_tail_count(state) : 0)), packet->dtype};
+    }
+    if (!attached) {
+        s->vectors[s->vector_count++] =
+            (sum_vector){ls_tail_memory(state), (size_t)ls_tail_count(state), ls_tail_dtype(state)};
+    }
+    for (int i = 0; i < s->vector_count; i++) {
+        s->bytes += bytes_of(&s->vectors[i]);
+    }
+}
+
+/* Copies the vectors to `to`. */
+static void store(const addition *s, char *to) {
+    for (int i = 0; i < s->vector_count; i++) {
+        memcpy(to, s->vectors[i].memory, bytes_of(&s->vectors[i]));
+        to += bytes_of(&s->vectors[i]);
+    }
+}
+
+/* Adds the vectors in `left` to the vectors. */
+static void add(const addition *s, const char *left) {
+    for (int i = 0; i < s->vector_count; i++) {
+        const sum_vector *v = &s->vectors[i];
+        ls_reduce_find(v->dtype, LS_SUM)->combine(v->memory, left, v->memory, v->count);
+        left += bytes_of(v);
+    }
+}
+
+/* Computes the sum of a node of this rank in the vectors. */
+static void run_node(const addition *s, ls_tree_node node, int level) {
+    if (node.count == 1) {
+        s->run(s->user, node.first);
+        return;
+    }
+    char *own = s->levels + (size_t)level * s->bytes;
+    const int left = ls_tree_left(node.count);
+    run_node(s, (ls_tree_node){node.first, left}, level + 1);
+    store(s, own);
+    run_node(s, (ls_tree_node){node.first + left, node.count - left}, level + 1);
+    add(s, own);
+}
+
+static int depth_of(int count) {
+    int depth = 0;
+    for (; count > 1; count = ls_tree_left(count)) {
+        depth++;
+    }
+    return depth;
+}
+
+/* Returns memory for the unfinished sums. */
+static ls_status make_room(addition *s) {
+    ls_slices *slices = s->state->slices;
+    const size_t levels = (size_t)depth_of(slices->count) + 1;
+    const size_t sets = levels + (is_regular(slices, s->state->comm) ? 0 : (size_t)s->node_count);
+    if (slices->room != NULL && slices->room->bytes < sets * s->bytes) {
+        ls_storage_drop(slices->room);
+        slices->room = NULL;
+    }
+    if (slices->room == NULL) {
+        slices->room = ls_storage_new(&ls_cpu, sets * s->bytes);
+        if (slices->room == NULL) {
+            return ls_fail_memory(call, sets * s->bytes);
+        }
+        ls_storage_set_kind(slices->room, LS_MEMORY_BUCKETS);
+    }
+    s->levels = slices->room->memory;
+    s->parts = s->levels + levels * s->bytes;
+    return LS_OK;
+}
+
+/* ---- sums over ranks --------------------------------------------------------------------------------------------- */
+
+/* The nodes of all ranks, from left to right, and one span of their vectors. */
+typedef struct span_exchange {
+    ls_tree_node *nodes;
+    int *counts; /* nodes of each rank */
+    int node_count;
+    ls_dtype dtype;
+    size_t count;   /* elements of the span */
+    char *received; /* [node_count, count] */
+    char *levels;
+} span_exchange;
+
+/* Returns the sum of a node in the span: received, or computed in the level's memory. */
+static const char *sum_node(const span_exchange *x, ls_tree_node node, int level) {
+    const size_t bytes = x->count * ls_dtype_size(x->dtype);
+    for (int i = 0; i < x->node_count; i++) {
+        if (x->nodes[i].first == node.first && x->nodes[i].count == node.count) {
+            return x->received + (size_t)i * bytes;
+        }
+    }
+    const int left = ls_tree_left(node.count);
+    const char *a = sum_node(x, (ls_tree_node){node.first, left}, level);
+    const char *b = sum_node(x, (ls_tree_node){node.first + left, node.count - left}, level + 1);
+    char *own = x->levels + (size_t)level * bytes;
+    ls_reduce_find(x->dtype, LS_SUM)->combine(own, a, b, x->count);
+    return own;
+}
+
+/* Counts and displacements of the two collective calls, one per rank. */
+typedef struct span_layout {
+    size_t *sent, *sent_at, *received, *received_at, *spans, *spans_at;
+} span_layout;
+
+/* Sends span d of each node of this rank to rank d, and the sum of this rank's span to all ranks. */
+static ls_status exchange_spans(const addition *s, span_exchange *x, const span_layout *l, const sum_vector *v,
+                                const char *part, char *packed) {
+    const ls_comm *comm = s->state->comm;
+    const size_t width = ls_dtype_size(v->dtype);
+    char *to = packed;
+    size_t received = 0;
+    for (int rank = 0; rank < ls_comm_size(comm); rank++) {
+        const ls_share span = ls_share_of((int64_t)v->count, ls_comm_size(comm), rank);
+        l->spans[rank] = (size_t)span.count;
+        l->spans_at[rank] = (size_t)span.start;
+        l->sent[rank] = (size_t)s->node_count * (size_t)span.count;
+        l->sent_at[rank] = (size_t)(to - packed) / width;
+        l->received[rank] = (size_t)x->counts[rank] * x->count;
+        l->received_at[rank] = received;
+        received += l->received[rank];
+        for (int i = 0; i < s->node_count; i++) {
+            memcpy(to, part + (size_t)i * s->bytes + (size_t)span.start * width, (size_t)span.count * width);
+            to += (size_t)span.count * width;
+        }
+    }
+    LS_TRY(ls_comm_alltoallv(s->state->comm, packed, l->sent, l->sent_at, x->received, l->received, l->received_at,
+                             v->dtype, NULL));
+    const char *sum = sum_node(x, root_of(s->slices), 0);
+    return ls_comm_allgatherv(s->state->comm, sum, v->memory, l->spans, l->spans_at, v->dtype, NULL);
+}
+
+/* Adds up one sum_vector of all nodes. `part` is this rank's sum_vector of its first node. */
+static ls_status exchange_vector(const addition *s, span_exchange *x, const sum_vector *v, const char *part) {
+    const ls_comm *comm = s->state->comm;
+    const size_t ranks = (size_t)ls_comm_size(comm), width = ls_dtype_size(v->dtype);
+    x->dtype = v->dtype;
+    x->count = (size_t)ls_share_of((int64_t)v->count, (int64_t)ranks, ls_comm_rank(comm)).count;
+    const size_t sent = (size_t)s->node_count * v->count * width;
+    const size_t received = (size_t)x->node_count * x->count * width;
+    const size_t levels = ((size_t)depth_of(s->slices->total) + 1) * x->count * width;
+    const size_t bytes = sent + received + levels;
+    size_t *numbers = ls_allocate_zeroed(6 * ranks, sizeof *numbers);
+    char *memory = ls_allocate(bytes);
+    ls_status status = numbers != NULL && memory != NULL ? LS_OK : ls_fail_memory(call, bytes);
+    if (status == LS_OK) {
+        const span_layout l = {numbers,
+                               numbers + ranks,
+                               numbers + 2 * ranks,
+                               numbers + 3 * ranks,
+                               numbers + 4 * ranks,
+                               numbers + 5 * ranks};
+        x->received = memory + sent;
+        x->levels = x->received + received;
+        status = exchange_spans(s, x, &l, v, part, memory);
+    }
+    ls_free(numbers);
+    ls_free(memory);
+    return status;
+}
+
+static ls_status exchange_vectors(const addition *s) {
+    const ls_comm *comm = s->state->comm;
+    const int ranks = ls_comm_size(comm);
+    span_exchange x = {.nodes = ls_allocate_zeroed((size_t)s->slices->total, sizeof *x.nodes),
+                       .counts = ls_allocate_zeroed((size_t)ranks, sizeof *x.counts)};
+    ls_status status =
+        x.nodes != NULL && x.counts != NULL ? LS_OK : ls_fail_memory(call, (size_t)s->slices->total * sizeof *x.nodes);
+    for (int rank = 0; rank < ranks && status == LS_OK; rank++) {
+        const ls_share own = slices_of(s->slices, comm, rank);
+        const int before = x.node_count;
+        x.node_count = ls_tree_cover(root_of(s->slices), (int)own.start, (int)(own.start + own.count), x.nodes, before);
+        x.counts[rank] = x.node_count - before;
+    }
+    const char *part = s->parts;
+    for (int i = 0; i < s->vector_count && status == LS_OK; i++) {
+        status = exchange_vector(s, &x, &s->vectors[i], part);
+        part += bytes_of(&s->vectors[i]);
+    }
+    ls_free(x.nodes);
+    ls_free(x.counts);
+    return status;
+}
+
+/* Adds up the sums of all ranks, in the vectors. */
+static ls_status add_over_ranks(const addition *s) {
+    ls_comm *comm = s->state->comm;
+    if (!is_regular(s->slices, comm)) {
+        return exchange_vectors(s);
+    }
+    for (int i = 0; i < s->vector_count && ls_comm_size(comm) > 1; i++) {
+        const sum_vector *v = &s->vectors[i];
+        LS_TRY(ls_comm_allreduce(comm, v->memory, v->memory, v->count, v->dtype, LS_SUM, NULL));
+    }
+    return LS_OK;
+}
+
+ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user) {
+    const ls_slices *slices = state->slices;
+    addition s = {.state = state, .slices = slices, .run = run, .user = user};
+    list_vectors(&s);
+    s.node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s.nodes, 0);
+    LS_TRY(make_room(&s));
+    for (int i = 0; i < s.node_count; i++) {
+        run_node(&s, s.nodes[i], 0);
+        if (!is_regular(slices, state->comm)) {
+            store(&s, s.parts + (size_t)i * s.bytes);
+        }
+    }
+    LS_TRY(add_over_ranks(&s));
+    for (int i = 0; i < s.vector_count; i++) {
+        const sum_vector *v = &s.vectors[i];
+        ls_reduce_find(v->dtype, LS_AVG)->finish(v->memory, v->memory, v->count, slices->total);
+    }
+    return LS_OK;
+}
+
+/* ---- a few numbers per slice ------------------------------------------------------------------------------------- */
+
+/* Gathers the numbers of all slices, and adds them up. */
+static ls_status add_gathered(const ls_data_parallel_state *state, const double *numbers, size_t width, double *all,
+                              const void **sources, size_t *counts, double *sums) {
+    const ls_slices *slices = state->slices;
+    const size_t ranks = (size_t)ls_comm_size(state->comm);
+    for (size_t rank = 0; rank < ranks; rank++) {
+        const ls_share own = slices_of(slices, state->comm, (int)rank);
+        counts[rank] = (size_t)own.count * width;
+        counts[ranks + rank] = (size_t)own.start * width;
+    }
+    LS_TRY(ls_comm_allgatherv(state->comm, numbers, all, counts, counts + ranks, LS_F64, NULL));
+    for (int i = 0; i < slices->total; i++) {
+        sources[i] = all + (size_t)i * width;
+    }
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = LS_F64,
+                                        .reduction = LS_SUM,
+                                        .ranks = slices->total,
+                                        .sources = sources,
+                                        .copies = 1,
+                                        .destinations = (void *[]){sums},
+                                        .count = width});
+    return LS_OK;
+}
+
+ls_status ls_slices_add(const ls_data_parallel_state *state, const double *numbers, size_t width, double *sums) {
+    const size_t total = (size_t)state->slices->total, ranks = (size_t)ls_comm_size(state->comm);
+    double *all = ls_allocate_zeroed(total * width, sizeof *all);
+    const void **sources = ls_allocate_zeroed(total, sizeof *sources);
+    size_t *counts = ls_allocate_zeroed(2 * ranks, sizeof *counts);
+    const ls_status status = all != NULL && sources != NULL && counts != NULL
+                                 ? add_gathered(state, numbers, width, all, sources, counts, sums)
+                                 : ls_fail_memory(call, total * width * sizeof *all);
+    ls_free(all);
+    ls_free(sources);
+    ls_free(counts);
+    return status;
+}

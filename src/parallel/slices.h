@@ -1,0 +1,76 @@
+/*
+ * The same bits at every world size (.shards of ls_data_parallel_options).
+ *
+ * With S shards, a global batch is cut into S slices: the shares of S ranks. Each rank runs some slices, one after the
+ * other, with the shapes and the scaling factors that S ranks would have. All sums over slices have the order of the
+ * balanced tree over S (base/tree.h). So the results are those of S ranks.
+ */
+#ifndef LS_PARALLEL_SLICES_H
+#define LS_PARALLEL_SLICES_H
+
+#include "parallel/averaging.h"
+#include "parallel/divisor_sums.h"
+
+/* Blocks of LS_DIVISORS sums over samples. A loss has fewer than 256 sums (autograd/samples.h). */
+enum { LS_FACTOR_BLOCKS = 32 };
+
+/* What the ranks learn about a slice before the backward passes. */
+typedef struct ls_slice_record {
+    double divisor;   /* of the loss: see averaging.c */
+    double irregular; /* 1: the loss is not one mean over samples */
+    ls_divisor_sums blocks[LS_FACTOR_BLOCKS];
+} ls_slice_record;
+
+struct ls_slices {
+    int total;            /* S */
+    int first, count;     /* slices of this rank */
+    int running;          /* the slice of this rank, from 0, for which a function runs; -1: none */
+    int64_t first_sample; /* of that slice, in the global batch */
+    bool measures;        /* the function runs only for the scaling factors: it will run again */
+    bool irregular;       /* a loss of this step is not one mean, and the slices have not agreed on factors */
+    ls_slice_record sum;  /* of all slices; the divisor is the largest */
+    ls_slice_record *own; /* of this rank's slices */
+    ls_step_loss *losses; /* of this rank's slices in the last step */
+    ls_storage *room;     /* slice_sums.c */
+};
+
+/* Returns the number of ranks whose gradients are averaged: with `.shards`, the number of slices. */
+static inline int ls_data_parallel_ranks(const ls_data_parallel_state *state) {
+    return state->slices != NULL ? state->slices->total : ls_comm_size(state->comm);
+}
+
+/* Opens the slices of this rank. */
+ls_status ls_slices_open(ls_data_parallel_state *state, int shards);
+void ls_slices_close(ls_slices *slices);
+
+/* Prepares the forward pass of the running slice. Fails with LS_ERR_STATE if none runs. */
+ls_status ls_slice_begin_forward(ls_data_parallel_state *state);
+
+/* Begins the backward pass of a slice: sets the scaling factors of its loss. */
+ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss);
+
+/* Runs a training step: see ls_data_parallel_step. */
+ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user);
+
+/*
+ * Calls the function for each slice of this rank, also if the slice is empty, in a scope of its own. Fails with
+ * LS_ERR_ARGUMENT if the batch is not the share of this rank.
+ */
+ls_status ls_slices_visit(ls_slices *slices, const ls_batch *batch,
+                          ls_status (*function)(const ls_batch *slice, void *user), void *user);
+
+/* Adds up the losses of all slices in the last step. Collective. */
+ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums);
+
+/*
+ * slice_sums.c: averages the gradients and tails of all slices. `run` prepares the buckets and the tail of a slice,
+ * numbered over all ranks, and does not fail. Collective.
+ */
+ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user);
+
+/*
+ * Adds up `width` numbers per slice in the order of the tree. `numbers` are those of this rank's slices. Collective.
+ */
+ls_status ls_slices_add(const ls_data_parallel_state *state, const double *numbers, size_t width, double *sums);
+
+#endif

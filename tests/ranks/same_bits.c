@@ -1,0 +1,385 @@
+/*
+ * The same bits at every world size (.shards): for each program, groups of 1 to W - 1 ranks get the parameters and the
+ * state of the optimizer that W ranks get without .shards. Programs that .shards does not support fail on every rank,
+ * and so do wrong batches.
+ *
+ * ranks: 1 2 3 4 5 8
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+
+#include <lockstep/data.h>
+#include <lockstep/loss.h>
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+#include "base/hash.h"
+#include "parallel/parallel.h"
+
+enum { INPUTS = 6, STEPS = 7, CLASSES = 3, LENGTH = 4, SAMPLES = 150, SEED = 11 };
+
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
+
+typedef struct program program;
+
+typedef struct trainee {
+    const program *program;
+    ls_module *model;
+    ls_module *head; /* a layer that some programs do not use */
+    ls_optimizer *optimizer;
+    ls_grad_scaler *scaler;
+    int64_t step;
+    bool differs; /* one pixel differs: a control */
+} trainee;
+
+struct program {
+    const char *name;
+    ls_module *(*model)(void);
+    ls_tensor *(*loss)(const ls_batch *batch, void *user);
+    int64_t batch;    /* samples in a global batch */
+    bool rows;        /* samples are sequences: [LENGTH, INPUTS] */
+    bool accumulates; /* the gradients of two batches add up */
+    double clips;     /* the largest norm of the gradients; 0: any */
+    ls_dtype dtype;   /* of the inputs */
+    bool scales;      /* uses a gradient scaler, with an overflow */
+};
+
+static ls_module *make_mlp(void) {
+    return ls_sequential(ls_nn_linear(INPUTS, 40), ls_nn_tanh(), ls_nn_dropout(0.3), ls_nn_linear(40, 33), ls_nn_relu(),
+                         ls_nn_linear(33, CLASSES));
+}
+
+static ls_module *make_convolutions(void) {
+    return ls_sequential(ls_nn_conv_2d(1, 4, LS_SHAPE(3, 3), &(ls_conv_layer_options){.same = true}),
+                         ls_nn_group_norm(2, 4, NULL), ls_nn_relu(), ls_nn_flatten(),
+                         ls_nn_linear(4 * LENGTH * INPUTS, CLASSES));
+}
+
+static ls_module *make_block(void) {
+    return ls_sequential(ls_nn_transformer_block(INPUTS, 2, &(ls_transformer_options){.dropout = 0.1}), ls_nn_flatten(),
+                         ls_nn_linear(LENGTH * INPUTS, CLASSES));
+}
+
+static ls_module *make_lstm(void) {
+    return ls_sequential(ls_nn_lstm(INPUTS, 9, &(ls_recurrent_options){.dtype = LS_F64}), ls_nn_flatten(),
+                         ls_nn_linear_with(LENGTH * 9, CLASSES, &(ls_linear_options){.dtype = LS_F64}));
+}
+
+static ls_tensor *output_of(const ls_batch *batch, const trainee *t) {
+    ls_tensor *input = batch->input;
+    if (t->program->model == make_convolutions) {
+        input = ls_reshape(input, LS_SHAPE(batch->count, 1, LENGTH, INPUTS));
+    }
+    return ls_forward(t->model, input);
+}
+
+static ls_tensor *mean_loss(const ls_batch *batch, void *user) {
+    return ls_cross_entropy(output_of(batch, user), batch->target, NULL);
+}
+
+/* Slices have different divisors: the weights of their targets, some of which do not count. */
+static ls_tensor *weighted_loss(const ls_batch *batch, void *user) {
+    static const float weights[CLASSES] = {0.3F, 1.7F, 0.9F};
+    ls_tensor *of_classes = ls_from(LS_SHAPE(CLASSES), LS_F32, weights);
+    ls_tensor *ignored = ls_where(ls_lt(ls_narrow(ls_reshape(batch->input, LS_SHAPE(batch->count, -1)), 1, 0, 1), -1.2),
+                                  ls_full(LS_SHAPE(batch->count, 1), LS_I64, -100),
+                                  ls_reshape(batch->target, LS_SHAPE(batch->count, 1)));
+    return ls_cross_entropy(output_of(batch, user), ls_reshape(ignored, LS_SHAPE(batch->count)),
+                            &(ls_class_loss_options){.weight = of_classes, .ignore = true, .ignore_index = -100});
+}
+
+/* Not one mean: a sum over samples, a mean, and a term of the parameters. */
+static ls_tensor *several_terms(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    ls_tensor *output = output_of(batch, user);
+    ls_tensor *weight = ls_module_parameter(t->model, 0);
+    return ls_add(ls_add(ls_cross_entropy(output, batch->target, NULL), ls_mul(ls_sum(ls_mul(output, output)), 1e-3)),
+                  ls_mul(ls_sum(ls_mul(weight, weight)), 1e-2));
+}
+
+/* The loss is one mean at first. */
+static ls_tensor *late_terms(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    return t->step < 3 ? mean_loss(batch, user) : several_terms(batch, user);
+}
+
+static ls_tensor *scaled_loss(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    ls_tensor *loss = mean_loss(batch, user);
+    if (t->step == 2 && batch->first == 0) { /* an overflow in the first samples of the global batch */
+        loss = ls_mul(loss, INFINITY);
+    }
+    return ls_grad_scaler_scale(t->scaler, loss);
+}
+
+static const program programs[] = {
+    {.name = "dropout, clipping, an uneven last batch",
+     .model = make_mlp,
+     .loss = mean_loss,
+     .batch = 37,
+     .clips = 0.5},
+    {.name = "weights and ignored targets", .model = make_mlp, .loss = weighted_loss, .batch = 40},
+    {.name = "several terms", .model = make_mlp, .loss = several_terms, .batch = 29},
+    {.name = "several terms from step 3 on", .model = make_mlp, .loss = late_terms, .batch = 29},
+    {.name = "empty slices", .model = make_mlp, .loss = mean_loss, .batch = 3},
+    {.name = "gradients of two batches", .model = make_mlp, .loss = mean_loss, .batch = 21, .accumulates = true},
+    {.name = "convolutions", .model = make_convolutions, .loss = mean_loss, .batch = 26, .rows = true, .clips = 1},
+    {.name = "attention in f16, with an overflow",
+     .model = make_block,
+     .loss = scaled_loss,
+     .batch = 24,
+     .rows = true,
+     .scales = true},
+    {.name = "LSTM in f64", .model = make_lstm, .loss = mean_loss, .batch = 19, .rows = true, .dtype = LS_F64},
+};
+enum { PROGRAMS = sizeof programs / sizeof *programs };
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+static ls_dataset *samples_of(const trainee *t) {
+    const program *p = t->program;
+    const ls_shape shape = p->rows ? LS_SHAPE(SAMPLES, LENGTH, INPUTS) : LS_SHAPE(SAMPLES, INPUTS);
+    ls_tensor *input = ls_empty(shape, LS_F32), *target = ls_empty(LS_SHAPE(SAMPLES), LS_I64);
+    float *x = ls_data(input);
+    int64_t *classes = ls_data(target);
+    for (int64_t i = 0; i < ls_numel(input); i++) {
+        x[i] = (float)ls_random_normal(SEED, 1, (uint64_t)i);
+    }
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        classes[i] = (int64_t)(ls_random_u32(SEED, 2, (uint64_t)i) % CLASSES);
+    }
+    if (t->differs) {
+        x[7] = nextafterf(x[7], 10);
+    }
+    return ls_tensor_dataset(p->dtype == LS_F64 ? ls_to(input, LS_F64) : input, target);
+}
+
+static ls_status one_step(trainee *t, const ls_batch *batch) {
+    const program *p = t->program;
+    if (!p->accumulates || t->step % 2 == 0) {
+        ls_optimizer_zero_grad(t->optimizer);
+    }
+    const ls_dtype before = p->scales ? ls_autocast(LS_F16) : LS_F32;
+    const ls_status status = ls_data_parallel_step(t->model, batch, p->loss, t);
+    (void)(p->scales ? ls_autocast(before) : LS_F32);
+    LS_TRY(status);
+    const double loss = p->loss == mean_loss ? ls_data_parallel_loss(t->model, NULL) : 0;
+    LS_CHECK(isfinite(loss));
+    LS_TRY(p->scales ? ls_grad_scaler_unscale(t->scaler, t->optimizer) : LS_OK);
+    LS_TRY(p->clips > 0 ? ls_clip_grad_norm(t->model, p->clips, NULL) : LS_OK);
+    if (p->accumulates && t->step % 2 == 0) {
+        return LS_OK;
+    }
+    LS_TRY(p->scales ? ls_grad_scaler_step(t->scaler, t->optimizer) : ls_optimizer_step(t->optimizer));
+    return p->scales ? ls_grad_scaler_update(t->scaler) : LS_OK;
+}
+
+static ls_status train_on(trainee *t, ls_loader *loader) {
+    for (t->step = 0; t->step < STEPS; t->step++) {
+        ls_batch batch;
+        bool more;
+        LS_TRY(ls_loader_next(loader, &batch, &more));
+        if (!more) {
+            LS_TRY(ls_loader_next(loader, &batch, &more));
+        }
+        LS_TRY(one_step(t, &batch));
+    }
+    return LS_OK;
+}
+
+static ls_status hash_of(const trainee *t, uint64_t *hash) {
+    const ls_named *states;
+    int count;
+    *hash = ls_module_hash(t->model);
+    LS_TRY(ls_optimizer_state(t->optimizer, &states, &count));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(ls_hash_elements(states[i].tensor, hash));
+    }
+    const double scale = t->scaler != NULL ? ls_grad_scaler_get_scale(t->scaler) : 0;
+    *hash = ls_hash(*hash, &scale, sizeof scale);
+    return LS_OK;
+}
+
+/* Trains a program, and sets *hash to the hash of its parameters and states. */
+static ls_status train(trainee t, ls_comm *comm, int shards, int zero, uint64_t *hash) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(SEED);
+    t.model = ls_data_parallel(t.program->model(), comm, &(ls_data_parallel_options){.shards = shards, .zero = zero});
+    t.optimizer = ls_adam(t.model, &(ls_adam_options){.learning_rate = 0.01});
+    t.scaler = t.program->scales ? ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 256}) : NULL;
+    ls_loader *loader = ls_loader_new(
+        samples_of(&t),
+        &(ls_loader_options){.global_batch_size = t.program->batch, .comm = comm, .seed = SEED, .shards = shards});
+    LS_CHECK(t.model != NULL && t.optimizer != NULL && loader != NULL);
+    ls_status status = train_on(&t, loader);
+    status = status == LS_OK ? hash_of(&t, hash) : status;
+    ls_grad_scaler_free(t.scaler);
+    ls_optimizer_free(t.optimizer);
+    ls_module_free(t.model);
+    ls_loader_free(loader);
+    return ls_scope_end(scope) == LS_OK ? status : ls_error_status();
+}
+
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+
+/* Compares W ranks with groups of `first` and W - `first` ranks. */
+static ls_status compare_groups(ls_comm *world, int first, int program_number, uint64_t want) {
+    const int size = ls_comm_size(world);
+    ls_comm *group = NULL;
+    const trainee t = {.program = &programs[program_number]};
+    uint64_t hash = 0;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
+    const ls_status status = train(t, group, size, first % 2, &hash);
+    ls_comm_free(group);
+    LS_TRY(status);
+    if (hash != want) {
+        return ls_fail(LS_ERR_INTERNAL, "%s: %d and %d of %d ranks get other bits", t.program->name, first,
+                       size - first, size);
+    }
+    return LS_OK;
+}
+
+static ls_status same_bits(ls_comm *world, int number) {
+    uint64_t want, all;
+    const trainee t = {.program = &programs[number]};
+    const int size = ls_comm_size(world);
+    LS_TRY(train(t, world, 0, 0, &want)); /* ranks are slices */
+    LS_TRY(train(t, world, size, 0, &all));
+    LS_CHECK(all == want);
+    for (int first = 1; first <= size / 2; first++) {
+        LS_TRY(compare_groups(world, first, number, want));
+    }
+    return LS_OK;
+}
+
+/* One element of the data, and another number of slices, change the bits. */
+static ls_status controls(ls_comm *world) {
+    uint64_t want, other;
+    const int size = ls_comm_size(world);
+    trainee t = {.program = &programs[0]};
+    LS_TRY(train(t, world, 2 * size + 1, 0, &want));
+    LS_TRY(train(t, world, 2 * size + 1, 0, &other));
+    LS_CHECK(other == want);
+    LS_TRY(train(t, world, 2 * size + 2, 0, &other));
+    LS_CHECK(other != want);
+    t.differs = true;
+    LS_TRY(train(t, world, 2 * size + 1, 0, &other));
+    LS_CHECK(other != want);
+    return LS_OK;
+}
+
+/* ---- wrong use --------------------------------------------------------------------------------------------------- */
+
+static ls_status expect(ls_status status, ls_status want, const char *message) {
+    LS_CHECK(status == want);
+    LS_EXPECT_MESSAGE(message);
+    return LS_OK;
+}
+
+static ls_status refuse_options(ls_comm *world, ls_data_parallel_options options, ls_status want, const char *message) {
+    LS_CHECK(ls_data_parallel(make_mlp(), world, &options) == NULL);
+    return expect(ls_error_status(), want, message);
+}
+
+static ls_status wrong_options(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = -1}, LS_ERR_ARGUMENT, ".shards is -1"));
+    LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = 4097}, LS_ERR_ARGUMENT, "at most 4096"));
+    LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = size + 1, .powersgd_rank = 2}, LS_ERR_UNSUPPORTED,
+                          "cannot be combined"));
+    LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = size + 1, .overlap = LS_OVERLAP_ON},
+                          LS_ERR_UNSUPPORTED, "cannot be combined"));
+    if (size > 1) {
+        LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = size - 1}, LS_ERR_ARGUMENT,
+                              "at least the number of ranks"));
+        LS_TRY(refuse_options(world, (ls_data_parallel_options){.shards = size + ls_comm_rank(world)}, LS_ERR_MISMATCH,
+                              ".shards = "));
+    }
+    return LS_OK;
+}
+
+/* Rank 0 fails in the slice that has the first sample; rank 0 exists in every world. */
+static ls_tensor *failing_loss(const ls_batch *batch, void *user) {
+    if (batch->first == 0) {
+        (void)ls_fail(LS_ERR_IO, "this slice has failed");
+        return NULL;
+    }
+    return mean_loss(batch, user);
+}
+
+static ls_tensor *communicating_loss(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    float number = 0;
+    const ls_status status =
+        ls_comm_allreduce(ls_data_parallel_comm(t->model), &number, &number, 1, LS_F32, LS_SUM, NULL);
+    return status == LS_OK ? mean_loss(batch, user) : NULL;
+}
+
+static ls_status wrong_steps(ls_comm *world) {
+    const int shards = 2 * ls_comm_size(world), size = ls_comm_size(world), rank = ls_comm_rank(world);
+    trainee t = {.program = &programs[0]};
+    ls_scope *scope = ls_scope_begin();
+    t.model = ls_data_parallel(make_mlp(), world, &(ls_data_parallel_options){.shards = shards});
+    ls_batch batch = {.input = ls_zeros(LS_SHAPE(2, INPUTS), LS_F32),
+                      .target = ls_zeros(LS_SHAPE(2), LS_I64),
+                      .first = 2 * rank,
+                      .count = 2,
+                      .global_count = 2 * size};
+    LS_CHECK(t.model != NULL);
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    const uint64_t hash = ls_module_hash(t.model);
+    const ls_status failed = ls_data_parallel_step(t.model, &batch, failing_loss, &t);
+    LS_TRY(expect(failed, rank == 0 ? LS_ERR_IO : LS_ERR_MISMATCH, "this slice has failed"));
+    LS_CHECK(ls_grad(ls_module_parameter(t.model, 0)) == NULL);
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, communicating_loss, &t), LS_ERR_UNSUPPORTED, "communicates"));
+    batch.global_count = 2 * size + 1;
+    batch.first = rank == 0 && size > 1 ? 1 : 0;
+    LS_CHECK(ls_data_parallel_step(t.model, &batch, mean_loss, &t) != LS_OK);
+    batch.global_count = 2 * size;
+    batch.first = 2 * rank;
+    LS_CHECK(ls_forward(t.model, batch.input) == NULL);
+    LS_TRY(expect(ls_error_status(), LS_ERR_STATE, "ls_data_parallel_step"));
+    LS_TRY(expect(ls_data_parallel_skip(t.model), LS_ERR_STATE, ".shards"));
+    LS_TRY(expect(ls_data_parallel_no_sync(t.model, true), LS_ERR_UNSUPPORTED, ".shards"));
+    LS_TRY(expect(ls_data_parallel_step(t.model, NULL, mean_loss, &t), LS_ERR_ARGUMENT, "the batch is NULL"));
+    LS_TRY(ls_comm_set_any_order(world, true));
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, mean_loss, &t), LS_ERR_UNSUPPORTED, "any_order"));
+    LS_TRY(ls_comm_set_any_order(world, false));
+    LS_CHECK(ls_module_hash(t.model) == hash);
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    LS_CHECK(ls_grad(ls_module_parameter(t.model, 0)) != NULL);
+    ls_module_free(t.model);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+/* Batch normalization needs the statistics of all slices. */
+static ls_status batch_statistics(ls_comm *world) {
+    const int shards = 2 * ls_comm_size(world), rank = ls_comm_rank(world);
+    trainee t = {.program = &programs[0]};
+    ls_scope *scope = ls_scope_begin();
+    ls_batch batch = {.input = ls_ones(LS_SHAPE(2, INPUTS), LS_F32),
+                      .target = ls_zeros(LS_SHAPE(2), LS_I64),
+                      .first = 2 * rank,
+                      .count = 2,
+                      .global_count = shards};
+    t.model = ls_data_parallel(ls_sequential(ls_nn_batch_norm_1d(INPUTS, NULL), ls_nn_linear(INPUTS, CLASSES)), world,
+                               &(ls_data_parallel_options){.shards = shards});
+    LS_CHECK(t.model != NULL);
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, mean_loss, &t), LS_ERR_UNSUPPORTED, "batch normalization"));
+    ls_module_free(t.model);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    for (int i = 0; i < PROGRAMS && ls_comm_size(world) > 1; i++) {
+        LS_TRY(same_bits(world, i));
+    }
+    LS_TRY(controls(world));
+    LS_TRY(wrong_options(world));
+    LS_TRY(wrong_steps(world));
+    return batch_statistics(world);
+}

@@ -1,0 +1,207 @@
+/*
+ * The same bits at every world size in trials: groups of ranks with .shards = W finish with the parameters, the states
+ * and the history of W ranks without .shards. A run that is interrupted within an epoch continues on another number of
+ * ranks.
+ *
+ * ranks: 2 3 4 5
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include "parallel/parallel.h"
+#include "tests/support/resumed.h"
+
+enum { WIDTH = 24, RUN_EPOCHS = 4, INTERRUPTION = 7 };
+
+/* ---- a trial ----------------------------------------------------------------------------------------------------- */
+
+typedef struct setup {
+    int shards;
+    int64_t max_steps;  /* 0: no interruption */
+    const char *folder; /* of checkpoints; NULL: none */
+    bool resumes;
+    ls_dtype autocast;
+} setup;
+
+typedef struct objects {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_grad_scaler *scaler;
+    ls_loader *train, *validate;
+    ls_trial *trial;
+} objects;
+
+static ls_callback *make_schedule(ls_optimizer *optimizer) {
+    ls_schedule *plateau = ls_schedule_plateau(optimizer, &(ls_plateau_options){.factor = 0.5, .no_patience = true});
+    return ls_scheduler(plateau, &(ls_scheduler_options){.monitor = "val_loss"});
+}
+
+static ls_status make_objects(ls_comm *comm, const setup *p, objects *o) {
+    const ls_loader_options loading = {
+        .global_batch_size = GLOBAL_BATCH, .comm = comm, .seed = SEED, .shards = p->shards};
+    ls_seed(SEED);
+    *o = (objects){.model = ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_dropout(0.2),
+                                          ls_nn_linear(WIDTH, WIDTH), ls_nn_relu(), ls_nn_linear(WIDTH, CLASSES))};
+    o->model = ls_data_parallel(o->model, comm, &(ls_data_parallel_options){.shards = p->shards});
+    o->optimizer = ls_adam(o->model, &(ls_adam_options){.learning_rate = 0.02});
+    o->scaler = p->autocast != LS_F32 ? ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 3}) : NULL;
+    o->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    o->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    LS_CHECK(o->model != NULL && o->optimizer != NULL && o->train != NULL && o->validate != NULL);
+    ls_callback *callbacks[] = {ls_mixup(&(ls_mixup_options){.classes = CLASSES, .seed = SEED}),
+                                ls_gradient_norm_clipping(0.7), make_schedule(o->optimizer), ls_weight_averaging(NULL)};
+    o->trial = ls_trial_new(&(ls_trial_options){
+        .model = o->model,
+        .optimizer = o->optimizer,
+        .grad_scaler = o->scaler,
+        .autocast = p->autocast,
+        .criterion = ls_criterion_cross_entropy,
+        .train = o->train,
+        .validate = o->validate,
+        .metrics = LS_METRICS("loss", "lr", "epoch"),
+        .callbacks = callbacks,
+        .callback_count = sizeof callbacks / sizeof *callbacks,
+        .checkpoint =
+            p->folder != NULL
+                ? &(ls_checkpoint_options){.folder = p->folder, .every_steps = INTERRUPTION, .no_signals = true}
+                : NULL,
+        .resume = p->resumes ? p->folder : NULL,
+        .max_steps = p->max_steps,
+        .quiet = true});
+    LS_CHECK(o->trial != NULL);
+    return LS_OK;
+}
+
+static void free_objects(objects *o) {
+    ls_trial_free(o->trial);
+    ls_optimizer_free(o->optimizer);
+    ls_grad_scaler_free(o->scaler);
+    ls_loader_free(o->train);
+    ls_loader_free(o->validate);
+    ls_module_free(o->model);
+}
+
+/* Returns a hash of the parameters, the states and the history. */
+static ls_status hash_of(const objects *o, uint64_t *hash) {
+    static const char *const results[] = {"loss", "val_loss", "lr"};
+    const ls_named *states;
+    int count;
+    *hash = ls_module_hash(o->model);
+    LS_TRY(ls_optimizer_state(o->optimizer, &states, &count));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(ls_hash_elements(states[i].tensor, hash));
+    }
+    for (int64_t epoch = 0; epoch < RUN_EPOCHS; epoch++) {
+        for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+            const double value = ls_trial_history(o->trial, epoch, results[i]);
+            LS_CHECK(isfinite(value));
+            *hash = ls_hash(*hash, &value, sizeof value);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status run(ls_comm *comm, const setup *p, uint64_t *hash) {
+    objects o;
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(make_objects(comm, p, &o));
+    LS_TRY(ls_trial_run(o.trial, RUN_EPOCHS));
+    ls_status status = hash != NULL ? hash_of(&o, hash) : LS_OK;
+    free_objects(&o);
+    LS_TRY(ls_scope_end(scope));
+    return status;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static ls_status check_group(ls_comm *group, const setup *p, uint64_t want) {
+    uint64_t hash = 0;
+    LS_TRY(run(group, p, &hash));
+    LS_CHECK(hash == want);
+    return LS_OK;
+}
+
+static ls_status same_bits(ls_comm *world, ls_dtype autocast) {
+    const int size = ls_comm_size(world);
+    uint64_t want;
+    LS_TRY(run(world, &(setup){.autocast = autocast}, &want)); /* ranks are slices */
+    for (int first = 1; first <= size / 2 + 1 && first <= size; first++) {
+        ls_comm *group = NULL;
+        LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
+        const ls_status status = check_group(group, &(setup){.shards = size, .autocast = autocast}, want);
+        ls_comm_free(group);
+        LS_TRY(status);
+    }
+    return LS_OK;
+}
+
+/* Trains with all ranks up to a step within an epoch, and continues with a part of the ranks; and the reverse. */
+static ls_status resume(ls_comm *world) {
+    const int size = ls_comm_size(world), shards = size + 2;
+    uint64_t want;
+    LS_TRY(run(world, &(setup){.shards = shards}, &want));
+    for (int first = 1; first < size; first++) {
+        const bool shrinks = first % 2 == 0;
+        char name[64], folder[PATH_MAX];
+        ls_comm *group = NULL;
+        LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
+        const bool is_first = ls_comm_rank(world) < first;
+        snprintf(name, sizeof name, "from-%d", first);
+        snprintf(folder, sizeof folder, "%s", in_scratch(name));
+        const setup interrupted = {.shards = shards, .folder = folder, .max_steps = INTERRUPTION};
+        const setup resumed = {.shards = shards, .folder = folder, .resumes = true};
+        ls_status status = shrinks ? run(world, &interrupted, NULL) : is_first ? run(group, &interrupted, NULL) : LS_OK;
+        LS_TRY(ls_comm_barrier(world, NULL));
+        status = status != LS_OK ? status : !shrinks ? check_group(world, &resumed, want) : LS_OK;
+        status = status == LS_OK && shrinks && is_first ? check_group(group, &resumed, want) : status;
+        ls_comm_free(group);
+        LS_TRY(status);
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    return LS_OK;
+}
+
+/* The metrics of an epoch belong to slices, so another number of slices cannot continue them. */
+static ls_status other_shards(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    char folder[PATH_MAX];
+    objects o;
+    snprintf(folder, sizeof folder, "%s", in_scratch("other"));
+    LS_TRY(run(world, &(setup){.shards = size + 1, .folder = folder, .max_steps = INTERRUPTION}, NULL));
+    LS_TRY(make_objects(world, &(setup){.shards = size + 2}, &o));
+    LS_CHECK(ls_trial_load(o.trial, folder) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("was taken within an epoch with .shards = ");
+    free_objects(&o);
+    return LS_OK;
+}
+
+/* A loader with another number of slices would train on other samples. */
+static ls_status other_loader(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_module *model =
+        ls_data_parallel(ls_nn_linear(INPUTS, CLASSES), world, &(ls_data_parallel_options){.shards = size + 1});
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_loader *loader =
+        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = GLOBAL_BATCH, .comm = world});
+    LS_CHECK(ls_trial_new(&(ls_trial_options){
+                 .model = model, .optimizer = optimizer, .criterion = ls_criterion_cross_entropy, .train = loader}) ==
+             NULL);
+    LS_EXPECT_MESSAGE(".shards");
+    LS_CHECK(ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.comm = world, .shards = size - 1}) == NULL ||
+             size == 1);
+    ls_optimizer_free(optimizer);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(make_scratch(world));
+    ls_status status = same_bits(world, LS_F32);
+    status = status == LS_OK ? same_bits(world, LS_F16) : status;
+    status = status == LS_OK ? resume(world) : status;
+    status = status == LS_OK ? other_shards(world) : status;
+    status = status == LS_OK ? other_loader(world) : status;
+    LS_TRY(remove_scratch(world));
+    return status;
+}
