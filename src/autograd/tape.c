@@ -221,3 +221,9 @@ void ls_tape_discard(ls_node *node) {
     }
     ls_record_release(node, sizeof *node);
 }
+
+void ls_tape_clear(ls_scope *scope) {
+    while (scope->tape.last != NULL) {
+        ls_tape_discard((ls_node *)scope->tape.last);
+    }
+}

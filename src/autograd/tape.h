@@ -16,6 +16,9 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call);
 /* Removes the node from its tape and frees it with all its references. Marks its output, if still alive, as walked. */
 void ls_tape_discard(ls_node *node);
 
+/* Discards all nodes of the scope, also communicating nodes, which would outlive it. */
+void ls_tape_clear(ls_scope *scope);
+
 /* Fails with LS_ERR_STATE: the elements of a tensor that the call saved, its result or another tensor, were changed. */
 ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool result);
 

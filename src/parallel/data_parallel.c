@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "parallel/powersgd.h"
-#include "parallel/slices.h"
+#include "parallel/slice_meetings.h"
 #include "parallel/units.h"
 
 typedef ls_data_parallel_state data_parallel_state;
@@ -72,11 +72,9 @@ static ls_status locate(ls_batch_part *part) {
 }
 
 static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t count) {
-    const data_parallel_state *state = (const data_parallel_state *)(const void *)part;
+    data_parallel_state *state = (data_parallel_state *)(void *)part;
     if (state->slices != NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .shards does not support statistics of the global batch yet: use a layer "
-                       "without them (ls_group_norm instead of batch normalization), or omit .shards");
+        return ls_slice_meet(state, numbers, count);
     }
     return ls_comm_allreduce(state->comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
 }
@@ -87,7 +85,10 @@ static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
 
 static ls_status share_cause(ls_batch_part *part, bool failed) {
     data_parallel_state *state = (data_parallel_state *)(void *)part;
-    return state->slices != NULL ? ls_error_status() : ls_averaging_share_cause(state, failed);
+    if (state->slices != NULL) {
+        return failed ? ls_error_status() : ls_fail(LS_ERR_MISMATCH, "ls_data_parallel_step: another slice has failed");
+    }
+    return ls_averaging_share_cause(state, failed);
 }
 
 static void hold_part(ls_batch_part *part, bool hold) {

@@ -209,7 +209,7 @@ void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_units_close(state->shards);
     ls_shards_close(state->shards);
     ls_powersgd_close(state->powersgd);
-    ls_slices_close(state->slices);
+    ls_slices_close(state->slices, state->parameter_count);
     ls_gradient_reducer_close(&state->reducer);
     ls_comm_drop(state->comm);
 }

@@ -1,4 +1,4 @@
-#include "parallel/slices.h"
+#include "parallel/slice_meetings.h"
 
 #include <string.h>
 
@@ -30,10 +30,11 @@ ls_status ls_slices_open(ls_data_parallel_state *state, int shards) {
                : ls_fail_memory("ls_data_parallel", (size_t)slices->count * sizeof *slices->own);
 }
 
-void ls_slices_close(ls_slices *slices) {
+void ls_slices_close(ls_slices *slices, int parameter_count) {
     if (slices == NULL) {
         return;
     }
+    ls_slice_runs_free(slices->runs, slices->count, parameter_count);
     if (slices->room != NULL) {
         ls_storage_drop(slices->room);
     }
@@ -144,6 +145,8 @@ typedef struct slice_step {
     ls_random_state before, after;  /* the generator, of every slice */
     ls_tensor *kept[LS_FLAT_LIMIT]; /* the gradients of earlier passes */
     bool *had;                      /* by the index of a parameter: it has such a gradient */
+    ls_tail *tails;                 /* of this rank's slices that run together */
+    uint32_t *versions;             /* of the buffers before the step */
     bool begun;                     /* the buckets have the gradients of an earlier slice */
     ls_saved_error cause;           /* of the failure of a slice */
 } slice_step;
@@ -171,16 +174,27 @@ static int64_t samples_of(const slice_step *s, int slice) {
     return ls_share_of(s->batch->global_count, s->state->slices->total, slice).count;
 }
 
-/* A buffer that changes would have another value in each slice of a rank. */
-static ls_status check_buffers(const ls_data_parallel_state *state) {
+static ls_status note_buffers(slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    s->versions = ls_allocate_zeroed((size_t)state->buffers.count + 1, sizeof *s->versions);
+    for (int i = 0; i < state->buffers.count && s->versions != NULL; i++) {
+        s->versions[i] = state->model->buffers.items[i].tensor->storage->version;
+    }
+    return s->versions != NULL ? LS_OK : ls_fail_memory(call, (size_t)state->buffers.count * sizeof *s->versions);
+}
+
+/* A buffer that the slices change would have another value in each. One slice moves running statistics. */
+static ls_status check_buffers(const slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
     for (int i = 0; i < state->buffers.count; i++) {
-        if (ls_buffer_has_changed(&state->buffers, i)) {
-            return ls_fail(
-                LS_ERR_UNSUPPORTED,
-                "%s: the forward pass has changed buffer \"%s\", which .shards does not support: use a layer "
-                "without such buffers (ls_group_norm instead of batch normalization), or omit .shards",
-                call, state->model->buffers.items[i].name);
+        const ls_named_tensor *buffer = &state->model->buffers.items[i];
+        const ls_storage *storage = buffer->tensor->storage;
+        if (storage->version != s->versions[i] && strcmp(storage->changed_by, "ls_batch_norm") != 0) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: the forward pass has changed buffer \"%s\" (%s), which would have another value in "
+                           "each slice: use a layer without such buffers, or omit .shards",
+                           call, buffer->name, storage->changed_by);
         }
     }
     return LS_OK;
@@ -194,7 +208,7 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     LS_TRY(cut(slices, s->batch, slice, &part));
     ls_random_set_state(s->before);
     enter(slices, slice, &part);
-    const uint64_t calls = ls_comm_metered.calls;
+    const uint64_t calls = ls_comm_metered.calls - slices->calls;
     const uint32_t errors = ls_error_count;
     *loss = s->function(&part, s->user);
     leave(slices);
@@ -204,14 +218,14 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
                    ? ls_error_status()
                    : ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL without an error", call);
     }
-    if (ls_comm_metered.calls != calls) {
+    if (ls_comm_metered.calls - slices->calls != calls) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
             "%s: the function communicates, but with .shards it runs once per slice, and ranks have different "
             "numbers of slices: communicate before or after the step",
             call);
     }
-    return check_buffers(state);
+    return check_buffers(s);
 }
 
 /* Runs the forward pass of a slice for its record. */
@@ -236,16 +250,69 @@ static ls_status train_in(slice_step *s, int slice) {
     return LS_OK;
 }
 
-/* Runs the function in a scope of its own, unless a slice of this rank has failed before. */
-static void run_in_scope(slice_step *s, int slice, ls_status (*function)(slice_step *s, int slice)) {
-    if (has_failed(s)) {
-        return;
-    }
+typedef ls_status pass_of_slice(slice_step *s, int slice);
+
+/*
+ * Runs the passes of a slice in a scope of their own. If they need the statistics of all slices, the step is repeated
+ * with slices that meet.
+ */
+static ls_status run_in_scope(slice_step *s, int slice, pass_of_slice *passes) {
     ls_scope *scope = ls_scope_begin();
-    const ls_status status = scope != NULL ? ls_scope_end_after(scope, function(s, slice)) : ls_error_status();
-    if (status != LS_OK) {
+    ls_status status = scope != NULL ? passes(s, slice) : ls_error_status();
+    if (scope != NULL) {
+        ls_scope_end_inner(scope);
+        ls_tape_clear(scope); /* of a forward pass that no backward pass follows */
+        status = ls_scope_end_after(scope, status);
+    }
+    if (status != LS_OK && !s->state->slices->must_meet) {
         fail(s, status);
     }
+    return status;
+}
+
+/* Returns whether the following slices of this rank need not run. */
+static bool is_over(const slice_step *s) {
+    return has_failed(s) || s->state->slices->must_meet;
+}
+
+/* Returns whether the slice is the first of this rank that has samples. */
+static bool is_first(const slice_step *s, int slice) {
+    int first = s->state->slices->first;
+    while (first < slice && samples_of(s, first) == 0) {
+        first++;
+    }
+    return first == slice;
+}
+
+/* Returns the tail of a slice whose passes have ended. */
+static ls_tail tail_of(const slice_step *s, int slice) {
+    const ls_data_parallel_state *state = s->state;
+    if (samples_of(s, slice) == 0) {
+        return (ls_tail){.given = SKIPPED, .weight = state->agrees ? 1 : ls_divisor_weight(state, 0)};
+    }
+    return (ls_tail){.samples = (double)state->samples,
+                     .given = ls_gradients_were_given(state),
+                     .weight = state->agrees ? 1 : ls_divisor_weight(state, state->divisor)};
+}
+
+/* Among slices that run together, one moves the running statistics of the model. */
+static ls_status measure_together(void *user, int slice) {
+    ls_thread_present->recomputes = true;
+    return run_in_scope(user, slice, measure_in);
+}
+
+static ls_status train_together(void *user, int slice) {
+    slice_step *s = user;
+    ls_thread_present->recomputes |= !is_first(s, slice);
+    s->state->samples = 0;
+    s->state->divisor = 0;
+    const ls_status status = run_in_scope(s, slice, train_in);
+    s->tails[slice - s->state->slices->first] = tail_of(s, slice);
+    return status;
+}
+
+static int64_t samples_of_user(const void *user, int slice) {
+    return samples_of(user, slice);
 }
 
 /* ---- agreement before the passes --------------------------------------------------------------------------------- */
@@ -274,24 +341,43 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, bool irregular) {
     return LS_OK;
 }
 
-/* Runs the forward passes of all slices, and agrees on the scaling factors. */
+/* Runs the forward passes of the slices for their records. */
+static ls_status measure(slice_step *s) {
+    ls_slices *slices = s->state->slices;
+    memset(slices->own, 0, (size_t)slices->count * sizeof *slices->own);
+    s->state->factor = 0;
+    if (slices->meets) {
+        return ls_slices_run_together(s->state, s->cause.status, measure_together, s, samples_of_user);
+    }
+    for (int i = slices->first; i < slices->first + slices->count && !is_over(s); i++) {
+        if (samples_of(s, i) > 0) {
+            (void)run_in_scope(s, i, measure_in);
+        }
+    }
+    return LS_OK;
+}
+
+/* Measures the slices, and agrees on the scaling factors, and on whether the slices must meet. */
 static ls_status agree(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     ls_slices *slices = state->slices;
+    slices->must_meet = false;
     slices->measures = true;
-    for (int i = 0; i < slices->count; i++) {
-        const int slice = slices->first + i;
-        slices->own[i] = (ls_slice_record){.divisor = 0};
-        state->factor = 0;
-        if (samples_of(s, slice) > 0) {
-            run_in_scope(s, slice, measure_in);
-        }
-    }
+    const ls_status measured = measure(s);
     slices->measures = false;
+    if (measured != LS_OK) {
+        fail(s, measured);
+        return share_cause(s);
+    }
     double failed;
+    slices->own[0].meets = slices->must_meet;
     LS_TRY(add_records(s, &failed));
     if (failed > 0) {
         return share_cause(s);
+    }
+    if (slices->sum.meets > 0) {
+        slices->meets = true;
+        return agree(s);
     }
     const bool irregular = slices->sum.irregular > 0;
     LS_TRY(state->usual == 0 ? agree_on_usual(state, irregular) : LS_OK);
@@ -305,7 +391,8 @@ static ls_status agree(slice_step *s) {
 static ls_status keep_gradients(slice_step *s) {
     const ls_data_parallel_state *state = s->state;
     s->had = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *s->had);
-    if (s->had == NULL) {
+    s->tails = ls_allocate_zeroed((size_t)state->slices->count, sizeof *s->tails);
+    if (s->had == NULL || s->tails == NULL) {
         return ls_fail_memory(call, (size_t)state->parameter_count);
     }
     for (int i = 0; i < state->parameter_count; i++) {
@@ -342,28 +429,38 @@ static ls_status encode(const ls_data_parallel_state *state, double weight) {
     return LS_OK;
 }
 
+/* Runs the passes of a slice, or fetches their results if the slices have run together. Sets *own to its tail. */
+static ls_status pass(slice_step *s, int slice, ls_tail *own) {
+    ls_data_parallel_state *state = s->state;
+    const int index = slice - state->slices->first;
+    LS_TRY(s->begun ? decode(state) : LS_OK);
+    s->begun = true;
+    state->samples = 0;
+    state->divisor = 0;
+    const bool runs = samples_of(s, slice) > 0;
+    if (runs && state->slices->meets) {
+        ls_slice_run_fetch(state, index);
+        *own = s->tails[index];
+        return LS_OK;
+    }
+    LS_TRY(restore_gradients(s));
+    if (runs && !is_over(s)) {
+        (void)run_in_scope(s, slice, train_in);
+    }
+    *own = tail_of(s, slice);
+    return LS_OK;
+}
+
 /* Writes the gradients of a slice, scaled, and its tail. */
 static void run_slice(void *user, int slice) {
     slice_step *s = user;
     ls_data_parallel_state *state = s->state;
-    const bool empty = samples_of(s, slice) == 0;
-    ls_tail own = {.given = SKIPPED, .weight = state->agrees ? 1 : ls_divisor_weight(state, 0)};
-    state->slices->losses[slice - state->slices->first] = (ls_step_loss){.loss = 0};
-    ls_status status = s->begun ? decode(state) : LS_OK;
-    s->begun = true;
-    status = status == LS_OK ? restore_gradients(s) : status;
+    ls_tail own = {.weight = 1};
+    ls_status status = pass(s, slice, &own);
     if (status != LS_OK) {
         fail(s, status);
     }
-    if (!empty) {
-        state->samples = 0;
-        state->divisor = 0;
-        run_in_scope(s, slice, train_in);
-        own = (ls_tail){.samples = (double)state->samples,
-                        .given = ls_gradients_were_given(state),
-                        .weight = state->agrees ? 1 : ls_divisor_weight(state, state->divisor)};
-    }
-    if (state->slices->irregular) {
+    if (state->slices->irregular || state->slices->must_meet) {
         own.agree = own.weight = 1;
     }
     own.failed = has_failed(s);
@@ -376,11 +473,23 @@ static void run_slice(void *user, int slice) {
     }
 }
 
+/* Runs the passes of slices that meet. Their gradients stay in memory of the slices. */
+static ls_status run_together(slice_step *s) {
+    const ls_status status = ls_slices_run_together(s->state, s->cause.status, train_together, s, samples_of_user);
+    if (status != LS_OK) {
+        fail(s, status);
+        return share_cause(s);
+    }
+    return LS_OK;
+}
+
 /* Averages the gradients of all slices, unless they must agree on factors first: then sets *again. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
-    state->slices->irregular = false;
+    state->slices->irregular = state->slices->must_meet = false;
     s->begun = false;
+    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
+    LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
     const ls_status decoded = decode(state);
     LS_TRY(status);
@@ -394,7 +503,8 @@ static ls_status average(slice_step *s, bool *again) {
         return restore_gradients(s);
     }
     LS_TRY(ls_tail_read_marks(state));
-    return ls_gradient_reducer_scale(&state->reducer, 1 / mean.weight);
+    LS_TRY(ls_gradient_reducer_scale(&state->reducer, 1 / mean.weight));
+    return mean.samples > 0 ? ls_buffers_average(&state->buffers, (double)s->batch->count) : LS_OK;
 }
 
 /* ---- the whole step ---------------------------------------------------------------------------------------------- */
@@ -405,7 +515,7 @@ static ls_status prepare(slice_step *s) {
     LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
     (void)ls_gradients_cut(state);
     LS_TRY(check_batch(state->slices, s->batch));
-    LS_TRY(check_buffers(state));
+    LS_TRY(note_buffers(s));
     if (ls_comm_has_any_order(state->comm)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "%s: .shards gives the same bits at every world size, but "
@@ -427,6 +537,19 @@ static ls_status agree_on_random(const slice_step *s) {
     return LS_OK;
 }
 
+/* A rank without samples has not moved the running statistics of its model. Rank 0 has samples. */
+static ls_status share_buffers(const slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    const bool shares = state->slices->meets && s->batch->global_count < state->slices->total;
+    for (int i = 0; i < state->buffers.count && shares; i++) {
+        ls_tensor *buffer = state->model->buffers.items[i].tensor;
+        LS_TRY(ls_broadcast_in_place(state->comm, buffer, 0));
+        ls_tensor_changed(buffer, call);
+        ls_buffers_keep_equal(&state->buffers, buffer);
+    }
+    return LS_OK;
+}
+
 static ls_status run(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     bool again = false;
@@ -434,11 +557,11 @@ static ls_status run(slice_step *s) {
     LS_TRY(state->usual == 0 || state->agrees ? agree(s) : LS_OK);
     LS_TRY(average(s, &again));
     if (again) {
-        state->agrees = true;
         LS_TRY(agree(s));
         LS_TRY(average(s, &again));
     }
     LS_TRY(agree_on_random(s));
+    LS_TRY(share_buffers(s));
     return ls_comm_size(state->comm) > 1 ? ls_batches_compare(state) : LS_OK;
 }
 
@@ -458,6 +581,8 @@ ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, l
         ls_tensor_drop(s.kept[i]);
     }
     ls_free(s.had);
+    ls_free(s.tails);
+    ls_free(s.versions);
     if (status != LS_OK && ls_module_list(state->model)) {
         ls_data_parallel_forget_gradients(state);
     }

@@ -18,8 +18,16 @@ enum { LS_FACTOR_BLOCKS = 32 };
 typedef struct ls_slice_record {
     double divisor;   /* of the loss: see averaging.c */
     double irregular; /* 1: the loss is not one mean over samples */
+    double meets;     /* 1: a layer has asked for the statistics of all slices */
     ls_divisor_sums blocks[LS_FACTOR_BLOCKS];
 } ls_slice_record;
+
+/* Memory that has other elements in each slice (slice_meetings.h). */
+enum { LS_SLICE_PIECES = 4 };
+typedef struct ls_slice_piece {
+    void *memory;
+    size_t bytes;
+} ls_slice_piece;
 
 struct ls_slices {
     int total;            /* S */
@@ -32,6 +40,14 @@ struct ls_slices {
     ls_slice_record *own; /* of this rank's slices */
     ls_step_loss *losses; /* of this rank's slices in the last step */
     ls_storage *room;     /* slice_sums.c */
+    /* slice_meetings.c */
+    bool must_meet;               /* a layer has asked for the statistics of all slices, but the slices do not meet */
+    bool meets;                   /* the slices run together, and meet */
+    struct ls_slice_run *runs;    /* of this rank's slices; NULL until they meet */
+    struct ls_slice_run *present; /* that runs; NULL: none */
+    uint64_t calls;               /* number of calls of the communicator in meetings */
+    ls_slice_piece pieces[LS_SLICE_PIECES]; /* of the trial; borrowed */
+    int piece_count;
 };
 
 /* Returns the number of ranks whose gradients are averaged: with `.shards`, the number of slices. */
@@ -41,7 +57,7 @@ static inline int ls_data_parallel_ranks(const ls_data_parallel_state *state) {
 
 /* Opens the slices of this rank. */
 ls_status ls_slices_open(ls_data_parallel_state *state, int shards);
-void ls_slices_close(ls_slices *slices);
+void ls_slices_close(ls_slices *slices, int parameter_count);
 
 /* Prepares the forward pass of the running slice. Fails with LS_ERR_STATE if none runs. */
 ls_status ls_slice_begin_forward(ls_data_parallel_state *state);

@@ -9,6 +9,7 @@
 #include "train/agree.h"
 #include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/metrics/metric.h"
 #include "train/replicas.h"
 
 /* Calls the hook of training, or the corresponding hook of validation. */
@@ -180,11 +181,24 @@ static ls_tensor *loss_of_slice(const ls_batch *slice, void *user) {
     return loss != NULL && scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss;
 }
 
+/* Slices that meet (parallel/slice_meetings.h) take turns, so each has its own part of the trial's state. */
+static void lend_pieces(ls_trial *trial, ls_slices *slices) {
+    ls_trial_state *state = &trial->state;
+    slices->piece_count = 0;
+    slices->pieces[slices->piece_count++] =
+        (ls_slice_piece){&state->first, offsetof(ls_trial_state, stop) - offsetof(ls_trial_state, first)};
+    slices->pieces[slices->piece_count++] = (ls_slice_piece){&trial->divisor, sizeof trial->divisor};
+    slices->pieces[slices->piece_count++] = (ls_slice_piece){&trial->metrics->set, sizeof trial->metrics->set};
+}
+
 static ls_status train_slices(ls_trial *trial) {
+    ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     ls_grad_scaler *scaler = trial->options.grad_scaler;
     const ls_batch batch = *trial->batch;
     const uint64_t communication = ls_comm_metered.nanoseconds;
+    lend_pieces(trial, slices);
     const ls_status status = ls_data_parallel_step(trial->state.model, &batch, loss_of_slice, trial);
+    slices->piece_count = 0;
     trial->watch.model_communicates |= ls_comm_metered.nanoseconds != communication;
     take_batch(&trial->state, &batch);
     LS_TRY(status);

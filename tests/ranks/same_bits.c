@@ -57,6 +57,14 @@ static ls_module *make_convolutions(void) {
                          ls_nn_linear(4 * LENGTH * INPUTS, CLASSES));
 }
 
+/* With statistics of the global batch, and running statistics. */
+static ls_module *make_normalized(void) {
+    return ls_sequential(ls_nn_conv_2d(1, 4, LS_SHAPE(3, 3), &(ls_conv_layer_options){.same = true}),
+                         ls_nn_batch_norm_2d(4, NULL), ls_nn_relu(), ls_nn_flatten(), ls_nn_dropout(0.2),
+                         ls_nn_linear(4 * LENGTH * INPUTS, 12), ls_nn_batch_norm_1d(12, NULL), ls_nn_tanh(),
+                         ls_nn_linear(12, CLASSES));
+}
+
 static ls_module *make_block(void) {
     return ls_sequential(ls_nn_transformer_block(INPUTS, 2, &(ls_transformer_options){.dropout = 0.1}), ls_nn_flatten(),
                          ls_nn_linear(LENGTH * INPUTS, CLASSES));
@@ -69,7 +77,7 @@ static ls_module *make_lstm(void) {
 
 static ls_tensor *output_of(const ls_batch *batch, const trainee *t) {
     ls_tensor *input = batch->input;
-    if (t->program->model == make_convolutions) {
+    if (t->program->model == make_convolutions || t->program->model == make_normalized) {
         input = ls_reshape(input, LS_SHAPE(batch->count, 1, LENGTH, INPUTS));
     }
     return ls_forward(t->model, input);
@@ -132,6 +140,23 @@ static const program programs[] = {
      .batch = 24,
      .rows = true,
      .scales = true},
+    {.name = "batch normalization", .model = make_normalized, .loss = mean_loss, .batch = 26, .rows = true, .clips = 1},
+    {.name = "batch normalization, weights, two batches",
+     .model = make_normalized,
+     .loss = weighted_loss,
+     .batch = 31,
+     .rows = true,
+     .accumulates = true},
+    {.name = "batch normalization, several terms from step 3 on",
+     .model = make_normalized,
+     .loss = late_terms,
+     .batch = 33,
+     .rows = true},
+    {.name = "batch normalization, empty slices",
+     .model = make_normalized,
+     .loss = mean_loss,
+     .batch = 3,
+     .rows = true},
     {.name = "LSTM in f64", .model = make_lstm, .loss = mean_loss, .batch = 19, .rows = true, .dtype = LS_F64},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
@@ -193,6 +218,9 @@ static ls_status hash_of(const trainee *t, uint64_t *hash) {
     const ls_named *states;
     int count;
     *hash = ls_module_hash(t->model);
+    for (int i = 0; i < ls_module_buffer_count(t->model); i++) {
+        LS_TRY(ls_hash_elements(ls_module_buffer(t->model, i), hash));
+    }
     LS_TRY(ls_optimizer_state(t->optimizer, &states, &count));
     for (int i = 0; i < count; i++) {
         LS_TRY(ls_hash_elements(states[i].tensor, hash));
@@ -355,20 +383,41 @@ static ls_status wrong_steps(ls_comm *world) {
     return LS_OK;
 }
 
-/* Batch normalization needs the statistics of all slices. */
-static ls_status batch_statistics(ls_comm *world) {
+/* In slices that meet, a slice fails before or after the others have waited for it, in the forward or backward pass. */
+static ls_status refuse_gradient(ls_tensor *parameter, void *user) {
+    const int64_t *slice = user;
+    (void)parameter;
+    return *slice == 0 ? ls_fail(LS_ERR_IO, "this gradient is refused") : LS_OK;
+}
+
+static ls_tensor *half_of_loss(const ls_batch *batch, void *user) {
+    ls_tensor *loss = mean_loss(batch, user);
+    return batch->first != 0 ? loss : ls_fail_null(LS_ERR_IO, "this slice has failed after its forward pass");
+}
+
+static ls_status failures_in_meetings(ls_comm *world) {
     const int shards = 2 * ls_comm_size(world), rank = ls_comm_rank(world);
     trainee t = {.program = &programs[0]};
     ls_scope *scope = ls_scope_begin();
-    ls_batch batch = {.input = ls_ones(LS_SHAPE(2, INPUTS), LS_F32),
-                      .target = ls_zeros(LS_SHAPE(2), LS_I64),
-                      .first = 2 * rank,
-                      .count = 2,
-                      .global_count = shards};
-    t.model = ls_data_parallel(ls_sequential(ls_nn_batch_norm_1d(INPUTS, NULL), ls_nn_linear(INPUTS, CLASSES)), world,
-                               &(ls_data_parallel_options){.shards = shards});
+    ls_batch batch = {.input = ls_rand(LS_SHAPE(4, INPUTS), LS_F32),
+                      .target = ls_zeros(LS_SHAPE(4), LS_I64),
+                      .first = 4 * rank,
+                      .count = 4,
+                      .global_count = 2 * shards};
+    t.model = ls_data_parallel(ls_sequential(ls_nn_batch_norm_1d(INPUTS, NULL), ls_nn_linear(INPUTS, INPUTS),
+                                             ls_nn_batch_norm_1d(INPUTS, NULL), ls_nn_linear(INPUTS, CLASSES)),
+                               world, &(ls_data_parallel_options){.shards = shards});
     LS_CHECK(t.model != NULL);
-    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, mean_loss, &t), LS_ERR_UNSUPPORTED, "batch normalization"));
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    const ls_status want = rank == 0 ? LS_ERR_IO : LS_ERR_MISMATCH;
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, failing_loss, &t), want, "this slice has failed"));
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, half_of_loss, &t), want, "after its forward pass"));
+    int64_t refuses = rank == 0 ? 0 : 1;
+    LS_TRY(ls_add_grad_hook(ls_module_parameter(t.model, 0), refuse_gradient, &refuses));
+    LS_TRY(expect(ls_data_parallel_step(t.model, &batch, mean_loss, &t), want, "this gradient is refused"));
+    refuses = 1;
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    LS_CHECK(ls_grad(ls_module_parameter(t.model, 0)) != NULL);
     ls_module_free(t.model);
     (void)ls_scope_end(scope);
     return LS_OK;
@@ -381,5 +430,5 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(controls(world));
     LS_TRY(wrong_options(world));
     LS_TRY(wrong_steps(world));
-    return batch_statistics(world);
+    return failures_in_meetings(world);
 }

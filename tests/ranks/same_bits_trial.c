@@ -21,6 +21,7 @@ typedef struct setup {
     const char *folder; /* of checkpoints; NULL: none */
     bool resumes;
     ls_dtype autocast;
+    bool normalizes; /* the model has batch normalization */
 } setup;
 
 typedef struct objects {
@@ -40,8 +41,9 @@ static ls_status make_objects(ls_comm *comm, const setup *p, objects *o) {
     const ls_loader_options loading = {
         .global_batch_size = GLOBAL_BATCH, .comm = comm, .seed = SEED, .shards = p->shards};
     ls_seed(SEED);
-    *o = (objects){.model = ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_dropout(0.2),
-                                          ls_nn_linear(WIDTH, WIDTH), ls_nn_relu(), ls_nn_linear(WIDTH, CLASSES))};
+    *o = (objects){.model = ls_sequential(
+                       ls_nn_linear(INPUTS, WIDTH), p->normalizes ? ls_nn_batch_norm_1d(WIDTH, NULL) : ls_nn_tanh(),
+                       ls_nn_dropout(0.2), ls_nn_linear(WIDTH, WIDTH), ls_nn_relu(), ls_nn_linear(WIDTH, CLASSES))};
     o->model = ls_data_parallel(o->model, comm, &(ls_data_parallel_options){.shards = p->shards});
     o->optimizer = ls_adam(o->model, &(ls_adam_options){.learning_rate = 0.02});
     o->scaler = p->autocast != LS_F32 ? ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 3}) : NULL;
@@ -87,6 +89,9 @@ static ls_status hash_of(const objects *o, uint64_t *hash) {
     const ls_named *states;
     int count;
     *hash = ls_module_hash(o->model);
+    for (int i = 0; i < ls_module_buffer_count(o->model); i++) {
+        LS_TRY(ls_hash_elements(ls_module_buffer(o->model, i), hash));
+    }
     LS_TRY(ls_optimizer_state(o->optimizer, &states, &count));
     for (int i = 0; i < count; i++) {
         LS_TRY(ls_hash_elements(states[i].tensor, hash));
@@ -121,14 +126,15 @@ static ls_status check_group(ls_comm *group, const setup *p, uint64_t want) {
     return LS_OK;
 }
 
-static ls_status same_bits(ls_comm *world, ls_dtype autocast) {
+static ls_status same_bits(ls_comm *world, ls_dtype autocast, bool normalizes) {
     const int size = ls_comm_size(world);
     uint64_t want;
-    LS_TRY(run(world, &(setup){.autocast = autocast}, &want)); /* ranks are slices */
+    LS_TRY(run(world, &(setup){.autocast = autocast, .normalizes = normalizes}, &want)); /* ranks are slices */
     for (int first = 1; first <= size / 2 + 1 && first <= size; first++) {
         ls_comm *group = NULL;
         LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
-        const ls_status status = check_group(group, &(setup){.shards = size, .autocast = autocast}, want);
+        const ls_status status =
+            check_group(group, &(setup){.shards = size, .autocast = autocast, .normalizes = normalizes}, want);
         ls_comm_free(group);
         LS_TRY(status);
     }
@@ -136,20 +142,21 @@ static ls_status same_bits(ls_comm *world, ls_dtype autocast) {
 }
 
 /* Trains with all ranks up to a step within an epoch, and continues with a part of the ranks; and the reverse. */
-static ls_status resume(ls_comm *world) {
+static ls_status resume(ls_comm *world, bool normalizes) {
     const int size = ls_comm_size(world), shards = size + 2;
     uint64_t want;
-    LS_TRY(run(world, &(setup){.shards = shards}, &want));
+    LS_TRY(run(world, &(setup){.shards = shards, .normalizes = normalizes}, &want));
     for (int first = 1; first < size; first++) {
         const bool shrinks = first % 2 == 0;
         char name[64], folder[PATH_MAX];
         ls_comm *group = NULL;
         LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
         const bool is_first = ls_comm_rank(world) < first;
-        snprintf(name, sizeof name, "from-%d", first);
+        snprintf(name, sizeof name, "from-%d-%d", first, normalizes);
         snprintf(folder, sizeof folder, "%s", in_scratch(name));
-        const setup interrupted = {.shards = shards, .folder = folder, .max_steps = INTERRUPTION};
-        const setup resumed = {.shards = shards, .folder = folder, .resumes = true};
+        const setup interrupted = {
+            .shards = shards, .folder = folder, .max_steps = INTERRUPTION, .normalizes = normalizes};
+        const setup resumed = {.shards = shards, .folder = folder, .resumes = true, .normalizes = normalizes};
         ls_status status = shrinks ? run(world, &interrupted, NULL) : is_first ? run(group, &interrupted, NULL) : LS_OK;
         LS_TRY(ls_comm_barrier(world, NULL));
         status = status != LS_OK ? status : !shrinks ? check_group(world, &resumed, want) : LS_OK;
@@ -197,9 +204,11 @@ static ls_status other_loader(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
-    ls_status status = same_bits(world, LS_F32);
-    status = status == LS_OK ? same_bits(world, LS_F16) : status;
-    status = status == LS_OK ? resume(world) : status;
+    ls_status status = same_bits(world, LS_F32, false);
+    status = status == LS_OK ? same_bits(world, LS_F16, false) : status;
+    status = status == LS_OK ? same_bits(world, LS_F32, true) : status;
+    status = status == LS_OK ? resume(world, false) : status;
+    status = status == LS_OK ? resume(world, true) : status;
     status = status == LS_OK ? other_shards(world) : status;
     status = status == LS_OK ? other_loader(world) : status;
     LS_TRY(remove_scratch(world));

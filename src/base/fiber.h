@@ -1,0 +1,24 @@
+/*
+ * Fibers: functions with stacks of their own on one thread, which run in turns. A fiber runs until it suspends itself
+ * or returns. It may be resumed only by the thread that made it.
+ */
+#ifndef LS_BASE_FIBER_H
+#define LS_BASE_FIBER_H
+
+#include <stdbool.h>
+
+typedef struct ls_fiber ls_fiber;
+
+/* Makes a fiber, which returns to its caller after `run`. Returns ownership to the caller; NULL if out of memory. */
+ls_fiber *ls_fiber_new(void (*run)(void *user), void *user);
+
+/* Runs the fiber until it suspends itself (returns true) or ends (returns false). */
+bool ls_fiber_resume(ls_fiber *fiber);
+
+/* Suspends the fiber that runs on this thread. */
+void ls_fiber_suspend(void);
+
+/* Frees a fiber that has ended, or that has never been resumed. NULL is allowed. */
+void ls_fiber_free(ls_fiber *fiber);
+
+#endif
