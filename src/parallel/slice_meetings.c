@@ -31,23 +31,16 @@ struct ls_slice_run {
 
 /* ---- memory that the slices exchange ----------------------------------------------------------------------------- */
 
-typedef struct piece {
-    void *memory;
-    size_t bytes;
-} piece;
-
 enum { PIECES = 32 };
 
 #define PIECE(object)                                                                                                  \
-    (piece) {                                                                                                          \
-        &(object), sizeof(object)                                                                                      \
-    }
+    { &(object), sizeof(object) }
 
 /* Lists the memory that has other elements in each slice, except the leaves of the parameters. */
-static int list_pieces(ls_data_parallel_state *state, piece pieces[PIECES]) {
+static int list_pieces(ls_data_parallel_state *state, ls_slice_piece pieces[PIECES]) {
     ls_thread_state *thread = ls_thread_present;
     ls_slices *slices = state->slices;
-    const piece own[] = {
+    const ls_slice_piece own[] = {
         PIECE(thread->scope),   PIECE(thread->walking),    PIECE(thread->pass),        PIECE(thread->batch),
         PIECE(thread->no_grad), PIECE(thread->autocast),   PIECE(thread->recomputes),  PIECE(thread->divisor),
         PIECE(thread->gone),    PIECE(state->part),        PIECE(state->located),      PIECE(state->inputs),
@@ -58,7 +51,7 @@ static int list_pieces(ls_data_parallel_state *state, piece pieces[PIECES]) {
     _Static_assert(sizeof own / sizeof *own + LS_SLICE_PIECES <= PIECES, "room for all pieces");
     memcpy(pieces, own, sizeof own);
     for (int i = 0; i < slices->piece_count; i++) {
-        pieces[count + i] = (piece){slices->pieces[i].memory, slices->pieces[i].bytes};
+        pieces[count + i] = slices->pieces[i];
     }
     return count + slices->piece_count;
 }
@@ -82,7 +75,7 @@ static void swap_leaves(const ls_slice_run *run) {
 /* Exchanges the memory of the slice with the present one: before it runs, and after it. */
 static void exchange(ls_slice_run *run) {
     ls_data_parallel_state *state = run->state;
-    piece pieces[PIECES] = {{NULL, 0}};
+    ls_slice_piece pieces[PIECES] = {{NULL, 0}};
     const int count = list_pieces(state, pieces);
     char *own = run->exchanged;
     for (int i = 0; i < count; i++) {
@@ -98,7 +91,7 @@ static void exchange(ls_slice_run *run) {
 /* The slice starts with the memory as it is now. Its passes have numbers of their own. */
 static ls_status copy_pieces(ls_slice_run *run) {
     enum { PASSES = 16 }; /* of one slice in one step */
-    piece pieces[PIECES] = {{NULL, 0}};
+    ls_slice_piece pieces[PIECES] = {{NULL, 0}};
     const int count = list_pieces(run->state, pieces);
     size_t bytes = 0;
     for (int i = 0; i < count; i++) {

@@ -65,8 +65,18 @@ ls_status ls_slice_begin_forward(ls_data_parallel_state *state);
 /* Begins the backward pass of a slice: sets the scaling factors of its loss. */
 ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss);
 
-/* Runs a training step: see ls_data_parallel_step. */
+/* slice_step.c: runs a training step: see ls_data_parallel_step. */
 ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user);
+
+/* Fails with LS_ERR_ARGUMENT if the batch is not the share of this rank. */
+ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch);
+
+/* Sets *part to a slice, numbered over all ranks, of the batch. Its tensors are in the innermost scope. */
+ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice, ls_batch *part);
+
+/* Called before and after a function runs for the slice. */
+void ls_slice_enter(ls_slices *slices, int slice, const ls_batch *part);
+void ls_slice_leave(ls_slices *slices);
 
 /*
  * Calls the function for each slice of this rank, also if the slice is empty, in a scope of its own. Fails with

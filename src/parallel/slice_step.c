@@ -1,0 +1,484 @@
+/*
+ * A training step by slices. The program's function runs for one slice after the other, or for all slices in turns if
+ * they meet (slice_meetings.h). In the first step, and if a loss is not one mean over samples, all forward passes run
+ * once more before it: the slices agree on scaling factors.
+ */
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "base/memory.h"
+#include "base/share.h"
+#include "comm/hold.h"
+#include "comm/meter.h"
+#include "parallel/slice_meetings.h"
+#include "tensor/scope.h"
+
+static const char call[] = "ls_data_parallel_step";
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+typedef struct slice_step {
+    ls_data_parallel_state *state;
+    const ls_batch *batch;
+    ls_loss_function function;
+    void *user;
+    ls_random_state before, after;  /* the generator, of every slice */
+    ls_tensor *kept[LS_FLAT_LIMIT]; /* the gradients of earlier passes */
+    bool *had;                      /* by the index of a parameter: it has such a gradient */
+    ls_tail *tails;                 /* of this rank's slices that run together */
+    uint32_t *versions;             /* of the buffers before the step */
+    bool begun;                     /* the buckets have the gradients of an earlier slice */
+    ls_saved_error cause;           /* of the failure of a slice */
+} slice_step;
+
+static bool has_failed(const slice_step *s) {
+    return s->cause.status != LS_OK;
+}
+
+static void fail(slice_step *s, ls_status status) {
+    if (!has_failed(s)) {
+        ls_error_save(&s->cause);
+        s->cause.status = status;
+    }
+}
+
+/* Gives all ranks the cause of the failure of a slice. Never returns LS_OK. */
+static ls_status share_cause(slice_step *s) {
+    if (has_failed(s)) {
+        (void)ls_error_put_back(&s->cause);
+    }
+    return ls_averaging_share_cause(s->state, has_failed(s));
+}
+
+static int64_t samples_of(const slice_step *s, int slice) {
+    return ls_share_of(s->batch->global_count, s->state->slices->total, slice).count;
+}
+
+static ls_status note_buffers(slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    s->versions = ls_allocate_zeroed((size_t)state->buffers.count + 1, sizeof *s->versions);
+    for (int i = 0; i < state->buffers.count && s->versions != NULL; i++) {
+        s->versions[i] = state->model->buffers.items[i].tensor->storage->version;
+    }
+    return s->versions != NULL ? LS_OK : ls_fail_memory(call, (size_t)state->buffers.count * sizeof *s->versions);
+}
+
+/* A buffer that the slices change would have another value in each. One slice moves running statistics. */
+static ls_status check_buffers(const slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    LS_TRY(ls_gradients_check(state));
+    for (int i = 0; i < state->buffers.count; i++) {
+        const ls_named_tensor *buffer = &state->model->buffers.items[i];
+        const ls_storage *storage = buffer->tensor->storage;
+        if (storage->version != s->versions[i] && strcmp(storage->changed_by, "ls_batch_norm") != 0) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: the forward pass has changed buffer \"%s\" (%s), which would have another value in "
+                           "each slice: use a layer without such buffers, or omit .shards",
+                           call, buffer->name, storage->changed_by);
+        }
+    }
+    return LS_OK;
+}
+
+/* Calls the program's function for a slice, and returns its loss in *loss. */
+static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
+    ls_data_parallel_state *state = s->state;
+    ls_slices *slices = state->slices;
+    ls_batch part;
+    LS_TRY(ls_slice_cut(slices, s->batch, slice, &part));
+    ls_random_set_state(s->before);
+    ls_slice_enter(slices, slice, &part);
+    const uint64_t calls = ls_comm_metered.calls - slices->calls;
+    const uint32_t errors = ls_error_count;
+    *loss = s->function(&part, s->user);
+    ls_slice_leave(slices);
+    s->after = ls_random_get_state();
+    if (*loss == NULL) {
+        return ls_error_count != errors
+                   ? ls_error_status()
+                   : ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL without an error", call);
+    }
+    if (ls_comm_metered.calls - slices->calls != calls) {
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "%s: the function communicates, but with .shards it runs once per slice, and ranks have different "
+            "numbers of slices: communicate before or after the step",
+            call);
+    }
+    return check_buffers(s);
+}
+
+/* Records what the other slices need to know about the loss of slice `index` of this rank. */
+static void record(const ls_data_parallel_state *state, int index, const ls_batch_loss *loss) {
+    ls_slice_record *own = &state->slices->own[index];
+    *own = (ls_slice_record){.divisor = ls_batch_loss_divisor(loss, state->samples), .irregular = loss->irregular};
+    for (int i = 0; i < LS_FACTOR_BLOCKS && (i == 0 || i * LS_DIVISORS < loss->sums); i++) {
+        own->blocks[i] = ls_divisor_sums_of(state, loss, i * LS_DIVISORS, false);
+    }
+}
+
+/* Runs the forward pass of a slice for its record. */
+static ls_status measure_in(slice_step *s, int slice) {
+    ls_data_parallel_state *state = s->state;
+    ls_tensor *loss = NULL;
+    LS_TRY(call_function(s, slice, &loss));
+    ls_batch_loss traced;
+    ls_samples_trace(&traced, ls_thread()->scope, loss, false);
+    LS_TRY(ls_batch_loss_check(&traced));
+    record(state, slice - state->slices->first, &traced);
+    return LS_OK;
+}
+
+/* Runs both passes of a slice. */
+static ls_status train_in(slice_step *s, int slice) {
+    ls_data_parallel_state *state = s->state;
+    ls_tensor *loss = NULL;
+    LS_TRY(call_function(s, slice, &loss));
+    LS_TRY(ls_backward(loss));
+    state->slices->losses[slice - state->slices->first] = ls_step_loss_of(state, loss);
+    return LS_OK;
+}
+
+typedef ls_status pass_of_slice(slice_step *s, int slice);
+
+/*
+ * Runs the passes of a slice in a scope of their own. If they need the statistics of all slices, the step is repeated
+ * with slices that meet.
+ */
+static ls_status run_in_scope(slice_step *s, int slice, pass_of_slice *passes) {
+    ls_scope *scope = ls_scope_begin();
+    ls_status status = scope != NULL ? passes(s, slice) : ls_error_status();
+    if (scope != NULL) {
+        ls_scope_end_inner(scope);
+        ls_tape_clear(scope); /* of a forward pass that no backward pass follows */
+        status = ls_scope_end_after(scope, status);
+    }
+    if (status != LS_OK && !s->state->slices->must_meet) {
+        fail(s, status);
+    }
+    return status;
+}
+
+/* Returns whether the following slices of this rank need not run. */
+static bool is_over(const slice_step *s) {
+    return has_failed(s) || s->state->slices->must_meet;
+}
+
+/* Returns whether the slice is the first of this rank that has samples. */
+static bool is_first(const slice_step *s, int slice) {
+    int first = s->state->slices->first;
+    while (first < slice && samples_of(s, first) == 0) {
+        first++;
+    }
+    return first == slice;
+}
+
+/* Returns the tail of a slice whose passes have ended. */
+static ls_tail tail_of(const slice_step *s, int slice) {
+    const ls_data_parallel_state *state = s->state;
+    if (samples_of(s, slice) == 0) {
+        return (ls_tail){.given = SKIPPED, .weight = state->agrees ? 1 : ls_divisor_weight(state, 0)};
+    }
+    return (ls_tail){.samples = (double)state->samples,
+                     .given = ls_gradients_were_given(state),
+                     .weight = state->agrees ? 1 : ls_divisor_weight(state, state->divisor)};
+}
+
+/* Among slices that run together, one moves the running statistics of the model. */
+static ls_status measure_together(void *user, int slice) {
+    ls_thread_present->recomputes = true;
+    return run_in_scope(user, slice, measure_in);
+}
+
+static ls_status train_together(void *user, int slice) {
+    slice_step *s = user;
+    ls_thread_present->recomputes |= !is_first(s, slice);
+    s->state->samples = 0;
+    s->state->divisor = 0;
+    const ls_status status = run_in_scope(s, slice, train_in);
+    s->tails[slice - s->state->slices->first] = tail_of(s, slice);
+    return status;
+}
+
+static int64_t samples_of_user(const void *user, int slice) {
+    return samples_of(user, slice);
+}
+
+/* ---- agreement before the passes --------------------------------------------------------------------------------- */
+
+/* Adds up the records of all slices. */
+static ls_status add_records(slice_step *s, double *failed) {
+    ls_data_parallel_state *state = s->state;
+    ls_slices *slices = state->slices;
+    for (int i = 0; i < slices->count; i++) {
+        slices->own[i].blocks[0].failed = has_failed(s);
+    }
+    LS_TRY(ls_slices_add(state, (const double *)(const void *)slices->own, sizeof *slices->own / sizeof(double),
+                         (double *)(void *)&slices->sum));
+    *failed = slices->sum.blocks[0].failed;
+    return LS_OK;
+}
+
+/* The slices agree on the divisor with weight 1, as ranks do after their first pass. */
+static ls_status agree_on_usual(ls_data_parallel_state *state, bool irregular) {
+    double largest = 0;
+    for (int i = 0; i < state->slices->count && !irregular; i++) {
+        largest = state->slices->own[i].divisor > largest ? state->slices->own[i].divisor : largest;
+    }
+    LS_TRY(ls_comm_allreduce(state->comm, &largest, &largest, 1, LS_F64, LS_MAX, NULL));
+    state->usual = largest > 0 ? largest : 1;
+    return LS_OK;
+}
+
+/* Runs the forward passes of the slices for their records. */
+static ls_status measure(slice_step *s) {
+    ls_slices *slices = s->state->slices;
+    memset(slices->own, 0, (size_t)slices->count * sizeof *slices->own);
+    s->state->factor = 0;
+    if (slices->meets) {
+        return ls_slices_run_together(s->state, s->cause.status, measure_together, s, samples_of_user);
+    }
+    for (int i = slices->first; i < slices->first + slices->count && !is_over(s); i++) {
+        if (samples_of(s, i) > 0) {
+            (void)run_in_scope(s, i, measure_in);
+        }
+    }
+    return LS_OK;
+}
+
+/* Measures the slices, and agrees on the scaling factors, and on whether the slices must meet. */
+static ls_status agree(slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    ls_slices *slices = state->slices;
+    slices->must_meet = false;
+    slices->measures = true;
+    const ls_status measured = measure(s);
+    slices->measures = false;
+    if (measured != LS_OK) {
+        fail(s, measured);
+        return share_cause(s);
+    }
+    double failed;
+    slices->own[0].meets = slices->must_meet;
+    LS_TRY(add_records(s, &failed));
+    if (failed > 0) {
+        return share_cause(s);
+    }
+    if (slices->sum.meets > 0) {
+        slices->meets = true;
+        return agree(s);
+    }
+    const bool irregular = slices->sum.irregular > 0;
+    LS_TRY(state->usual == 0 ? agree_on_usual(state, irregular) : LS_OK);
+    state->agrees |= irregular;
+    return LS_OK;
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* Copies the gradients of earlier passes, from which each slice starts. */
+static ls_status keep_gradients(slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    s->had = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *s->had);
+    s->tails = ls_allocate_zeroed((size_t)state->slices->count, sizeof *s->tails);
+    if (s->had == NULL || s->tails == NULL) {
+        return ls_fail_memory(call, (size_t)state->parameter_count);
+    }
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        s->had[i] = leaf != NULL && leaf->has_gradient;
+    }
+    return ls_gradients_keep(state, s->kept);
+}
+
+static ls_status restore_gradients(const slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    for (int i = 0; i < state->parameter_count && s->had != NULL; i++) {
+        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        if (leaf != NULL) {
+            leaf->has_gradient = s->had[i];
+        }
+    }
+    return ls_gradients_restore(state, s->kept);
+}
+
+static ls_status decode(const ls_data_parallel_state *state) {
+    for (int i = 0; i < state->reducer.bucket_count; i++) {
+        LS_TRY(ls_bucket_decode(&state->reducer, &state->reducer.buckets[i]));
+    }
+    return LS_OK;
+}
+
+static ls_status encode(const ls_data_parallel_state *state, double weight) {
+    for (int i = 0; i < state->reducer.bucket_count; i++) {
+        ls_bucket *bucket = &state->reducer.buckets[i];
+        LS_TRY(ls_bucket_prepare(&state->reducer, bucket, weight));
+        LS_TRY(bucket->packet.format->encode(&bucket->packet));
+    }
+    return LS_OK;
+}
+
+/* Runs the passes of a slice, or fetches their results if the slices have run together. Sets *own to its tail. */
+static ls_status pass(slice_step *s, int slice, ls_tail *own) {
+    ls_data_parallel_state *state = s->state;
+    const int index = slice - state->slices->first;
+    LS_TRY(s->begun ? decode(state) : LS_OK);
+    s->begun = true;
+    state->samples = 0;
+    state->divisor = 0;
+    const bool runs = samples_of(s, slice) > 0;
+    if (runs && state->slices->meets) {
+        ls_slice_run_fetch(state, index);
+        *own = s->tails[index];
+        return LS_OK;
+    }
+    LS_TRY(restore_gradients(s));
+    if (runs && !is_over(s)) {
+        (void)run_in_scope(s, slice, train_in);
+    }
+    *own = tail_of(s, slice);
+    return LS_OK;
+}
+
+/* Writes the gradients of a slice, scaled, and its tail. */
+static void run_slice(void *user, int slice) {
+    slice_step *s = user;
+    ls_data_parallel_state *state = s->state;
+    ls_tail own = {.weight = 1};
+    ls_status status = pass(s, slice, &own);
+    if (status != LS_OK) {
+        fail(s, status);
+    }
+    if (state->slices->irregular || state->slices->must_meet) {
+        own.agree = own.weight = 1;
+    }
+    own.failed = has_failed(s);
+    ls_tail_write(state, &own);
+    status = encode(state, has_failed(s) ? 1 : own.weight);
+    if (status != LS_OK && !has_failed(s)) {
+        fail(s, status);
+        own.failed = 1;
+        ls_tail_write(state, &own);
+    }
+}
+
+/* Runs the passes of slices that meet. Their gradients stay in memory of the slices. */
+static ls_status run_together(slice_step *s) {
+    const ls_status status = ls_slices_run_together(s->state, s->cause.status, train_together, s, samples_of_user);
+    if (status != LS_OK) {
+        fail(s, status);
+        return share_cause(s);
+    }
+    return LS_OK;
+}
+
+/* Averages the gradients of all slices, unless they must agree on factors first: then sets *again. */
+static ls_status average(slice_step *s, bool *again) {
+    ls_data_parallel_state *state = s->state;
+    state->slices->irregular = state->slices->must_meet = false;
+    s->begun = false;
+    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
+    LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
+    const ls_status status = ls_slices_average(state, run_slice, s);
+    const ls_status decoded = decode(state);
+    LS_TRY(status);
+    LS_TRY(decoded);
+    const ls_tail mean = ls_tail_read(state);
+    if (mean.failed > 0) {
+        return share_cause(s);
+    }
+    *again = mean.agree > 0;
+    if (*again || !ls_tail_is_given(state, &mean)) {
+        return restore_gradients(s);
+    }
+    LS_TRY(ls_tail_read_marks(state));
+    LS_TRY(ls_gradient_reducer_scale(&state->reducer, 1 / mean.weight));
+    return mean.samples > 0 ? ls_buffers_average(&state->buffers, (double)s->batch->count) : LS_OK;
+}
+
+/* ---- the whole step ---------------------------------------------------------------------------------------------- */
+
+static ls_status prepare(slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    LS_TRY(ls_gradients_check(state));
+    LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
+    (void)ls_gradients_cut(state);
+    LS_TRY(ls_slices_check_batch(state->slices, s->batch));
+    LS_TRY(note_buffers(s));
+    if (ls_comm_has_any_order(state->comm)) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: .shards gives the same bits at every world size, but "
+                       "ls_comm_set_any_order is on: switch one of them off",
+                       call);
+    }
+    return keep_gradients(s);
+}
+
+/* A rank without samples draws no random numbers, but its next ones must be those of the other ranks. */
+static ls_status agree_on_random(const slice_step *s) {
+    ls_random_state state = s->after;
+    if (s->batch->global_count < s->state->slices->total) {
+        int64_t stream = (int64_t)state.stream;
+        LS_TRY(ls_comm_allreduce(s->state->comm, &stream, &stream, 1, LS_I64, LS_MAX, NULL));
+        state.stream = (uint64_t)stream;
+    }
+    ls_random_set_state(state);
+    return LS_OK;
+}
+
+/* A rank without samples has not moved the running statistics of its model. Rank 0 has samples. */
+static ls_status share_buffers(const slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    const bool shares = state->slices->meets && s->batch->global_count < state->slices->total;
+    for (int i = 0; i < state->buffers.count && shares; i++) {
+        ls_tensor *buffer = state->model->buffers.items[i].tensor;
+        LS_TRY(ls_broadcast_in_place(state->comm, buffer, 0));
+        ls_tensor_changed(buffer, call);
+        ls_buffers_keep_equal(&state->buffers, buffer);
+    }
+    return LS_OK;
+}
+
+static ls_status run(slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    bool again = false;
+    state->all_samples = (double)s->batch->global_count;
+    LS_TRY(state->usual == 0 || state->agrees ? agree(s) : LS_OK);
+    LS_TRY(average(s, &again));
+    if (again) {
+        LS_TRY(agree(s));
+        LS_TRY(average(s, &again));
+    }
+    LS_TRY(agree_on_random(s));
+    LS_TRY(share_buffers(s));
+    return ls_comm_size(state->comm) > 1 ? ls_batches_compare(state) : LS_OK;
+}
+
+ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
+    slice_step s = {.state = state,
+                    .batch = batch,
+                    .function = function,
+                    .user = user,
+                    .before = ls_random_get_state(),
+                    .after = ls_random_get_state()};
+    const ls_status prepared = prepare(&s);
+    if (prepared != LS_OK) {
+        fail(&s, prepared);
+    }
+    const ls_status status = run(&s);
+    for (int i = 0; i < state->reducer.flat_count; i++) {
+        ls_tensor_drop(s.kept[i]);
+    }
+    ls_free(s.had);
+    ls_free(s.tails);
+    ls_free(s.versions);
+    if (status != LS_OK && ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
+    return status;
+}
+
+ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums) {
+    return ls_slices_add(state, (const double *)(const void *)state->slices->losses, sizeof *sums / sizeof(double),
+                         (double *)(void *)sums);
+}
