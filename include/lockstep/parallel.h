@@ -290,18 +290,21 @@ typedef struct ls_data_parallel_options {
     int zero;
     /**
      * A number S from the number of ranks to 4,096: the training has the same bits on 1 to S ranks
-     * (docs/explanation/same-bits.md). Each global batch is cut into S slices. A rank runs several slices, one after
-     * the other, and all sums over slices have the order of one tree. The results are those of S ranks without this
-     * option. 0: off.
+     * (docs/explanation/same-bits.md). Each global batch is cut into S slices. A rank runs several slices, and all sums
+     * over slices have the order of one tree. The results are those of S ranks without this option. 0: off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so
      * `.overlap` is off. A slice of 32 samples or more computes at nearly the speed of a large batch.
      *
+     * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
+     * slices need statistics of the whole batch: they take turns from layer to layer, so the memory of all slices is in
+     * use at the same time, and each slice has gradients of its own.
+     *
      * All ranks pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED together with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, for a model on a
      * GPU, and if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
-     * model changes buffers in its forward pass, as batch normalization does, or communicates.
+     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
      */
     int shards;
 } ls_data_parallel_options;
@@ -390,7 +393,8 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * slice of the share: `input` and `target` are its rows, and `first` and `count` describe the slice. Each call starts
  * with the random numbers of the same stream. If the loss is not one mean over samples, and in the first step, the
  * function is called a second time for each slice: the ranks agree on scaling factors before the backward passes. The
- * function must not communicate.
+ * function must not communicate. If slices take turns (see `.shards`), calls for several slices are in progress at the
+ * same time: keep what a call needs in its own variables.
  *
  * After it, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT for
  * another module, if `batch` or `function` is NULL, and if the share is not the one of this rank's slices. A step that
