@@ -11,6 +11,7 @@
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && !defined(LS_SANITIZED)
 #define LS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#define LS_HAS_CLONES
 #else
 #define LS_CLONES
 #endif

@@ -3,6 +3,21 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clones.h"
+
+#ifdef LS_HAS_CLONES
+const char *ls_processor_level(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("x86-64-v4")   ? "x86-64-v4"
+           : __builtin_cpu_supports("x86-64-v3") ? "x86-64-v3"
+                                                 : "x86-64";
+}
+#else
+const char *ls_processor_level(void) {
+    return "one level";
+}
+#endif
+
 #ifdef __x86_64__
 #include <cpuid.h>
 

@@ -11,4 +11,7 @@ enum { LS_PROCESSOR_CAPACITY = 192 };
  */
 void ls_processor_describe(char text[LS_PROCESSOR_CAPACITY]);
 
+/* Returns the level of the functions with LS_CLONES (base/clones.h) that this process uses, "x86-64-v3". */
+const char *ls_processor_level(void);
+
 #endif

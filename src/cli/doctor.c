@@ -7,26 +7,37 @@
 
 typedef struct doctor_values {
     bool json;
+    bool hashes;
 } doctor_values;
 
 static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, json), 0, 0, "one JSON object"},
+    {"hashes", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, hashes), 0, 0,
+     "train small models, and print hashes of their bits, instead of the checks"},
 };
 
 /* In the order of the output. */
 static const ls_doctor_check *const tables[] = {ls_doctor_backends, ls_doctor_devices, ls_doctor_machine,
                                                 ls_doctor_network, ls_doctor_software};
 
-static void run_checks(ls_doctor_report *report) {
+static void run_table(ls_doctor_report *report, const ls_doctor_check *table) {
     const char *group = "";
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        for (const ls_doctor_check *check = tables[i]; check->name != NULL; check++) {
-            if (strcmp(check->group, group) != 0) {
-                group = check->group;
-                ls_report_section(report, group);
-            }
-            check->run(report, check);
+    for (const ls_doctor_check *check = table; check->name != NULL; check++) {
+        if (strcmp(check->group, group) != 0) {
+            group = check->group;
+            ls_report_section(report, group);
         }
+        check->run(report, check);
+    }
+}
+
+static void run_checks(ls_doctor_report *report, bool hashes) {
+    if (hashes) {
+        run_table(report, ls_doctor_hashes);
+        return;
+    }
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        run_table(report, tables[i]);
     }
 }
 
@@ -45,7 +56,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     ls_doctor_report report;
     LS_TRY(ls_report_begin(&report, values.json));
-    run_checks(&report);
+    run_checks(&report, values.hashes);
     bool problems = false;
     LS_TRY(ls_report_end(&report, &problems));
     *exit_status = problems ? LS_EXIT_FAILED : 0;
@@ -55,11 +66,20 @@ static ls_status run(int argc, char **argv, int *exit_status) {
 const ls_command ls_doctor_command = {
     .name = "doctor",
     .summary = "look at this machine: backends, GPUs, cores, memory, network",
-    .usage = "[--json]",
-    .about = "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
-             "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
-             "takes a\n"
-             "few seconds and changes nothing.\n",
+    .usage = "[--json] [--hashes]",
+    .about =
+        "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
+        "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
+        "takes a\n"
+        "few seconds and changes nothing.\n"
+        "\n"
+        "With --hashes, trains small models in this process instead, with .shards = 4, for about a second. Prints a "
+        "hash\n"
+        "of the parameters of each model, and what these bits depend on: the processor, and the versions and "
+        "instruction\n"
+        "sets of the libraries. Machines that print the same hashes train these models with the same bits. Other "
+        "models\n"
+        "may use kernels that these do not.\n",
     .notes =
         "keys of --json:\n"
         "  version      of Lockstep\n"
@@ -79,6 +99,10 @@ const ls_command ls_doctor_command = {
         "  notes        sentences: what may be worth changing\n"
         "  problems     sentences: what Lockstep needs and what is broken\n"
         "  ok           whether there are no problems\n"
+        "\n"
+        "keys of --json --hashes: version, notes, problems, ok, and\n"
+        "  arithmetic   processor, libraries: what the bits depend on\n"
+        "  hashes       for mlp, convolutions, attention, lstm_f64: the hash, 16 hexadecimal digits (null: no hash)\n"
         "\n"
         "exit status:\n"
         "  0    all that is needed works     1    there are problems     2    the command line is wrong\n",

@@ -80,5 +80,6 @@ extern const ls_doctor_check ls_doctor_devices[];
 extern const ls_doctor_check ls_doctor_machine[]; /* cores, memory and limits */
 extern const ls_doctor_check ls_doctor_network[];
 extern const ls_doctor_check ls_doctor_software[]; /* libraries and environment */
+extern const ls_doctor_check ls_doctor_hashes[];   /* only with --hashes, alone */
 
 #endif

@@ -50,6 +50,12 @@ ls_status rank_test(ls_comm *world) {
     LS_CHECK(strlen(processor) > 5 && strlen(processor) < sizeof processor - 1);
     LS_CHECK(strstr(libraries, "oneDNN") != NULL && strstr(libraries, "OpenBLAS") != NULL);
     LS_CHECK(strstr(libraries, ", glibc 2.") != NULL);
+    LS_CHECK(strncmp(libraries, "Lockstep ", 9) == 0 && strstr(libraries, ls_version()) == libraries + 9);
+    LS_CHECK(strstr(libraries, ls_processor_level()) != NULL);
+    LS_CHECK(strlen(libraries) < LS_SAME_TEXT_CAPACITY - 1); /* all of it is compared */
+    const ls_onednn *onednn = ls_onednn_open();
+    LS_CHECK(onednn == NULL || strstr(libraries, onednn->isa) != NULL);
+    LS_CHECK((strstr(libraries, "OpenBLAS threads: ") == NULL) == (onednn != NULL));
     LS_TRY(ls_hosts_check_alike(world, "a test"));
     for (int different = 0; different < ls_comm_size(world); different++) {
         LS_TRY(one_differs(world, different));

@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /** Versions of the three interfaces, for the parameter `abi_version` of an entry function. */
-enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 3, LS_ONEDNN_ABI = 4 };
+enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 3, LS_ONEDNN_ABI = 5 };
 
 /** A backend of communicators. Opaque. */
 typedef struct ls_backend ls_backend;

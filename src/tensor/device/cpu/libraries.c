@@ -7,6 +7,7 @@
 
 #include "base/library.h"
 #include "base/module_file.h"
+#include "base/processor.h"
 #include "base/threads.h"
 #include "tensor/scope.h"
 
@@ -101,13 +102,30 @@ const char *ls_onednn_failure(void) {
 static pthread_once_t description_once = PTHREAD_ONCE_INIT;
 static char description[256];
 
+#ifdef __clang__
+#define COMPILER "clang", __clang_major__, __clang_minor__
+#else
+#define COMPILER "gcc", __GNUC__, __GNUC_MINOR__
+#endif
+
+static int openblas_threads(const ls_openblas *library) {
+    const int threads = is_on_openmp(library) ? library->get_max_threads() : library->get_num_threads();
+    return threads < ls_threads_limit() ? threads : ls_threads_limit();
+}
+
 /* OpenBLAS builds the text of get_config in one buffer of the process, so two threads must not call it at once. */
 static void describe(void) {
     const ls_onednn *module = ls_onednn_open();
     const ls_openblas *library = ls_openblas_open();
     const char *config = library == NULL ? "no OpenBLAS" : library->get_config != NULL ? library->get_config() : "?";
-    snprintf(description, sizeof description, "%s%s, %.160s, glibc %s", module != NULL ? "oneDNN " : "no oneDNN",
-             module != NULL ? module->version : "", config, gnu_get_libc_version());
+    char dnnl[80] = "no oneDNN", threads[32] = "";
+    if (module != NULL) {
+        snprintf(dnnl, sizeof dnnl, "oneDNN %s %s", module->version, module->isa);
+    } else if (library != NULL) {
+        snprintf(threads, sizeof threads, ", OpenBLAS threads: %d", openblas_threads(library));
+    }
+    snprintf(description, sizeof description, "Lockstep %s (%s %d.%d, %s), %s, %.100s, glibc %s%s", ls_version(),
+             COMPILER, ls_processor_level(), dnnl, config, gnu_get_libc_version(), threads);
 }
 
 const char *ls_cpu_libraries_describe(void) {

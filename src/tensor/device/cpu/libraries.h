@@ -41,8 +41,11 @@ int ls_openblas_limit_begin(int threads);
 void ls_openblas_limit_end(int before);
 
 /*
- * Returns the versions of oneDNN, OpenBLAS and the C library, and opens the first two: "oneDNN 2.6.3, OpenBLAS 0.3.21
- * ..., glibc 2.36". The text is the same for the whole process and is never freed.
+ * Returns what the bits of results on the CPU depend on, besides the processor (base/processor.h): the versions of
+ * Lockstep, oneDNN, OpenBLAS and the C library, and the instruction sets that they use. Opens oneDNN and OpenBLAS.
+ * Without plug-in onednn, products depend on the number of OpenBLAS threads, so the text ends with this number at the
+ * first call. The text is the same for the whole process and is never freed: "Lockstep 0.1.0 (gcc 12.2, x86-64-v3),
+ * oneDNN 2.6.3 avx2, OpenBLAS 0.3.21 ... Zen MAX_THREADS=64, glibc 2.36".
  */
 const char *ls_cpu_libraries_describe(void);
 

@@ -38,12 +38,35 @@ static bool is_amd(void) {
 #endif
 }
 
+/* Writes the name of oneDNN's instruction set, or its number if this file does not know the name. */
+static void describe_isa(char *text, size_t capacity) {
+    static const struct {
+        dnnl_cpu_isa_t isa;
+        const char *name;
+    } names[] = {{dnnl_cpu_isa_sse41, "sse41"},
+                 {dnnl_cpu_isa_avx, "avx"},
+                 {dnnl_cpu_isa_avx2, "avx2"},
+                 {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
+                 {dnnl_cpu_isa_avx512_core, "avx512_core"},
+                 {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
+                 {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
+                 {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"}};
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    (void)snprintf(text, capacity, "isa %x", (unsigned)isa);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (isa == names[i].isa) {
+            (void)snprintf(text, capacity, "%s", names[i].name);
+        }
+    }
+}
+
 LS_API ls_onednn_module_function ls_onednn_module;
 
 const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
-    static char version[48];
+    static char version[48], isa[24];
     static ls_onednn functions = {.version = version,
                                   .file = "",
+                                  .isa = isa,
                                   .team = ls_onednn_team,
                                   .parallel = run_parallel,
                                   .set_threads = ls_onednn_set_threads,
@@ -57,6 +80,7 @@ const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
         has_isa(dnnl_cpu_isa_avx512_core_amx) || (is_amd() && has_isa(dnnl_cpu_isa_avx512_core_bf16));
     const dnnl_version_t *found = dnnl_version();
     (void)snprintf(version, sizeof version, "%d.%d.%d", found->major, found->minor, found->patch);
+    describe_isa(isa, sizeof isa);
     Dl_info about;
     if (dladdr((const void *)found, &about) != 0 && about.dli_fname != NULL) {
         functions.file = about.dli_fname;

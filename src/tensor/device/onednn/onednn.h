@@ -41,6 +41,7 @@ typedef ls_status ls_product_part(const ls_gemm *part);
 struct ls_onednn {
     const char *version; /* "2.6.3" */
     const char *file;    /* path of oneDNN itself */
+    const char *isa;     /* the instruction set that oneDNN uses: "avx2"; ONEDNN_MAX_CPU_ISA can lower it */
 
     bool has_fast_bf16; /* products of bf16 are faster than products of f32 on this processor */
 
