@@ -371,7 +371,8 @@ typedef struct ls_loader_options {
     int64_t epoch_samples;
     /**
      * The number of slices into which each global batch is cut, at least the number of ranks. Each rank gets the
-     * samples of its slices. Set it to `.shards` of ls_data_parallel_options. 0: one slice per rank.
+     * samples of its slices. Set it to `.shards` of ls_data_parallel_options. 0: one slice per rank. Fails with
+     * LS_ERR_ARGUMENT without global_batch_size: batch_size makes the global batch depend on the number of ranks.
      */
     int shards;
 } ls_loader_options;

@@ -53,6 +53,12 @@ static ls_status check_sizes(const ls_loader_options *options) {
                        "ls_loader_new: .shards is %d, must be 0 (off) or at least the number of ranks (%d)",
                        options->shards, ranks);
     }
+    if (options->shards > 0 && options->global_batch_size == 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: .shards is %d, but .global_batch_size is not set, so the global batch would "
+                       "depend on the number of ranks: set .global_batch_size instead of .batch_size",
+                       options->shards);
+    }
     if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is too large",
                        (long long)options->batch_size, ls_comm_size(options->comm));

@@ -231,6 +231,19 @@ TEST(test_one_hot_of_a_class_too_many) {
     ls_loader_free(loader);
 }
 
+TEST(test_slices_of_a_batch) {
+    assert_null(ls_loader_new(counting_set(10), &(ls_loader_options){.batch_size = 4, .shards = 4}));
+    expect_message("set .global_batch_size instead of .batch_size");
+    assert_null(ls_loader_new(counting_set(10), &(ls_loader_options){.shards = 4}));
+    expect_message("set .global_batch_size instead of .batch_size");
+    ls_loader *loader = ls_loader_new(counting_set(10), &(ls_loader_options){.global_batch_size = 4, .shards = 4});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_int_equal(batch.count, 4);
+    ls_loader_free(loader);
+}
+
 TEST(test_user_transforms) {
     double number = 100;
     ls_dataset *set = ls_dataset_subset(ls_dataset_transform_input(counting_set(5), add_user_number, &number), 2, 3);
@@ -336,6 +349,7 @@ int main(void) {
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),
         cmocka_unit_test(test_one_hot_of_a_class_too_many),
+        cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_csv_set_of_classes),
         cmocka_unit_test(test_errors),
