@@ -378,14 +378,15 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * share of the batch is empty.
  *
  * ```c
- * static ls_tensor *loss_of(const ls_batch *batch, void *model) {
+ * static ls_tensor *loss_of(const ls_batch *batch, void *user) {
+ *     ls_module *model = (ls_module *)user;
  *     return ls_cross_entropy(ls_forward(model, batch->input), batch->target, NULL);
  * }
  *
- * ls_optimizer_zero_grad(optimizer);
- * ls_status status = ls_data_parallel_step(model, &batch, loss_of, model);
- * if (status == LS_OK) {
- *     status = ls_optimizer_step(optimizer);
+ * static ls_status train_on(const ls_batch *batch) {
+ *     ls_optimizer_zero_grad(optimizer);
+ *     ls_status status = ls_data_parallel_step(model, batch, loss_of, model);
+ *     return status == LS_OK ? ls_optimizer_step(optimizer) : status;
  * }
  * ```
  *
