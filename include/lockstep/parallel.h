@@ -291,7 +291,8 @@ typedef struct ls_data_parallel_options {
     /**
      * A number S from the number of ranks to 4,096: the training has the same bits on 1 to S ranks
      * (docs/explanation/same-bits.md). Each global batch is cut into S slices. A rank runs several slices, and all sums
-     * over slices have the order of one tree. The results are those of S ranks without this option. 0: off.
+     * over slices have the order of one tree. The results equal the results of S ranks without this option. 0:
+     * off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so
@@ -398,8 +399,8 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * same time: keep what a call needs in its own variables.
  *
  * After it, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT for
- * another module, if `batch` or `function` is NULL, and if the share is not the one of this rank's slices. A step that
- * fails on one rank fails on all ranks.
+ * another module, if `batch` or `function` is NULL, and if the share is not the samples of this rank's slices. A step
+ * that fails on one rank fails on all ranks.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
