@@ -84,14 +84,14 @@ static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     return LS_OK;
 }
 
-typedef struct training {
+typedef struct reference_training {
     const reference_model *reference;
     uint64_t hash;
-} training;
+} reference_training;
 
 /* Trains on one rank, whatever job the environment describes. */
 static ls_status train_on(ls_comm *world, void *user) {
-    training *t = user;
+    reference_training *t = user;
     LS_TRY(ls_use_device("cpu"));
     ls_seed(SEED);
     ls_scope *scope = ls_scope_begin();
@@ -127,7 +127,7 @@ static void check_libraries(ls_doctor_report *report, const ls_doctor_check *che
 }
 
 static void check_hash(ls_doctor_report *report, const ls_doctor_check *check) {
-    training t = {.reference = check->data};
+    reference_training t = {.reference = check->data};
     if (ls_run_threads(1, train_on, &t) != LS_OK) {
         ls_report_fact(report, check->name, json_null(), "no hash: %s", ls_error_message());
         ls_report_problem(report, "training the reference model \"%s\" failed: %s", check->name, ls_error_message());
