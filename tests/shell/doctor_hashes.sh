@@ -44,6 +44,9 @@ if grep -q 'oneDNN [0-9.]* avx' first; then
         check "oneDNN with SSE4.1: other bits of $model" differs "$(hash out $model)" "$(hash first $model)"
     done
     check "oneDNN with SSE4.1: same bits in f64" is "$(hash out 'lstm f64')" "$(hash first 'lstm f64')"
+    launch run -n 2 sh -c '[ "$RANK" = 0 ] || export ONEDNN_MAX_CPU_ISA=SSE41; exec "$0"' "$LS_BUILD/tests/ranks_same_hosts"
+    check "ranks with other instruction sets are refused" differs "$status" 0
+    check "the message has both" grep -q "rank 0 has libraries .* avx.*, but rank 1 has .* sse41, " out err
 else
     echo "SKIPPED other instruction sets of oneDNN: no oneDNN with AVX"
 fi
