@@ -6,6 +6,7 @@
 #include "comm/hold.h"
 #include "comm/reduce.h"
 #include "parallel/averaging.h"
+#include "parallel/hosts.h"
 #include "parallel/powersgd.h"
 #include "parallel/slices.h"
 #include "parallel/units.h"
@@ -197,7 +198,10 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     }
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
     LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
-    LS_TRY(options->shards > 1 ? ls_slices_open(state, options->shards) : LS_OK);
+    if (options->shards > 1) {
+        LS_TRY(ls_hosts_check_alike(state->comm, "ls_data_parallel"));
+        LS_TRY(ls_slices_open(state, options->shards));
+    }
     return overlaps ? open_overlap(state, options->bucket_bytes) : LS_OK;
 }
 

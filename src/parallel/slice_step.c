@@ -414,7 +414,7 @@ static ls_status prepare(slice_step *s) {
     return keep_gradients(s);
 }
 
-/* A rank without samples draws no random numbers, but its next ones must be those of the other ranks. */
+/* A rank without samples draws no random numbers, but continues with the streams of the other ranks. */
 static ls_status agree_on_random(const slice_step *s) {
     ls_random_state state = s->after;
     if (s->batch->global_count < s->state->slices->total) {

@@ -3,7 +3,7 @@
  *
  * With S shards, a global batch is cut into S slices: the shares of S ranks. Each rank runs some slices, one after the
  * other, with the shapes and the scaling factors that S ranks would have. All sums over slices have the order of the
- * balanced tree over S (base/tree.h). So the results are those of S ranks.
+ * balanced tree over S (base/tree.h). So the results equal the results of S ranks.
  */
 #ifndef LS_PARALLEL_SLICES_H
 #define LS_PARALLEL_SLICES_H
@@ -95,7 +95,8 @@ ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums
 ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user);
 
 /*
- * Adds up `width` numbers per slice in the order of the tree. `numbers` are those of this rank's slices. Collective.
+ * Adds up `width` numbers per slice in the order of the tree. `numbers` has the numbers of this rank's slices.
+ * Collective.
  */
 ls_status ls_slices_add(const ls_data_parallel_state *state, const double *numbers, size_t width, double *sums);
 

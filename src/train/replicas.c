@@ -76,7 +76,8 @@ int ls_trial_shards(const ls_trial *trial) {
 
 static ls_status check_loader(const char *option, const ls_loader *loader, int shards) {
     const int own = loader != NULL ? ls_loader_shards(loader) : -1;
-    return own < 0 || own == shards
+    const bool equal = own == shards || (own == 1 && shards == 0); /* one slice: a single rank */
+    return own < 0 || equal
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
                          "ls_trial_new: the model has .shards = %d, but the loader of .%s has %d: set .shards of "
