@@ -299,7 +299,7 @@ typedef struct ls_data_parallel_options {
      * `.overlap` is off. A slice of 32 samples or more computes at nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
-     * slices need statistics of the whole batch: they take turns from layer to layer, so the memory of all slices is in
+     * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is in
      * use at the same time, and each slice has gradients of its own.
      *
      * All ranks pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
