@@ -35,11 +35,11 @@ static inline void arguments_help(const char *program, const char *about, const 
     printf("Usage: %s [OPTIONS]\n%s\n\n", program, about);
     for (int i = 0; i < count; i++) {
         static const char *const kinds[] = {"N", "N", "X", "X", "TEXT", ""};
-        printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
+        printf("  %-19s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
-    printf("  %-15s %-5s %s\n", "--device", "TEXT",
+    printf("  %-19s %-5s %s\n", "--device", "TEXT",
            "what computes: cpu, or a GPU as cuda:0 (LOCKSTEP_DEVICE, else cpu)");
-    printf("  %-15s %-5s %s\n", "-h, --help", "", "this text");
+    printf("  %-19s %-5s %s\n", "-h, --help", "", "this text");
 }
 
 /* Stores one value. Returns false if the text does not have the right form. */

@@ -13,8 +13,6 @@
  *
  *     lockstep run -n 2 build/examples/cnn --deep
  */
-#include <inttypes.h>
-
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
@@ -72,11 +70,12 @@ static ls_loader *open_data(ls_comm *world, bool train) {
     } else {
         set = ls_dataset_preload(ls_dataset_normalize(set, 0.2860, 0.3530));
     }
-    return ls_loader_new(set, &(ls_loader_options){.batch_size = train ? batch_size : 500,
-                                                   .comm = world,
-                                                   .seed = (uint64_t)seed,
-                                                   .threads = (int)threads,
-                                                   .no_shuffle = !train});
+    ls_loader_options loading =
+        train ? loader_options(world, batch_size, global_batch_size) : loader_options(world, 500, 0);
+    loading.seed = (uint64_t)seed;
+    loading.threads = (int)threads;
+    loading.no_shuffle = !train;
+    return ls_loader_new(set, &loading);
 }
 
 /* Reshapes [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */
@@ -141,11 +140,7 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
     ls_status status = ls_trial_evaluate(trial, test, "test");
     status = status == LS_OK ? ls_data_parallel_gather(model, true) : status; /* with --zero 3, a rank has a part */
     const double throughput = ls_trial_throughput(trial);
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    fflush(stdout);
-    if (status == LS_OK) {
-        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
-    }
+    status = status == LS_OK ? report_parameters(world, model) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         printf("throughput: %.0f samples/s\n", throughput);
         printf("test accuracy: %.4f\n", ls_trial_metric(trial, "test_acc"));

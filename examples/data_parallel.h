@@ -1,6 +1,8 @@
-/* Options of data-parallel training that several examples have. */
+/* Options of data-parallel training, and the report of the parameters, that several examples have. */
 #ifndef LS_EXAMPLES_DATA_PARALLEL_H
 #define LS_EXAMPLES_DATA_PARALLEL_H
+
+#include <inttypes.h>
 
 #include <lockstep/lockstep.h>
 
@@ -10,14 +12,24 @@ static const char *wire = "f32";
 static long bucket_bytes = 0;
 static bool no_overlap = false;
 static long zero = 0;
+static long shards = 0;
+static long global_batch_size = 0;
+
+#define SHARD_ARGUMENTS                                                                                                \
+    {"--global-batch-size", ARGUMENT_SIZE, &global_batch_size,                                                         \
+     "samples per step over all ranks, instead of --batch-size"},                                                      \
+    {                                                                                                                  \
+        "--shards", ARGUMENT_SIZE, &shards,                                                                            \
+            "same bits on 1 to N ranks: N slices of each batch; --batch-size is per slice (off)"                       \
+    }
 
 #define DATA_PARALLEL_ARGUMENTS                                                                                        \
     {"--wire", ARGUMENT_TEXT, &wire, "format of gradients between ranks: f32, bf16, f16 or powersgd (f32)"},           \
         {"--bucket-bytes", ARGUMENT_COUNT, &bucket_bytes, "bytes of gradients per all-reduce (0: automatic)"},         \
-        {"--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"}, {                   \
-        "--zero", ARGUMENT_COUNT, &zero,                                                                               \
-            "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)"                            \
-    }
+        {"--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"},                     \
+        {"--zero", ARGUMENT_COUNT, &zero,                                                                              \
+         "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)"},                             \
+        SHARD_ARGUMENTS
 
 /* Returns a module that the ranks train together, with these options. Takes ownership of the model. */
 static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
@@ -36,10 +48,28 @@ static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
                                               .powersgd_rank = powersgd ? 4 : 0,
                                               .bucket_bytes = (size_t)bucket_bytes,
                                               .zero = (int)zero,
+                                              .shards = (int)shards,
                                               .overlap = no_overlap         ? LS_OVERLAP_OFF
                                                          : bucket_bytes > 0 ? LS_OVERLAP_ON
                                                                             : LS_OVERLAP_AUTO};
     return ls_data_parallel(model, world, &options);
+}
+
+/*
+ * Returns the options of a loader that the ranks share: `global` samples per step or, if that is 0, `own` samples for
+ * each rank or, with --shards, for each shard.
+ */
+static inline ls_loader_options loader_options(ls_comm *world, long own, long global) {
+    global = global > 0 ? global : own * shards;
+    return (ls_loader_options){
+        .batch_size = global > 0 ? 0 : own, .global_batch_size = global, .comm = world, .shards = (int)shards};
+}
+
+/* Prints the hash of this rank's parameters, and waits for the other ranks, so that later lines of rank 0 come last. */
+static inline ls_status report_parameters(ls_comm *world, const ls_module *model) {
+    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
+    fflush(stdout);
+    return ls_comm_barrier(world, NULL);
 }
 
 #endif

@@ -8,12 +8,16 @@
  *
  *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
  *
+ * With these options, the weights have the same bits on one to eight ranks, also if a training continues on another
+ * number of ranks:
+ *
+ *     lockstep run -n 2 build/examples/fashion_mnist --shards 8 --global-batch-size 128
+ *
  * On a slow network, the ranks can train alone for 32 steps at a time (DiLoCo):
  *
  *     lockstep run -n 2 build/examples/fashion_mnist --outer 32
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,9 +74,11 @@ static ls_loader *open_data(ls_comm *world, bool train) {
         set = ls_dataset_subset(set, 0, limit);
     }
     set = ls_dataset_preload(ls_dataset_flatten(ls_dataset_normalize(set, 0.2860, 0.3530)));
-    return ls_loader_new(
-        set, &(ls_loader_options){
-                 .batch_size = train ? batch_size : 500, .comm = world, .seed = (uint64_t)seed, .no_shuffle = !train});
+    ls_loader_options loading =
+        train ? loader_options(world, batch_size, global_batch_size) : loader_options(world, 500, 0);
+    loading.seed = (uint64_t)seed;
+    loading.no_shuffle = !train;
+    return ls_loader_new(set, &loading);
 }
 
 static ls_module *build_model(ls_comm *world) {
@@ -113,11 +119,7 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
         status = ls_data_parallel_gather(model, true);
     }
     const double throughput = ls_trial_throughput(trial);
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    fflush(stdout);
-    if (status == LS_OK) {
-        status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
-    }
+    status = status == LS_OK ? report_parameters(world, model) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         char path[4096 + 64];
         status = ls_module_save(model, in_folder(path, "weights.safetensors"), NULL);
@@ -166,8 +168,9 @@ static bool make_parts(ls_comm *world, parts *p) {
     p->training = open_data(world, true);
     p->test = p->training != NULL ? open_data(world, false) : NULL;
     /* Errors should appear now, not after the training. */
-    if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0)) {
-        (void)ls_error_set(LS_ERR_ARGUMENT, "--wire and --zero are for averaged gradients: omit them, or omit --outer");
+    if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0 || shards > 0)) {
+        (void)ls_error_set(LS_ERR_ARGUMENT,
+                           "--wire, --zero and --shards are for averaged gradients: omit them, or omit --outer");
         return false;
     }
     const bool ready = p->test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);

@@ -3,12 +3,15 @@
  * with one sample per step on each rank.
  *
  *     lockstep run -n 2 build/examples/perceptron
+ *
+ * With these options, the parameters have the same bits on one to eight ranks:
+ *
+ *     lockstep run -n 2 build/examples/perceptron --shards 8 --global-batch-size 64
  */
-#include <inttypes.h>
-
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
+#include "data_parallel.h"
 
 static long epochs = 100;
 static long batch_size = 1;
@@ -25,6 +28,7 @@ static const argument options[] = {
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate (0.0001)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
+    SHARD_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -40,14 +44,25 @@ static ls_dataset *make_data(void) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
+static ls_tensor *loss_of(const ls_batch *batch, void *model) {
+    return ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
+}
+
 /* Computes the loss and its gradients, and adds the loss, weighted by the samples, to *loss_sum. */
 static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_sum) {
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *loss = ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
+    ls_tensor *loss = loss_of(batch, model);
     const ls_status status = ls_backward(loss);
     *loss_sum += status == LS_OK ? ls_item(loss) * (double)batch->count : 0;
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
+}
+
+/* Does the same with --shards, also if the share of the batch is empty. */
+static ls_status backward_in_slices(ls_module *model, const ls_batch *batch, double *loss_sum) {
+    const ls_status status = ls_data_parallel_step(model, batch, loss_of, model);
+    *loss_sum += status == LS_OK ? ls_data_parallel_loss(model, NULL) * (double)batch->count : 0;
+    return status;
 }
 
 /*
@@ -56,7 +71,9 @@ static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_
  */
 static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
     ls_optimizer_zero_grad(optimizer);
-    const ls_status status = batch->count > 0 ? backward(model, batch, loss_sum) : ls_data_parallel_skip(model);
+    const ls_status status = shards > 0         ? backward_in_slices(model, batch, loss_sum)
+                             : batch->count > 0 ? backward(model, batch, loss_sum)
+                                                : ls_data_parallel_skip(model);
     return status == LS_OK ? ls_optimizer_step(optimizer) : status;
 }
 
@@ -114,26 +131,30 @@ static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer
             fflush(stdout);
         }
     }
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    if (ls_comm_rank(world) == 0) {
+    const ls_status status = report_parameters(world, model);
+    if (status == LS_OK && ls_comm_rank(world) == 0) {
         if (quiet) {
             printf("Mean Squared Error: %g\n", error);
         }
         printf("throughput: %.0f samples/s\n", done.seconds > 0 ? (double)done.timed_samples / done.seconds : 0);
     }
-    return LS_OK;
+    return status;
+}
+
+static ls_module *build_model(ls_comm *world) {
+    ls_module *model = ls_sequential(ls_nn_linear(FEATURES, 100), ls_nn_relu(), ls_nn_linear(100, 1));
+    return make_data_parallel(model, world);
 }
 
 static ls_status run(ls_comm *world) {
     ls_seed((uint64_t)seed);
-    ls_loader *loader = ls_loader_new(
-        make_data(), &(ls_loader_options){.batch_size = batch_size, .comm = world, .seed = (uint64_t)seed});
-    ls_module *model =
-        ls_data_parallel(ls_sequential(ls_nn_linear(FEATURES, 100), ls_nn_relu(), ls_nn_linear(100, 1)), world, NULL);
+    ls_loader_options loading = loader_options(world, batch_size, global_batch_size);
+    loading.seed = (uint64_t)seed;
+    ls_loader *loader = ls_loader_new(make_data(), &loading);
+    ls_module *model = loader != NULL ? build_model(world) : NULL;
     ls_optimizer *optimizer =
         model != NULL ? ls_sgd(model, &(ls_sgd_options){.learning_rate = learning_rate, .momentum = 0.9}) : NULL;
-    const ls_status status =
-        loader != NULL && optimizer != NULL ? train(world, model, optimizer, loader) : ls_error_status();
+    const ls_status status = optimizer != NULL ? train(world, model, optimizer, loader) : ls_error_status();
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     ls_loader_free(loader);

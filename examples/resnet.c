@@ -11,8 +11,6 @@
  *
  * Parameters have the same names as in torchvision's ResNet, so that weights can be exchanged.
  */
-#include <inttypes.h>
-
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
@@ -77,11 +75,12 @@ static ls_loader *open_data(ls_comm *world, bool train) {
         set = ls_dataset_random_flip(set, 0.5, 0);
     }
     set = cifar != NULL ? ls_dataset_normalize(set, 0.4734, 0.2516) : ls_dataset_normalize(set, 0.2860, 0.3530);
-    return ls_loader_new(set, &(ls_loader_options){.batch_size = train ? batch_size : 250,
-                                                   .comm = world,
-                                                   .seed = (uint64_t)seed,
-                                                   .threads = (int)threads,
-                                                   .no_shuffle = !train});
+    ls_loader_options loading =
+        train ? loader_options(world, batch_size, global_batch_size) : loader_options(world, 250, 0);
+    loading.seed = (uint64_t)seed;
+    loading.threads = (int)threads;
+    loading.no_shuffle = !train;
+    return ls_loader_new(set, &loading);
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -145,9 +144,7 @@ static ls_module *build_model(void) {
 
 static ls_status report(ls_trial *trial, ls_comm *world, const ls_module *model) {
     const double throughput = ls_trial_throughput(trial); /* collective: every rank must call it */
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    fflush(stdout);
-    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
+    const ls_status status = report_parameters(world, model);
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }

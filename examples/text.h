@@ -50,9 +50,7 @@ typedef struct text_task {
 /* Reports the results; rank 0 prints most of them, last. Losses are in nats per byte. */
 static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const text_task *task) {
     const double samples = ls_trial_throughput(trial); /* collective: every rank must call it */
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    fflush(stdout);
-    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines come last */
+    const ls_status status = report_parameters(world, model);
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }
@@ -76,7 +74,8 @@ static inline text_parts open_text(ls_comm *world, const text_task *task) {
         (void)ls_error_set(LS_ERR_IO, "there is no %s: install Debian's jargon-text, or say --file FILE", TEXT);
         return (text_parts){0};
     }
-    ls_loader_options by = {.batch_size = task->batch_size, .comm = world, .seed = (uint64_t)task->seed};
+    ls_loader_options by = loader_options(world, task->batch_size, global_batch_size);
+    by.seed = (uint64_t)task->seed;
     ls_tokens_options piece = {.context = task->context, .stride = (task->context + 3) / 4}; /* each byte is a token */
     ls_dataset *set = ls_tokens_dataset(task->file, &piece);
     const int64_t count = (ls_dataset_count(set) * 9 + 9) / 10;
