@@ -28,7 +28,7 @@ command_of() {
     command=("$examples/${command[0]}" "${command[@]:1}" --quiet)
 }
 
-# hashes RANKS: the hashes that the ranks printed, without repetition. The lines must be those of all ranks.
+# hashes RANKS: prints the hashes of all ranks, without repetition. Complains if a rank printed no hash, or several.
 hashes() {
     [ "$(sed -n 's/^rank \([0-9]*\) parameters [0-9a-f]\{16\}\r*$/\1/p' out | sort -n | tr '\n' ' ')" = \
         "$(seq -s ' ' 0 $(($1 - 1))) " ] || echo "not all ranks"
