@@ -299,8 +299,8 @@ typedef struct ls_data_parallel_options {
      * `.overlap` is off. A slice of 32 samples or more computes at nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
-     * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is in
-     * use at the same time, and each slice has gradients of its own.
+     * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
+     * in use at the same time, and each slice has gradients of its own.
      *
      * All ranks pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED together with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, for a model on a
@@ -396,7 +396,7 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * with the random numbers of the same stream. If the loss is not one mean over samples, and in the first step, the
  * function is called a second time for each slice: the ranks agree on scaling factors before the backward passes. The
  * function must not communicate. If slices take turns (see `.shards`), calls for several slices are in progress at the
- * same time: keep what a call needs in its own variables.
+ * same time: the function must not keep data of a call in variables that all calls share.
  *
  * After it, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT for
  * another module, if `batch` or `function` is NULL, and if the share is not the samples of this rank's slices. A step

@@ -3,14 +3,12 @@
 #include "autograd/mixing_note.h"
 #include "autograd/samples.h"
 
-static _Thread_local bool single; /* this rank has one sample in the present run */
-
 /* Kinds of inputs of a call. */
 enum { SAMPLES = 1, SUMS = 2, MIXTURES = 4 };
 
 uint32_t ls_mixing_begin(ls_tensor *input, int64_t samples) {
     const uint32_t before = input->spread;
-    single = samples == 1;
+    ls_thread_present->single_sample = samples == 1;
     if (input->ndim > 0) {
         input->spread = LS_SPREAD_FIRST;
     }
@@ -82,7 +80,7 @@ void ls_mixing_follow(const ls_op_call *call) {
                                .parameters = call->parameters != NULL ? call->parameters : &none,
                                .saved = call->saved,
                                .spread_of = spread_of,
-                               .single = single};
+                               .single = ls_thread_present->single_sample};
     call->output->spread = kinds == SAMPLES ? follow_samples(&samples) : follow_sums(&samples, kinds);
 }
 

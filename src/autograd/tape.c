@@ -227,3 +227,20 @@ void ls_tape_clear(ls_scope *scope) {
         ls_tape_discard((ls_node *)scope->tape.last);
     }
 }
+
+bool ls_tape_is_closed(const ls_scope *scope) {
+    bool outer = false;
+    for (const ls_scope *other = scope->outer; other != NULL && !outer; other = other->outer) {
+        outer = other->tape.first != NULL;
+    }
+    bool closed = true;
+    for (const ls_tape_link *link = scope->tape.first; outer && closed && link != NULL; link = link->next) {
+        const ls_node *node = (const ls_node *)link;
+        for (int i = 0; i < node->input_count && closed; i++) {
+            const ls_tensor *input = node->inputs[i];
+            closed =
+                input == NULL || input->node == NULL || input->node->tape == NULL || input->node->tape == &scope->tape;
+        }
+    }
+    return closed;
+}

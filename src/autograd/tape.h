@@ -16,6 +16,9 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call);
 /* Removes the node from its tape and frees it with all its references. Marks its output, if still alive, as walked. */
 void ls_tape_discard(ls_node *node);
 
+/* Returns whether no node of the scope depends on nodes of outer scopes. */
+bool ls_tape_is_closed(const ls_scope *scope);
+
 /* Discards all nodes of the scope, also communicating nodes, which would outlive it. */
 void ls_tape_clear(ls_scope *scope);
 

@@ -33,7 +33,7 @@
 /* Like the main stack of most systems. Pages that a fiber does not use need no memory. */
 #define STACK_BYTES ((size_t)8 << 20)
 
-/* A place from which execution can continue. */
+/* The registers and the stack of a fiber, or of the code that has resumed it. */
 typedef struct fiber_place {
     ucontext_t context;
     void *shadow; /* the address sanitizer's record of the stack */
@@ -54,7 +54,7 @@ struct ls_fiber {
 
 static _Thread_local ls_fiber *running;
 
-/* Tells the sanitizers that execution leaves `from` for `to`. `ends`: it will not come back. */
+/* Tells the sanitizers that execution leaves `from` for `to`. `ends`: `from` never runs again. */
 static void announce(fiber_place *from, const fiber_place *to, bool ends) {
 #ifdef FIBERS_OF_ADDRESS_SANITIZER
     __sanitizer_start_switch_fiber(ends ? NULL : &from->shadow, to->stack, to->bytes);
@@ -67,7 +67,7 @@ static void announce(fiber_place *from, const fiber_place *to, bool ends) {
     (void)ends;
 }
 
-/* Tells the sanitizers that execution has come to `here`, from `from`, whose stack becomes known. */
+/* Tells the sanitizers that execution continues at `here`. Stores the stack of `from`, which was left. */
 static void arrive(const fiber_place *here, fiber_place *from) {
 #ifdef FIBERS_OF_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(here->shadow, &from->stack, &from->bytes);

@@ -411,3 +411,11 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int a
 BATCH_NORM_LAYER(ls_nn_batch_norm_1d, "BatchNorm1d", 1)
 BATCH_NORM_LAYER(ls_nn_batch_norm_2d, "BatchNorm2d", 2)
 BATCH_NORM_LAYER(ls_nn_batch_norm_3d, "BatchNorm3d", 3)
+
+bool ls_module_has_batch_statistics(const ls_module *module) {
+    bool has = module->type->forward == batch_norm_forward && module->training;
+    for (int i = 0; i < module->child_count && !has; i++) {
+        has = ls_module_has_batch_statistics(module->children[i].module);
+    }
+    return has;
+}

@@ -182,6 +182,9 @@ bool ls_module_list(ls_module *module);
  */
 const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever);
 
+/* layers.c: returns whether a layer in training mode computes statistics of the batch (batch normalization). */
+bool ls_module_has_batch_statistics(const ls_module *module);
+
 /*
  * Returns the device of all its parameters, or the CPU without parameters. Fails with LS_ERR_UNSUPPORTED if they are on
  * several devices.

@@ -66,19 +66,13 @@ static ls_status average_gradients(ls_data_parallel_state *state, ls_tail own, l
 
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
 
-static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
-    LS_TRY(ls_comm_allreduce(state->comm, &divisor, &divisor, 1, LS_F64, LS_MAX, NULL));
-    state->usual = divisor > 0 ? divisor : 1;
-    return LS_OK;
-}
-
 /*
  * Averages with the losses' divisors as weights: d_r is `divisor`. `own` is the rest of the tail. The first pass, which
  * agrees on the usual divisor at its end, averages all gradients at once.
  */
 static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, ls_tail own, ls_tail *mean) {
     if (state->usual == 0) {
-        LS_TRY(agree_on_usual(state, divisor));
+        LS_TRY(ls_agree_on_usual(state, divisor));
     } else {
         LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : ls_divisor_weight(state, divisor)));
     }

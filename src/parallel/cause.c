@@ -51,7 +51,7 @@ ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     if (ls_module_list(state->model)) {
         ls_data_parallel_forget_gradients(state);
     }
-    return ls_cause_share(state->comm, "ls_backward", failed);
+    return ls_cause_share(state->comm, state->slices != NULL ? "ls_data_parallel_step" : "ls_backward", failed);
 }
 
 ls_status ls_gradients_explain(ls_status status) {

@@ -194,6 +194,12 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     data_parallel_state *state = self->state;
     const bool alone = state->slices != NULL ? ls_thread_present->no_grad && state->slices->running < 0
                                              : ls_comm_size(state->comm) == 1;
+    if (alone && state->slices != NULL && ls_module_of_whole_batch(state->model, false) != NULL) {
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_forward: the data-parallel module has .shards, and a layer in training mode needs the global "
+            "batch: call ls_module_train(module, false) before a pass without gradients");
+    }
     if (alone) {
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
@@ -400,10 +406,23 @@ ls_slices *ls_data_parallel_slices(const ls_module *module) {
 
 /* Runs both passes of this rank's samples. */
 static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
+    if (batch->input == NULL) {
+        const ls_status status = ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
+        (void)(ls_comm_size(state->comm) > 1 ? ls_watch_tell(&ls_data_parallel_watch, state, false) : LS_TOLD);
+        return status;
+    }
     ls_tensor *loss = function(batch, user);
     LS_TRY(ls_backward(loss)); /* also if the loss is NULL: it tells the other ranks */
-    state->last = ls_step_loss_of(state, loss);
+    const bool alone = ls_comm_size(state->comm) == 1;
+    state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);
     return LS_OK;
+}
+
+/* Runs a step in a scope of its own. */
+static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
+                                   void *user) {
+    ls_scope *scope = ls_scope_begin();
+    return scope != NULL ? ls_scope_end_after(scope, run_step(state, batch, function, user)) : ls_error_status();
 }
 
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
@@ -411,21 +430,16 @@ ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_los
     if (state == NULL) {
         return ls_error_status();
     }
-    if (batch == NULL || batch->input == NULL || function == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the %s is NULL",
-                       batch == NULL      ? "batch"
-                       : function == NULL ? "function"
-                                          : "input of the batch");
+    if (batch == NULL || function == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the %s is NULL", batch == NULL ? "batch" : "function");
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
-    if (state->slices != NULL) {
-        return ls_slices_step(state, batch, function, user);
-    }
-    if (batch->count == 0) {
-        return ls_data_parallel_skip(module);
-    }
-    ls_scope *scope = ls_scope_begin();
-    return scope != NULL ? ls_scope_end_after(scope, run_step(state, batch, function, user)) : ls_error_status();
+    ls_data_parallel_hold(state, true); /* the function may free the module */
+    const ls_status status = state->slices != NULL ? ls_slices_step(state, batch, function, user)
+                             : batch->count == 0   ? ls_data_parallel_skip(module)
+                                                   : run_step_in_scope(state, batch, function, user);
+    ls_data_parallel_hold(state, false);
+    return status;
 }
 
 ls_comm *ls_data_parallel_comm(const ls_module *module) {

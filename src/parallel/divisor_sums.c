@@ -15,6 +15,12 @@ double ls_divisor_weight(const ls_data_parallel_state *state, double divisor) {
     return divisor != 0 ? divisor / state->usual : NO_WEIGHT;
 }
 
+ls_status ls_agree_on_usual(ls_data_parallel_state *state, double divisor) {
+    LS_TRY(ls_comm_allreduce(state->comm, &divisor, &divisor, 1, LS_F64, LS_MAX, NULL));
+    state->usual = divisor > 0 ? divisor : 1;
+    return LS_OK;
+}
+
 ls_step_loss ls_step_loss_of(const ls_data_parallel_state *state, const ls_tensor *loss) {
     const bool irregular = isnan(state->divisor);
     const double divisor = irregular ? (double)state->samples : state->divisor;
@@ -46,8 +52,8 @@ ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sum
     return all->ranks * all->squares == all->sums * all->sums
                ? LS_OK
                : ls_fail(LS_ERR_MISMATCH,
-                         "ls_backward: the ranks' losses have different numbers of sums or means over the module's "
-                         "output (%g here, %g on average); run the same program on all ranks",
+                         "ls_backward: the losses of ranks or slices have different numbers of sums or means over the "
+                         "module's output (%g here, %g on average); run the same program for all",
                          own->sums, all->sums / all->ranks);
 }
 

@@ -10,6 +10,9 @@
 /* Returns the weight of the gradients of a loss with this divisor; negligible if it is 0. */
 double ls_divisor_weight(const ls_data_parallel_state *state, double divisor);
 
+/* The ranks agree on the divisor with weight 1: the largest, or 1 if no rank has a divisor. Collective. */
+ls_status ls_agree_on_usual(ls_data_parallel_state *state, double divisor);
+
 /* Returns the loss of the pass that has just ended on this rank, or in a slice. */
 ls_step_loss ls_step_loss_of(const ls_data_parallel_state *state, const ls_tensor *loss);
 

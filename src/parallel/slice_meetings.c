@@ -20,7 +20,7 @@ struct ls_slice_run {
     ls_fiber *fiber;
     bool runs;        /* it has begun and not ended */
     ls_status status; /* after its end */
-    double *numbers;  /* what it wants to add up; NULL: nothing */
+    double *numbers;  /* its summands while it waits; NULL: it does not wait */
     int64_t count;
     ls_random_state random; /* while it does not run, like the following */
     char *exchanged;        /* the elements of the exchanged memory */
@@ -41,12 +41,13 @@ static int list_pieces(ls_data_parallel_state *state, ls_slice_piece pieces[PIEC
     ls_thread_state *thread = ls_thread_present;
     ls_slices *slices = state->slices;
     const ls_slice_piece own[] = {
-        PIECE(thread->scope),   PIECE(thread->walking),    PIECE(thread->pass),        PIECE(thread->batch),
-        PIECE(thread->no_grad), PIECE(thread->autocast),   PIECE(thread->recomputes),  PIECE(thread->divisor),
-        PIECE(thread->gone),    PIECE(state->part),        PIECE(state->located),      PIECE(state->inputs),
-        PIECE(state->samples),  PIECE(state->input_count), PIECE(state->output_count), PIECE(state->told),
-        PIECE(state->agreed),   PIECE(state->loss),        PIECE(state->divisor),      PIECE(state->follows),
-        PIECE(state->factor),   PIECE(slices->running),    PIECE(slices->first_sample)};
+        PIECE(thread->scope),   PIECE(thread->walking),      PIECE(thread->pass),         PIECE(thread->batch),
+        PIECE(thread->no_grad), PIECE(thread->autocast),     PIECE(thread->recomputes),   PIECE(thread->divisor),
+        PIECE(thread->gone),    PIECE(state->part),          PIECE(state->located),       PIECE(state->inputs),
+        PIECE(state->samples),  PIECE(state->input_count),   PIECE(state->output_count),  PIECE(state->told),
+        PIECE(state->agreed),   PIECE(state->loss),          PIECE(state->divisor),       PIECE(state->follows),
+        PIECE(state->factor),   PIECE(slices->running),      PIECE(slices->first_sample), PIECE(slices->begins),
+        PIECE(slices->counts),  PIECE(thread->single_sample)};
     const int count = (int)(sizeof own / sizeof *own);
     _Static_assert(sizeof own / sizeof *own + LS_SLICE_PIECES <= PIECES, "room for all pieces");
     memcpy(pieces, own, sizeof own);
@@ -221,7 +222,7 @@ ls_status ls_slice_meet(ls_data_parallel_state *state, double *numbers, int64_t 
     return run->status;
 }
 
-/* What a rank tells the others: all take the largest numbers. */
+/* The state of a rank's slices. The ranks exchange the largest numbers. */
 typedef struct slice_notice {
     double failed; /* a slice has failed */
     double waits;  /* a slice waits for a sum */

@@ -26,7 +26,8 @@ typedef struct slice_step {
     ls_tensor *kept[LS_FLAT_LIMIT]; /* the gradients of earlier passes */
     bool *had;                      /* by the index of a parameter: it has such a gradient */
     ls_tail *tails;                 /* of this rank's slices that run together */
-    uint32_t *versions;             /* of the buffers before the step */
+    struct slice_note *notes;       /* of the parameters, then of the buffers, before the step */
+    bool *counted;                  /* of this rank's slices: the function has run for a backward pass */
     bool begun;                     /* the buckets have the gradients of an earlier slice */
     ls_saved_error cause;           /* of the failure of a slice */
 } slice_step;
@@ -54,41 +55,94 @@ static int64_t samples_of(const slice_step *s, int slice) {
     return ls_share_of(s->batch->global_count, s->state->slices->total, slice).count;
 }
 
-static ls_status note_buffers(slice_step *s) {
-    const ls_data_parallel_state *state = s->state;
-    s->versions = ls_allocate_zeroed((size_t)state->buffers.count + 1, sizeof *s->versions);
-    for (int i = 0; i < state->buffers.count && s->versions != NULL; i++) {
-        s->versions[i] = state->model->buffers.items[i].tensor->storage->version;
-    }
-    return s->versions != NULL ? LS_OK : ls_fail_memory(call, (size_t)state->buffers.count * sizeof *s->versions);
+/* What a call of the function must leave unchanged, in a parameter or buffer. */
+typedef struct slice_note {
+    uint32_t version;
+    bool needs_grad;
+} slice_note;
+
+static const ls_named_tensor *noted(const ls_data_parallel_state *state, int i) {
+    const int parameters = state->parameter_count;
+    return i < parameters ? &state->model->parameters.items[i] : &state->model->buffers.items[i - parameters];
 }
 
-/* A buffer that the slices change would have another value in each. One slice moves running statistics. */
-static ls_status check_buffers(const slice_step *s) {
+static ls_status note_model(slice_step *s) {
+    const ls_data_parallel_state *state = s->state;
+    const int count = state->parameter_count + state->buffers.count;
+    s->notes = ls_allocate_zeroed((size_t)count, sizeof *s->notes);
+    for (int i = 0; i < count && s->notes != NULL; i++) {
+        const ls_tensor *tensor = noted(state, i)->tensor;
+        s->notes[i] = (slice_note){tensor->storage->version, tensor->needs_grad};
+    }
+    return s->notes != NULL ? LS_OK : ls_fail_memory(call, (size_t)count * sizeof *s->notes);
+}
+
+/* What a slice changes would differ in the slices of other ranks. One slice of a rank moves running statistics. */
+static ls_status check_model(const slice_step *s) {
     const ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
-    for (int i = 0; i < state->buffers.count; i++) {
-        const ls_named_tensor *buffer = &state->model->buffers.items[i];
-        const ls_storage *storage = buffer->tensor->storage;
-        if (storage->version != s->versions[i] && strcmp(storage->changed_by, "ls_batch_norm") != 0) {
+    for (int i = 0; i < state->parameter_count + state->buffers.count; i++) {
+        const ls_named_tensor *named = noted(state, i);
+        const ls_storage *storage = named->tensor->storage;
+        const char *kind = i < state->parameter_count ? "parameter" : "buffer";
+        if (storage->version != s->notes[i].version && strcmp(storage->changed_by, "ls_batch_norm") != 0) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "%s: the forward pass has changed buffer \"%s\" (%s), which would have another value in "
-                           "each slice: use a layer without such buffers, or omit .shards",
-                           call, buffer->name, storage->changed_by);
+                           "%s: the function has changed %s \"%s\" (%s), but with .shards it runs once per slice: "
+                           "change it before or after the step, or omit .shards",
+                           call, kind, named->name, storage->changed_by);
+        }
+        if (named->tensor->needs_grad != s->notes[i].needs_grad) {
+            return ls_fail(
+                LS_ERR_UNSUPPORTED,
+                "%s: the function has called ls_set_requires_grad for %s \"%s\": call it before or after the "
+                "step",
+                call, kind, named->name);
         }
     }
     return LS_OK;
 }
 
+/* Returns the number of calls of communicators outside of meetings. */
+static uint64_t count_calls(const ls_slices *slices) {
+    return ls_comm_metered.calls - slices->calls;
+}
+
+static ls_status check_calls(const ls_slices *slices, uint64_t before) {
+    return count_calls(slices) == before
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_UNSUPPORTED,
+                     "%s: the function, or the backward pass of its loss, communicates, but with .shards it runs once "
+                     "per slice, and ranks have different numbers of slices: communicate before or after the step",
+                     call);
+}
+
+/* Checks what the function has done, besides its loss. */
+static ls_status check_function(const slice_step *s, uint64_t calls) {
+    const ls_slices *slices = s->state->slices;
+    LS_TRY(check_calls(slices, calls));
+    if (!slices->begins) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the function has not called ls_forward with the module", call);
+    }
+    if (!ls_tape_is_closed(ls_thread()->scope)) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: the loss of the function depends on a tensor with gradients that was computed before the "
+                       "step: compute it in the function",
+                       call);
+    }
+    return check_model(s);
+}
+
 /* Calls the program's function for a slice, and returns its loss in *loss. */
 static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
-    ls_data_parallel_state *state = s->state;
-    ls_slices *slices = state->slices;
+    ls_slices *slices = s->state->slices;
+    bool *counted = &s->counted[slice - slices->first];
     ls_batch part;
     LS_TRY(ls_slice_cut(slices, s->batch, slice, &part));
     ls_random_set_state(s->before);
     ls_slice_enter(slices, slice, &part);
-    const uint64_t calls = ls_comm_metered.calls - slices->calls;
+    slices->counts = !slices->measures && !*counted;
+    const uint64_t calls = count_calls(slices);
     const uint32_t errors = ls_error_count;
     *loss = s->function(&part, s->user);
     ls_slice_leave(slices);
@@ -98,14 +152,8 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
                    ? ls_error_status()
                    : ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL without an error", call);
     }
-    if (ls_comm_metered.calls - slices->calls != calls) {
-        return ls_fail(
-            LS_ERR_UNSUPPORTED,
-            "%s: the function communicates, but with .shards it runs once per slice, and ranks have different "
-            "numbers of slices: communicate before or after the step",
-            call);
-    }
-    return check_buffers(s);
+    *counted = *counted || !slices->measures;
+    return check_function(s, calls);
 }
 
 /* Records what the other slices need to know about the loss of slice `index` of this rank. */
@@ -134,8 +182,13 @@ static ls_status train_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
     LS_TRY(call_function(s, slice, &loss));
+    const uint64_t calls = count_calls(state->slices);
     LS_TRY(ls_backward(loss));
-    state->slices->losses[slice - state->slices->first] = ls_step_loss_of(state, loss);
+    s->after = ls_random_get_state();
+    LS_TRY(check_calls(state->slices, calls));
+    ls_step_loss *own = &state->slices->losses[slice - state->slices->first];
+    *own = ls_step_loss_of(state, loss);
+    own->loss *= state->slices->loss_factor;
     return LS_OK;
 }
 
@@ -192,7 +245,7 @@ static ls_status measure_together(void *user, int slice) {
 
 static ls_status train_together(void *user, int slice) {
     slice_step *s = user;
-    ls_thread_present->recomputes |= !is_first(s, slice);
+    ls_thread_present->recomputes |= !is_first(s, slice) || s->counted[slice - s->state->slices->first];
     s->state->samples = 0;
     s->state->divisor = 0;
     const ls_status status = run_in_scope(s, slice, train_in);
@@ -219,15 +272,13 @@ static ls_status add_records(slice_step *s, double *failed) {
     return LS_OK;
 }
 
-/* The slices agree on the divisor with weight 1, as ranks do after their first pass. */
-static ls_status agree_on_usual(ls_data_parallel_state *state, bool irregular) {
+/* Returns the largest divisor of this rank's slices. */
+static double largest_divisor(const ls_slices *slices) {
     double largest = 0;
-    for (int i = 0; i < state->slices->count && !irregular; i++) {
-        largest = state->slices->own[i].divisor > largest ? state->slices->own[i].divisor : largest;
+    for (int i = 0; i < slices->count; i++) {
+        largest = slices->own[i].divisor > largest ? slices->own[i].divisor : largest;
     }
-    LS_TRY(ls_comm_allreduce(state->comm, &largest, &largest, 1, LS_F64, LS_MAX, NULL));
-    state->usual = largest > 0 ? largest : 1;
-    return LS_OK;
+    return largest;
 }
 
 /* Runs the forward passes of the slices for their records. */
@@ -269,7 +320,7 @@ static ls_status agree(slice_step *s) {
         return agree(s);
     }
     const bool irregular = slices->sum.irregular > 0;
-    LS_TRY(state->usual == 0 ? agree_on_usual(state, irregular) : LS_OK);
+    LS_TRY(state->usual == 0 ? ls_agree_on_usual(state, irregular ? 0 : largest_divisor(slices)) : LS_OK);
     state->agrees |= irregular;
     return LS_OK;
 }
@@ -281,7 +332,8 @@ static ls_status keep_gradients(slice_step *s) {
     const ls_data_parallel_state *state = s->state;
     s->had = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *s->had);
     s->tails = ls_allocate_zeroed((size_t)state->slices->count, sizeof *s->tails);
-    if (s->had == NULL || s->tails == NULL) {
+    s->counted = ls_allocate_zeroed((size_t)state->slices->count, sizeof *s->counted);
+    if (s->had == NULL || s->tails == NULL || s->counted == NULL) {
         return ls_fail_memory(call, (size_t)state->parameter_count);
     }
     for (int i = 0; i < state->parameter_count; i++) {
@@ -404,7 +456,7 @@ static ls_status prepare(slice_step *s) {
     LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
     (void)ls_gradients_cut(state);
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
-    LS_TRY(note_buffers(s));
+    LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "%s: .shards gives the same bits at every world size, but "
@@ -455,6 +507,10 @@ static ls_status run(slice_step *s) {
 }
 
 ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
+    if (state->slices->running >= 0) {
+        return ls_fail(LS_ERR_STATE, "%s: called in the function of a step of the same module", call);
+    }
+    state->slices->meets |= state->whole_batch && ls_module_has_batch_statistics(state->model);
     slice_step s = {.state = state,
                     .batch = batch,
                     .function = function,
@@ -471,7 +527,8 @@ ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, l
     }
     ls_free(s.had);
     ls_free(s.tails);
-    ls_free(s.versions);
+    ls_free(s.notes);
+    ls_free(s.counted);
     if (status != LS_OK && ls_module_list(state->model)) {
         ls_data_parallel_forget_gradients(state);
     }

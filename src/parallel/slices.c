@@ -15,6 +15,7 @@ ls_status ls_slices_open(ls_data_parallel_state *state, int shards) {
     }
     const ls_share own = ls_share_of(shards, ls_comm_size(state->comm), ls_comm_rank(state->comm));
     slices->running = -1;
+    slices->loss_factor = 1;
     slices->total = shards;
     slices->first = (int)own.start;
     slices->count = (int)own.count;
@@ -44,9 +45,10 @@ ls_status ls_slice_begin_forward(ls_data_parallel_state *state) {
     if (state->slices->running < 0) {
         return ls_fail(LS_ERR_STATE,
                        "ls_forward: the data-parallel module has .shards = %d, and a rank has several slices of the "
-                       "batch: call ls_forward in the function of ls_data_parallel_step",
+                       "batch: call ls_forward in the function of the module's own ls_data_parallel_step",
                        state->slices->total);
     }
+    state->slices->begins = true;
     state->part.first = state->slices->first_sample;
     state->located = true;
     return LS_OK;
@@ -54,6 +56,11 @@ ls_status ls_slice_begin_forward(ls_data_parallel_state *state) {
 
 ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss) {
     ls_slices *slices = state->slices;
+    if (slices->running >= 0) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_backward: ls_data_parallel_step calls ls_backward for the loss that its function "
+                       "returns: return the loss, without ls_backward");
+    }
     state->agreed = state->agrees;
     if (!state->agrees) {
         slices->irregular |= loss->irregular || loss->weighed;
@@ -83,11 +90,23 @@ ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch) 
                          slices->total);
 }
 
+static bool has_rows(const ls_tensor *tensor, int64_t rows) {
+    return ls_ndim(tensor) > 0 && ls_size(tensor, 0) == rows;
+}
+
 ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice, ls_batch *part) {
     const ls_share own = ls_share_of(batch->global_count, slices->total, slice);
     *part = *batch;
     part->first = own.start;
     part->count = own.count;
+    if (batch->input == NULL) {
+        return own.count == 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the input of the batch is NULL", call);
+    }
+    if (!has_rows(batch->input, batch->count) || (batch->target != NULL && !has_rows(batch->target, batch->count))) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: the input or target of the batch has another number of rows than .count, %lld", call,
+                       (long long)batch->count);
+    }
     part->input = ls_narrow(batch->input, 0, own.start - batch->first, own.count);
     part->target = batch->target != NULL ? ls_narrow(batch->target, 0, own.start - batch->first, own.count) : NULL;
     return part->input != NULL && (batch->target == NULL || part->target != NULL) ? LS_OK : ls_error_status();
@@ -95,6 +114,7 @@ ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice
 
 void ls_slice_enter(ls_slices *slices, int slice, const ls_batch *part) {
     slices->running = slice - slices->first;
+    slices->begins = false;
     slices->first_sample = part->first;
 }
 

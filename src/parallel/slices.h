@@ -34,9 +34,12 @@ struct ls_slices {
     int first, count;     /* slices of this rank */
     int running;          /* the slice of this rank, from 0, for which a function runs; -1: none */
     int64_t first_sample; /* of that slice, in the global batch */
+    bool begins;          /* the function has called ls_forward of the module for that slice */
     bool measures;        /* the function runs only for the scaling factors: it will run again */
+    bool counts;          /* it runs for the first time with a backward pass: metrics count it once */
+    double loss_factor;   /* of the losses in `losses`: they may have the factor of a gradient scaler */
     bool irregular;       /* a loss of this step is not one mean, and the slices have not agreed on factors */
-    ls_slice_record sum;  /* of all slices; the divisor is the largest */
+    ls_slice_record sum;  /* of all slices */
     ls_slice_record *own; /* of this rank's slices */
     ls_step_loss *losses; /* of this rank's slices in the last step */
     ls_storage *room;     /* slice_sums.c */

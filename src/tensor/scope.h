@@ -118,10 +118,11 @@ typedef struct ls_thread_state {
     struct ls_batch_part *batch; /* for autograd: the samples of the running module, if ranks share a batch; or NULL */
     /* input and target of the last batch, if each rank's loader returns global batches; borrowed from the loader */
     const ls_tensor *whole_batch[2];
-    bool no_grad;      /* record nothing */
-    ls_dtype autocast; /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
-    bool recomputes;   /* a module runs a second time (ls_recompute), and must not change its buffers again */
-    bool freeing;      /* the free queue is being emptied */
+    bool no_grad;       /* record nothing */
+    ls_dtype autocast;  /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
+    bool single_sample; /* for autograd: the running module has one sample (mixing.h) */
+    bool recomputes;    /* a module runs a second time (ls_recompute), and must not change its buffers again */
+    bool freeing;       /* the free queue is being emptied */
     void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: no scope was begun yet */
     ls_scope *ended;  /* the last scope that a user ended: its record is reused when another scope has ended */
     ls_tensor **gone; /* the list for records of freed tensors; NULL: they can be reused at once */

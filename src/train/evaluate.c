@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "nn/module.h"
 #include "train/agree.h"
+#include "train/replicas.h"
 
 /* Returns whether a hook is running, of a run or of an evaluation. */
 static bool is_within(const ls_trial *trial) {
@@ -89,7 +90,7 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
             "ls_trial_evaluate: the label \"%s\" is too long: a label and a metric's name together may have %d bytes",
             label, LS_METRIC_NAME_LIMIT - 1);
     }
-    return LS_OK;
+    return ls_trial_check_loader("ls_trial_evaluate", trial, loader);
 }
 
 ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) {

@@ -103,8 +103,9 @@ static ls_status add_rows(ls_trial *trial) {
            (size_t)state->count * self->row_size);
     ls_tensor_drop(rows);
     const int64_t *samples = ls_loader_samples(state->loader);
+    const int64_t before = state->first - trial->batch->first; /* samples of earlier slices of this rank */
     for (int64_t i = 0; i < state->count; i++) {
-        self->places[self->own.count++] = samples != NULL ? samples[i] : state->batch;
+        self->places[self->own.count++] = samples != NULL ? samples[before + i] : state->batch;
     }
     return LS_OK;
 }

@@ -74,19 +74,40 @@ int ls_trial_shards(const ls_trial *trial) {
     return shards_of(trial->state.model);
 }
 
-static ls_status check_loader(const char *option, const ls_loader *loader, int shards) {
+static ls_status check_loader(const char *call, const ls_loader *loader, int shards) {
     const int own = loader != NULL ? ls_loader_shards(loader) : -1;
     const bool equal = own == shards || (own == 1 && shards == 0); /* one slice: a single rank */
     return own < 0 || equal
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
-                         "ls_trial_new: the model has .shards = %d, but the loader of .%s has %d: set .shards of "
-                         "ls_loader_options to the number of ls_data_parallel_options",
-                         shards, option, own);
+                         "%s: the model has .shards = %d, but a loader has %d: set .shards of ls_loader_options to the "
+                         "number of ls_data_parallel_options",
+                         call, shards, own);
 }
 
 ls_status ls_trial_check_shards(const ls_trial_options *options) {
     const int shards = shards_of(options->model);
-    LS_TRY(check_loader("train", options->train, shards));
-    return check_loader("validate", options->validate, shards);
+    LS_TRY(check_loader("ls_trial_new", options->train, shards));
+    LS_TRY(check_loader("ls_trial_new", options->validate, shards));
+    if (shards == 0) {
+        return LS_OK;
+    }
+    if (options->step != NULL || options->outer != NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_trial_new: the model has .shards = %d, which cannot be combined with .%s of the trial: %s",
+                       shards, options->step != NULL ? "step" : "outer",
+                       options->step != NULL ? "train in a loop with ls_data_parallel_step" : "omit one of them");
+    }
+    const int ranks = ls_comm_size(ls_data_parallel_comm(options->model));
+    return options->comm == NULL || ls_comm_size(options->comm) == ranks
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_ARGUMENT,
+                     "ls_trial_new: with .shards, %d ranks train the model, but the trial's communicator has %d: set "
+                     ".comm to the communicator of ls_data_parallel",
+                     ranks, ls_comm_size(options->comm));
+}
+
+ls_status ls_trial_check_loader(const char *call, const ls_trial *trial, const ls_loader *loader) {
+    return check_loader(call, loader, ls_trial_shards(trial));
 }

@@ -31,7 +31,12 @@ ls_status ls_trial_check_replicas(ls_trial *trial);
 /* Returns `.shards` of the trial's data-parallel model; 0 without. */
 int ls_trial_shards(const ls_trial *trial);
 
-/* Fails with LS_ERR_ARGUMENT if the loaders of the trial have other `.shards` than its model. */
+/*
+ * Fails with LS_ERR_ARGUMENT if the loaders of the trial have other `.shards` than its model, or if its communicator
+ * has other ranks; with LS_ERR_UNSUPPORTED if the trial has a step of its own or an outer optimizer.
+ * ls_trial_check_loader checks one loader.
+ */
 ls_status ls_trial_check_shards(const ls_trial_options *options);
+ls_status ls_trial_check_loader(const char *call, const ls_trial *trial, const ls_loader *loader);
 
 #endif

@@ -1,6 +1,7 @@
 /* One step of training or validation, in its own scope, and the agreement of the ranks at its end. */
 #include "train/step.h"
 
+#include "base/share.h"
 #include "comm/meter.h"
 #include "optim/optimizer.h"
 #include "parallel/slices.h"
@@ -161,10 +162,28 @@ static void forget_batch(ls_trial *trial) {
     trial->divisor.least = NULL;
 }
 
-static ls_status train_slice(ls_trial *trial, bool measures) {
+/* Runs a step for a slice of this rank, with the metrics of the slice. Returns the loss in *loss, unless it is NULL. */
+static ls_status run_slice(ls_trial *trial, const ls_batch *slice, int index, ls_trial_step_function *step,
+                           ls_tensor **loss) {
+    take_batch(&trial->state, slice);
+    struct ls_metric_set *whole = ls_metrics_enter(trial, index);
+    const ls_status status = step(trial);
+    ls_metrics_leave(trial, whole);
+    if (loss != NULL) {
+        *loss = trial->state.loss;
+    }
+    forget_batch(trial);
+    return status;
+}
+
+static ls_status compute_slice(ls_trial *trial) {
     LS_TRY(ls_trial_forward(trial));
-    LS_TRY(compute_loss(trial));
-    return measures ? LS_OK : ls_metrics_add(trial);
+    return compute_loss(trial);
+}
+
+static ls_status compute_and_count_slice(ls_trial *trial) {
+    LS_TRY(compute_slice(trial));
+    return ls_metrics_add(trial);
 }
 
 /* The function of ls_data_parallel_step. */
@@ -172,17 +191,30 @@ static ls_tensor *loss_of_slice(const ls_batch *slice, void *user) {
     ls_trial *trial = user;
     const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     ls_grad_scaler *scaler = trial->options.grad_scaler;
-    take_batch(&trial->state, slice);
-    struct ls_metric_set *whole = ls_metrics_enter(trial, slices->running);
-    const ls_status status = train_slice(trial, slices->measures);
-    ls_metrics_leave(trial, whole);
-    ls_tensor *loss = status == LS_OK ? trial->state.loss : NULL;
-    forget_batch(trial);
-    return loss != NULL && scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss;
+    ls_tensor *loss = NULL;
+    const ls_status status =
+        run_slice(trial, slice, slices->running, slices->counts ? compute_and_count_slice : compute_slice, &loss);
+    if (status != LS_OK) {
+        trial->slice_status = trial->slice_status != LS_OK ? trial->slice_status : status;
+        return NULL;
+    }
+    return scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss;
+}
+
+/* Slices without samples count in the metrics, as ranks without samples do. */
+static ls_status count_empty_slices(ls_trial *trial, const ls_batch *batch) {
+    const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
+    ls_status status = LS_OK;
+    for (int i = 0; i < slices->count && status == LS_OK; i++) {
+        ls_batch part = *batch;
+        part.count = ls_share_of(batch->global_count, slices->total, slices->first + i).count;
+        status = part.count == 0 ? run_slice(trial, &part, i, ls_metrics_add, NULL) : LS_OK;
+    }
+    return status;
 }
 
 /* Slices that meet (parallel/slice_meetings.h) take turns, so each has its own part of the trial's state. */
-static void lend_pieces(ls_trial *trial, ls_slices *slices) {
+static void share_pieces(ls_trial *trial, ls_slices *slices) {
     ls_trial_state *state = &trial->state;
     slices->piece_count = 0;
     slices->pieces[slices->piece_count++] =
@@ -196,12 +228,16 @@ static ls_status train_slices(ls_trial *trial) {
     ls_grad_scaler *scaler = trial->options.grad_scaler;
     const ls_batch batch = *trial->batch;
     const uint64_t communication = ls_comm_metered.nanoseconds;
-    lend_pieces(trial, slices);
+    share_pieces(trial, slices);
+    slices->loss_factor = scaler != NULL ? 1 / ls_grad_scaler_get_scale(scaler) : 1;
+    trial->slice_status = LS_OK;
     const ls_status status = ls_data_parallel_step(trial->state.model, &batch, loss_of_slice, trial);
+    slices->loss_factor = 1;
     slices->piece_count = 0;
     trial->watch.model_communicates |= ls_comm_metered.nanoseconds != communication;
+    LS_TRY(status == LS_OK ? count_empty_slices(trial, &batch) : LS_OK);
     take_batch(&trial->state, &batch);
-    LS_TRY(status);
+    LS_TRY(status != LS_OK && trial->slice_status != LS_OK ? trial->slice_status : status);
     LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, trial->state.optimizer) : LS_OK);
     LS_TRY(LS_CALL(trial, on_backward));
     return update_parameters(trial);
@@ -214,20 +250,13 @@ typedef struct visit {
 
 static ls_status visit_slice(const ls_batch *slice, void *user) {
     const visit *v = user;
-    ls_trial *trial = v->trial;
-    take_batch(&trial->state, slice);
-    struct ls_metric_set *whole = ls_metrics_enter(trial, ls_data_parallel_slices(trial->state.model)->running);
-    const ls_status status = v->step(trial);
-    ls_metrics_leave(trial, whole);
-    forget_batch(trial);
-    return status;
+    return run_slice(v->trial, slice, ls_data_parallel_slices(v->trial->state.model)->running, v->step, NULL);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Returns whether the steps of the trial run by slices. */
 static bool runs_slices(const ls_trial *trial) {
-    return trial->options.step == NULL && ls_data_parallel_slices(trial->state.model) != NULL;
+    return ls_data_parallel_slices(trial->state.model) != NULL;
 }
 
 static ls_status default_step(ls_trial *trial) {

@@ -78,6 +78,7 @@ struct ls_trial {
     const ls_device *device; /* device to which batches are moved; NULL: none */
     ls_comm *comm;           /* state.comm, with a reference */
     const ls_batch *batch;   /* of the present step; borrowed */
+    ls_status slice_status;  /* of the first slice of this rank that has failed in the present step */
     ls_loss_divisor divisor; /* divisor of the loss in the state */
     ls_history_entry latest; /* last value of every metric */
     ls_history history;

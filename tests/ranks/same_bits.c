@@ -32,6 +32,7 @@ typedef struct trainee {
     ls_grad_scaler *scaler;
     int64_t step;
     bool differs; /* one pixel differs: a control */
+    ls_tensor *penalty;
 } trainee;
 
 struct program {
@@ -43,6 +44,7 @@ struct program {
     bool accumulates; /* the gradients of two batches add up */
     double clips;     /* the largest norm of the gradients; 0: any */
     ls_dtype dtype;   /* of the inputs */
+    bool thaws;       /* the first layers are frozen in the first step */
     bool scales;      /* uses a gradient scaler, with an overflow */
 };
 
@@ -63,6 +65,10 @@ static ls_module *make_normalized(void) {
                          ls_nn_batch_norm_2d(4, NULL), ls_nn_relu(), ls_nn_flatten(), ls_nn_dropout(0.2),
                          ls_nn_linear(4 * LENGTH * INPUTS, 12), ls_nn_batch_norm_1d(12, NULL), ls_nn_tanh(),
                          ls_nn_linear(12, CLASSES));
+}
+
+static ls_module *make_normalized_mlp(void) {
+    return ls_sequential(ls_nn_linear(INPUTS, 9), ls_nn_batch_norm_1d(9, NULL), ls_nn_linear(9, CLASSES));
 }
 
 static ls_module *make_block(void) {
@@ -157,6 +163,12 @@ static const program programs[] = {
      .loss = mean_loss,
      .batch = 3,
      .rows = true},
+    {.name = "batch normalization after frozen layers",
+     .model = make_normalized,
+     .loss = mean_loss,
+     .batch = 26,
+     .rows = true,
+     .thaws = true},
     {.name = "LSTM in f64", .model = make_lstm, .loss = mean_loss, .batch = 19, .rows = true, .dtype = LS_F64},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
@@ -185,6 +197,9 @@ static ls_status one_step(trainee *t, const ls_batch *batch) {
     const program *p = t->program;
     if (!p->accumulates || t->step % 2 == 0) {
         ls_optimizer_zero_grad(t->optimizer);
+    }
+    for (int i = 0; i < 6 && p->thaws; i++) { /* up to the weight of the second normalization */
+        LS_TRY(ls_set_requires_grad(ls_module_parameter(t->model, i), t->step > 0));
     }
     const ls_dtype before = p->scales ? ls_autocast(LS_F16) : LS_F32;
     const ls_status status = ls_data_parallel_step(t->model, batch, p->loss, t);
@@ -345,6 +360,124 @@ static ls_tensor *communicating_loss(const ls_batch *batch, void *user) {
     return status == LS_OK ? mean_loss(batch, user) : NULL;
 }
 
+/* Adds a term whose tape is not the slice's. */
+static ls_tensor *outer_penalty(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    return ls_add(mean_loss(batch, user), t->penalty);
+}
+
+static ls_tensor *backward_in_function(const ls_batch *batch, void *user) {
+    return ls_backward(mean_loss(batch, user)) == LS_OK ? mean_loss(batch, user) : NULL;
+}
+
+static ls_tensor *changing_loss(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    ls_tensor *weight = ls_module_parameter(t->model, 0);
+    const bool before = ls_no_grad(true);
+    const ls_status status = ls_fill(weight, 0.5);
+    ls_no_grad(before);
+    return status == LS_OK ? mean_loss(batch, user) : NULL;
+}
+
+static ls_tensor *freezing_loss(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    const ls_status status = ls_set_requires_grad(ls_module_parameter(t->model, 1), false);
+    return status == LS_OK ? mean_loss(batch, user) : NULL;
+}
+
+static ls_tensor *penalty_only(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    (void)batch;
+    return ls_sum(ls_mul(ls_module_parameter(t->model, 0), ls_module_parameter(t->model, 0)));
+}
+
+static ls_tensor *nested_loss(const ls_batch *batch, void *user) {
+    const trainee *t = user;
+    return ls_data_parallel_step(t->model, batch, mean_loss, user) == LS_OK ? mean_loss(batch, user) : NULL;
+}
+
+/* A hook communicates in the backward pass. */
+static ls_status communicate(ls_tensor *parameter, void *user) {
+    const trainee *t = user;
+    float number = 0;
+    (void)parameter;
+    return ls_comm_allreduce(ls_data_parallel_comm(t->model), &number, &number, 1, LS_F32, LS_SUM, NULL);
+}
+
+typedef struct wrong_function {
+    ls_tensor *(*loss)(const ls_batch *batch, void *user);
+    ls_status status;
+    const char *message;
+} wrong_function;
+
+static const wrong_function wrong_functions[] = {
+    {backward_in_function, LS_ERR_STATE, "without ls_backward"},
+    {changing_loss, LS_ERR_UNSUPPORTED, "has changed parameter"},
+    {freezing_loss, LS_ERR_UNSUPPORTED, "ls_set_requires_grad"},
+    {penalty_only, LS_ERR_ARGUMENT, "has not called ls_forward"},
+    {nested_loss, LS_ERR_STATE, "a step of the same module"},
+};
+
+/* Functions that other ranks or slices could not follow fail on every rank. */
+static ls_status refuse_functions(ls_comm *world, ls_module *(*make)(void)) {
+    const int size = ls_comm_size(world), shards = 2 * size, rank = ls_comm_rank(world);
+    for (size_t i = 0; i < sizeof wrong_functions / sizeof *wrong_functions; i++) {
+        const wrong_function *wrong = &wrong_functions[i];
+        trainee t = {.program = &programs[0]};
+        ls_scope *scope = ls_scope_begin();
+        const ls_batch batch = {.input = ls_rand(LS_SHAPE(4, INPUTS), LS_F32),
+                                .target = ls_zeros(LS_SHAPE(4), LS_I64),
+                                .first = 4 * rank,
+                                .count = 4,
+                                .global_count = 4 * size};
+        t.model = ls_data_parallel(make(), world, &(ls_data_parallel_options){.shards = shards});
+        LS_CHECK(t.model != NULL);
+        const ls_status status = ls_data_parallel_step(t.model, &batch, wrong->loss, &t);
+        LS_CHECK(status == wrong->status || status == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE(wrong->message);
+        ls_module_free(t.model);
+        (void)ls_scope_end(scope);
+    }
+    return LS_OK;
+}
+
+/* What is computed before the step belongs to no slice, and what runs after it would see this rank's samples only. */
+static ls_status refuse_surroundings(ls_comm *world) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    trainee t = {.program = &programs[0]};
+    ls_scope *scope = ls_scope_begin();
+    ls_batch batch = {.input = ls_rand(LS_SHAPE(4, INPUTS), LS_F32),
+                      .target = ls_zeros(LS_SHAPE(4), LS_I64),
+                      .first = 4 * rank,
+                      .count = 4,
+                      .global_count = 4 * size};
+    t.model = ls_data_parallel(make_mlp(), world, &(ls_data_parallel_options){.shards = 2 * size});
+    LS_CHECK(t.model != NULL);
+    const bool before = ls_no_grad(true);
+    LS_CHECK(ls_forward(t.model, batch.input) == NULL);
+    LS_EXPECT_MESSAGE("ls_module_train(module, false)");
+    ls_module_train(t.model, false);
+    LS_CHECK(ls_forward(t.model, batch.input) != NULL);
+    ls_module_train(t.model, true);
+    ls_no_grad(before);
+    batch.count = 3;
+    batch.first = 3 * rank;
+    batch.global_count = 3 * size;
+    LS_CHECK(ls_data_parallel_step(t.model, &batch, mean_loss, &t) != LS_OK);
+    batch.count = 4;
+    batch.first = 4 * rank;
+    batch.global_count = 4 * size;
+    t.penalty = ls_sum(ls_mul(ls_module_parameter(t.model, 0), ls_module_parameter(t.model, 0)));
+    LS_CHECK(ls_data_parallel_step(t.model, &batch, outer_penalty, &t) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("compute it in the function");
+    LS_TRY(ls_add_grad_hook(ls_module_parameter(t.model, 0), communicate, &t));
+    LS_CHECK(ls_data_parallel_step(t.model, &batch, mean_loss, &t) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("communicates");
+    ls_module_free(t.model);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
 static ls_status wrong_steps(ls_comm *world) {
     const int shards = 2 * ls_comm_size(world), size = ls_comm_size(world), rank = ls_comm_rank(world);
     trainee t = {.program = &programs[0]};
@@ -423,6 +556,32 @@ static ls_status failures_in_meetings(ls_comm *world) {
     return LS_OK;
 }
 
+/* Without .shards, ls_data_parallel_step works on any number of ranks, and a rank without an input fails alone. */
+static ls_status loss_of_plain_step(ls_comm *world) {
+    trainee t = {.program = &programs[0]};
+    ls_scope *scope = ls_scope_begin();
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    ls_batch batch = {.input = ls_rand(LS_SHAPE(4, INPUTS), LS_F32),
+                      .target = ls_zeros(LS_SHAPE(4), LS_I64),
+                      .first = 4 * rank,
+                      .count = 4,
+                      .global_count = 4 * size};
+    t.model = ls_data_parallel(make_mlp(), world, NULL);
+    LS_CHECK(t.model != NULL);
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    const double loss = ls_data_parallel_loss(t.model, NULL);
+    LS_CHECK(isfinite(loss) && loss > 0.1);
+    ls_tensor *input = batch.input;
+    batch.input = rank == 0 ? NULL : input;
+    const ls_status status = ls_data_parallel_step(t.model, &batch, mean_loss, &t);
+    LS_TRY(expect(status, rank == 0 ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH, "the input of the batch is NULL"));
+    batch.input = input;
+    LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+    ls_module_free(t.model);
+    (void)ls_scope_end(scope); /* which has the failure of rank 0 */
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     for (int i = 0; i < PROGRAMS && ls_comm_size(world) > 1; i++) {
         LS_TRY(same_bits(world, i));
@@ -430,5 +589,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(controls(world));
     LS_TRY(wrong_options(world));
     LS_TRY(wrong_steps(world));
+    LS_TRY(refuse_functions(world, make_mlp));
+    LS_TRY(refuse_functions(world, make_normalized_mlp));
+    LS_TRY(refuse_surroundings(world));
+    LS_TRY(loss_of_plain_step(world));
     return failures_in_meetings(world);
 }

@@ -11,7 +11,7 @@
 #include "parallel/parallel.h"
 #include "tests/support/resumed.h"
 
-enum { WIDTH = 24, RUN_EPOCHS = 4, INTERRUPTION = 7 };
+enum { WIDTH = 24, RUN_EPOCHS = 4, INTERRUPTION = 7, LAST = 2 };
 
 /* ---- a trial ----------------------------------------------------------------------------------------------------- */
 
@@ -22,6 +22,7 @@ typedef struct setup {
     bool resumes;
     ls_dtype autocast;
     bool normalizes; /* the model has batch normalization */
+    bool late;       /* the loss has further terms from the fourth step on */
 } setup;
 
 typedef struct objects {
@@ -30,7 +31,22 @@ typedef struct objects {
     ls_grad_scaler *scaler;
     ls_loader *train, *validate;
     ls_trial *trial;
+    int64_t steps;
 } objects;
+
+/* Counts the steps of a trial. */
+static ls_status count_step(ls_trial_state *state, void *user) {
+    (void)state;
+    ++*(int64_t *)user;
+    return LS_OK;
+}
+
+/* One mean in the first steps; later also another mean of the output. */
+static ls_tensor *late_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    const int64_t *steps = user;
+    ls_tensor *loss = ls_cross_entropy(output, target, NULL);
+    return *steps < 3 ? loss : ls_add(loss, ls_mul(ls_mean(ls_mul(output, output)), 0.1));
+}
 
 static ls_callback *make_schedule(ls_optimizer *optimizer) {
     ls_schedule *plateau = ls_schedule_plateau(optimizer, &(ls_plateau_options){.factor = 0.5, .no_patience = true});
@@ -47,20 +63,22 @@ static ls_status make_objects(ls_comm *comm, const setup *p, objects *o) {
     o->model = ls_data_parallel(o->model, comm, &(ls_data_parallel_options){.shards = p->shards});
     o->optimizer = ls_adam(o->model, &(ls_adam_options){.learning_rate = 0.02});
     o->scaler = p->autocast != LS_F32 ? ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 3}) : NULL;
-    o->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    o->train = ls_loader_new(make_dataset(0, 4 * GLOBAL_BATCH + LAST), &loading);
     o->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
     LS_CHECK(o->model != NULL && o->optimizer != NULL && o->train != NULL && o->validate != NULL);
     ls_callback *callbacks[] = {ls_mixup(&(ls_mixup_options){.classes = CLASSES, .seed = SEED}),
-                                ls_gradient_norm_clipping(0.7), make_schedule(o->optimizer), ls_weight_averaging(NULL)};
+                                ls_gradient_norm_clipping(0.7), make_schedule(o->optimizer), ls_weight_averaging(NULL),
+                                ls_callback_new(&(ls_callback_hooks){.on_step_training = count_step}, &o->steps)};
     o->trial = ls_trial_new(&(ls_trial_options){
         .model = o->model,
         .optimizer = o->optimizer,
         .grad_scaler = o->scaler,
         .autocast = p->autocast,
-        .criterion = ls_criterion_cross_entropy,
+        .criterion = p->late ? late_criterion : ls_criterion_cross_entropy,
+        .criterion_user = p->late ? &o->steps : NULL,
         .train = o->train,
         .validate = o->validate,
-        .metrics = LS_METRICS("loss", "lr", "epoch"),
+        .metrics = LS_METRICS("loss", "lr", "epoch", "loss_std", "running_loss"),
         .callbacks = callbacks,
         .callback_count = sizeof callbacks / sizeof *callbacks,
         .checkpoint =
@@ -85,7 +103,7 @@ static void free_objects(objects *o) {
 
 /* Returns a hash of the parameters, the states and the history. */
 static ls_status hash_of(const objects *o, uint64_t *hash) {
-    static const char *const results[] = {"loss", "val_loss", "lr"};
+    static const char *const results[] = {"loss", "val_loss", "lr", "loss_std", "val_loss_std", "running_loss"};
     const ls_named *states;
     int count;
     *hash = ls_module_hash(o->model);
@@ -126,15 +144,16 @@ static ls_status check_group(ls_comm *group, const setup *p, uint64_t want) {
     return LS_OK;
 }
 
-static ls_status same_bits(ls_comm *world, ls_dtype autocast, bool normalizes) {
+static ls_status same_bits(ls_comm *world, ls_dtype autocast, bool normalizes, bool late) {
     const int size = ls_comm_size(world);
     uint64_t want;
-    LS_TRY(run(world, &(setup){.autocast = autocast, .normalizes = normalizes}, &want)); /* ranks are slices */
+    LS_TRY(run(world, &(setup){.autocast = autocast, .normalizes = normalizes, .late = late},
+               &want)); /* ranks are slices */
     for (int first = 1; first <= size / 2 + 1 && first <= size; first++) {
         ls_comm *group = NULL;
         LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
-        const ls_status status =
-            check_group(group, &(setup){.shards = size, .autocast = autocast, .normalizes = normalizes}, want);
+        const ls_status status = check_group(
+            group, &(setup){.shards = size, .autocast = autocast, .normalizes = normalizes, .late = late}, want);
         ls_comm_free(group);
         LS_TRY(status);
     }
@@ -202,15 +221,120 @@ static ls_status other_loader(ls_comm *world) {
     return LS_OK;
 }
 
+/* Predictions have the order of the data set, and the bits of W ranks. */
+static ls_status predict(ls_comm *comm, int shards, uint64_t *hash) {
+    objects o;
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(make_objects(comm, &(setup){.shards = shards}, &o));
+    LS_TRY(ls_trial_run(o.trial, 1));
+    ls_loader *shuffled = ls_loader_new(
+        make_dataset(1, HELD_BACK),
+        &(ls_loader_options){.global_batch_size = GLOBAL_BATCH, .comm = comm, .seed = SEED, .shards = shards});
+    ls_tensor *rows = NULL;
+    LS_TRY(ls_trial_predict(o.trial, shuffled, true, &rows));
+    LS_CHECK(rows != NULL && ls_size(rows, 0) == HELD_BACK);
+    *hash = LS_HASH_START;
+    LS_TRY(ls_hash_elements(rows, hash));
+    LS_TRY(ls_trial_evaluate(o.trial, shuffled, "again"));
+    const double loss = ls_trial_metric(o.trial, "again_loss");
+    *hash = ls_hash(*hash, &loss, sizeof loss);
+    ls_loader *other = ls_loader_new(make_dataset(1, HELD_BACK), &(ls_loader_options){.comm = comm});
+    LS_CHECK(shards == 0 || ls_trial_evaluate(o.trial, other, "other") == LS_ERR_ARGUMENT);
+    ls_loader_free(other);
+    ls_loader_free(shuffled);
+    free_objects(&o);
+    return ls_scope_end(scope) == LS_OK ? LS_OK : ls_error_status();
+}
+
+static ls_status same_predictions(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    uint64_t want, hash = 0;
+    ls_comm *group = NULL;
+    LS_TRY(predict(world, 0, &want));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) < 1, 0, &group));
+    const ls_status status = predict(group, size, &hash);
+    ls_comm_free(group);
+    LS_TRY(status);
+    LS_CHECK(hash == want);
+    return LS_OK;
+}
+
+/* The loss in the log of each batch has no factor of the gradient scaler. */
+static ls_status log_of_batches(ls_comm *world) {
+    char path[PATH_MAX];
+    objects o;
+    ls_scope *scope = ls_scope_begin();
+    snprintf(path, sizeof path, "%s", in_scratch("log.csv"));
+    const ls_loader_options loading = {
+        .global_batch_size = GLOBAL_BATCH, .comm = world, .shards = ls_comm_size(world) + 1};
+    o = (objects){.model = ls_data_parallel(ls_nn_linear(INPUTS, CLASSES), world,
+                                            &(ls_data_parallel_options){.shards = ls_comm_size(world) + 1})};
+    o.optimizer = ls_sgd(o.model, NULL);
+    o.scaler = ls_grad_scaler_new(NULL);
+    o.train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    ls_callback *log[] = {ls_csv_log(path, &(ls_csv_log_options){.per_batch = true, .no_header = true})};
+    o.trial = ls_trial_new(&(ls_trial_options){.model = o.model,
+                                               .optimizer = o.optimizer,
+                                               .grad_scaler = o.scaler,
+                                               .criterion = ls_criterion_cross_entropy,
+                                               .train = o.train,
+                                               .callbacks = log,
+                                               .callback_count = 1,
+                                               .quiet = true});
+    LS_CHECK(o.trial != NULL);
+    LS_TRY(ls_trial_run(o.trial, 1));
+    free_objects(&o);
+    LS_TRY(ls_scope_end(scope));
+    LS_TRY(ls_comm_barrier(world, NULL));
+    FILE *file = fopen(path, "r");
+    double loss = 0;
+    LS_CHECK(file != NULL && fscanf(file, "%*d,%*d,%lf", &loss) == 1);
+    fclose(file);
+    LS_CHECK(loss > 0.01 && loss < 100);
+    return LS_OK;
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+/* Trials that could not keep the promise are refused. */
+static ls_status refuse_trials(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_module *model =
+        ls_data_parallel(ls_nn_linear(INPUTS, CLASSES), world, &(ls_data_parallel_options){.shards = size + 1});
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_trial_options options = {.model = model, .optimizer = optimizer, .step = own_step};
+    LS_CHECK(ls_trial_new(&options) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("ls_data_parallel_step");
+    ls_comm *group = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world), 0, &group));
+    options = (ls_trial_options){
+        .model = model, .optimizer = optimizer, .criterion = ls_criterion_cross_entropy, .comm = group};
+    LS_CHECK(ls_trial_new(&options) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("the trial's communicator has 1");
+    ls_comm_free(group);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
-    ls_status status = same_bits(world, LS_F32, false);
-    status = status == LS_OK ? same_bits(world, LS_F16, false) : status;
-    status = status == LS_OK ? same_bits(world, LS_F32, true) : status;
+    ls_status status = same_bits(world, LS_F32, false, false);
+    status = status == LS_OK ? same_bits(world, LS_F16, false, false) : status;
+    status = status == LS_OK ? same_bits(world, LS_F32, true, false) : status;
+    status = status == LS_OK ? same_bits(world, LS_F32, false, true) : status;
+    status = status == LS_OK ? same_bits(world, LS_F32, true, true) : status;
     status = status == LS_OK ? resume(world, false) : status;
     status = status == LS_OK ? resume(world, true) : status;
     status = status == LS_OK ? other_shards(world) : status;
     status = status == LS_OK ? other_loader(world) : status;
+    status = status == LS_OK ? same_predictions(world) : status;
+    status = status == LS_OK ? log_of_batches(world) : status;
+    status = status == LS_OK ? refuse_trials(world) : status;
     LS_TRY(remove_scratch(world));
     return status;
 }

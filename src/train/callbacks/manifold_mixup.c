@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "parallel/slices.h"
+
 enum { SALT = 4 };
 
 static const char *const maker = "ls_manifold_mixup";
@@ -89,6 +91,10 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     ls_tensor *input, *target;
     if (ls_callback_in_replay(state)) {
         return LS_OK;
+    }
+    const ls_slices *slices = ls_data_parallel_slices(state->model);
+    if (slices != NULL && slices->meets) { /* the slices take turns, but the callback mixes one at a time */
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: cannot be combined with .shards and batch normalization", maker);
     }
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     self->share = self->options.lambda != 0 ? self->options.lambda : ls_draw_beta(&draws, self->options.alpha);

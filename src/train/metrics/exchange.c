@@ -197,9 +197,6 @@ const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *s
     if (metrics->parts <= 1) {
         return metrics->set->tallies;
     }
-    exchange x = {.metrics = metrics,
-                  .state = state,
-                  .parts = (size_t)metrics->parts,
-                  .sliced = metrics->parts != ls_comm_size(state->comm)};
+    exchange x = {.metrics = metrics, .state = state, .parts = (size_t)metrics->parts, .sliced = metrics->sliced};
     return run(&x) == LS_OK ? metrics->merged : NULL;
 }

@@ -190,6 +190,7 @@ typedef struct ls_metrics {
     /* Parts whose numbers are merged: the ranks, or with `.shards` the slices. */
     int parts;
     int first_part, own_parts;       /* of this rank */
+    bool sliced;                     /* the parts are slices */
     int owned;                       /* number of first metrics that the trial owns; after ls_metrics_take, all */
     ls_metric_set *set;              /* of the current pass */
     ls_metric_set *spare;            /* sets for interrupting passes; a list linked by `outer` */

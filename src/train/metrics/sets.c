@@ -77,6 +77,7 @@ static void count_parts(ls_metrics *metrics, const ls_trial_options *options, co
     metrics->parts = slices != NULL ? slices->total : comm != NULL ? ls_comm_size(comm) : 1;
     metrics->first_part = slices != NULL ? slices->first : comm != NULL ? ls_comm_rank(comm) : 0;
     metrics->own_parts = slices != NULL ? slices->count : 1;
+    metrics->sliced = slices != NULL;
 }
 
 ls_status ls_metrics_find(ls_trial *trial) {
