@@ -33,7 +33,7 @@ int ls_trial_shards(const ls_trial *trial);
 
 /*
  * Fails with LS_ERR_ARGUMENT if the loaders of the trial have other `.shards` than its model, or if its communicator
- * has other ranks; with LS_ERR_UNSUPPORTED if the trial has a step of its own or an outer optimizer.
+ * has other ranks; with LS_ERR_UNSUPPORTED if the trial has a user step or an outer optimizer.
  * ls_trial_check_loader checks one loader.
  */
 ls_status ls_trial_check_shards(const ls_trial_options *options);
