@@ -127,7 +127,7 @@ ls_status ls_slices_visit(ls_slices *slices, const ls_batch *batch,
     ls_status status = ls_slices_check_batch(slices, batch);
     for (int i = 0; i < slices->count && status == LS_OK; i++) {
         ls_scope *scope = ls_scope_begin();
-        ls_batch part;
+        ls_batch part = *batch;
         status = scope != NULL ? ls_slice_cut(slices, batch, slices->first + i, &part) : ls_error_status();
         if (status == LS_OK) {
             ls_slice_enter(slices, slices->first + i, &part);
