@@ -1,7 +1,9 @@
 # What people type. The build itself is CMake's (CMakePresets.json).
 BUILD := build
 
-.PHONY: help build demo test test-all bench docs format lint clean
+export BUILD PREFIX DESTDIR
+
+.PHONY: help build install demo test test-all bench docs format lint clean
 help:
 	@echo "make demo    install what is needed, build, train Fashion-MNIST on two processes"
 	@echo "make test    the same set-up, then the tests (minutes); make test-all adds lint, sanitizers and long lists"
@@ -9,7 +11,7 @@ help:
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
 	@echo "make lint    check format, wording and structure; clang, clang-tidy, cppcheck"
-	@echo "make build   build what users install, and the examples"
+	@echo "make build   build what users install, and the examples; make install PREFIX=/usr/local installs it"
 
 # A folder that plain cmake has configured, without Ninja perhaps, is used as it is.
 $(BUILD)/cmake_install.cmake:
@@ -18,6 +20,9 @@ $(BUILD)/cmake_install.cmake:
 
 build: $(BUILD)/cmake_install.cmake
 	@cmake --build $(BUILD) --parallel $(shell nproc) --target all
+
+install:
+	@scripts/install
 
 demo: $(BUILD)/cmake_install.cmake
 	@cmake --build $(BUILD) --parallel $(shell nproc) --target demo_programs

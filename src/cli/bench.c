@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "cli/cli.h"
+#include "cli/doctor.h"
 #include "cli/job.h"
 #include "cli/program.h"
 #include "comm/algorithm.h"
@@ -432,6 +433,30 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     return LS_OK;
 }
 
+static void list_values(const char *option, FILE *stream) {
+    if (option == NULL) {
+        char names[256];
+        fputs(ls_bench_names(names, sizeof names), stream);
+    } else if (strcmp(option, "backend") == 0) {
+        for (const ls_doctor_check *check = ls_doctor_backends; check->name != NULL; check++) {
+            fprintf(stream, "%s ", check->name);
+        }
+    } else if (strcmp(option, "dtype") == 0) {
+        for (int i = 0; i < LS_DTYPE_COUNT; i++) {
+            fprintf(stream, "%s ", ls_dtype_name((ls_dtype)i));
+        }
+    } else if (strcmp(option, "op") == 0) {
+        for (int i = 0; i < LS_REDUCTION_COUNT; i++) {
+            fprintf(stream, "%s ", ls_reduction_name((ls_reduction)i));
+        }
+    } else if (strcmp(option, "algorithm") == 0) {
+        for (int id = 1; id < LS_ALGORITHM_COUNT; id++) {
+            fprintf(stream, "%s ", ls_algorithm_name((ls_algorithm_id)id));
+        }
+        fputs("all", stream);
+    }
+}
+
 const ls_command ls_bench_command = {
     .name = "bench",
     .summary = "measure a collective, by size, and check its results",
@@ -478,5 +503,6 @@ const ls_command ls_bench_command = {
         "  2    wrong command line\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
+    .list_values = list_values,
     .run = run,
 };

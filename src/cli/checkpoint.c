@@ -249,6 +249,12 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     return ls_fail(status, "%s%s", own, reason != NULL ? reason + 2 : message);
 }
 
+static void list_values(const char *option, FILE *stream) {
+    for (int i = 0; option == NULL && i < ACTIONS; i++) {
+        fprintf(stream, "%s ", actions[i].name);
+    }
+}
+
 const ls_command ls_checkpoint_command = {
     .name = "checkpoint",
     .summary = "look at checkpoints of trials, check and compare them",
@@ -285,5 +291,6 @@ const ls_command ls_checkpoint_command = {
              "wrong\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
+    .list_values = list_values,
     .run = run,
 };

@@ -1,7 +1,8 @@
 /*
  * cli: the `lockstep` command. Programs do not link it.
  *
- *   main.c       the table of subcommands            options.c      options of a subcommand: parsing, --help
+ *   main.c       selects the subcommand              options.c      options of a subcommand: parsing, --help
+ *   commands.c   the table of subcommands            manual/        writes man pages and the completion of shells
  *   run.c        `lockstep run`: checks, restarts    program.c      the file of PROGRAM
  *   job.c        one start of N ranks, to their end  process.c      the process of a rank
  *   job_report.c the report about a failed job       rank.c         descriptors and environment of a rank
@@ -38,7 +39,8 @@ typedef struct ls_size_text {
 } ls_size_text;
 ls_size_text ls_size_describe(int64_t bytes);
 
-/* The subcommands. */
+/* The subcommands, in the order of --help; NULL after the last. */
+extern const ls_command *const ls_commands[];
 extern const ls_command ls_run_command;
 extern const ls_command ls_checkpoint_command;
 extern const ls_command ls_bench_command;

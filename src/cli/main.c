@@ -1,4 +1,4 @@
-/* The `lockstep` command: selects the subcommand. A new subcommand is a row in the table. */
+/* The `lockstep` command: selects the subcommand. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,10 +11,6 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static const ls_command *const commands[] = {&ls_run_command, &ls_checkpoint_command, &ls_bench_command,
-                                             &ls_doctor_command};
-enum { COMMANDS = sizeof commands / sizeof commands[0] };
-
 /* If one of the three standard descriptors is closed, the next opened file would get its number and receive output. */
 static void open_standard_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -26,18 +22,18 @@ static void open_standard_files(void) {
 
 static void print_help(void) {
     printf("usage: lockstep COMMAND [options]\n\nLockstep is distributed training in C.\n\ncommands:\n");
-    for (size_t i = 0; i < COMMANDS; i++) {
-        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (const ls_command *const *command = ls_commands; *command != NULL; command++) {
+        printf("  %-10s %s\n", (*command)->name, (*command)->summary);
     }
     printf("\n  %-10s print this; `lockstep COMMAND --help` tells more\n  %-10s print the version\n", "--help",
            "--version");
 }
 
 static ls_status fail_unknown(const char *name) {
-    const char *nearest = commands[0]->name;
-    for (size_t i = 1; i < COMMANDS; i++) {
-        if (ls_word_distance(name, commands[i]->name) < ls_word_distance(name, nearest)) {
-            nearest = commands[i]->name;
+    const char *nearest = ls_commands[0]->name;
+    for (const ls_command *const *command = ls_commands; *command != NULL; command++) {
+        if (ls_word_distance(name, (*command)->name) < ls_word_distance(name, nearest)) {
+            nearest = (*command)->name;
         }
     }
     if (ls_word_is_near(name, ls_word_distance(name, nearest))) {
@@ -47,9 +43,9 @@ static ls_status fail_unknown(const char *name) {
 }
 
 static ls_status run_command(int argc, char **argv, int *exit_status) {
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (strcmp(argv[0], commands[i]->name) == 0) {
-            return commands[i]->run(argc, argv, exit_status);
+    for (const ls_command *const *command = ls_commands; *command != NULL; command++) {
+        if (strcmp(argv[0], (*command)->name) == 0) {
+            return (*command)->run(argc, argv, exit_status);
         }
     }
     return fail_unknown(argv[0]);

@@ -13,6 +13,10 @@
 
 enum { MOST_OPTIONS = 32, HELP_CODE = 256, LONG_BASE = 257, LONGEST_WORD = 32 };
 
+bool ls_options_take(const ls_command *command, const char *argument) {
+    return strstr(command->usage, argument) != NULL;
+}
+
 static ls_status fail_unknown(const ls_command *command, const char *typed) {
     const char *dashless = typed + strspn(typed, "-");
     char word[LONGEST_WORD + 1];
@@ -28,8 +32,7 @@ static ls_status fail_unknown(const ls_command *command, const char *typed) {
                        nearest);
     }
     return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s%s (see lockstep %s --help)", command->name, typed,
-                   strstr(command->usage, "PROGRAM") != NULL ? "; options of PROGRAM go after its name" : "",
-                   command->name);
+                   ls_options_take(command, "PROGRAM") ? "; options of PROGRAM go after its name" : "", command->name);
 }
 
 static ls_status fail_value(const ls_command *command, const ls_cli_option *option, const char *text,

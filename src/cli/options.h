@@ -1,11 +1,12 @@
 /*
- * Subcommands and their options. One table has the name, the argument and the effect of each option, for parsing and
- * for --help.
+ * Subcommands and their options. One table has the name, the argument and the effect of each option, for parsing,
+ * for --help, and for man pages and the completion of shells (cli/manual).
  */
 #ifndef LS_CLI_OPTIONS_H
 #define LS_CLI_OPTIONS_H
 
 #include <lockstep/base.h>
+#include <stdio.h>
 
 /* The type of an option's field in the values struct. */
 typedef enum ls_option_kind {
@@ -34,6 +35,11 @@ typedef struct ls_command {
     const ls_cli_option *options;
     size_t option_count;
     /*
+     * Prints the possible values of an option, or of the first argument if `option` is NULL, separated by blanks or
+     * commas. Prints nothing if any value is possible. For man pages and the completion of shells; may be NULL.
+     */
+    void (*list_values)(const char *option, FILE *stream);
+    /*
      * On failure, main prints ls_error_message(). *exit_status is 0 before the call; the function may set a more
      * specific status than 1 or 2.
      */
@@ -45,6 +51,9 @@ typedef struct ls_command {
  * defaults. Stops at the first word that is not an option: argv[*rest]. Sets *help at --help, and stops there.
  */
 ls_status ls_options_parse(const ls_command *command, int argc, char **argv, void *values, int *rest, bool *help);
+
+/* Returns whether the usage of the subcommand has an argument with this name, such as "PROGRAM". */
+bool ls_options_take(const ls_command *command, const char *argument);
 
 /* Prints the --help of the subcommand to standard output. */
 void ls_options_help(const ls_command *command);
