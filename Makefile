@@ -21,7 +21,7 @@ $(BUILD)/cmake_install.cmake:
 build: $(BUILD)/cmake_install.cmake
 	@cmake --build $(BUILD) --parallel $(shell nproc) --target all
 
-install:
+install: build
 	@scripts/install
 
 demo: $(BUILD)/cmake_install.cmake
