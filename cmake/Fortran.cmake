@@ -7,7 +7,7 @@ if(NOT LS_FORTRAN MATCHES "^(auto|on|off)$")
 endif()
 
 set(LS_FORTRAN_SOURCE ${PROJECT_SOURCE_DIR}/bindings/fortran/lockstep.f90)
-install(FILES ${LS_FORTRAN_SOURCE} DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+install(FILES ${LS_FORTRAN_SOURCE} DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep COMPONENT development)
 if(LS_FORTRAN STREQUAL off)
   return()
 endif()
@@ -32,5 +32,7 @@ target_include_directories(lockstep_fortran PUBLIC $<BUILD_INTERFACE:${PROJECT_B
 set_target_properties(lockstep_fortran PROPERTIES OUTPUT_NAME lockstep-fortran EXPORT_NAME fortran
                       Fortran_MODULE_DIRECTORY ${PROJECT_BINARY_DIR}/fortran
                       ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-install(TARGETS lockstep_fortran EXPORT lockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_BINARY_DIR}/fortran/lockstep.mod DESTINATION ${LS_FORTRAN_MODULES})
+install(TARGETS lockstep_fortran EXPORT lockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        COMPONENT development)
+install(FILES ${PROJECT_BINARY_DIR}/fortran/lockstep.mod DESTINATION ${LS_FORTRAN_MODULES}
+        COMPONENT development)

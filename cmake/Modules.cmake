@@ -18,7 +18,8 @@ function(ls_add_module NAME)
     target_link_options(lockstep_module_${NAME} PRIVATE -Wl,-z,defs)
   endif()
   add_dependencies(lockstep_modules lockstep_module_${NAME})
-  install(TARGETS lockstep_module_${NAME} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
+  install(TARGETS lockstep_module_${NAME} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep
+    COMPONENT ${NAME})
 endfunction()
 
 # The same for a backend, as src/comm/module.h has it.

@@ -6,6 +6,7 @@ endif()
 option(LS_BUILD_TESTS "Build the tests" OFF)
 option(LS_BUILD_BENCH "Build the benchmarks" OFF)
 option(LS_WERROR "Warnings are errors (for our own development)" OFF)
+option(LS_DEB "Prepare Debian packages for cpack (preset package)" OFF)
 option(LS_LTO "Optimise the library as a whole (gcc, Release; a minute of linking)" ON)
 set(LS_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 
