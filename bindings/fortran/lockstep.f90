@@ -1762,6 +1762,12 @@ module lockstep
     type(ls_tensor), value, intent(in) :: tensor
     type(c_ptr) :: returned
   end function
+  ! void *ls_data_strided(ls_tensor *tensor)
+  function ls_data_strided(tensor) bind(c, name="ls_data_strided") result(returned)
+    import
+    type(ls_tensor), value, intent(in) :: tensor
+    type(c_ptr) :: returned
+  end function
   ! double ls_item(const ls_tensor *tensor)
   function ls_item(tensor) bind(c, name="ls_item") result(returned)
     import
@@ -4544,6 +4550,40 @@ contains
     p_user = c_null_ptr
     if (present(user)) p_user = user
     returned = c_ls_from_memory(shape, dtype, p_data, release, p_user)
+  end function
+
+  ! ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data, void (*release)(void
+  ! *data, void *user), void *user)
+  function ls_from_strided(shape, stride, dtype, data, release, user) result(returned)
+    type(ls_shape), value, intent(in) :: shape
+    integer(c_int64_t), intent(in), optional, target :: stride(*)
+    integer(c_int), value, intent(in) :: dtype
+    type(c_ptr), intent(in), optional :: data
+    type(c_funptr), value, intent(in) :: release
+    type(c_ptr), intent(in), optional :: user
+    type(c_ptr) :: p_stride
+    type(c_ptr) :: p_data
+    type(c_ptr) :: p_user
+    type(ls_tensor) :: returned
+    interface
+      function c_ls_from_strided(shape, stride, dtype, data, release, user) bind(c, name="ls_from_strided") result(returned)
+        import
+        type(ls_shape), value, intent(in) :: shape
+        type(c_ptr), value :: stride
+        integer(c_int), value, intent(in) :: dtype
+        type(c_ptr), value :: data
+        type(c_funptr), value, intent(in) :: release
+        type(c_ptr), value :: user
+        type(ls_tensor) :: returned
+      end function
+    end interface
+    p_stride = c_null_ptr
+    if (present(stride)) p_stride = c_loc(stride)
+    p_data = c_null_ptr
+    if (present(data)) p_data = data
+    p_user = c_null_ptr
+    if (present(user)) p_user = user
+    returned = c_ls_from_strided(shape, p_stride, dtype, p_data, release, p_user)
   end function
 
   ! const char *ls_device_of(const ls_tensor *tensor)

@@ -205,6 +205,14 @@ LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
  */
 LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
                                  void *user);
+/**
+ * Does the same as ls_from_memory for memory with strides, such as a part of an array or a column-major array.
+ * stride[i] is the distance in elements between neighbors along axis i. `data` points to the first element. Uses the
+ * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. Fails with LS_ERR_ARGUMENT if a
+ * stride is not positive although the size of its axis is above 1, or if two elements share memory.
+ */
+LS_API ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
+                                  void (*release)(void *data, void *user), void *user);
 /** Returns `value` as a tensor of shape []. Has the same errors as ls_full. */
 LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 
@@ -278,6 +286,12 @@ LS_API const void *ls_data_const(const ls_tensor *tensor);
  * same as for ls_data_const. The library does not notice writes through this pointer: call ls_mark_changed after them.
  */
 LS_API void *ls_data(ls_tensor *tensor);
+/**
+ * Does the same as ls_data for tensors that need not be contiguous. Returns a pointer to the first element; element
+ * (i, j) is i * ls_stride(tensor, 0) + j * ls_stride(tensor, 1) elements after it. Do not write to a tensor that
+ * repeats its elements (ls_expand), because each write changes several of them.
+ */
+LS_API void *ls_data_strided(ls_tensor *tensor);
 /**
  * Returns the only element of a tensor as a double. Returns NAN and sets an error if `tensor` is NULL (LS_ERR_ARGUMENT)
  * or does not have exactly one element (LS_ERR_SHAPE).

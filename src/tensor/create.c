@@ -263,20 +263,82 @@ static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype d
     return count;
 }
 
-ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
-                          void *user) {
-    const char *const call = "ls_from_memory";
+/* Orders the axes with several positions by their strides, the smallest first. Returns the number of these axes. */
+static int order_axes(const ls_shape *shape, const int64_t *stride, int order[LS_MAX_DIMS]) {
+    int count = 0;
+    for (int axis = 0; axis < shape->ndim; axis++) {
+        if (shape->size[axis] > 1) {
+            int at = count++;
+            for (; at > 0 && stride[order[at - 1]] > stride[axis]; at--) {
+                order[at] = order[at - 1];
+            }
+            order[at] = axis;
+        }
+    }
+    return count;
+}
+
+/* Returns the number of elements from the first to the last, or -1 with the error set if elements share memory. */
+static int64_t strided_span(const char *call, const ls_shape *shape, const int64_t *stride) {
+    int order[LS_MAX_DIMS];
+    const int axes = order_axes(shape, stride, order);
+    int64_t span = 1;
+    for (int i = 0; i < axes; i++) {
+        const int axis = order[i];
+        int64_t length;
+        if (stride[axis] < span) {
+            (void)ls_fail(
+                LS_ERR_ARGUMENT,
+                "%s: the stride of axis %d is %lld, but must be at least %lld so that no elements share memory", call,
+                axis, (long long)stride[axis], (long long)span);
+            return -1;
+        }
+        if (__builtin_mul_overflow(shape->size[axis] - 1, stride[axis], &length) ||
+            __builtin_add_overflow(span, length, &span)) {
+            (void)ls_fail(LS_ERR_SHAPE, "%s: the stride of axis %d, %lld, is too large", call, axis,
+                          (long long)stride[axis]);
+            return -1;
+        }
+    }
+    return span;
+}
+
+/* Returns a tensor of `shape` and `stride` over the storage, which it consumes, also on failure. */
+static ls_tensor *view_of_storage(ls_storage *storage, const ls_shape *shape, const int64_t *stride, int64_t span,
+                                  ls_dtype dtype) {
+    ls_tensor *all = ls_tensor_of_storage(storage, 1, &span, dtype);
+    ls_tensor *view = all != NULL ? ls_tensor_view_owned(all, shape->ndim, shape->size, stride, 0) : NULL;
+    ls_tensor_drop(all);
+    return view;
+}
+
+/* Returns a tensor over the program's memory. Without `stride`, or without elements, the memory is dense. */
+static ls_tensor *from_memory(const char *call, const ls_shape *shape, const int64_t *stride, ls_dtype dtype,
+                              void *data, void (*release)(void *data, void *user), void *user) {
     void (*const releases)(void *, void *) = release != NULL ? release : release_nothing;
-    const int64_t count = checked_count(call, &shape, dtype, data);
-    if (count < 0) {
+    const int64_t count = checked_count(call, shape, dtype, data);
+    const bool is_dense = stride == NULL || count <= 0;
+    const int64_t span = is_dense ? count : strided_span(call, shape, stride);
+    if (span < 0) {
         releases(data, user);
         return ls_scope_failed();
     }
-    ls_storage *storage = ls_storage_wrap(&ls_cpu, data, (size_t)count * ls_dtype_size(dtype), releases, user);
+    ls_storage *storage = ls_storage_wrap(&ls_cpu, data, (size_t)span * ls_dtype_size(dtype), releases, user);
     if (storage == NULL) {
         releases(data, user);
         return fail_noted_memory(call, sizeof *storage);
     }
-    ls_tensor *tensor = ls_tensor_of_storage(storage, shape.ndim, shape.size, dtype);
+    ls_tensor *tensor = is_dense ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype)
+                                 : view_of_storage(storage, shape, stride, span, dtype);
     return tensor != NULL ? ls_tensor_give(tensor) : fail_noted_memory(call, sizeof *tensor);
+}
+
+ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
+                          void *user) {
+    return from_memory("ls_from_memory", &shape, NULL, dtype, data, release, user);
+}
+
+ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
+                           void (*release)(void *data, void *user), void *user) {
+    return from_memory("ls_from_strided", &shape, stride, dtype, data, release, user);
 }

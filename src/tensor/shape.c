@@ -72,8 +72,8 @@ bool ls_is_contiguous(const ls_tensor *tensor) {
     return is_there("ls_is_contiguous", tensor) && tensor->contiguous;
 }
 
-/* Returns the elements, if the program can access them. */
-static void *data_of(const char *call, const ls_tensor *tensor) {
+/* Returns the elements, if the program can access them. Only some calls accept tensors that are not contiguous. */
+static void *data_of(const char *call, const ls_tensor *tensor, bool any_strides) {
     if (tensor == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
         return ls_scope_failed();
@@ -81,7 +81,7 @@ static void *data_of(const char *call, const ls_tensor *tensor) {
     if (!ls_tensor_is_here(call, tensor)) {
         return NULL;
     }
-    if (!tensor->contiguous) {
+    if (!tensor->contiguous && !any_strides) {
         (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is not contiguous; use ls_contiguous", call,
                       LS_SHAPE_TEXT(tensor));
         return ls_scope_failed();
@@ -100,11 +100,15 @@ static void *data_of(const char *call, const ls_tensor *tensor) {
 }
 
 const void *ls_data_const(const ls_tensor *tensor) {
-    return data_of("ls_data_const", tensor);
+    return data_of("ls_data_const", tensor, false);
 }
 
 void *ls_data(ls_tensor *tensor) {
-    return data_of("ls_data", tensor);
+    return data_of("ls_data", tensor, false);
+}
+
+void *ls_data_strided(ls_tensor *tensor) {
+    return data_of("ls_data_strided", tensor, true);
 }
 
 const char *ls_device_of(const ls_tensor *tensor) {

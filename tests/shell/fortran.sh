@@ -24,7 +24,7 @@ if command -v nm >/dev/null; then
 fi
 
 # A copy of the project's files that scripts/fortran reads, with planted differences.
-mkdir -p copy/scripts && cp "$LS_SOURCE/scripts/fortran" "$LS_SOURCE/scripts/abi" copy/scripts
+mkdir -p copy/scripts && cp "$LS_SOURCE/scripts/fortran" "$LS_SOURCE/scripts/headers.py" "$LS_SOURCE/scripts/abi" copy/scripts
 cp -r "$LS_SOURCE/include" "$LS_SOURCE/bindings" copy
 sed -i '/ls_zero_grad/s/.*/LS_API void ls_other_function(ls_tensor *tensor);/' copy/include/lockstep/autograd.h
 ! copy/scripts/fortran --check >out 2>err

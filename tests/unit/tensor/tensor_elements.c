@@ -146,6 +146,51 @@ TEST(test_from_memory) {
     ls_release(lent);
 }
 
+TEST(test_from_strided) {
+    double numbers[12];
+    for (int i = 0; i < 12; i++) {
+        numbers[i] = i;
+    }
+    int released = 0;
+    /* Columns 0 and 2 of the column-major [3, 4] in `numbers`, transposed. */
+    ls_tensor *part =
+        ls_from_strided(LS_SHAPE(2, 3), (const int64_t[]){6, 1}, LS_F64, numbers, count_release, &released);
+    assert_true(AT(part, 1, 2) == 8);
+    assert_false(ls_is_contiguous(part));
+    assert_null(ls_data(part));
+    assert_ptr_equal(ls_data_strided(part), numbers);
+    ls_tensor *row = ls_select(part, 0, 1);
+    assert_ptr_equal(ls_data_strided(row), &numbers[6]);
+    assert_int_equal(ls_fill(part, -1), LS_OK);
+    assert_true(numbers[2] == -1 && numbers[3] == 3 && numbers[6] == -1 && numbers[9] == 9);
+    ls_release(part);
+    assert_int_equal(released, 0); /* a view still uses the memory */
+    ls_release(row);
+    assert_int_equal(released, 1);
+    ls_tensor *dense = ls_from_strided(LS_SHAPE(3, 4), NULL, LS_F64, numbers, NULL, NULL);
+    assert_true(ls_is_contiguous(dense) && AT(dense, 2, 3) == 11);
+    ls_release(dense);
+    ls_tensor *line = ls_from_strided(LS_SHAPE(1, 4), (const int64_t[]){0, 3}, LS_F64, numbers, NULL, NULL);
+    assert_true(AT(line, 0, 1) == 3);
+    ls_release(line);
+    assert_null(ls_data_strided(NULL));
+}
+
+TEST(test_from_strided_refuses_shared_elements) {
+    double numbers[12] = {0};
+    int released = 0;
+    const int64_t strides[][2] = {{1, 1}, {2, 1}, {0, 1}, {-3, 1}, {1, 2}};
+    for (int i = 0; i < 5; i++) {
+        assert_null(ls_from_strided(LS_SHAPE(3, 3), strides[i], LS_F64, numbers, count_release, &released));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        assert_non_null(strstr(ls_error_message(), "ls_from_strided: the stride of axis "));
+        assert_int_equal(released, i + 1);
+    }
+    assert_null(ls_from_strided(LS_SHAPE(3, 3), (const int64_t[]){INT64_MAX / 2, 1}, LS_F64, numbers, NULL, NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
+    assert_null(ls_from_strided(LS_SHAPE(2), (const int64_t[]){2}, LS_F64, NULL, NULL, NULL));
+}
+
 TEST(test_reading_one_element) {
     ls_tensor *tensor = ls_arange(LS_SHAPE(3, 4), LS_F32);
     assert_true(AT(tensor, -1, -2) == 10);
@@ -244,6 +289,8 @@ int main(void) {
         ELEMENT_TEST(test_random_integers),
         ELEMENT_TEST(test_permutations),
         ELEMENT_TEST(test_from_memory),
+        ELEMENT_TEST(test_from_strided),
+        ELEMENT_TEST(test_from_strided_refuses_shared_elements),
         ELEMENT_TEST(test_reading_one_element),
         ELEMENT_TEST(test_copy_into_broadcasts_and_converts),
         ELEMENT_TEST(test_copy_into_overlapping_memory),
