@@ -1,0 +1,315 @@
+"""Errors, scopes and the lifetimes of C objects.
+
+A tensor that is created outside any scope belongs to its Python object, which releases it. A tensor in a scope or in a callback
+belongs to the innermost frame: its Python object becomes a DeadTensor when the frame ends.
+
+Other objects are freed with their Python object, which keeps the objects that it borrows. The garbage collector ignores this order,
+so objects in cycles are freed after the collection, borrowers first. Objects of other threads are freed by their own thread.
+"""
+import gc
+import threading
+from threading import get_ident
+
+from lockstep._declarations import ENUMS, FUNCTIONS, HANDLES
+from lockstep._library import ffi, lib
+
+NULL = ffi.NULL
+STATUS_NAMES = {value: name for name, value in ENUMS["ls_status"].items()}
+
+
+class Error(RuntimeError):
+    """A failed call of the library: `status` is a constant such as lockstep.LS_ERR_SHAPE, `name` its name."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+        self.name = STATUS_NAMES.get(status, "unknown")
+        self.message = message
+
+
+class _State(threading.local):
+    frame = None  # the innermost frame of this thread
+
+
+state = _State()
+
+
+class Frame(list):
+    """The tensors of a scope. `outer` is the frame around it, `failed` tells whether Python has seen an error in it."""
+    __slots__ = ("pointer", "outer", "failed", "is_callback")
+
+
+def begin_frame(is_callback):
+    pointer = lib.ls_scope_begin()
+    if not pointer:
+        raise_error()
+    frame = Frame()
+    frame.pointer = pointer
+    frame.outer = state.frame
+    frame.failed = False
+    frame.is_callback = is_callback
+    state.frame = frame
+    return frame
+
+
+def end_frame(frame):
+    """Ends the scope, and returns its status."""
+    status = lib.ls_scope_end(frame.pointer)
+    if state.frame is frame:
+        state.frame = frame.outer
+        for tensor in frame:
+            tensor.__class__ = DeadTensor
+            tensor._ptr = NULL
+        frame.clear()
+    return status
+
+
+class scope:
+    """A `with` block that frees the tensors created in it, and restores no_grad and autocast."""
+
+    def __enter__(self):
+        self._frame = begin_frame(False)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        failed = self._frame.failed
+        status = end_frame(self._frame)
+        if status and kind is None and not failed:
+            raise_error()
+        return False
+
+
+# Exceptions of callbacks and the messages that stand for them in the library, until the call that failed by them returns.
+_exceptions = []
+
+
+def note_exception(error):
+    """Makes the exception of a callback the error of the library. Returns the status."""
+    if isinstance(error, Error):
+        status, text = error.status, error.message
+    else:
+        status, text = lib.LS_ERR_STATE, f"{type(error).__name__}: {error}"
+    lib.ls_error_set_text(status, text.encode(errors="replace"))
+    _exceptions.append((lib_message(), error))
+    del _exceptions[:-8]
+    return status
+
+
+def lib_message():
+    return ffi.string(lib.ls_error_message()).decode(errors="replace")
+
+
+def raise_error(status=None):
+    """Raises the error of the last failed call: the exception of a callback, if it was the cause."""
+    message = lib_message()
+    if state.frame is not None:
+        state.frame.failed = True
+    for i, (text, error) in enumerate(_exceptions):
+        if text in message:
+            del _exceptions[i]
+            raise error
+    raise Error(lib.ls_error_status() if status is None else status, message)
+
+
+# ---- frees ----
+_pending = {}  # thread: [(order, free function, pointer)]
+_collecting = False
+_closing = False
+
+
+def free(order, function, pointer, thread):
+    """Calls `function(pointer)` on its thread, but not during a garbage collection."""
+    if _closing:
+        return
+    if _collecting or thread != get_ident():
+        _pending.setdefault(thread, []).append((order, function, pointer))
+    else:
+        function(pointer)
+
+
+def free_pending():
+    """Frees the objects of this thread that wait, borrowers first."""
+    for _, function, pointer in sorted(_pending.pop(get_ident(), ()), key=lambda entry: entry[0]):
+        function(pointer)
+
+
+def _on_collection(phase, info):
+    global _collecting
+    _collecting = phase == "start"
+    if phase == "stop" and _pending and not _closing:
+        free_pending()
+
+
+gc.callbacks.append(_on_collection)
+
+
+def close():
+    """Called when Python exits: the process ends, so nothing is freed any more."""
+    global _closing
+    _closing = True
+
+
+# ---- objects ----
+class Object:
+    """A C object other than a tensor. Methods are the functions whose names begin with the type's name."""
+    __slots__ = ("_ptr", "_keep", "_owned", "_thread", "__weakref__")
+    _handle = ""
+    _order = 0
+
+    def __init__(self, *args, **kwargs):
+        raise TypeError(f"lockstep.{type(self).__name__}: objects come from functions such as {self._makers()}")
+
+    @classmethod
+    def _makers(cls):
+        return ", ".join("lockstep." + name[3:] for name, (result, _) in FUNCTIONS.items() if result == cls._handle + " *")[:100]
+
+    def __getattr__(self, name):
+        from lockstep import _functions
+        return _functions.method(type(self), name).__get__(self)
+
+    def __dir__(self):
+        prefix = self._handle + "_"
+        return [*super().__dir__(), *(name[len(prefix):] for name in FUNCTIONS if name.startswith(prefix))]
+
+    def close(self):
+        """Frees the object now."""
+        if self._owned:
+            self._owned = False
+            _free_now(self)
+        self._ptr = NULL
+        self._keep = None
+
+    def __del__(self):
+        if self._owned:
+            free(self._order, _free_function(self._handle), self._ptr, self._thread)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+        return False
+
+
+def _free_twice(function):
+    def free_both(pointer):
+        function(pointer)  # the reference of ls_X_retain
+        function(pointer)  # the creator's reference, unless a constructor has taken it
+    return free_both
+
+
+_free_functions = {}
+
+
+def _free_function(handle):
+    found = _free_functions.get(handle)
+    if found is None:
+        name = next((name for name in (f"{handle}_free", f"{handle}_close") if name in FUNCTIONS), None)
+        found = getattr(lib, name) if name else (lambda pointer: None)
+        if f"{handle}_retain" in FUNCTIONS:
+            found = _free_twice(found)
+        _free_functions[handle] = found
+    return found
+
+
+def _free_now(item):
+    _free_function(item._handle)(item._ptr)
+
+
+# Objects that may borrow others are freed first.
+_ORDERS = ("ls_trial", "ls_callback", "ls_metric", "ls_schedule", "ls_ema", "ls_reducer", "ls_optimizer", "ls_outer", "ls_loader",
+           "ls_module", "ls_dataset", "ls_comm")
+CLASSES = {}
+
+
+def class_of(handle):
+    """The class of a handle, for example Module of ls_module."""
+    found = CLASSES.get(handle)
+    if found is None:
+        name = "".join(word.capitalize() for word in handle[3:].split("_"))
+        order = _ORDERS.index(handle) if handle in _ORDERS else len(_ORDERS) - 1
+        found = type(name, (Object,), {"_handle": handle, "_order": order, "__slots__": (), "__module__": "lockstep"})
+        CLASSES[handle] = found
+    return found
+
+
+def new_object(handle, pointer, keep, owned=True):
+    """The Python object of a C object that a function has returned. It keeps `keep` alive."""
+    if not pointer:
+        raise_error()
+    if _pending:
+        free_pending()
+    item = object.__new__(class_of(handle))
+    item._ptr = pointer
+    item._keep = keep
+    item._owned = owned
+    item._thread = get_ident()
+    if owned and handle + "_retain" in FUNCTIONS:
+        getattr(lib, handle + "_retain")(pointer)
+    return item
+
+
+def borrowed_object(handle, pointer, owner):
+    return new_object(handle, pointer, [owner], owned=False) if pointer else None
+
+
+class TensorBase:
+    """The pointer of a tensor, and the objects that it keeps."""
+    __slots__ = ("_ptr", "_keep", "_thread", "__weakref__")
+
+
+class Tensor(TensorBase):
+    __slots__ = ()
+
+    def __del__(self):
+        if self._thread:
+            free(0, lib.ls_release, self._ptr, self._thread)
+
+
+class DeadTensor(Tensor):
+    """A tensor whose scope has ended."""
+    __slots__ = ()
+
+    def __repr__(self):
+        return "<a tensor whose scope has ended>"
+
+
+def new_tensor(pointer):
+    """The Python object of a tensor that a function has created."""
+    if not pointer:
+        raise_error()
+    tensor = object.__new__(Tensor)
+    tensor._ptr = pointer
+    frame = state.frame
+    if frame is None:
+        tensor._thread = get_ident()
+        if _pending:
+            free_pending()
+    else:
+        tensor._thread = 0
+        frame.append(tensor)
+    return tensor
+
+
+def borrowed_tensor(pointer, owner):
+    """The Python object of a tensor that `owner` owns. None for NULL."""
+    if not pointer:
+        return None
+    tensor = object.__new__(Tensor)
+    tensor._ptr = pointer
+    tensor._keep = owner
+    tensor._thread = 0
+    return tensor
+
+
+def callback_tensor(pointer):
+    """A tensor that a callback has received, valid until the callback returns."""
+    tensor = borrowed_tensor(pointer, None)
+    if tensor is not None:
+        state.frame.append(tensor)
+    return tensor
+
+
+for _handle in HANDLES:
+    if _handle not in ("ls_tensor", "ls_scope"):
+        class_of(_handle)
