@@ -28,7 +28,9 @@ from lockstep import nn  # after the classes have their methods
 def __getattr__(name):
     if name.startswith("LS_") and hasattr(lib, name):
         return getattr(lib, name)
-    made = None if name.startswith("_") else _functions.named(name)
+    made = _train.hook(name) if name.startswith("on_") else None if name.startswith("_") else _functions.named(name)
+    if made is not None and _FUNCTIONS.get("ls_" + name, ("",))[0] == "ls_optimizer *":
+        made = _train.optimizer_maker(made)
     if made is None:
         raise AttributeError(f"lockstep has no function {name!r}: neither ls_{name} nor ls_{name}_new is in the C headers")
     globals()[name] = made

@@ -1,4 +1,5 @@
 """Modules, data sets, loaders and trials: methods beyond the functions of the library."""
+import functools
 import os
 import tempfile
 import threading
@@ -6,6 +7,7 @@ import threading
 import numpy as np
 
 from lockstep import _convert, _functions, _objects, _tensor
+from lockstep._declarations import STRUCTS
 from lockstep._library import ffi, lib
 from lockstep._objects import NULL, Tensor, borrowed_tensor, new_tensor
 
@@ -124,6 +126,19 @@ def step(self, closure=None):
     return loss[0]
 
 
+def optimizer_maker(make):
+    """The function of an optimizer, which takes a model or a list of tensors."""
+    @functools.wraps(make)
+    def made(parameters, **options):
+        if parameters is None or isinstance(parameters, Module):
+            return make(parameters, **options)
+        optimizer = make(None, **options)
+        optimizer.add_group(list(parameters))
+        return optimizer
+
+    return made
+
+
 # ---- data ----
 def dataset(input, target=None):
     """Returns a data set of arrays or tensors: sample i is row i of both. NumPy arrays are shared where from_numpy shares them."""
@@ -171,6 +186,19 @@ def trial(model, optimizer=None, criterion=None, metrics=("loss",), callbacks=()
         calls.append(_functions.function("ls_callback_new")(name="interrupt", on_step_training=_nothing, on_step_validation=_nothing))
     return _functions.function("ls_trial_new")(model=model, optimizer=optimizer, criterion=criterion, metrics=names or None,
                                                custom_metrics=own or None, callbacks=calls or None, **options)
+
+
+def hook(name):
+    """A decorator that makes a callback of one hook: lockstep.on_sample and so on. None for other names."""
+    if name not in (field for kind, field in STRUCTS["ls_callback_hooks"] if kind == "ls_callback_function"):
+        return None
+
+    def decorate(function):
+        return _functions.function("ls_callback_new")(**{"name": getattr(function, "__name__", name), name: function})
+
+    decorate.__name__ = name
+    decorate.__doc__ = f"Makes a callback of a function of the trial's state, called {name.replace('_', ' ')}."
+    return decorate
 
 
 def _nothing(state):
