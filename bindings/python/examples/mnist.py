@@ -2,7 +2,8 @@
 
     python -m lockstep.run -n 2 mnist.py
 
-With the same options, the program ends with the parameters of examples/fashion_mnist.c, bit for bit.
+With --data-parallel, lockstep.data_parallel replaces the callbacks `sync` and `grad`. The program then ends with the parameters of
+examples/fashion_mnist.c, bit for bit. (The callbacks average the means of the ranks, which rounds in another order.)
 """
 import argparse
 
@@ -14,6 +15,7 @@ parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--data", help="folder with the four IDX files (Debian's dataset-fashion-mnist)")
 parser.add_argument("--limit", type=int, help="number of samples of each set to use")
+parser.add_argument("--data-parallel", action="store_true")
 parser.add_argument("--quiet", action="store_true")
 args = parser.parse_args()
 
@@ -61,10 +63,11 @@ def load(train):
 
 def worker():
     train_loader, test_loader = load(True), load(False)
-    model = toy_model()
+    model = lockstep.data_parallel(toy_model(), comm) if args.data_parallel else toy_model()
     optimizer = lockstep.adam(model, learning_rate=0.001)
+    callbacks = ([] if args.data_parallel else [sync, grad]) + [flatten, flatten_validation]
     trial = lockstep.trial(model, optimizer, "cross_entropy", metrics=["loss", "acc"], train=train_loader, validate=test_loader,
-                           comm=comm, callbacks=[sync, grad, flatten, flatten_validation], quiet=args.quiet)
+                           comm=comm, callbacks=callbacks, quiet=args.quiet)
     trial.run(args.epochs)
     trial.evaluate(test_loader, "test")
     print(f"rank {comm.rank} parameters {model.hash():016x}", flush=True)

@@ -53,6 +53,20 @@ def enum_value(value, enum):
     raise ValueError(f"{enum}: unknown name {value!r}; available: {', '.join(ENUM_NAMES[enum])}")
 
 
+class _Constants(dict):
+    """The constants of an enum by their names, for quick calls."""
+
+    def __init__(self, enum):
+        super().__init__(ENUM_NAMES[enum])
+        self._enum = enum
+
+    def __missing__(self, value):
+        return enum_value(value, self._enum)
+
+
+CONSTANTS = {enum: _Constants(enum) for enum in ENUMS}
+
+
 # ---- shapes, texts, objects ----
 def shape(value):
     sizes = [value] if isinstance(value, (int, np.integer)) else list(value)
@@ -145,7 +159,7 @@ class View:
     def _kind(self, name):
         if name not in self._fields:
             raise AttributeError(f"no field {name!r}; available: {', '.join(self._fields)}")
-        if self._frame.pointer is None:
+        if self._frame is not None and self._frame._pointer is None:
             raise Error(lib.LS_ERR_STATE, "the arguments of a callback are valid only until it returns")
         return self._fields[name]
 
@@ -187,8 +201,8 @@ def result_pointer(value):
     tensor = value if isinstance(value, Tensor) else _objects.new_tensor(tensor_argument(value))
     pointer = tensor_argument(tensor)
     frame = _objects.state.frame
-    for i, own in enumerate(frame):
-        if own is tensor and tensor._thread == 0 and not _is_argument(tensor):
+    for own in frame:
+        if own is tensor and not _is_argument(tensor):
             lib.ls_keep(pointer)
             return pointer
     # An argument or a tensor from outside: its view is a tensor of this call.
@@ -229,15 +243,12 @@ def callback(ctype, function):
         return result_pointer(result) if returns == "ls_tensor *" else result
 
     def call(*arguments):
-        frame = failure = None
+        failure = None
         try:
-            frame = _objects.begin_frame(True)
-            converted = convert(function(*[from_c(kinds[i], arguments[i]) for i in taken]), arguments)
+            with _objects.callback_frame():
+                converted = convert(function(*[from_c(kinds[i], arguments[i]) for i in taken]), arguments)
         except BaseException as error:  # it goes through C to the caller of the library
             failure = error
-        if frame is not None:
-            _objects.end_frame(frame)
-            frame.pointer = None
         if failure is None:
             return converted
         if returns in ("void", "_Bool"):
@@ -266,11 +277,12 @@ def held_user(items):
 
 def function_value(ctype, value, keep):
     if isinstance(value, str):  # a function of the library, such as "cross_entropy" for ls_criterion_cross_entropy
-        names = [name for name in (value, "ls_" + value, "ls_criterion_" + value) if name in FUNCTIONS]
-        if not names:
+        calls = [ffi.addressof(lib, name) for name in (value, "ls_" + value, "ls_criterion_" + value) if name in FUNCTIONS]
+        fitting = [call for call in calls if ffi.typeof(call) is ctype]
+        if not fitting:
             known = ", ".join(name[13:] for name in FUNCTIONS if name.startswith("ls_criterion_"))
             raise ValueError(f"unknown function {value!r}; available: {known}, or a Python function")
-        return ffi.addressof(lib, names[0])
+        return fitting[0]
     if isinstance(value, ffi.CData):
         return value
     if not callable(value):

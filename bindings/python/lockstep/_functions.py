@@ -139,7 +139,8 @@ class Builder:
             default = "0"
         self.signature.append(own + (f"={default}" if default else ""))
         if stars == 0 and base in ENUMS:
-            self.arguments.append(f"_convert.enum_value({own}, '{base}')")
+            self.names["_" + base] = _convert.CONSTANTS[base]
+            self.arguments.append(f"_{base}[{own}]")
         elif base == "ls_shape":
             self.arguments.append(f"_convert.shape({own})")
         elif base == "ls_axes":

@@ -34,49 +34,44 @@ class _State(threading.local):
 state = _State()
 
 
-class Frame(list):
-    """The tensors of a scope. `outer` is the frame around it, `failed` tells whether Python has seen an error in it."""
-    __slots__ = ("pointer", "outer", "failed", "is_callback")
+_scope_begin, _scope_end = lib.ls_scope_begin, lib.ls_scope_end
 
 
-def begin_frame(is_callback):
-    pointer = lib.ls_scope_begin()
-    if not pointer:
-        raise_error()
-    frame = Frame()
-    frame.pointer = pointer
-    frame.outer = state.frame
-    frame.failed = False
-    frame.is_callback = is_callback
-    state.frame = frame
-    return frame
+class scope(list):
+    """A `with` block that frees the tensors created in it, and restores no_grad and autocast.
 
-
-def end_frame(frame):
-    """Ends the scope, and returns its status."""
-    status = lib.ls_scope_end(frame.pointer)
-    if state.frame is frame:
-        state.frame = frame.outer
-        for tensor in frame:
-            tensor.__class__ = DeadTensor
-            tensor._ptr = NULL
-        frame.clear()
-    return status
-
-
-class scope:
-    """A `with` block that frees the tensors created in it, and restores no_grad and autocast."""
+    It is the list of its tensors. `_outer` is the frame around it, `_failed` tells whether Python has seen an error in it.
+    """
+    __slots__ = ("_pointer", "_outer", "_failed")
+    _is_callback = False
 
     def __enter__(self):
-        self._frame = begin_frame(False)
+        self._pointer = pointer = _scope_begin()
+        if not pointer:
+            raise_error()
+        self._failed = False
+        self._outer = state.frame
+        state.frame = self
         return self
 
     def __exit__(self, kind, error, traceback):
-        failed = self._frame.failed
-        status = end_frame(self._frame)
-        if status and kind is None and not failed:
+        status = _scope_end(self._pointer)
+        if state.frame is self:
+            state.frame = self._outer
+            for tensor in self:
+                tensor.__class__ = DeadTensor
+            self.clear()
+        if status and kind is None and not self._failed:
             raise_error()
-        return False
+        self._pointer = None
+
+    __hash__ = object.__hash__
+
+
+class callback_frame(scope):
+    """The frame of a call of a callback, whose tensors end with the call."""
+    __slots__ = ()
+    _is_callback = True
 
 
 # Exceptions of callbacks and the messages that stand for them in the library, until the call that failed by them returns.
@@ -103,7 +98,7 @@ def raise_error(status=None):
     """Raises the error of the last failed call: the exception of a callback, if it was the cause."""
     message = lib_message()
     if state.frame is not None:
-        state.frame.failed = True
+        state.frame._failed = True
     for i, (text, error) in enumerate(_exceptions):
         if text in message:
             del _exceptions[i]
@@ -156,12 +151,8 @@ class Object:
     _handle = ""
     _order = 0
 
-    def __init__(self, *args, **kwargs):
-        raise TypeError(f"lockstep.{type(self).__name__}: objects come from functions such as {self._makers()}")
-
-    @classmethod
-    def _makers(cls):
-        return ", ".join("lockstep." + name[3:] for name, (result, _) in FUNCTIONS.items() if result == cls._handle + " *")[:100]
+    def __new__(cls, *args, **kwargs):
+        raise TypeError(f"lockstep.{cls.__name__}: make it with a function such as lockstep.{_EXAMPLES.get(cls._handle, cls._handle[3:])}")
 
     def __getattr__(self, name):
         from lockstep import _functions
@@ -216,6 +207,8 @@ def _free_now(item):
     _free_function(item._handle)(item._ptr)
 
 
+_EXAMPLES = {"ls_module": "nn.linear", "ls_optimizer": "adam", "ls_comm": "init", "ls_schedule": "schedule_cosine", "ls_callback":
+             "on_end_epoch", "ls_safetensors": "load_tensors"}
 # Objects that may borrow others are freed first.
 _ORDERS = ("ls_trial", "ls_callback", "ls_metric", "ls_schedule", "ls_ema", "ls_reducer", "ls_optimizer", "ls_outer", "ls_loader",
            "ls_module", "ls_dataset", "ls_comm")
@@ -259,11 +252,15 @@ class TensorBase:
 
 
 class Tensor(TensorBase):
+    """A tensor of a scope or of another object. OwnedTensor is the tensor that its Python object frees."""
+    __slots__ = ()
+
+
+class OwnedTensor(Tensor):
     __slots__ = ()
 
     def __del__(self):
-        if self._thread:
-            free(0, lib.ls_release, self._ptr, self._thread)
+        free(0, lib.ls_release, self._ptr, self._thread)
 
 
 class DeadTensor(Tensor):
@@ -274,20 +271,29 @@ class DeadTensor(Tensor):
         return "<a tensor whose scope has ended>"
 
 
+OwnedTensor.__name__ = OwnedTensor.__qualname__ = "Tensor"
+_make = object.__new__
+
+
+def owned_tensor(pointer):
+    tensor = _make(OwnedTensor)
+    tensor._ptr = pointer
+    tensor._thread = get_ident()
+    if _pending:
+        free_pending()
+    return tensor
+
+
 def new_tensor(pointer):
     """The Python object of a tensor that a function has created."""
     if not pointer:
         raise_error()
-    tensor = object.__new__(Tensor)
-    tensor._ptr = pointer
     frame = state.frame
     if frame is None:
-        tensor._thread = get_ident()
-        if _pending:
-            free_pending()
-    else:
-        tensor._thread = 0
-        frame.append(tensor)
+        return owned_tensor(pointer)
+    tensor = _make(Tensor)
+    tensor._ptr = pointer
+    frame.append(tensor)
     return tensor
 
 
@@ -295,10 +301,9 @@ def borrowed_tensor(pointer, owner):
     """The Python object of a tensor that `owner` owns. None for NULL."""
     if not pointer:
         return None
-    tensor = object.__new__(Tensor)
+    tensor = _make(Tensor)
     tensor._ptr = pointer
     tensor._keep = owner
-    tensor._thread = 0
     return tensor
 
 

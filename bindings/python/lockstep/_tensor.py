@@ -29,7 +29,7 @@ def _for_library(array, dtype=None):
     array = np.asarray(array)
     if array.dtype in _convert.WIDER:
         wider = _convert.WIDER[array.dtype]
-        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
             raise ValueError(f"tensor: {array.max()} does not fit into i64")
         array = array.astype(wider)
     if array.dtype.newbyteorder("=") not in _convert._BY_NUMPY:
@@ -72,14 +72,11 @@ def from_numpy(array):
 def outside_scopes(pointer):
     """Moves a new tensor out of all scopes, so that its Python object owns it."""
     frame, depth = _objects.state.frame, 0
-    while frame is not None and not frame.is_callback:
-        depth, frame = depth + 1, frame.outer
+    while frame is not None and not frame._is_callback:
+        depth, frame = depth + 1, frame._outer
     for _ in range(depth if frame is None else 64):  # below a callback, the library has scopes of its own
         lib.ls_keep(pointer)
-    made = object.__new__(Tensor)
-    made._ptr = pointer
-    made._thread = _objects.get_ident()
-    return made
+    return _objects.owned_tensor(pointer)
 
 
 def alias(item):
@@ -142,13 +139,14 @@ def _keep(self):
     owner = next((each for each in _frames(frame) if any(own is self for own in each)), None)
     if owner is None:
         return self
-    if owner.is_callback:
+    if owner._is_callback:
         raise _objects.Error(lib.LS_ERR_STATE, "keep: a tensor of a callback ends with it; copy its values with .numpy().copy()")
     lib.ls_keep(pointer)
     del owner[next(i for i, own in enumerate(owner) if own is self)]
-    if owner.outer is not None:
-        owner.outer.append(self)
+    if owner._outer is not None:
+        owner._outer.append(self)
     else:
+        self.__class__ = _objects.OwnedTensor
         self._thread = _objects.get_ident()
     return self
 
@@ -156,7 +154,7 @@ def _keep(self):
 def _frames(frame):
     while frame is not None:
         yield frame
-        frame = frame.outer
+        frame = frame._outer
 
 
 def _format(self):
@@ -361,7 +359,5 @@ def _release(self):
     pointer = _convert.tensor_argument(self)
     for frame in _frames(_objects.state.frame):
         frame[:] = [own for own in frame if own is not self]
-    self._thread = 0
     self.__class__ = _objects.DeadTensor
     lib.ls_release(pointer)
-    self._ptr = NULL
