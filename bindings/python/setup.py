@@ -1,7 +1,7 @@
 """Builds the package. Needs no C compiler: cffi reads the declarations in its ABI mode."""
 import os
+import runpy
 
-import cffi
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
@@ -9,11 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 
 
-def declarations():
-    found = {}
-    with open(os.path.join(HERE, "lockstep/_declarations.py"), encoding="utf-8") as file:
-        exec(file.read(), found)
-    return found
+DECLARATIONS = runpy.run_path(os.path.join(HERE, "lockstep/_declarations.py"))
 
 
 class Build(build_py):
@@ -23,12 +19,10 @@ class Build(build_py):
         super().run()
         folder = os.path.join(self.build_lib, "lockstep")
         os.makedirs(folder, exist_ok=True)
-        ffi = cffi.FFI()
-        ffi.set_source("lockstep._abi", None)
-        ffi.cdef(declarations()["TEXT"])
-        ffi.emit_python_code(os.path.join(folder, "_abi.py"))
+        emit = runpy.run_path(os.path.join(HERE, "lockstep/_build.py"))["emit"]
+        emit(DECLARATIONS["TEXT"], os.path.join(folder, "_abi.py"))
         with open(os.path.join(folder, "_origin.py"), "w", encoding="utf-8") as file:
             file.write(f"SOURCE = {SOURCE!r}\n")
 
 
-setup(version=declarations()["VERSION"], cmdclass={"build_py": Build})
+setup(version=DECLARATIONS["VERSION"], cmdclass={"build_py": Build})

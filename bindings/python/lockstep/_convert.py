@@ -195,21 +195,34 @@ def from_c(kind, value):
 
 
 def result_pointer(value):
-    """The pointer of a tensor that a callback returns, moved out of the callback's scope."""
+    """The pointer of a tensor that a callback returns, moved out of the callback's scope and the scopes inside it."""
     if value is None:
         return NULL
     tensor = value if isinstance(value, Tensor) else _objects.new_tensor(tensor_argument(value))
     pointer = tensor_argument(tensor)
-    frame = _objects.state.frame
-    for own in frame:
-        if own is tensor and not _is_argument(tensor):
-            lib.ls_keep(pointer)
-            return pointer
+    frames = _call_frames()
+    for depth, frame in enumerate(frames):
+        if any(own is tensor for own in frame) and not _is_argument(tensor):
+            return _keep_out(pointer, len(frames) - depth)
     # An argument or a tensor from outside: its view is a tensor of this call.
     view = lib.ls_reshape(pointer, lib.ls_shape_of(pointer))
     if not view:
         _objects.raise_error()
-    return lib.ls_keep(view)
+    return _keep_out(view, len(frames))
+
+
+def _call_frames():
+    """The frames of the innermost call of a callback, from the innermost frame on."""
+    frames = [_objects.state.frame]
+    while not frames[-1]._is_callback:
+        frames.append(frames[-1]._outer)
+    return frames
+
+
+def _keep_out(pointer, scopes):
+    for _ in range(scopes):
+        lib.ls_keep(pointer)
+    return pointer
 
 
 def _is_argument(tensor):
@@ -219,19 +232,19 @@ def _is_argument(tensor):
         return False
 
 
-def _describe(ctype):
-    """How to call a Python function for a C function type: the kinds of its arguments, and the places of results and `user`."""
-    return [str(argument.cname).strip() for argument in ctype.args]
+def _kind(ctype):
+    """The name of a C type as in the headers."""
+    return ctype.cname.replace("struct ", "").replace("enum ", "").strip()
 
 
 def callback(ctype, function):
     """A C function pointer of the type that calls the Python function. Trailing `double *` arguments are its results."""
-    kinds = _describe(ctype)
-    is_status = ctype.result.cname == "ls_status"
+    kinds = [_kind(argument) for argument in ctype.args]
+    returns = _kind(ctype.result)
+    is_status = returns == "ls_status"
     users = [i for i, kind in enumerate(kinds) if kind == "void *"]
     outs = [i for i, kind in enumerate(kinds) if kind == "double *" and is_status]
     taken = [i for i in range(len(kinds)) if i not in users and i not in outs]
-    returns = ctype.result.cname
     failed = {"double": float("nan"), "void": None, "_Bool": False}.get(returns, NULL if "*" in returns else lib.LS_ERR_STATE)
 
     def convert(result, arguments):

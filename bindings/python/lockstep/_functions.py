@@ -58,9 +58,9 @@ class Builder:
             return 2
         if _convert.is_callback(kind):
             self.signature.append(own)
-            self.lines += ["_keep = []", f"_{own} = _convert.field_value({kind!r}, '', {own!r}, {own}, _keep, _type_{own})"]
+            self.lines += ["_keep = []", f"c_{own} = _convert.field_value({kind!r}, '', {own!r}, {own}, _keep, _type_{own})"]
             self.names["_type_" + own] = ffi.typeof(getattr(lib, self.name)).args[index]
-            self.arguments.append("_" + own)
+            self.arguments.append("c_" + own)
             self.kept.append("_keep")
         elif kind == "void *" and name == "user":
             self.arguments.append("_NULL")
@@ -79,8 +79,8 @@ class Builder:
             return self.array(kind, own)
         elif stars and base == "char":
             self.signature.append(own)
-            self.lines += ["_texts = []", f"_{own} = _convert.array({kind!r}, {own}, _texts)[0] if {own} is not None else _NULL"]
-            self.arguments.append("_" + own)
+            self.lines += ["_texts = []", f"c_{own} = _convert.array({kind!r}, {own}, _texts)[0] if {own} is not None else _NULL"]
+            self.arguments.append("c_" + own)
         elif stars and base in STRUCTS and not kind.startswith("const"):
             self.out(f"_ffi.new('{base} *')", own, is_struct=True)
         elif stars and base != "void" and not kind.startswith("const"):
@@ -100,8 +100,8 @@ class Builder:
 
     def array(self, kind, own):
         self.signature.append(own)
-        self.lines += [f"_keep_{own} = []", f"_{own}, _count_{own} = _convert.array({kind!r}, _convert.pairs({own}), _keep_{own})"]
-        self.arguments += ["_" + own, "_count_" + own]
+        self.lines += [f"_keep_{own} = []", f"c_{own}, _count_{own} = _convert.array({kind!r}, _convert.pairs({own}), _keep_{own})"]
+        self.arguments += ["c_" + own, "_count_" + own]
         self.kept.append("_keep_" + own)
         return 2
 
@@ -124,14 +124,14 @@ class Builder:
             self.kept.remove("_keep_options")
 
     def out(self, made, own, handle=None, is_struct=False):
-        self.lines.append(f"_{own} = {made}")
-        self.arguments.append("_" + own)
+        self.lines.append(f"c_{own} = {made}")
+        self.arguments.append("c_" + own)
         if handle == "ls_tensor":
-            self.outs.append(f"_new(_{own}[0]) if _{own}[0] else None")
+            self.outs.append(f"_new(c_{own}[0]) if c_{own}[0] else None")
         elif handle in HANDLES:
-            self.outs.append(f"_objects.new_object('{handle}', _{own}[0], [{', '.join(self.signature)}]) if _{own}[0] else None")
+            self.outs.append(f"_objects.new_object('{handle}', c_{own}[0], [{', '.join(part.split('=')[0] for part in self.signature)}]) if c_{own}[0] else None")
         else:
-            self.outs.append(f"_{own}" if is_struct else f"_{own}[0]")
+            self.outs.append(f"c_{own}" if is_struct else f"c_{own}[0]")
 
     def plain(self, kind, own, base, stars):
         default = DEFAULTS.get(base) if stars == 0 else None
@@ -165,7 +165,7 @@ class Builder:
         outs = ", ".join(self.outs)
         if outs == "_named":
             return ["if _result: _error(_result)",
-                    "return {_ffi.string(_tensors[0][i].name).decode(): _new(_lib.ls_clone(_tensors[0][i].tensor)) for i in range(_count[0])}"]
+                    "return {_ffi.string(c_tensors[0][i].name).decode(): _new(_lib.ls_clone(c_tensors[0][i].tensor)) for i in range(c_count[0])}"]
         if result == "ls_status":
             held = [f"_convert.keep_callbacks({first}, {keep})"] if any("_keep" in each for each in self.kept) else []
             return ["if _result: _error(_result)", *held] + ([f"return {outs}"] if outs else [])

@@ -1,17 +1,25 @@
 """Finds and opens liblockstep."""
 import glob
 import os
+import runpy
 import subprocess
+import tempfile
 
-from lockstep import _declarations
+from lockstep import _build, _declarations
+
+
+def _parsed():
+    """The parsed declarations, if setup.py has not written them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "_abi.py")
+        _build.emit(_declarations.TEXT, path)
+        return runpy.run_path(path)["ffi"]
+
 
 try:
-    from lockstep._abi import ffi  # made by setup.py, so that importing the package needs no parser
+    from lockstep._abi import ffi
 except ImportError:
-    import cffi
-
-    ffi = cffi.FFI()
-    ffi.cdef(_declarations.TEXT)
+    ffi = _parsed()
 
 try:
     from lockstep._origin import SOURCE  # the source tree from which the package was installed, written by setup.py
