@@ -286,6 +286,23 @@ def test_ownership_under_gc_stress():
     assert lockstep.memory_stats().total <= alive + 4096, (alive, lockstep.memory_stats().total)
 
 
+def test_nothing_stays_outside_scopes():
+    """Modules make tensors on their way. Outside scopes, they are freed with the result, so their arrays are, too."""
+    held = lockstep._tensor._held
+    before = len(held)
+    model = small_model()
+    for _ in range(3):
+        x, y = (lockstep.from_numpy(each) for each in data())
+        lockstep.mse_loss(model(x), y)
+        nn.gru(4, 3, layers=2)(x.reshape((4, 16, 4)), None, None, outputs=2)
+        x.sort(0), x.split(16), (x * 2).softmax(-1), x[3:, ::2]
+        loss = lockstep.mse_loss(nn.sequential(nn.linear(4, 8), nn.relu(), nn.linear(8, 1))(x), y)
+        loss.backward()
+        del x, y, loss
+        gc.collect()
+        assert len(held) == before, (len(held), before)
+
+
 def test_threads():
     """A tensor that another thread drops is freed by its own thread."""
     made = [lockstep.ones(1000) for _ in range(100)]

@@ -34,11 +34,11 @@ class Builder:
     def __init__(self, name):
         self.name = name
         self.result, self.parameters = FUNCTIONS[name]
-        self.signature, self.arguments, self.lines, self.outs, self.kept = [], [], [], [], []
+        self.signature, self.arguments, self.lines, self.outs, self.kept, self.tensors = [], [], [], [], [], []
         self.keywords = None
         self.names = {"_call": getattr(lib, name), "_Tensor": Tensor, "_NULL": NULL, "_convert": _convert, "_objects": _objects,
                       "_ffi": ffi, "_lib": lib, "_error": _objects.raise_error, "_new": _objects.new_tensor,
-                      "_tensor": _convert.tensor_argument, "_dtypes": _convert.DTYPES}
+                      "_tensor": _convert.tensor_argument, "_state": _objects.state, "_outside": _objects.call_outside}
         index = 0
         while index < len(self.parameters):
             index += self.parameter(index)
@@ -127,6 +127,7 @@ class Builder:
         self.lines.append(f"c_{own} = {made}")
         self.arguments.append("c_" + own)
         if handle == "ls_tensor":
+            self.tensors.append("c_" + own)
             self.outs.append(f"_new(c_{own}[0]) if c_{own}[0] else None")
         elif handle in HANDLES:
             self.outs.append(f"_objects.new_object('{handle}', c_{own}[0], [{', '.join(part.split('=')[0] for part in self.signature)}]) if c_{own}[0] else None")
@@ -200,9 +201,16 @@ class Builder:
                 break
         return lines + [f"return _new(_result)" + (f", {outs}" if outs else "")]
 
+    def call(self):
+        arguments = ", ".join(self.arguments)
+        if self.result != "ls_tensor *" and not self.tensors or self.name in BORROWED:
+            return [f"_result = _call({arguments})"]
+        outputs = f", outputs=({', '.join(self.tensors)},)" if self.tensors else ""
+        return [f"if _state.frame is None: _result = _outside(_call, {arguments}{outputs})", f"else: _result = _call({arguments})"]
+
     def make(self):
         own = self.name[3:]
-        body = [*self.lines, f"_result = _call({', '.join(self.arguments)})", *self.ending()]
+        body = [*self.lines, *self.call(), *self.ending()]
         source = f"def {own}({self.parameters_text()}):\n" + "".join(f"    {line}\n" for line in body)
         if keyword.iskeyword(own):
             source = source.replace(f"def {own}(", f"def {own}_(", 1)

@@ -61,7 +61,7 @@ def _open():
                           f"LOCKSTEP_LIBRARY to the path of {FILE}") from None
     try:
         found = ffi.string(library.ls_version()).decode()
-    except AttributeError:
+    except (AttributeError, ffi.error):
         raise ImportError(f"lockstep: {path} is not liblockstep: set LOCKSTEP_LIBRARY to the path of {FILE}") from None
     if found != _declarations.VERSION:
         raise ImportError(f"lockstep: {path} is version {found}, but this package is for version {_declarations.VERSION}: install the "

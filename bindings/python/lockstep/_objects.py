@@ -8,6 +8,7 @@ so objects in cycles are freed after the collection, borrowers first. Objects of
 """
 import gc
 import threading
+import weakref
 from threading import get_ident
 
 from lockstep._declarations import ENUMS, FUNCTIONS, HANDLES
@@ -138,9 +139,22 @@ def _on_collection(phase, info):
 gc.callbacks.append(_on_collection)
 
 
+_alive = weakref.WeakSet()  # the objects that Python frees
+
+
 def close():
-    """Called when Python exits: the process ends, so nothing is freed any more."""
+    """Called when Python exits: frees the objects of this thread while the library can still call Python, which owns shared memory."""
     global _closing
+    free_pending()
+    for item in sorted(_alive, key=lambda item: item._order):
+        if item._owned and item._thread == get_ident():
+            item._owned = False
+            _free_now(item)
+            item._ptr = NULL
+    for item in gc.get_objects():
+        if type(item) is OwnedTensor and item._thread == get_ident():
+            item.__class__ = DeadTensor
+            lib.ls_release(item._ptr)
     _closing = True
 
 
@@ -237,8 +251,10 @@ def new_object(handle, pointer, keep, owned=True):
     item._keep = keep
     item._owned = owned
     item._thread = get_ident()
-    if owned and handle + "_retain" in FUNCTIONS:
-        getattr(lib, handle + "_retain")(pointer)
+    if owned:
+        _alive.add(item)
+        if handle + "_retain" in FUNCTIONS:
+            getattr(lib, handle + "_retain")(pointer)
     return item
 
 
@@ -295,6 +311,19 @@ def new_tensor(pointer):
     tensor._ptr = pointer
     frame.append(tensor)
     return tensor
+
+
+def call_outside(call, *arguments, outputs=()):
+    """Calls an operation outside any scope: in a scope of its own, which frees the tensors that the operation makes on its way."""
+    own = _scope_begin()
+    result = call(*arguments)
+    if isinstance(result, ffi.CData):
+        lib.ls_keep(result)
+    for output in outputs:
+        for i in range(len(output) if ffi.typeof(output).kind == "array" else 1):
+            lib.ls_keep(output[i])
+    _scope_end(own)
+    return result
 
 
 def borrowed_tensor(pointer, owner):

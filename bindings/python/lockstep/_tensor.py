@@ -211,20 +211,23 @@ def _binary(name, left=False):
     tensors = getattr(lib, f"ls_{name}_tensor")
     prefix = "ls_r" if left else "ls_"
     numbers, integers = getattr(lib, f"{prefix}{name}_number"), getattr(lib, f"{prefix}{name}_integer")
-    argument, bounds = _convert.tensor_argument, range(-2**63, 2**63)
+    argument, bounds, state, outside = _convert.tensor_argument, range(-2**63, 2**63), _objects.state, _objects.call_outside
+
+    def apply(call, x, y):
+        return new_tensor(call(x, y) if state.frame is not None else outside(call, x, y))
 
     def operation(a, b):
         own = a._ptr if type(a) is Tensor else argument(a)
         if type(b) is Tensor:
-            return new_tensor(tensors(b._ptr, own) if left else tensors(own, b._ptr))
+            return apply(tensors, b._ptr, own) if left else apply(tensors, own, b._ptr)
         if isinstance(b, (float, np.floating)):
-            return new_tensor(numbers(float(b), own) if left else numbers(own, float(b)))
+            return apply(numbers, float(b), own) if left else apply(numbers, own, float(b))
         if isinstance(b, (int, np.integer, np.bool_)):
             call, b = (integers, int(b)) if int(b) in bounds else (numbers, float(b))
-            return new_tensor(call(b, own) if left else call(own, b))
+            return apply(call, b, own) if left else apply(call, own, b)
         if isinstance(b, (np.ndarray, Tensor)):
             other = argument(b)
-            return new_tensor(tensors(other, own) if left else tensors(own, other))
+            return apply(tensors, other, own) if left else apply(tensors, own, other)
         return NotImplemented
 
     operation.__name__ = name

@@ -33,11 +33,14 @@ def forward(self, *inputs, outputs=None):
         if type(x) is not Tensor:
             x = _tensor.from_numpy(x) if isinstance(x, np.ndarray) else x
         own = _convert.tensor_argument(x)
-        result = lib.ls_forward(pointer, own)
+        outside = _objects.state.frame is None
+        result = _objects.call_outside(lib.ls_forward, pointer, own) if outside else lib.ls_forward(pointer, own)
         return x if result == own and result else new_tensor(result)
     given = ffi.new("ls_tensor *[]", [_convert.tensor_argument(x) for x in inputs] or [NULL])
     made = ffi.new("ls_tensor *[]", outputs or 1)
-    _check(lib.ls_forward_many(pointer, given, len(inputs), made, outputs or 1))
+    arguments = (pointer, given, len(inputs), made, outputs or 1)
+    outside = _objects.state.frame is None
+    _check(_objects.call_outside(lib.ls_forward_many, *arguments, outputs=[made]) if outside else lib.ls_forward_many(*arguments))
     results = [next((x for x in inputs if isinstance(x, Tensor) and x._ptr == each), None) or new_tensor(each) for each in made]
     return results if outputs is not None else results[0]
 
