@@ -5,6 +5,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 
 import numpy as np
 
@@ -284,6 +285,23 @@ def test_ownership_under_gc_stress():
     gc.collect()
     lockstep.ones(1)
     assert lockstep.memory_stats().total <= alive + 4096, (alive, lockstep.memory_stats().total)
+
+
+def test_references_free_objects():
+    """Without cycles of the program, the last reference frees an object: no garbage collection is needed."""
+    gc.collect()
+    gc.disable()
+    try:
+        stopping = lockstep.early_stopping(monitor="loss")
+        model, trial = run_trial(callbacks=[stopping, lambda state: None], metrics=["loss", lockstep.metric_named("mae")])
+        trial.run(1)
+        watches = [weakref.ref(model), weakref.ref(trial)]
+        del model, trial
+        assert watches[1]() is not None and stopping.early_stopping_best() > 0  # the callback keeps its trial
+        del stopping
+        assert [watch() for watch in watches] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_nothing_stays_outside_scopes():

@@ -136,10 +136,13 @@ def pointer_argument(value, handle):
 
 
 def take(value, owner):
-    """Notes that a constructor has taken ownership of a callback, a metric or a schedule."""
-    if isinstance(value, _objects.Object) and value._handle in ("ls_callback", "ls_metric", "ls_schedule"):
-        value._owned = False
-        value._keep = [value._keep, owner]
+    """Notes that `owner` has taken ownership of a callback, a metric or a schedule. Returns what the owner keeps instead."""
+    if not isinstance(value, _objects.Object) or value._handle not in ("ls_callback", "ls_metric", "ls_schedule") or not value._owned:
+        return value
+    kept = value._keep
+    value._owned = False
+    value._keep = [owner]  # not the other way around, which would be a cycle
+    return kept
 
 
 # ---- callbacks ----

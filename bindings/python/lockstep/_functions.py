@@ -181,7 +181,7 @@ class Builder:
         if base in HANDLES and result.count("*") == 1:
             lines = [f"_made = _objects.new_object('{base}', _result, {keep})"]
             if base in ("ls_callback", "ls_metric", "ls_trial", "ls_schedule"):
-                lines.append("for _item in _made._keep: _convert.take(_item, _made)")
+                lines.append("_made._keep = [_convert.take(_item, _made) for _item in _made._keep]")
             return lines + ["return _made"]
         if result == "const char *":
             return ["return _ffi.string(_result).decode(errors='replace') if _result else None"]
