@@ -5,7 +5,7 @@ VERSION = "0.1.0"
 # The handles: pointers to opaque objects.
 HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_outer', 'ls_trial', 'ls_callback')
 # The types of callbacks.
-CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
+CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
 ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.a', 'ls_muon_options.b', 'ls_muon_options.c', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate', 'ls_outer_options.momentum')
 
@@ -601,6 +601,7 @@ FUNCTIONS = {
     'ls_distribute_gradients': ('ls_status', (('ls_module *', 'model'), ('ls_reducer *', 'reducer'))),
     'ls_data_parallel': ('ls_module *', (('ls_module *', 'model'), ('ls_comm *', 'comm'), ('const ls_data_parallel_options *', 'options'))),
     'ls_data_parallel_no_sync': ('ls_status', (('ls_module *', 'module'), ('bool', 'on'))),
+    'ls_data_parallel_step': ('ls_status', (('ls_module *', 'module'), ('const ls_batch *', 'batch'), ('ls_loss_function', 'function'), ('void *', 'user'))),
     'ls_data_parallel_skip': ('ls_status', (('ls_module *', 'module'),)),
     'ls_data_parallel_loss': ('double', (('ls_module *', 'module'), ('ls_tensor *', 'loss'))),
     'ls_data_parallel_check': ('ls_status', (('ls_module *', 'module'),)),
@@ -688,6 +689,7 @@ STRUCTS = {
     'ls_gradcheck_options': (('double', 'step'), ('double', 'absolute'), ('double', 'relative')),
     'ls_custom_call': (('const ls_tensor **', 'inputs'), ('int', 'input_count'), ('ls_tensor **', 'outputs'), ('ls_tensor **', 'saved'), ('const ls_tensor **', 'output_gradients'), ('ls_tensor **', 'input_gradients'), ('const bool *', 'wanted'), ('void *', 'user')),
     'ls_custom_op': (('const char *', 'name'), ('function', 'forward'), ('function', 'backward'), ('function', 'release'), ('int', 'outputs'), ('int', 'saved'), ('bool', 'by_sample'), ('bool', 'on_host')),
+    'ls_batch': (('ls_tensor *', 'input'), ('ls_tensor *', 'target'), ('int64_t', 'first'), ('int64_t', 'count'), ('int64_t', 'global_count'), ('int64_t', 'number')),
     'ls_init_options': (('const char *', 'init'), ('const char *', 'backend'), ('int', 'world_size'), ('int', 'rank'), ('double', 'timeout'), ('const char *', 'key'), ('bool', 'progress_thread')),
     'ls_loc_f32': (('float', 'value'), ('int32_t', 'location')),
     'ls_loc_f64': (('double', 'value'), ('int64_t', 'location')),
@@ -708,8 +710,7 @@ STRUCTS = {
     'ls_random_crop_options': (('int64_t', 'height'), ('int64_t', 'width'), ('int64_t', 'padding'), ('double', 'fill')),
     'ls_color_jitter_options': (('double', 'brightness'), ('double', 'contrast'), ('double', 'saturation')),
     'ls_random_erasing_options': (('double', 'probability'), ('double', 'least_area'), ('double', 'most_area'), ('double', 'least_ratio'), ('double', 'most_ratio'), ('double', 'fill'), ('bool', 'noise')),
-    'ls_batch': (('ls_tensor *', 'input'), ('ls_tensor *', 'target'), ('int64_t', 'first'), ('int64_t', 'count'), ('int64_t', 'global_count'), ('int64_t', 'number')),
-    'ls_loader_options': (('int64_t', 'batch_size'), ('int64_t', 'global_batch_size'), ('ls_comm *', 'comm'), ('const char *', 'device'), ('uint64_t', 'seed'), ('bool', 'no_shuffle'), ('bool', 'drop_last'), ('const double *', 'weights'), ('int64_t', 'weight_count'), ('ls_sampler', 'sampler'), ('void *', 'sampler_user'), ('int', 'threads'), ('int64_t', 'prefetch'), ('int64_t', 'epoch_samples')),
+    'ls_loader_options': (('int64_t', 'batch_size'), ('int64_t', 'global_batch_size'), ('ls_comm *', 'comm'), ('const char *', 'device'), ('uint64_t', 'seed'), ('bool', 'no_shuffle'), ('bool', 'drop_last'), ('const double *', 'weights'), ('int64_t', 'weight_count'), ('ls_sampler', 'sampler'), ('void *', 'sampler_user'), ('int', 'threads'), ('int64_t', 'prefetch'), ('int64_t', 'epoch_samples'), ('int', 'shards')),
     'ls_loader_type': (('const char *', 'name'), ('size_t', 'state_size'), ('function', 'next'), ('function', 'seek'), ('function', 'free_state')),
     'ls_class_loss_options': (('ls_loss_reduction', 'reduction'), ('ls_tensor *', 'weight'), ('double', 'label_smoothing'), ('bool', 'ignore'), ('int64_t', 'ignore_index')),
     'ls_nll_loss_options': (('ls_loss_reduction', 'reduction'), ('ls_tensor *', 'weight'), ('bool', 'ignore'), ('int64_t', 'ignore_index')),
@@ -756,7 +757,7 @@ STRUCTS = {
     'ls_plateau_options': (('double', 'factor'), ('int64_t', 'patience'), ('double', 'threshold'), ('int64_t', 'cooldown'), ('double', 'minimum'), ('double', 'epsilon'), ('bool', 'no_patience'), ('bool', 'larger_is_better'), ('bool', 'absolute')),
     'ls_grad_scaler_options': (('double', 'initial_scale'), ('double', 'growth_factor'), ('double', 'backoff_factor'), ('int64_t', 'growth_interval')),
     'ls_reducer_options': (('double', 'scale'), ('size_t', 'bucket_bytes'), ('bool', 'asynchronous')),
-    'ls_data_parallel_options': (('bool', 'no_initial_sync'), ('ls_dtype', 'reduce_dtype'), ('int', 'powersgd_rank'), ('ls_overlap_mode', 'overlap'), ('size_t', 'bucket_bytes'), ('int', 'zero')),
+    'ls_data_parallel_options': (('bool', 'no_initial_sync'), ('ls_dtype', 'reduce_dtype'), ('int', 'powersgd_rank'), ('ls_overlap_mode', 'overlap'), ('size_t', 'bucket_bytes'), ('int', 'zero'), ('int', 'shards')),
     'ls_outer_options': (('int64_t', 'steps'), ('double', 'learning_rate'), ('double', 'momentum')),
     'ls_parallel_linear_options': (('ls_dtype', 'dtype'), ('bool', 'no_bias')),
     'ls_pipeline_options': (('int', 'micro_batches'), ('ls_pipeline_schedule', 'schedule'), ('const int *', 'cut'), ('ls_tensor *', 'sample')),
@@ -1116,6 +1117,14 @@ ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_ten
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
 ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
+typedef struct ls_batch {
+    ls_tensor *input;
+    ls_tensor *target;
+    int64_t first;
+    int64_t count;
+    int64_t global_count;
+    int64_t number;
+} ls_batch;
 typedef struct ls_comm ls_comm;
 typedef struct ls_work ls_work;
 typedef struct ls_init_options {
@@ -1412,14 +1421,6 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
                                   ls_dataset **parts);
 ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 typedef struct ls_loader ls_loader;
-typedef struct ls_batch {
-    ls_tensor *input;
-    ls_tensor *target;
-    int64_t first;
-    int64_t count;
-    int64_t global_count;
-    int64_t number;
-} ls_batch;
 typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, void *user);
 typedef struct ls_loader_options {
     int64_t batch_size;
@@ -1436,6 +1437,7 @@ typedef struct ls_loader_options {
     int threads;
     int64_t prefetch;
     int64_t epoch_samples;
+    int shards;
 } ls_loader_options;
 ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options);
 ls_dataset *ls_loader_dataset(const ls_loader *loader);
@@ -2076,9 +2078,13 @@ typedef struct ls_data_parallel_options {
     ls_overlap_mode overlap;
     size_t bucket_bytes;
     int zero;
+    int shards;
 } ls_data_parallel_options;
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
+typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
+ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
+                                       void *user);
 ls_status ls_data_parallel_skip(ls_module *module);
 double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
 ls_status ls_data_parallel_check(ls_module *module);
