@@ -19,7 +19,7 @@ def raises(kind, words, call):
     except kind as error:
         assert words in str(error), (words, str(error))
         return error
-    raise AssertionError(f"no {kind.__name__}: {words}")
+    raise AssertionError(f"no {kind}: {words}")
 
 
 def data(samples=64):
@@ -240,6 +240,10 @@ def test_exceptions_of_callbacks():
         hook = getattr(lockstep, name)(fails)
         error = raises(ValueError, "mine 100 %s", lambda: run_trial(callbacks=[hook])[1].run(1))
         assert any(each.name == "fails" for each in traceback.extract_tb(error.__traceback__)), name
+    taken = lockstep.on_init(fails)
+    for _ in range(2):  # the failed trial has freed the callback
+        raises((ValueError, lockstep.Error), "", lambda: run_trial(callbacks=[taken]))
+    raises(lockstep.Error, "this Callback was closed", lambda: lockstep.once(taken))
     raises(ValueError, "mine", lambda: run_trial(criterion=fails)[1].run(1))
     raises(ValueError, "mine", lambda: run_trial(metrics=[lockstep.metric(name="m", mean=fails)])[1].run(1))
     interrupt = lockstep.on_step_training(lambda state: (_ for _ in ()).throw(KeyboardInterrupt()))

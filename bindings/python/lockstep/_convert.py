@@ -135,14 +135,28 @@ def pointer_argument(value, handle):
     return tensor_argument(value) if handle == "ls_tensor" else object_argument(value, handle)
 
 
-def take(value, owner):
-    """Notes that `owner` has taken ownership of a callback, a metric or a schedule. Returns what the owner keeps instead."""
-    if not isinstance(value, _objects.Object) or value._handle not in ("ls_callback", "ls_metric", "ls_schedule") or not value._owned:
-        return value
-    kept = value._keep
-    value._owned = False
-    value._keep = [owner]  # not the other way around, which would be a cycle
+def take(items, failed):
+    """Notes that a constructor has taken ownership of callbacks, metrics and schedules, also if it has failed.
+
+    Returns what the new object keeps: what these objects have kept, and all other objects.
+    """
+    kept = []
+    for item in items:
+        if isinstance(item, _objects.Object) and item._handle in ("ls_callback", "ls_metric", "ls_schedule") and item._owned:
+            kept.append(item._keep)
+            item._owned = False
+            if failed:
+                item._ptr = NULL
+        else:
+            kept.append(item)
     return kept
+
+
+def give(items, owner):
+    """Lets the objects that a constructor has taken keep their new owner. It does not keep them, which would be a cycle."""
+    for item in items:
+        if isinstance(item, _objects.Object) and item._handle in ("ls_callback", "ls_metric", "ls_schedule"):
+            item._keep = [owner]
 
 
 # ---- callbacks ----

@@ -179,10 +179,10 @@ class Builder:
         if result == "ls_tensor *":
             return self.tensor_ending(outs)
         if base in HANDLES and result.count("*") == 1:
-            lines = [f"_made = _objects.new_object('{base}', _result, {keep})"]
-            if base in ("ls_callback", "ls_metric", "ls_trial", "ls_schedule"):
-                lines.append("_made._keep = [_convert.take(_item, _made) for _item in _made._keep]")
-            return lines + ["return _made"]
+            if base not in ("ls_callback", "ls_metric", "ls_trial", "ls_schedule"):
+                return [f"return _objects.new_object('{base}', _result, {keep})"]
+            return [f"_items = {keep}", f"_made = _objects.new_object('{base}', _result, _convert.take(_items, not _result))",
+                    "_convert.give(_items, _made)", "return _made"]
         if result == "const char *":
             return ["return _ffi.string(_result).decode(errors='replace') if _result else None"]
         lines = [f"if _result == {FAILURES[name]}: _error()"] if name in FAILURES else []
