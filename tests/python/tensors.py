@@ -170,6 +170,33 @@ def test_indexing():
     raises(lockstep.Error, "ls_slice", lambda: x[::-1])
 
 
+def test_custom_operations():
+    def cube_sum(x, y):
+        return lockstep.from_numpy(x.numpy() ** 3 + y.numpy())
+
+    def gradients(inputs, outputs, arrived):
+        x, _ = inputs
+        return 3 * x * x * arrived[0], arrived[0]
+
+    x, y = lockstep.tensor(np.array([1.0, 2, 3])).set_requires_grad(), lockstep.tensor(np.array([4.0, 5, 6]))
+    result = lockstep.custom([x, y], cube_sum, gradients)
+    assert result.tolist() == [5, 13, 33]
+    (result * 2).sum().backward()
+    assert x.grad.tolist() == [6, 24, 54]
+    lockstep.gradcheck(lambda x, y: lockstep.custom([x, y], cube_sum, gradients).sin(), [x, y])
+    raises(lockstep.Error, "gradcheck", lambda: lockstep.gradcheck(lambda x: lockstep.custom([x, y], cube_sum, lambda given, *_: (given[0], None)), [x]))
+    parts = lockstep.custom([y], lambda y: (y * 2, y + 1), None, outputs=2)
+    assert [part.tolist() for part in parts] == [[8, 10, 12], [5, 6, 7]]
+    raises(ZeroDivisionError, "division", lambda: lockstep.custom([x], lambda x: 1 / 0))
+    raises(ValueError, "forward returned 2 tensors, but 1 are needed", lambda: lockstep.custom([x], lambda x: (x, x)))
+    with lockstep.scope():
+        loss = lockstep.custom([x, y], cube_sum, lambda *_: [].pop()).sum()
+        raises(IndexError, "pop from empty list", loss.backward)
+    del result, parts, loss
+    gc.collect()
+    assert not lockstep._convert._live, lockstep._convert._live
+
+
 def test_scopes():
     with lockstep.scope():
         x = lockstep.ones(3)

@@ -7,6 +7,7 @@ import atexit as _atexit
 
 from lockstep import _comm, _convert, _functions, _objects, _tensor, _train
 from lockstep._comm import finalize, from_mpi4py, init, world
+from lockstep._custom import custom, gradcheck
 from lockstep._declarations import FUNCTIONS as _FUNCTIONS, VERSION as __version__
 from lockstep._dlpack import from_dlpack
 from lockstep._library import ffi, lib
