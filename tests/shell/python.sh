@@ -54,7 +54,8 @@ refuses_library "another library" ./other.so 'other.so is not liblockstep'
 printf 'const char *ls_version(void) { return "7.0.0"; }\n' >old.c && cc -shared -fPIC old.c -o old.so
 refuses_library "a library of another version" ./old.so 'is version 7.0.0, but this package is for version'
 check "install the library" cmake --install "$LS_BUILD" --prefix "$scratch/prefix" >log
-PKG_CONFIG_PATH=$scratch/$(dirname "$(find prefix -name lockstep.pc)") LOCKSTEP_LIBRARY= "$python" -c 'import lockstep; print(lockstep._library.PATH)' >out 2>err
+PKG_CONFIG_PATH=$scratch/$(dirname "$(find prefix -name lockstep.pc)") LOCKSTEP_LIBRARY= \
+    "$python" -c 'import lockstep; print(lockstep._library.PATH)' >out 2>err
 check "pkg-config finds the library" says out "^$scratch/prefix/.*/liblockstep.so"
 
 # ---- the tests ----
@@ -102,7 +103,8 @@ for ranks in 1 2 3; do
     launch run -n $ranks "$python" "$examples/perceptron.py" --samples 601 --epochs 2 </dev/null
     check "$ranks ranks: perceptron.py has the parameters of the C program" is "$(hashes out)" "$(hashes expected)"
     check "$ranks ranks: every rank prints a hash" is "$(hashes out | wc -l)" $ranks
-    [ $ranks != 1 ] || echo "        perceptron on 1 rank: Python $(grep -o '[0-9.]* us' out) per step, C $(sed -n 's/^throughput: //p' expected)"
+    [ $ranks != 1 ] || awk '/^throughput/ { printf "        perceptron on 1 rank, time per step: C %.2f us, Python %s us\n", 1e6 / $2, python }
+        /^time per step/ { python = $4 }' out expected
     launch run -n $ranks "$LS_BUILD/examples/linear_regression" --quiet </dev/null && mv out expected
     launch run -n $ranks "$python" "$examples/linear_regression.py" </dev/null
     check "$ranks ranks: linear_regression.py has the parameters of the C program" is "$(numbers out)" "$(numbers expected)"

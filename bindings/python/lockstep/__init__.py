@@ -5,7 +5,7 @@ is the object: x.softmax(-1) is ls_softmax(x, -1). lockstep.lib has all function
 """
 import atexit as _atexit
 
-from lockstep import _comm, _convert, _functions, _objects, _tensor, _train
+from lockstep import _comm, _functions, _objects, _tensor, _train
 from lockstep._comm import finalize, from_mpi4py, init, world
 from lockstep._custom import custom, gradcheck
 from lockstep._declarations import FUNCTIONS as _FUNCTIONS, VERSION as __version__

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from lockstep import _convert, _functions, _objects, _tensor
+from lockstep import _convert, _functions, _objects
 from lockstep._library import ffi, lib
 from lockstep._objects import NULL, Tensor
 

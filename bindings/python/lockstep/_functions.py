@@ -15,14 +15,14 @@ BORROWED = {"ls_grad", "ls_world", "ls_module_child", "ls_module_find_child", "l
             "ls_loader_dataset", "ls_outer_optimizer", "ls_safetensors_find", "ls_npz_find"}
 # Functions that return their first argument, or an object that replaces it.
 RETURNS_ARGUMENT = {"ls_module_to_device", "ls_keep", "ls_module_retain", "ls_dataset_retain", "ls_module_finish"}
-# A status that is a failure only if it is negative, or a number that tells a failure.
+# Results that tell a failure.
 FAILURES = {"ls_module_hash": 0, "ls_module_add_hooks": 0}
 # Functions with arguments that no rule covers: other modules of the package have them, or lockstep.lib.
 SPECIAL = {"ls_custom", "ls_forward_many", "ls_split", "ls_dataset_split", "ls_gradcheck", "ls_gradcheck_distributed", "ls_loader_next",
            "ls_trial_metric_values", "ls_from", "ls_from_memory", "ls_from_strided", "ls_at", "ls_item", "ls_scope_begin",
            "ls_scope_end", "ls_keep", "ls_release", "ls_finalize", "ls_comm_from_mpi_handle", "ls_spawn", "ls_run_threads"}
-DEFAULTS = {"bool": "False", "ls_reduction": "'sum'", "ls_loss_reduction": "'mean'", "ls_dtype": "'f32'", "double rate": None}
-OPTIONAL = {"bias", "work"}
+DEFAULTS = {"bool": "False", "ls_reduction": "'sum'", "ls_loss_reduction": "'mean'", "ls_dtype": "'f32'"}
+OPTIONAL = {"bias"}
 ALIASES = {"in": "in_", "lambda": "lambda_"}
 
 _made = {}
@@ -52,7 +52,7 @@ class Builder:
         stars = kind.count("*")
         following = self.parameters[index + 1] if index + 1 < len(self.parameters) else ("", "")
         if kind == "const ls_named **":
-            self.out(f"_ffi.new('const ls_named **')", own)
+            self.out("_ffi.new('const ls_named **')", own)
             self.out("_ffi.new('int *')", "count")
             self.outs = ["_named"]
             return 2
@@ -95,7 +95,8 @@ class Builder:
             self.arguments.append(f"{own}._ptr if type({own}) is _Tensor else _tensor({own})")
         else:
             self.signature.append(own)
-            self.arguments.append(f"_convert.object_argument({own}, '{base}')")
+            self.names["_class_" + base] = _objects.class_of(base)
+            self.arguments.append(f"{own}._ptr if type({own}) is _class_{base} and {own}._ptr else _convert.object_argument({own}, '{base}')")
         self.kept.append(f"[{own}]")
 
     def array(self, kind, own):
@@ -130,7 +131,8 @@ class Builder:
             self.tensors.append("c_" + own)
             self.outs.append(f"_new(c_{own}[0]) if c_{own}[0] else None")
         elif handle in HANDLES:
-            self.outs.append(f"_objects.new_object('{handle}', c_{own}[0], [{', '.join(part.split('=')[0] for part in self.signature)}]) if c_{own}[0] else None")
+            keep = ", ".join(part.split("=")[0] for part in self.signature)
+            self.outs.append(f"_objects.new_object('{handle}', c_{own}[0], [{keep}]) if c_{own}[0] else None")
         else:
             self.outs.append(f"c_{own}" if is_struct else f"c_{own}[0]")
 
@@ -199,7 +201,7 @@ class Builder:
                 own = part.split("=")[0]
                 lines.append(f"if type({own}) is _Tensor and _result == {own}._ptr and _result: return {own}")
                 break
-        return lines + [f"return _new(_result)" + (f", {outs}" if outs else "")]
+        return lines + ["return _new(_result)" + (f", {outs}" if outs else "")]
 
     def call(self):
         arguments = ", ".join(self.arguments)

@@ -1,6 +1,4 @@
 """Tensors: creation from NumPy, views of their elements, operators, indexing."""
-import operator
-
 import numpy as np
 
 from lockstep import _convert, _dlpack, _functions, _objects
@@ -129,6 +127,8 @@ def _item(self):
     number = lib.ls_item(pointer if type(self) is Tensor else _convert.tensor_argument(self))
     if number != number and lib.ls_numel(pointer) != 1:
         _objects.raise_error()
+    if number % 1:  # no integer: nothing more to ask
+        return number
     return number if lib.ls_dtype_is_floating(lib.ls_dtype_of(pointer)) else int(number)
 
 
