@@ -118,7 +118,7 @@ static bool is_frozen_in_part(const ls_data_parallel_state *state, double mark) 
 static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, double mark) {
     return ls_fail(LS_ERR_MISMATCH,
                    "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d %s: "
-                   "freeze it on all or on none",
+                   "freeze it on all ranks or on none",
                    state->model->parameters.items[index].name, (int)(mark / 2 + 0.01), ls_data_parallel_ranks(state),
                    state->slices != NULL ? "slices" : "ranks");
 }
