@@ -134,6 +134,37 @@ INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
                : module->run_recomputed(module, inputs, input_count, outputs, output_count);
 }
 
+INLINE ls_status run_with_hooks(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                int output_count) {
+    return __builtin_expect(module->hooks == NULL, 1)
+               ? run(module, inputs, input_count, outputs, output_count)
+               : module->run_hooked(module, inputs, input_count, outputs, output_count);
+}
+
+INLINE bool is_outside(void) {
+    const ls_thread_state *thread = ls_thread();
+    return thread != NULL && thread->scope->outer == NULL;
+}
+
+/* Runs the module in a scope of its own, because outside any scope nothing else frees the tensors between its layers.
+ */
+__attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_tensor *const *inputs, int input_count,
+                                                       ls_tensor **outputs, int output_count) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = run_with_hooks(module, inputs, input_count, outputs, output_count);
+    for (int i = 0; i < output_count && status == LS_OK; i++) {
+        (void)ls_keep(outputs[i]);
+    }
+    const ls_status ended = ls_scope_end_after(scope, status);
+    for (int i = 0; i < output_count && status == LS_OK && ended != LS_OK; i++) {
+        ls_release(outputs[i]);
+    }
+    return ended;
+}
+
 INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                          int output_count) {
     ls_status status = check_call(module, inputs, input_count, output_count);
@@ -141,9 +172,8 @@ INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_
         outputs[i] = NULL;
     }
     if (status == LS_OK) {
-        status = __builtin_expect(module->hooks == NULL, 1)
-                     ? run(module, inputs, input_count, outputs, output_count)
-                     : module->run_hooked(module, inputs, input_count, outputs, output_count);
+        status = __builtin_expect(is_outside(), 0) ? run_outside(module, inputs, input_count, outputs, output_count)
+                                                   : run_with_hooks(module, inputs, input_count, outputs, output_count);
     }
     if (__builtin_expect(status != LS_OK, 0)) {
         for (int i = 0; i < output_count; i++) {

@@ -27,8 +27,10 @@ ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length) {
     ls_tensor *norms = ls_weight_norms(direction);
     if (norms != NULL && !ls_tensor_same_shape(norms, length)) {
         const ls_tensor *is = length;
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: the length is %s, must be %s for %s", call, LS_SHAPE_TEXT(is),
-                             LS_SHAPE_TEXT(norms), LS_SHAPE_TEXT(direction));
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: the length is %s, must be %s for %s", call, LS_SHAPE_TEXT(is),
+                            LS_SHAPE_TEXT(norms), LS_SHAPE_TEXT(direction));
+        ls_release(norms);
+        return NULL;
     }
     ls_tensor *factor = norms == NULL ? NULL : ls_div_tensor(length, norms);
     ls_tensor *y = factor == NULL ? NULL : ls_mul_tensor(direction, factor);

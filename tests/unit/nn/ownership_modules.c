@@ -172,6 +172,61 @@ SCOPED_TEST(test_layers_leave_nothing_in_a_scope) {
     ls_module_free(model);
 }
 
+/* The bytes of tensor memory of this thread. */
+static int64_t memory_now(void) {
+    ls_memory memory;
+    assert_int_equal(ls_memory_stats(&memory), LS_OK);
+    return memory.total;
+}
+
+static ls_tensor *failing_forward(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return ls_matmul(ls_square(input), ls_square(input)); /* [5, 6] times [5, 6] */
+}
+
+/* The tensors between layers are freed, whether the call succeeds, fails, or keeps its history for a backward pass. */
+TEST(test_calls_outside_scopes_leave_nothing) {
+    static const ls_module_type failing = {.name = "Failing", .forward = failing_forward};
+    ls_module *models[] = {
+        ls_sequential(ls_nn_linear(6, 8), ls_nn_gelu(), ls_nn_layer_norm(LS_SHAPE(8), NULL), ls_nn_linear(8, 3)),
+        ls_nn_transformer_block(6, 2, NULL),
+        ls_sequential(ls_nn_linear(6, 6), ls_module_finish(ls_module_new(&failing))),
+    };
+    ls_tensor *x = ls_ones(LS_SHAPE(5, 6), LS_F32);
+    ls_tensor *sequence = ls_ones(LS_SHAPE(2, 5, 6), LS_F32);
+    for (int i = 0; i < 3; i++) {
+        const int64_t before = memory_now();
+        ls_tensor *y = ls_forward(models[i], i == 1 ? sequence : x);
+        assert_true((y == NULL) == (i == 2));
+        assert_true(y == NULL || memory_now() > before);
+        ls_release(y);
+        assert_int_equal(memory_now(), before);
+    }
+    const int64_t begun = memory_now();
+    assert_null(ls_weight_norm(x, x)); /* whose shapes do not fit */
+    assert_int_equal(memory_now(), begun);
+    ls_tensor *y = ls_forward(models[0], x);
+    ls_tensor *loss = ls_mean(y);
+    ls_release(y);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    ls_release(loss);
+    assert_non_null(ls_grad(ls_module_parameter(models[0], 0)));
+    const int64_t after = memory_now();
+    for (int step = 0; step < 3; step++) {
+        y = ls_forward(models[0], x);
+        loss = ls_mean(y);
+        assert_int_equal(ls_backward(loss), LS_OK);
+        ls_release(loss);
+        ls_release(y);
+        assert_int_equal(memory_now(), after);
+    }
+    for (int i = 0; i < 3; i++) {
+        ls_module_free(models[i]);
+    }
+    ls_release(x);
+    ls_release(sequence);
+}
+
 TEST(test_a_module_twice_in_one_model) {
     ended = 0;
     ls_module *layer = ls_nn_linear(3, 3);
@@ -421,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_a_weight_of_two_models),
         cmocka_unit_test(test_a_parameter_of_a_scope_stays_in_it),
         cmocka_unit_test(test_layers_leave_nothing_in_a_scope),
+        cmocka_unit_test(test_calls_outside_scopes_leave_nothing),
         cmocka_unit_test(test_a_module_twice_in_one_model),
         cmocka_unit_test(test_a_retained_module),
         cmocka_unit_test(test_modules_that_are_gone),
