@@ -1623,6 +1623,10 @@ module lockstep
     type(ls_scope), value, intent(in) :: scope
     integer(c_int) :: returned
   end function
+  ! void ls_thread_end(void)
+  subroutine ls_thread_end() bind(c, name="ls_thread_end")
+    import
+  end subroutine
   ! ls_tensor *ls_keep(ls_tensor *tensor)
   function ls_keep(tensor) bind(c, name="ls_keep") result(returned)
     import

@@ -129,6 +129,13 @@ LS_API ls_scope *ls_scope_begin(void);
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
 /**
+ * Ends the scopes of this thread, and frees its tape and the memory that it keeps for reuse. Every thread calls this
+ * function when it ends. A program calls it earlier if release functions of ls_from_memory must run before, as in an
+ * interpreter that ends. Tensors outside any scope stay valid, and the thread can continue to use the library.
+ */
+LS_API void ls_thread_end(void);
+
+/**
  * Moves the tensor out of its scope into the enclosing scope, together with the part of the tape that its gradient
  * needs. If there is no enclosing scope, returns ownership to the caller, who frees the tensor with ls_release. Returns
  * the tensor. Returns NULL if the tensor is NULL or was freed.

@@ -154,12 +154,6 @@ static inline ls_thread_state *ls_thread(void) {
 }
 
 /*
- * Called at the end of a thread: ends its scopes and frees its tape and its cache. Tensors that users hold stay valid.
- * If the thread continues, it gets a new state.
- */
-void ls_thread_end(void);
-
-/*
  * Returns memory for records (tensors, storages, nodes) from this thread's cache; NULL without message if out of
  * memory.
  */

@@ -46,6 +46,7 @@ def collectives_with_gradients():
     assert (x.grad.numpy() == 2 * (rank + 1) * weights).all()
     parts = world.allgather(lockstep.full((1, 2), "f32", rank))
     assert parts.shape == (size, 2) and parts[size - 1, 0].item() == size - 1
+    world.allreduce(lockstep.from_numpy(np.ones(3)).set_requires_grad() * 2)  # the tape holds the array until Python ends
 
 
 def training():

@@ -37,6 +37,7 @@ FUNCTIONS = {
     'ls_axes_make': ('ls_axes', (('int', 'count'), ('const int *', 'axis'))),
     'ls_scope_begin': ('ls_scope *', ()),
     'ls_scope_end': ('ls_status', (('ls_scope *', 'scope'),)),
+    'ls_thread_end': ('void', ()),
     'ls_keep': ('ls_tensor *', (('ls_tensor *', 'tensor'),)),
     'ls_release': ('void', (('ls_tensor *', 'tensor'),)),
     'ls_alias': ('ls_tensor *', (('const ls_tensor *', 'tensor'),)),
@@ -891,6 +892,7 @@ ls_shape ls_shape_make(int ndim, const int64_t *size);
 ls_axes ls_axes_make(int count, const int *axis);
 ls_scope *ls_scope_begin(void);
 ls_status ls_scope_end(ls_scope *scope);
+void ls_thread_end(void);
 ls_tensor *ls_keep(ls_tensor *tensor);
 void ls_release(ls_tensor *tensor);
 ls_tensor *ls_alias(const ls_tensor *tensor);

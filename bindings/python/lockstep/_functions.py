@@ -20,7 +20,7 @@ FAILURES = {"ls_module_hash": 0, "ls_module_add_hooks": 0}
 # Functions with arguments that no rule covers: other modules of the package have them, or lockstep.lib.
 SPECIAL = {"ls_custom", "ls_forward_many", "ls_split", "ls_dataset_split", "ls_gradcheck", "ls_gradcheck_distributed", "ls_loader_next",
            "ls_trial_metric_values", "ls_from", "ls_from_memory", "ls_from_strided", "ls_at", "ls_item", "ls_scope_begin",
-           "ls_scope_end", "ls_keep", "ls_release", "ls_finalize", "ls_comm_from_mpi_handle", "ls_spawn", "ls_run_threads"}
+           "ls_scope_end", "ls_thread_end", "ls_keep", "ls_release", "ls_finalize", "ls_comm_from_mpi_handle", "ls_spawn", "ls_run_threads"}
 DEFAULTS = {"bool": "False", "ls_reduction": "'sum'", "ls_loss_reduction": "'mean'", "ls_dtype": "'f32'"}
 OPTIONAL = {"bias"}
 ALIASES = {"in": "in_", "lambda": "lambda_"}

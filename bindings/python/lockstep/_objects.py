@@ -155,6 +155,7 @@ def close():
         if type(item) is OwnedTensor and item._thread == get_ident():
             item.__class__ = DeadTensor
             lib.ls_release(item._ptr)
+    lib.ls_thread_end()  # frees the tensors that only the tape holds
     _closing = True
 
 
