@@ -68,11 +68,11 @@ typedef struct ls_chart {
     int count;
 } ls_chart;
 
+/* Writes text of HTML in which no character has a special meaning. */
+void ls_page_put(FILE *page, const char *text);
 /* Writes the chart, if it has points, and frees its curves. */
 void ls_chart_write(FILE *page, ls_chart *chart);
 
-/* Writes text of HTML in which no character has a special meaning. */
-void ls_page_put(FILE *page, const char *text);
 /* Writes the page. Errors stay in the stream. */
 ls_status ls_page_write(FILE *page, const ls_run_record *runs, int count);
 extern const char ls_page_style[];

@@ -10,6 +10,15 @@
 
 enum { WIDTH = 1000, HEIGHT = 300, MOST_TICKS = 6 };
 
+void ls_page_put(FILE *page, const char *text) {
+    static const char special[] = "&<>\"'";
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    for (; *text != '\0'; text++) {
+        const char *found = strchr(special, *text);
+        found != NULL ? fputs(names[found - special], page) : fputc(*text, page);
+    }
+}
+
 /* The range of an axis. */
 typedef struct axis {
     double from, to;

@@ -14,28 +14,9 @@ static const char *const phase_names[PHASES] = {"data",      "forward", "backwar
                                                 "user step", "waiting", "validation", "communication"};
 enum { COMMUNICATION = PHASES - 1 };
 
-void ls_page_put(FILE *page, const char *text) {
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '&':
-            fputs("&amp;", page);
-            break;
-        case '<':
-            fputs("&lt;", page);
-            break;
-        case '>':
-            fputs("&gt;", page);
-            break;
-        case '"':
-            fputs("&quot;", page);
-            break;
-        case '\'':
-            fputs("&#39;", page);
-            break;
-        default:
-            fputc(*text, page);
-        }
-    }
+/* Writes a text that may be missing. */
+static void put_text(FILE *page, const char *text) {
+    ls_page_put(page, text != NULL ? text : "");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -139,14 +120,11 @@ static void put_tile(FILE *page, const char *name, const char *value) {
 
 static words duration_text(double seconds) {
     words text;
-    const long long whole = (long long)seconds;
-    if (seconds < 60) {
-        (void)ls_snprintf(text.text, sizeof text.text, "%.3g s", seconds);
-    } else if (whole < 3600) {
-        (void)snprintf(text.text, sizeof text.text, "%lld min %lld s", whole / 60, whole % 60);
-    } else {
-        (void)snprintf(text.text, sizeof text.text, "%lld h %lld min", whole / 3600, whole / 60 % 60);
-    }
+    const double unit = seconds < 100 ? 1 : seconds < 6000 ? 60 : 3600;
+    (void)ls_snprintf(text.text, sizeof text.text, "%.3g %s", seconds / unit,
+                      unit == 1    ? "s"
+                      : unit == 60 ? "min"
+                                   : "h");
     return text;
 }
 
@@ -322,7 +300,7 @@ static void put_phase_row(FILE *page, const ls_run_record *run, int rank, const 
                           const bool used[PHASES], double longest) {
     const char *host = json_string_value(json_array_get(json_object_get(run->start, "hosts"), (size_t)rank));
     fprintf(page, "<tr><td>%d <span class=\"soft\">", rank);
-    ls_page_put(page, host != NULL ? host : "");
+    put_text(page, host);
     fputs("</span></td><td><div class=\"bar\">", page);
     for (int p = 0; p < COMMUNICATION; p++) {
         if (used[p]) {
@@ -377,20 +355,17 @@ static void put_phases(FILE *page, const ls_run_record *run) {
 
 /* ---- configuration and machine ----------------------------------------------------------------------------------- */
 
-/* Writes a value of the line "start": a text, a number, or a list of texts, in which repetitions are omitted. */
+/* Writes a value of the line "start": a text, a number, or a list of texts, one per line without repetitions. */
 static void put_value(FILE *page, const json_t *value) {
-    if (json_is_string(value)) {
-        ls_page_put(page, json_string_value(value));
-    } else if (json_is_number(value)) {
+    if (json_is_number(value)) {
         ls_fprintf(page, "%.15g", json_number_value(value));
     }
-    const char *before = "";
+    put_text(page, json_string_value(value));
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *text = json_string_value(json_array_get(value, i));
-        if (text != NULL && strcmp(text, before) != 0) {
-            fputs(before[0] != '\0' ? ", " : "", page);
-            ls_page_put(page, text);
-            before = text;
+        if (i == 0 || !json_equal(json_array_get(value, i), json_array_get(value, i - 1))) {
+            fputs("<div>", page);
+            put_text(page, json_string_value(json_array_get(value, i)));
+            fputs("</div>", page);
         }
     }
 }
@@ -404,26 +379,6 @@ static void put_row(FILE *page, const ls_run_record *runs, int count, const char
     for (int r = 0; r < count; r++) {
         fputs("<td>", page);
         put_value(page, json_object_get(runs[r].start, key));
-        fputs("</td>", page);
-    }
-    fputs("</tr>\n", page);
-}
-
-/* The setup of each run is a cell with a line for each object. */
-static void put_setup(FILE *page, const ls_run_record *runs, int count) {
-    fputs("<tr><th>setup</th>", page);
-    for (int r = 0; r < count; r++) {
-        const json_t *setup = json_object_get(runs[r].start, "setup");
-        fputs("<td>", page);
-        for (size_t i = 0; i < json_array_size(setup); i++) {
-            const char *subject = json_string_value(json_array_get(json_array_get(setup, i), 0));
-            const char *line = json_string_value(json_array_get(json_array_get(setup, i), 1));
-            fputs("<div><span class=\"soft\">", page);
-            ls_page_put(page, subject != NULL ? subject : "");
-            fputs("</span> ", page);
-            ls_page_put(page, line != NULL ? line : "");
-            fputs("</div>", page);
-        }
         fputs("</td>", page);
     }
     fputs("</tr>\n", page);
@@ -443,21 +398,20 @@ static void begin_table(FILE *page, const ls_run_record *runs, int count, const 
 }
 
 static void put_tables(FILE *page, const ls_run_record *runs, int count) {
-    static const char *const configuration[] = {"command", "epochs", "parameters", "dtype"};
+    static const char *const configuration[] = {"command", "epochs", "parameters", "dtype", "setup"};
     static const char *const machine[] = {"hosts",     "ranks", "backend", "device",
                                           "processor", "cores", "system",  "version"};
     begin_table(page, runs, count, "Configuration");
     for (size_t i = 0; i < sizeof configuration / sizeof configuration[0]; i++) {
         put_row(page, runs, count, configuration[i]);
     }
-    put_setup(page, runs, count);
     fputs("</table></div>\n", page);
     for (int r = 0; r < count; r++) {
         const char *model = json_string_value(json_object_get(runs[r].start, "model"));
         fputs("<details class=\"card run\"><summary>Model of ", page);
         ls_page_put(page, name_of(&runs[r]).text);
         fputs("</summary><pre>", page);
-        ls_page_put(page, model != NULL ? model : "");
+        put_text(page, model);
         fputs("</pre></details>\n", page);
     }
     begin_table(page, runs, count, "Machine");

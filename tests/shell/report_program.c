@@ -39,8 +39,8 @@ static ls_status train(ls_comm *world) {
     const char *rate = getenv("RATE");
     ls_seed(1);
     ls_loader *training = make_loader(world, 1), *validation = make_loader(world, 2);
-    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 16), ls_nn_relu(), ls_nn_linear(16, CLASSES)),
-                                        world, NULL);
+    ls_module *model =
+        ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 16), ls_nn_relu(), ls_nn_linear(16, CLASSES)), world, NULL);
     ls_optimizer *optimizer =
         ls_adam(model, &(ls_adam_options){.learning_rate = rate != NULL ? strtod(rate, NULL) : 0.01});
     ls_trial *trial = ls_trial_new(&(ls_trial_options){
@@ -53,8 +53,7 @@ static ls_status train(ls_comm *world) {
         .checkpoint = &(ls_checkpoint_options){.folder = "run", .every_steps = 7},
         .resume = "run",
         .quiet = true,
-        LS_CALLBACKS(ls_csv_log("log.csv", NULL),
-                     ls_run_log(getenv("RECORD"), &(ls_run_log_options){.every_steps = 1}),
+        LS_CALLBACKS(ls_csv_log("log.csv", NULL), ls_run_log(getenv("RECORD"), &(ls_run_log_options){.every_steps = 1}),
                      ls_callback_new(&(ls_callback_hooks){.on_step_training = kill_rank}, NULL))});
     ls_status status = trial != NULL ? ls_trial_run(trial, EPOCHS) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, validation, "<b>&") : status;

@@ -108,12 +108,14 @@ static void put_command(ls_json_writer *json) {
 static void put_machine(ls_json_writer *json, const ls_trial_state *state, const char *hosts) {
     char processor[LS_PROCESSOR_CAPACITY];
     struct utsname system;
+    const char *device =
+        ls_module_parameter_count(state->model) > 0 ? ls_device_of(ls_module_parameter(state->model, 0)) : "none";
     ls_processor_describe(processor);
     ls_json_put_text(json, "version", ls_version());
     ls_json_put_integer(json, "time", (int64_t)time(NULL));
     ls_json_put_integer(json, "ranks", ls_trial_size(state));
     ls_json_put_text(json, "backend", state->comm != NULL ? ls_comm_backend(state->comm) : "self");
-    ls_json_put_text(json, "device", state->trial->options.device != NULL ? state->trial->options.device : "cpu");
+    ls_json_put_text(json, "device", device);
     ls_json_put_text(json, "processor", processor);
     ls_json_put_integer(json, "cores", sysconf(_SC_NPROCESSORS_ONLN));
     if (uname(&system) == 0) {
@@ -129,11 +131,9 @@ static void put_machine(ls_json_writer *json, const ls_trial_state *state, const
 }
 
 static void put_setup(const char *subject, const char *line, void *user) {
-    ls_json_writer *json = user;
-    ls_json_open(json, NULL, '[');
-    ls_json_put_text(json, NULL, subject);
-    ls_json_put_text(json, NULL, line);
-    ls_json_close(json, ']');
+    char text[600];
+    (void)snprintf(text, sizeof text, "%s: %s", subject, line);
+    ls_json_put_text(user, NULL, text);
 }
 
 static ls_status put_configuration(ls_json_writer *json, const ls_trial_state *state) {
