@@ -47,14 +47,11 @@ static ls_status write_json(FILE *stream, const ls_run_record *run) {
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static ls_status write_stream(FILE *stream, const ls_run_record *runs, int count, bool json) {
-    if (!json) {
-        LS_TRY(ls_page_write(stream, runs, count));
-    }
+static ls_status write_stream(FILE *stream, ls_run_record *runs, int count, bool json) {
     for (int r = 0; json && r < count; r++) {
         LS_TRY(write_json(stream, &runs[r]));
     }
-    return LS_OK;
+    return json ? LS_OK : ls_page_write(stream, runs, count);
 }
 
 /* Finds the default: report.html in the folder of the run. */
@@ -68,7 +65,7 @@ static ls_status find_output(const char *run, char path[PATH_MAX]) {
                : ls_fail(LS_ERR_ARGUMENT, "lockstep report: the path %.100s... is too long", run);
 }
 
-static ls_status write_output(const report_values *values, const ls_run_record *runs, int count) {
+static ls_status write_output(const report_values *values, ls_run_record *runs, int count) {
     char path[PATH_MAX];
     const char *output = values->output;
     if (output == NULL ? values->json : strcmp(output, "-") == 0) {

@@ -73,8 +73,8 @@ void ls_page_put(FILE *page, const char *text);
 /* Writes the chart, if it has points, and frees its curves. */
 void ls_chart_write(FILE *page, ls_chart *chart);
 
-/* Writes the page. Errors stay in the stream. */
-ls_status ls_page_write(FILE *page, const ls_run_record *runs, int count);
+/* Writes the page, and takes the curves of the records. Errors of writing stay in the stream. */
+ls_status ls_page_write(FILE *page, ls_run_record *runs, int count);
 extern const char ls_page_style[];
 
 #endif

@@ -38,7 +38,11 @@ static words name_of(const ls_run_record *run) {
 
 static words number_text(double number) {
     words text;
-    (void)ls_snprintf(text.text, sizeof text.text, isfinite(number) ? "%.6g" : "–", number);
+    (void)ls_snprintf(text.text, sizeof text.text,
+                      !isfinite(number)         ? "–"
+                      : number == floor(number) ? "%.0f"
+                                                : "%.6g",
+                      number);
     return text;
 }
 
@@ -182,23 +186,15 @@ static ls_chart_curve *add_curve(ls_chart *chart, const ls_run_record *runs, int
     return added;
 }
 
-static ls_status copy_curve(ls_chart_curve *to, const ls_curve *from) {
-    for (size_t i = 0; i < from->count; i++) {
-        LS_TRY(ls_curve_add(&to->curve, from->x[i], from->y[i]));
-    }
-    return LS_OK;
-}
-
-/* Charts of curves over steps. */
-static ls_status chart_steps(FILE *page, const ls_run_record *runs, int count, bool rate) {
+/* Takes the curves of the records. */
+static void chart_steps(FILE *page, ls_run_record *runs, int count, bool rate) {
     ls_chart chart = {.title = rate ? "Learning rate" : "Training loss", .axis = "step"};
-    ls_status status = LS_OK;
-    for (int r = 0; r < count && status == LS_OK; r++) {
-        const ls_curve *curve = rate ? &runs[r].rate : &runs[r].loss;
-        status = copy_curve(add_curve(&chart, runs, count, r, rate ? "rate" : "loss"), curve);
+    for (int r = 0; r < count; r++) {
+        ls_curve *curve = rate ? &runs[r].rate : &runs[r].loss;
+        add_curve(&chart, runs, count, r, rate ? "rate" : "loss")->curve = *curve;
+        *curve = (ls_curve){.count = 0};
     }
     ls_chart_write(page, &chart);
-    return status;
 }
 
 static ls_status add_epochs(ls_chart *chart, const ls_run_record *runs, int count, const char *name) {
@@ -237,10 +233,9 @@ static ls_status chart_metric(FILE *page, const ls_run_record *runs, int count, 
     return status;
 }
 
-static ls_status put_curves(FILE *page, const ls_run_record *runs, int count, const char *const *metrics,
-                            int metric_count) {
+static ls_status put_curves(FILE *page, ls_run_record *runs, int count, const char *const *metrics, int metric_count) {
     fputs("<h2>Curves</h2>\n<div class=\"grid2\">\n", page);
-    LS_TRY(chart_steps(page, runs, count, false));
+    chart_steps(page, runs, count, false);
     for (int m = 0; m < metric_count; m++) {
         LS_TRY(chart_metric(page, runs, count, metrics, metric_count, m));
     }
@@ -248,7 +243,7 @@ static ls_status put_curves(FILE *page, const ls_run_record *runs, int count, co
     const ls_status status = add_epochs(&chart, runs, count, "samples/s");
     ls_chart_write(page, &chart);
     LS_TRY(status);
-    LS_TRY(chart_steps(page, runs, count, true));
+    chart_steps(page, runs, count, true);
     fputs("</div>\n", page);
     return LS_OK;
 }
@@ -421,7 +416,7 @@ static void put_tables(FILE *page, const ls_run_record *runs, int count) {
     fputs("</table></div>\n", page);
 }
 
-ls_status ls_page_write(FILE *page, const ls_run_record *runs, int count) {
+ls_status ls_page_write(FILE *page, ls_run_record *runs, int count) {
     const char *metrics[MOST_METRICS];
     const int metric_count = list_metrics(runs, count, metrics);
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
