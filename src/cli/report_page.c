@@ -37,7 +37,7 @@ static words name_of(const ls_run_record *run) {
 }
 
 static words number_text(double number) {
-    words text;
+    words text = {.text = ""};
     (void)ls_snprintf(text.text, sizeof text.text,
                       !isfinite(number)         ? "–"
                       : number == floor(number) ? "%.0f"
@@ -123,7 +123,7 @@ static void put_tile(FILE *page, const char *name, const char *value) {
 }
 
 static words duration_text(double seconds) {
-    words text;
+    words text = {.text = ""};
     const double unit = seconds < 100 ? 1 : seconds < 6000 ? 60 : 3600;
     (void)ls_snprintf(text.text, sizeof text.text, "%.3g %s", seconds / unit,
                       unit == 1    ? "s"
