@@ -30,6 +30,7 @@ static const char *data;
 static bool augment;
 static bool deep;
 static bool bf16;
+static const char *run_record;
 static bool quiet;
 
 static const argument options[] = {
@@ -47,6 +48,7 @@ static const argument options[] = {
     {"--threads", ARGUMENT_COUNT, &threads, "that prepare batches ahead (0: none)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
+    {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -112,7 +114,7 @@ static ls_optimizer *make_optimizer(ls_module *model) {
 }
 
 static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
-    ls_callback *callbacks[2];
+    ls_callback *callbacks[3];
     int count = 0;
     if (!quiet) {
         callbacks[count++] = ls_timer(NULL); /* a table at the end, with the time spent waiting for data */
@@ -122,6 +124,9 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
         const ls_one_cycle_options one_cycle = {.steps = steps > 0 ? steps : 1, .rising = 0.2, .no_momentum = true};
         ls_schedule *schedule = ls_schedule_one_cycle(optimizer, &one_cycle);
         callbacks[count++] = ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true});
+    }
+    if (run_record != NULL) {
+        callbacks[count++] = ls_run_log(run_record, NULL);
     }
     return ls_trial_new(&(ls_trial_options){.model = model,
                                             .optimizer = optimizer,

@@ -42,6 +42,7 @@ static double learning_rate = 1e-3;
 static const char *data;
 static const char *save = "runs/fashion_mnist";
 static const char *tensorboard;
+static const char *run_record;
 static bool resume;
 static bool quiet;
 
@@ -55,6 +56,7 @@ static const argument options[] = {
     {"--save", ARGUMENT_TEXT, &save, "folder for weights, log and checkpoints (runs/fashion_mnist)"},
     {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
     {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
+    {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},
     {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
@@ -143,10 +145,13 @@ typedef struct parts {
 static ls_trial *make_trial(const parts *p) {
     char log[4096 + 64], checkpoints[4096 + 64];
     const ls_checkpoint_options saving = {.folder = in_folder(checkpoints, "checkpoints"), .every_steps = checkpoint};
-    ls_callback *callbacks[2] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
+    ls_callback *callbacks[3] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
     int count = 1;
     if (tensorboard != NULL) {
         callbacks[count++] = ls_tensorboard(tensorboard, NULL);
+    }
+    if (run_record != NULL) {
+        callbacks[count++] = ls_run_log(run_record, NULL);
     }
     return ls_trial_new(&(ls_trial_options){.model = p->model,
                                             .optimizer = p->optimizer,

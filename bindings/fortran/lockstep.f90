@@ -923,6 +923,10 @@ module lockstep
     logical(c_bool) :: no_histograms = .false.
     logical(c_bool) :: no_model = .false.
   end type ls_tensorboard_options
+  type, bind(c) :: ls_run_log_options
+    integer(c_int64_t) :: every_steps = 0
+    logical(c_bool) :: no_steps = .false.
+  end type ls_run_log_options
   type, bind(c) :: ls_console_options
     integer(c_int) :: digits = 0
     logical(c_bool) :: per_batch = .false.
@@ -11465,6 +11469,32 @@ contains
     p_options = c_null_ptr
     if (present(options)) p_options = c_loc(options)
     returned = c_ls_tensorboard(p_folder, p_options)
+  end function
+
+  ! ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options)
+  function ls_run_log(folder, options) result(returned)
+    character(*), intent(in), optional :: folder
+    type(ls_run_log_options), intent(in), optional, target :: options
+    character(kind=c_char), allocatable, target :: t_folder(:)
+    type(c_ptr) :: p_folder
+    type(c_ptr) :: p_options
+    type(ls_callback) :: returned
+    interface
+      function c_ls_run_log(folder, options) bind(c, name="ls_run_log") result(returned)
+        import
+        type(c_ptr), value :: folder
+        type(c_ptr), value :: options
+        type(ls_callback) :: returned
+      end function
+    end interface
+    p_folder = c_null_ptr
+    if (present(folder)) then
+      allocate (t_folder, source=c_text(folder))
+      p_folder = c_loc(t_folder)
+    end if
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_run_log(p_folder, p_options)
   end function
 
   ! ls_callback *ls_console(const ls_console_options *options)

@@ -356,6 +356,28 @@ typedef struct ls_tensorboard_options {
  */
 LS_API ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *options);
 
+/** Options of ls_run_log. */
+typedef struct ls_run_log_options {
+    int64_t every_steps; /**< interval in training steps for the loss over all ranks (one small all-reduce) and the
+                            learning rate; 0 selects the default, 10 */
+    bool no_steps;       /**< no lines for steps, only for epochs */
+} ls_run_log_options;
+
+/**
+ * Writes the record of a run, from which `lockstep report FOLDER` makes a page: the file run.jsonl in the folder, on
+ * rank 0.
+ *
+ * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
+ *   each epoch its metrics, the throughput and the time of the phases of every rank (ls_time).
+ * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
+ * - A trial that resumes from a checkpoint appends. Any other trial replaces the file.
+ * - The record has the command line of rank 0.
+ *
+ * Makes the folder if it is missing. Put the callback last in the list of callbacks. Fails with LS_ERR_IO if the file
+ * cannot be written. Copies the path.
+ */
+LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
+
 /** Options of ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< significant digits of each number, at most 17; 0 selects the default, 4 */

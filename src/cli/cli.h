@@ -15,9 +15,10 @@
  *   checkpoint.c `lockstep checkpoint`: inspects checkpoints, see checkpoint.h
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *   doctor.c     `lockstep doctor`: inspects the machine, see doctor.h
+ *   report.c     `lockstep report`: makes a page about a run, see report.h
  *
  * A function that fails sets ls_error_message(), as everywhere. Only main.c, options.c (--help), outlet.c, nodes.c
- * (while it waits), checkpoint, bench and doctor print.
+ * (while it waits), checkpoint, bench, doctor and report print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H
@@ -45,5 +46,6 @@ extern const ls_command ls_run_command;
 extern const ls_command ls_checkpoint_command;
 extern const ls_command ls_bench_command;
 extern const ls_command ls_doctor_command;
+extern const ls_command ls_report_command;
 
 #endif

@@ -1,5 +1,5 @@
 /* The subcommands of `lockstep`. A new subcommand is an element of the list. */
 #include "cli/cli.h"
 
-const ls_command *const ls_commands[] = {&ls_run_command, &ls_checkpoint_command, &ls_bench_command, &ls_doctor_command,
-                                         NULL};
+const ls_command *const ls_commands[] = {&ls_run_command,    &ls_checkpoint_command, &ls_bench_command,
+                                         &ls_doctor_command, &ls_report_command,     NULL};

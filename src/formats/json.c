@@ -1,6 +1,7 @@
 #include "formats/json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -290,7 +291,9 @@ static void put_quoted(FILE *stream, const char *text) {
 }
 
 static void begin_line(const ls_json_writer *json) {
-    fprintf(json->stream, "\n%*s", json->depth, "");
+    if (!json->compact) {
+        fprintf(json->stream, "\n%*s", json->depth, "");
+    }
 }
 
 /* Writes the separators and the key before a value. */
@@ -340,6 +343,10 @@ void ls_json_put_flag(ls_json_writer *json, const char *key, bool flag) {
 void ls_json_put_number(ls_json_writer *json, const char *key, double number) {
     char text[40];
     begin_value(json, key);
+    if (!isfinite(number)) {
+        fputs("null", json->stream);
+        return;
+    }
     (void)ls_snprintf(text, sizeof text, "%.17g", number);
     fprintf(json->stream, "%s%s", text, strpbrk(text, ".e") != NULL ? "" : ".0");
 }

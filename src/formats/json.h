@@ -72,11 +72,12 @@ bool ls_json_end(ls_json *json, size_t size);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Writes one value per line, indented by a space per level. Errors stay in the stream. */
+/* Writes one value per line, indented by a space per level, or all values in one line. Errors stay in the stream. */
 typedef struct ls_json_writer {
     FILE *stream;
     int depth;
-    bool empty; /* nothing has been written at this level */
+    bool empty;   /* nothing has been written at this level */
+    bool compact; /* one line */
 } ls_json_writer;
 
 /*
@@ -88,7 +89,7 @@ void ls_json_close(ls_json_writer *json, char mark);
 void ls_json_put_text(ls_json_writer *json, const char *key, const char *text);
 void ls_json_put_integer(ls_json_writer *json, const char *key, int64_t integer);
 void ls_json_put_flag(ls_json_writer *json, const char *key, bool flag);
-/* Writes a finite number. Reading returns the same bits. */
+/* Writes a number, of which reading returns the same bits; null if the number is not finite. */
 void ls_json_put_number(ls_json_writer *json, const char *key, double number);
 
 #endif

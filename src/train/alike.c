@@ -53,7 +53,7 @@ static ls_status add_line(text *own, char subject, char line[LINE_LIMIT]) {
 }
 
 static ls_status add_loaders(const ls_trial *trial, text *own) {
-    const int ranks = ls_comm_size(trial->state.comm);
+    const int ranks = ls_trial_size(&trial->state);
     char line[LINE_LIMIT];
     ls_loader_describe(trial->options.train, ranks, line, sizeof line);
     LS_TRY(add_line(own, TRAINING, line));
@@ -190,6 +190,23 @@ ls_status ls_trial_check_alike(const ls_trial *trial) {
     }
     ls_status status = write_all(trial, &own);
     status = status == LS_OK ? compare(trial->state.comm, &own) : status;
+    ls_free(own.bytes);
+    return status;
+}
+
+ls_status ls_trial_describe(const ls_trial *trial, void (*each)(const char *subject, const char *line, void *user),
+                            void *user) {
+    static const char *const subjects[] = {[TRAINING - 'a'] = "training",       [VALIDATION - 'a'] = "validation",
+                                           [CHECKPOINTS - 'a'] = "checkpoints", [OUTER - 'a'] = "outer optimizer",
+                                           [OPTIMIZER - 'a'] = "optimizer",     [METRIC - 'a'] = "metric",
+                                           [CALLBACK - 'a'] = "callback"};
+    text own = {.length = 0};
+    const ls_status status = write_all(trial, &own);
+    char *rest = own.bytes;
+    while (status == LS_OK && rest != NULL && rest[0] != '\0') {
+        const char *line = next_line(&rest);
+        each(subjects[line[0] - 'a'], line + 1, user);
+    }
     ls_free(own.bytes);
     return status;
 }

@@ -75,6 +75,7 @@ check "bash: folders only" suggests "folder " lockstep run --output-dir f
 check "bash: PROGRAM" suggests "./trainer " lockstep run -n 2 ./tr
 check "bash: actions" suggests "show " lockstep checkpoint s
 check "bash: checkpoints" suggests "folder " lockstep checkpoint show fo
+check "bash: runs" suggests "folder " lockstep report fo
 check "bash: nothing after doctor" suggests "" lockstep doctor ''
 if [ -e "$package" ]; then
     check "bash: arguments of PROGRAM" suggests "file.key " lockstep run -n 2 ./trainer fi

@@ -663,6 +663,7 @@ FUNCTIONS = {
     'ls_weight_averaging_count': ('int64_t', (('const ls_callback *', 'callback'),)),
     'ls_csv_log': ('ls_callback *', (('const char *', 'path'), ('const ls_csv_log_options *', 'options'))),
     'ls_tensorboard': ('ls_callback *', (('const char *', 'folder'), ('const ls_tensorboard_options *', 'options'))),
+    'ls_run_log': ('ls_callback *', (('const char *', 'folder'), ('const ls_run_log_options *', 'options'))),
     'ls_console': ('ls_callback *', (('const ls_console_options *', 'options'),)),
     'ls_confusion_printer': ('ls_callback *', (('const char *', 'metric'), ('bool', 'shares'))),
     'ls_timer': ('ls_callback *', (('const ls_timer_options *', 'options'),)),
@@ -778,6 +779,7 @@ STRUCTS = {
     'ls_weight_averaging_options': (('double', 'decay'), ('int64_t', 'first_epoch'), ('bool', 'no_swap'), ('bool', 'keep')),
     'ls_csv_log_options': (('char', 'separator'), ('bool', 'per_batch'), ('bool', 'no_header'), ('bool', 'append')),
     'ls_tensorboard_options': (('int64_t', 'every_steps'), ('int64_t', 'images'), ('bool', 'no_histograms'), ('bool', 'no_model')),
+    'ls_run_log_options': (('int64_t', 'every_steps'), ('bool', 'no_steps')),
     'ls_console_options': (('int', 'digits'), ('bool', 'per_batch')),
     'ls_timer_options': (('bool', 'waiting'), ('bool', 'no_table')),
     'ls_checkpoint_options': (('const char *', 'folder'), ('int64_t', 'every_steps'), ('double', 'every_seconds'), ('int64_t', 'every_epochs'), ('int', 'keep'), ('const char *', 'best'), ('bool', 'highest'), ('bool', 'no_signals'), ('bool', 'overwrite')),
@@ -2356,6 +2358,11 @@ typedef struct ls_tensorboard_options {
     bool no_model;
 } ls_tensorboard_options;
 ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *options);
+typedef struct ls_run_log_options {
+    int64_t every_steps;
+    bool no_steps;
+} ls_run_log_options;
+ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
 typedef struct ls_console_options {
     int digits;
     bool per_batch;

@@ -50,7 +50,11 @@ static ls_value_kind kind_of(const ls_values *values) {
     static const struct {
         const char *name;
         ls_value_kind kind;
-    } kinds[] = {{"", LS_VALUE_NONE}, {"FILE", LS_VALUE_FILE}, {"DIR", LS_VALUE_FOLDER}, {"PROGRAM", LS_VALUE_PROGRAM}};
+    } kinds[] = {{"", LS_VALUE_NONE},
+                 {"FILE", LS_VALUE_FILE},
+                 {"RUN", LS_VALUE_FILE},
+                 {"DIR", LS_VALUE_FOLDER},
+                 {"PROGRAM", LS_VALUE_PROGRAM}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(values->name, kinds[i].name) == 0) {
             return kinds[i].kind;
@@ -76,5 +80,5 @@ ls_values ls_values_of(const ls_command *command, const ls_cli_option *option) {
 }
 
 ls_value_kind ls_values_of_rest(const ls_command *command) {
-    return ls_options_take(command, "PATH") ? LS_VALUE_FILE : LS_VALUE_NONE;
+    return ls_options_take(command, "PATH") || ls_options_take(command, "RUN") ? LS_VALUE_FILE : LS_VALUE_NONE;
 }

@@ -1,0 +1,157 @@
+/*
+ * A run of all ranks writes one record for `lockstep report`, on rank 0, with the numbers of all ranks.
+ *
+ * ranks: 1 2 3 4 5
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/files.h"
+#include "tests/support/training.h"
+
+#include <stdlib.h>
+
+#include "formats/json.h"
+
+enum { EPOCHS = 3, STEPS = 9 * EPOCHS };
+
+/* The contents of a record. */
+typedef struct found {
+    int starts, steps, epochs, results, ends;
+    int phases; /* rows of all epochs */
+    double seconds;
+    double step_loss[STEPS], loss[EPOCHS], val_acc[EPOCHS];
+} found;
+
+static bool read_phases(ls_json *json, found *f) {
+    int64_t rows = 0;
+    while (ls_json_item(json, &rows)) {
+        int64_t columns = 0;
+        for (double seconds; ls_json_item(json, &columns);) {
+            if (!ls_json_number(json, &seconds) || seconds < 0) {
+                return false;
+            }
+            f->seconds += seconds;
+        }
+        f->phases += columns == LS_TIME_TOTAL;
+    }
+    return json->expected == NULL;
+}
+
+static bool read_metrics(ls_json *json, found *f, int epoch) {
+    const char *key;
+    for (int64_t n = 0; ls_json_key(json, &n, &key);) {
+        double *to = strcmp(key, "loss") == 0      ? &f->loss[epoch]
+                     : strcmp(key, "val_acc") == 0 ? &f->val_acc[epoch]
+                                                   : NULL;
+        if (to != NULL && epoch < EPOCHS ? !ls_json_number(json, to) : !ls_json_skip(json)) {
+            return false;
+        }
+    }
+    return json->expected == NULL;
+}
+
+static bool read_line(char *line, found *f) {
+    ls_json json = ls_json_of(line);
+    const char *key, *kind = "";
+    for (int64_t n = 0; ls_json_key(&json, &n, &key);) {
+        const bool epoch = strcmp(kind, "epoch") == 0;
+        if (strcmp(key, "kind") == 0) {
+            (void)ls_json_text(&json, &kind);
+        } else if (strcmp(key, "loss") == 0 && f->steps < STEPS) {
+            (void)ls_json_number(&json, &f->step_loss[f->steps]);
+        } else if (strcmp(key, "metrics") == 0 && epoch && f->epochs < EPOCHS) {
+            (void)read_metrics(&json, f, f->epochs);
+        } else if (strcmp(key, "phases") == 0) {
+            (void)read_phases(&json, f);
+        } else {
+            (void)ls_json_skip(&json);
+        }
+    }
+    f->starts += strcmp(kind, "start") == 0;
+    f->steps += strcmp(kind, "step") == 0;
+    f->epochs += strcmp(kind, "epoch") == 0;
+    f->results += strcmp(kind, "results") == 0;
+    f->ends += strcmp(kind, "end") == 0;
+    return json.expected == NULL;
+}
+
+static ls_status read_record(const char *folder, found *f) {
+    char path[1100], *line = NULL;
+    size_t room = 0;
+    snprintf(path, sizeof path, "%s/run.jsonl", folder);
+    FILE *file = fopen(path, "re");
+    LS_CHECK(file != NULL);
+    *f = (found){.starts = 0};
+    bool whole = true;
+    while (whole && getline(&line, &room, file) > 0) {
+        whole = read_line(line, f);
+    }
+    free(line);
+    fclose(file);
+    LS_CHECK(whole);
+    return LS_OK;
+}
+
+static ls_status write_run(ls_comm *comm, const char *folder, training *t) {
+    ls_callback *log = ls_run_log(folder, &(ls_run_log_options){.every_steps = 1});
+    LS_TRY(training_begin(t, &(training_plan){.callbacks = &log, .callback_count = 1, .global_batch = 7}, comm));
+    LS_TRY(ls_trial_run(t->trial, EPOCHS));
+    return ls_trial_evaluate(t->trial, t->validate, "test");
+}
+
+static ls_status check_record(const char *folder, const training *t, int ranks, found *f) {
+    LS_TRY(read_record(folder, f));
+    LS_CHECK(f->starts == 1 && f->steps == STEPS && f->epochs == EPOCHS && f->results == 1 && f->ends == 1);
+    for (int i = 0; i < EPOCHS; i++) {
+        LS_CHECK(f->loss[i] == ls_trial_history(t->trial, i, "loss"));
+        LS_CHECK(f->val_acc[i] == ls_trial_history(t->trial, i, "val_acc"));
+    }
+    LS_CHECK(f->phases == EPOCHS * ranks && f->seconds > 0);
+    return LS_OK;
+}
+
+/* The folder of other ranks cannot be written. */
+static ls_status numbers(ls_comm *world) {
+    const bool first = ls_comm_rank(world) == 0;
+    training all, alone;
+    found of_all, of_one;
+    char folder[1024], other[1024];
+    snprintf(folder, sizeof folder, "%s", first ? test_path("all/of") : "/dev/null/folder");
+    LS_TRY(write_run(world, folder, &all));
+    if (first) {
+        snprintf(other, sizeof other, "%s", test_path("alone"));
+        LS_TRY(write_run(NULL, other, &alone));
+        LS_TRY(check_record(folder, &all, ls_comm_size(world), &of_all));
+        LS_TRY(check_record(other, &alone, 1, &of_one));
+        for (int i = 0; i < STEPS; i++) {
+            LS_CHECK(fabs(of_all.step_loss[i] - of_one.step_loss[i]) < 1e-6);
+        }
+        training_end(&alone);
+        test_files_remove();
+    }
+    training_end(&all);
+    return LS_OK;
+}
+
+static ls_status fails(ls_comm *world, const char *folder, const char *says) {
+    ls_callback *log = ls_run_log(folder, NULL);
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1}, world));
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO && strstr(ls_error_message(), says) != NULL);
+    training_end(&t);
+    return LS_OK;
+}
+
+static ls_status wrong_options(void) {
+    LS_CHECK(ls_run_log(NULL, NULL) == NULL && strstr(ls_error_message(), "the folder is NULL") != NULL);
+    LS_CHECK(ls_run_log("", NULL) == NULL && strstr(ls_error_message(), "the folder is empty") != NULL);
+    LS_CHECK(ls_run_log("a", &(ls_run_log_options){.every_steps = -1}) == NULL &&
+             ls_error_status() == LS_ERR_ARGUMENT && strstr(ls_error_message(), ".every_steps is -1") != NULL);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(numbers(world));
+    LS_TRY(fails(world, "/dev/null/run", "cannot make the folder /dev/null")); /* on all ranks */
+    LS_TRY(wrong_options());
+    return ls_comm_barrier(world, NULL);
+}
