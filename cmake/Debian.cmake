@@ -90,7 +90,13 @@ NVIDIA GPUs.")
 set(LS_DEB_nccl "NCCL backend for Lockstep
 ${about} With this plug-in, ranks on NVIDIA GPUs
 exchange their data through NCCL.")
-foreach(module onednn mpi_openmpi mpi_mpich gloo cuda nccl)
+set(LS_DEB_hdf5 "HDF5 files for Lockstep
+${about} With this plug-in, programs train on data in HDF5
+files, and the command lockstep exports checkpoints to HDF5.")
+set(LS_DEB_netcdf "NetCDF files for Lockstep
+${about} With this plug-in, programs train on data in
+NetCDF files.")
+foreach(module onednn mpi_openmpi mpi_mpich gloo cuda nccl hdf5 netcdf)
   if(TARGET lockstep_module_${module})
     string(REPLACE mpi_ "" name ${module})
     ls_deb(${module} lockstep-${name} libs "${same}" "${LS_DEB_${module}}")

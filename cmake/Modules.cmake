@@ -32,7 +32,8 @@ function(ls_add_backend_module NAME)
 endfunction()
 
 # A module's sources are the files of its folder.
-foreach(folder comm/backend/mpi comm/backend/gloo comm/backend/nccl tensor/device/onednn tensor/device/cuda)
+foreach(folder comm/backend/mpi comm/backend/gloo comm/backend/nccl tensor/device/onednn tensor/device/cuda
+    formats/hdf5 formats/netcdf)
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
     include(${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
   endif()

@@ -18,6 +18,8 @@ set(LS_PACKAGES
   "openmpi       |libopenmpi-dev openmpi-bin  |openmpi-devel     |openmpi       |openmpi-devel"
   "mpich         |libmpich-dev mpich          |mpich-devel       |mpich         |mpich-devel"
   "Gloo          |libgloo-dev                 |gloo-devel        |-             |gloo-devel"
+  "HDF5          |libhdf5-dev                 |hdf5-devel        |hdf5          |hdf5-devel"
+  "NetCDF        |libnetcdf-dev               |netcdf-devel      |netcdf        |netcdf-devel"
   "libtorch      |libtorch-dev                |python3-torch-devel|python-pytorch|-")
 
 # ls_expect(NAME GROUP VARIABLE...): notes a dependency as missing unless all variables are true. GROUP is "needed" if Lockstep

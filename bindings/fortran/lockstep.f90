@@ -396,6 +396,8 @@ module lockstep
     integer(c_int64_t) :: prefetch = 0
     integer(c_int64_t) :: epoch_samples = 0
     integer(c_int) :: shards = 0
+    integer(c_int64_t) :: shuffle_window = 0
+    integer(c_int64_t) :: shuffle_block = 0
   end type ls_loader_options
   type, bind(c) :: ls_loader_type
     type(c_ptr) :: name = c_null_ptr
@@ -946,6 +948,23 @@ module lockstep
     logical(c_bool) :: no_signals = .false.
     logical(c_bool) :: overwrite = .false.
   end type ls_checkpoint_options
+  type, bind(c) :: ls_array_field
+    type(c_ptr) :: variables = c_null_ptr
+    integer(c_int) :: variable_count = 0
+    integer(c_int) :: dtype = 0
+    integer(c_int64_t) :: first = 0
+    integer(c_int64_t) :: steps = 0
+    type(ls_shape) :: offset
+    type(ls_shape) :: extent
+  end type ls_array_field
+  type, bind(c) :: ls_array_options
+    type(ls_array_field) :: input
+    type(ls_array_field) :: target
+    integer(c_int) :: axis = 0
+    integer(c_int64_t) :: stride = 0
+    real(c_double) :: missing = 0
+    integer(c_int64_t) :: cache_bytes = 0
+  end type ls_array_options
 
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
@@ -2949,6 +2968,12 @@ module lockstep
   end function
   ! int64_t ls_dataset_count(const ls_dataset *dataset)
   function ls_dataset_count(dataset) bind(c, name="ls_dataset_count") result(returned)
+    import
+    type(ls_dataset), value, intent(in) :: dataset
+    integer(c_int64_t) :: returned
+  end function
+  ! int64_t ls_dataset_block(const ls_dataset *dataset)
+  function ls_dataset_block(dataset) bind(c, name="ls_dataset_block") result(returned)
     import
     type(ls_dataset), value, intent(in) :: dataset
     integer(c_int64_t) :: returned
@@ -7474,6 +7499,34 @@ contains
     returned = c_ls_npz_find(file, p_name)
   end function
 
+  ! ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int count)
+  function ls_hdf5_save(path, tensors, count) result(returned)
+    character(*), intent(in), optional :: path
+    type(ls_named), intent(in), optional, target :: tensors(*)
+    integer(c_int), value, intent(in) :: count
+    character(kind=c_char), allocatable, target :: t_path(:)
+    type(c_ptr) :: p_path
+    type(c_ptr) :: p_tensors
+    integer(c_int) :: returned
+    interface
+      function c_ls_hdf5_save(path, tensors, count) bind(c, name="ls_hdf5_save") result(returned)
+        import
+        type(c_ptr), value :: path
+        type(c_ptr), value :: tensors
+        integer(c_int), value, intent(in) :: count
+        integer(c_int) :: returned
+      end function
+    end interface
+    p_path = c_null_ptr
+    if (present(path)) then
+      allocate (t_path, source=c_text(path))
+      p_path = c_loc(t_path)
+    end if
+    p_tensors = c_null_ptr
+    if (present(tensors)) p_tensors = c_loc(tensors)
+    returned = c_ls_hdf5_save(p_path, p_tensors, count)
+  end function
+
   ! ls_events *ls_events_open(const char *folder, const ls_events_options *options)
   function ls_events_open(folder, options) result(returned)
     character(*), intent(in), optional :: folder
@@ -11658,6 +11711,58 @@ contains
       p_folder = c_loc(t_folder)
     end if
     returned = c_ls_trial_load(trial, p_folder)
+  end function
+
+  ! ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options)
+  function ls_hdf5_dataset(path, options) result(returned)
+    character(*), intent(in), optional :: path
+    type(ls_array_options), intent(in), optional, target :: options
+    character(kind=c_char), allocatable, target :: t_path(:)
+    type(c_ptr) :: p_path
+    type(c_ptr) :: p_options
+    type(ls_dataset) :: returned
+    interface
+      function c_ls_hdf5_dataset(path, options) bind(c, name="ls_hdf5_dataset") result(returned)
+        import
+        type(c_ptr), value :: path
+        type(c_ptr), value :: options
+        type(ls_dataset) :: returned
+      end function
+    end interface
+    p_path = c_null_ptr
+    if (present(path)) then
+      allocate (t_path, source=c_text(path))
+      p_path = c_loc(t_path)
+    end if
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_hdf5_dataset(p_path, p_options)
+  end function
+
+  ! ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options)
+  function ls_netcdf_dataset(path, options) result(returned)
+    character(*), intent(in), optional :: path
+    type(ls_array_options), intent(in), optional, target :: options
+    character(kind=c_char), allocatable, target :: t_path(:)
+    type(c_ptr) :: p_path
+    type(c_ptr) :: p_options
+    type(ls_dataset) :: returned
+    interface
+      function c_ls_netcdf_dataset(path, options) bind(c, name="ls_netcdf_dataset") result(returned)
+        import
+        type(c_ptr), value :: path
+        type(c_ptr), value :: options
+        type(ls_dataset) :: returned
+      end function
+    end interface
+    p_path = c_null_ptr
+    if (present(path)) then
+      allocate (t_path, source=c_text(path))
+      p_path = c_loc(t_path)
+    end if
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_netcdf_dataset(p_path, p_options)
   end function
 
   ! ls_status ls_trace_stop(ls_comm *comm, const char *path)

@@ -78,6 +78,12 @@ LS_API ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, co
 LS_API void *ls_dataset_state(const ls_dataset *dataset);
 /** Returns the number of samples. Returns 0 for NULL. */
 LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
+/**
+ * Returns the number of samples of a block: samples that the data set reads together, such as the samples of a
+ * compressed chunk. Returns 0 for a data set without blocks and for NULL. Parts of a data set keep its blocks if they
+ * are contiguous (ls_dataset_subset).
+ */
+LS_API int64_t ls_dataset_block(const ls_dataset *dataset);
 /** Returns the layout of a sample after all transforms. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 /**
@@ -324,11 +330,11 @@ typedef struct ls_loader ls_loader;
 typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, void *user);
 
 /**
- * How to load. Set at most one of `no_shuffle`, `weights` and `sampler`. For a fixed order, use ls_dataset_select with
- * no_shuffle.
+ * How to load. Set at most one of `no_shuffle`, `weights`, `sampler` and `shuffle_window`. For a fixed order, use
+ * ls_dataset_select with no_shuffle.
  *
- * - The order of an epoch depends on seed and epoch only (Fisher and Yates's shuffle: Knuth, The Art of Computer
- *   Programming, vol. 2, algorithm 3.4.2P).
+ * - The order of an epoch depends on seed and epoch only, except with shuffle_window (Fisher and Yates's shuffle:
+ * Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P).
  * - The order is divided into global batches, which are the same on any number of ranks for the same global
  *   batch size.
  * - Each rank gets a contiguous share of every global batch, in rank order. The first ranks may have one sample more.
@@ -375,6 +381,19 @@ typedef struct ls_loader_options {
      * LS_ERR_ARGUMENT without global_batch_size: batch_size makes the global batch depend on the number of ranks.
      */
     int shards;
+    /**
+     * Shuffles blocks of consecutive samples, and then the samples within each window of this number of blocks. 0:
+     * shuffles single samples. Use it for data sets that read whole blocks, such as compressed chunks
+     * (ls_hdf5_dataset): each block is then read once per epoch instead of once per sample.
+     *
+     * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better. Two
+     * windows must fit the cache of the data set.
+     * - The samples of a global batch are sorted by block, so each rank reads few blocks besides its part. The order
+     *   depends on the seed, the epoch, the global batch size and these two options, not on the number of ranks.
+     * - Sampler, weights and no_shuffle cannot be combined with it.
+     */
+    int64_t shuffle_window;
+    int64_t shuffle_block; /**< samples per block; 0: the blocks of the data set (ls_dataset_block) */
 } ls_loader_options;
 
 /**

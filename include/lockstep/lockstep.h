@@ -23,6 +23,7 @@
 #include <lockstep/convolution.h>
 #include <lockstep/data.h>
 #include <lockstep/formats.h>
+#include <lockstep/hdf5.h>
 #include <lockstep/loss.h>
 #include <lockstep/metrics.h>
 #include <lockstep/nn.h>

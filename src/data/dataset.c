@@ -96,6 +96,10 @@ int64_t ls_dataset_count(const ls_dataset *dataset) {
     return dataset != NULL ? dataset->count : 0;
 }
 
+int64_t ls_dataset_block(const ls_dataset *dataset) {
+    return dataset != NULL ? dataset->storage.block : 0;
+}
+
 ls_sample_layout ls_dataset_layout(const ls_dataset *dataset) {
     return dataset != NULL ? dataset->layout : (ls_sample_layout){0};
 }

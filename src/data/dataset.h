@@ -37,6 +37,13 @@ typedef struct ls_transform_chain {
     int count;
 } ls_transform_chain;
 
+/* How the samples are stored: in blocks of consecutive samples, each of which is read as a whole. */
+typedef struct ls_sample_storage {
+    int64_t block;  /* samples per block; 0: samples are not stored in blocks */
+    int64_t first;  /* samples before the first complete block */
+    int64_t cached; /* blocks that the data set can hold in memory */
+} ls_sample_storage;
+
 struct ls_dataset {
     const ls_dataset_type *type;
     void *state;
@@ -54,6 +61,7 @@ struct ls_dataset {
     bool serial;
     bool copies; /* fetch only copies elements: it makes no tensors and draws no random numbers */
     ls_dataset *guard;
+    ls_sample_storage storage;
     pthread_mutex_t lock;
     int earlier_steps; /* steps that the inputs have passed before this data set's own */
 };

@@ -30,6 +30,7 @@ typedef struct loader_state {
     int64_t global_batch;
     int64_t samples;       /* per epoch */
     int64_t *order;        /* sample numbers of the epoch, then the samples that it leaves out */
+    ls_block_order blocks; /* used if options.shuffle_window > 0 */
     int64_t ordered_epoch; /* the epoch of `order`; -1: none yet */
     share lent_share;      /* the share of the last batch */
     ls_prefetch *prefetch; /* makes batches on threads; NULL: batches are made here, into `input` and `target` */
@@ -76,9 +77,36 @@ static ls_status check_threads(const ls_loader_options *options) {
                          (long long)options->prefetch);
 }
 
+/* Checks the shuffle by blocks. A window that does not fit the cache would read each block once per sample. */
+static ls_status check_blocks(const ls_loader_options *options, const ls_dataset *dataset) {
+    const int64_t window = options->shuffle_window, block = options->shuffle_block;
+    if (window < 0 || block < 0 || (block > 0 && window == 0)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: .shuffle_window is %lld and .shuffle_block is %lld: both must be 0 or more, and "
+                       ".shuffle_block needs a .shuffle_window",
+                       (long long)window, (long long)block);
+    }
+    const ls_sample_storage *storage = &dataset->storage;
+    if (window > 0 && block == 0 && storage->block == 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: .shuffle_window is %lld, but the data set has no blocks (ls_dataset_block): set "
+                       ".shuffle_block, or use ls_dataset_subset instead of random parts",
+                       (long long)window);
+    }
+    const int64_t most = storage->cached / 2; /* a batch may need blocks of two windows */
+    return block > 0 || window <= most || window == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "ls_loader_new: .shuffle_window is %lld blocks, but the cache of the data set is sufficient "
+                         "for windows of %lld: set a smaller window, or a larger .cache_bytes of the data set",
+                         (long long)window, (long long)(most > 0 ? most : 0));
+}
+
 static ls_status check_order(const ls_loader_options *options, int64_t count) {
-    if ((options->weights != NULL) + (options->sampler != NULL) + options->no_shuffle > 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: set at most one of .weights, .sampler and .no_shuffle");
+    if ((options->weights != NULL) + (options->sampler != NULL) + options->no_shuffle + (options->shuffle_window > 0) >
+        1) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: set at most one of .weights, .sampler, .no_shuffle and .shuffle_window");
     }
     if (options->weights != NULL && options->weight_count != count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: %lld weights for %lld samples",
@@ -122,6 +150,15 @@ static ls_status allocate(loader_state *state) {
         return ls_fail_memory("ls_loader_new",
                               numbers * sizeof *state->order + (weighted ? (size_t)count * sizeof *state->sums : 0));
     }
+    if (state->options.shuffle_window > 0) {
+        const ls_sample_storage *storage = &state->dataset->storage;
+        const int64_t block = state->options.shuffle_block;
+        state->blocks = (ls_block_order){.block = block > 0 ? block : storage->block,
+                                         .first = block > 0 ? 0 : storage->first,
+                                         .window = state->options.shuffle_window,
+                                         .batch = state->global_batch};
+        return ls_block_order_make(&state->blocks, count);
+    }
     return weighted ? add_weights(state->sums, state->options.weights, count) : LS_OK;
 }
 
@@ -160,6 +197,8 @@ static ls_status order_epoch(loader_state *state, int64_t epoch) {
         LS_TRY(ask_sampler(state, epoch));
     } else if (state->sums != NULL) {
         ls_order_draw(state->order, state->samples, state->sums, count, options->seed, (uint64_t)epoch);
+    } else if (options->shuffle_window > 0) {
+        ls_block_order_fill(&state->blocks, state->order, count, options->seed, (uint64_t)epoch);
     } else {
         ls_order_identity(state->order, count);
         if (!options->no_shuffle) {
@@ -251,6 +290,7 @@ static void dataset_free_state(ls_loader *self) {
     ls_dataset_drop(state->dataset);
     ls_free(state->order);
     ls_free(state->sums);
+    ls_block_order_free(&state->blocks);
 }
 
 static const ls_loader_type dataset_type = {.name = "of a data set",
@@ -311,7 +351,7 @@ ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) 
     options = options != NULL ? options : &defaults;
     dataset = ls_dataset_take(dataset);
     if (dataset == NULL || check_sizes(options) != LS_OK || check_threads(options) != LS_OK ||
-        check_order(options, dataset->count) != LS_OK) {
+        check_order(options, dataset->count) != LS_OK || check_blocks(options, dataset) != LS_OK) {
         ls_dataset_drop(dataset);
         return NULL;
     }
@@ -369,7 +409,7 @@ bool ls_loader_divides(const ls_loader *loader, int ranks) {
 
 /* The options and counts that must be equal on all ranks. */
 typedef struct description {
-    int64_t samples, epoch_samples, global_batch_size, shards;
+    int64_t samples, epoch_samples, global_batch_size, shards, shuffle_window, shuffle_block;
     uint64_t seed, weights;
     bool drop_last, no_shuffle, sampler;
 } description;
@@ -379,6 +419,8 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
                                       LS_FIELD(description, epoch_samples),
                                       LS_FIELD(description, global_batch_size),
                                       LS_FIELD(description, shards),
+                                      LS_FIELD(description, shuffle_window),
+                                      LS_FIELD(description, shuffle_block),
                                       LS_FIELD(description, seed),
                                       LS_FIELD(description, weights),
                                       LS_FIELD(description, drop_last),
@@ -396,6 +438,8 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
         .epoch_samples = state->samples,
         .global_batch_size = state->global_batch,
         .shards = options->shards,
+        .shuffle_window = options->shuffle_window,
+        .shuffle_block = options->shuffle_window > 0 ? state->blocks.block : 0,
         .seed = options->seed,
         .weights = state->sums != NULL
                        ? ls_hash(LS_HASH_START, state->sums, (size_t)state->dataset->count * sizeof *state->sums)

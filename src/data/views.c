@@ -61,6 +61,11 @@ static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, i
     part->serial = whole->serial;
     part->copies = whole->copies;
     part->guard = whole->guard;
+    if (numbers == NULL && whole->storage.block > 0) {
+        const int64_t block = whole->storage.block;
+        part->storage = whole->storage;
+        part->storage.first = ((whole->storage.first - first) % block + block) % block;
+    }
     *(part_state *)part->state = (part_state){.whole = whole, .first = first, .numbers = numbers};
     return part;
 }

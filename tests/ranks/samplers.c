@@ -1,7 +1,7 @@
 /*
- * For any order of samples (shuffled, in order, drawn by weights, custom), any random changes, and any number of
- * threads: the ranks' shares of a global batch, in the order of the ranks, equal the batch of a loader in one process.
- * So training gives the same result.
+ * For any order of samples (shuffled, also by blocks, in order, drawn by weights, custom), any random changes, and any
+ * number of threads: the ranks' shares of a global batch, in the order of the ranks, equal the batch of a loader in one
+ * process. So training gives the same result.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -206,6 +206,11 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(compare(world, pictures, options));
         other.no_shuffle = true;
         LS_TRY(compare(world, numbers, other));
+        other = options;
+        other.shuffle_window = 2;
+        other.shuffle_block = 4;
+        LS_TRY(compare(world, numbers, other));
+        LS_TRY(compare(world, pictures, other));
         other = options;
         other.weights = weights;
         other.weight_count = SAMPLES;

@@ -7,7 +7,7 @@ HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_cl
 # The types of callbacks.
 CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
-ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.a', 'ls_muon_options.b', 'ls_muon_options.c', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate', 'ls_outer_options.momentum')
+ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_array_options.missing', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.a', 'ls_muon_options.b', 'ls_muon_options.c', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate', 'ls_outer_options.momentum')
 
 # The type and the parameters of each function.
 FUNCTIONS = {
@@ -328,6 +328,7 @@ FUNCTIONS = {
     'ls_npz_at': ('ls_named', (('const ls_npz *', 'file'), ('int', 'index'))),
     'ls_npz_find': ('ls_tensor *', (('const ls_npz *', 'file'), ('const char *', 'name'))),
     'ls_npz_free': ('void', (('ls_npz *', 'file'),)),
+    'ls_hdf5_save': ('ls_status', (('const char *', 'path'), ('const ls_named *', 'tensors'), ('int', 'count'))),
     'ls_events_open': ('ls_events *', (('const char *', 'folder'), ('const ls_events_options *', 'options'))),
     'ls_events_path': ('const char *', (('const ls_events *', 'events'),)),
     'ls_events_scalar': ('ls_status', (('ls_events *', 'events'), ('const char *', 'tag'), ('int64_t', 'step'), ('double', 'value'))),
@@ -341,6 +342,7 @@ FUNCTIONS = {
     'ls_dataset_new': ('ls_dataset *', (('const ls_dataset_type *', 'type'), ('int64_t', 'count'), ('const ls_sample_layout *', 'layout'))),
     'ls_dataset_state': ('void *', (('const ls_dataset *', 'dataset'),)),
     'ls_dataset_count': ('int64_t', (('const ls_dataset *', 'dataset'),)),
+    'ls_dataset_block': ('int64_t', (('const ls_dataset *', 'dataset'),)),
     'ls_dataset_layout': ('ls_sample_layout', (('const ls_dataset *', 'dataset'),)),
     'ls_dataset_free': ('void', (('ls_dataset *', 'dataset'),)),
     'ls_dataset_retain': ('ls_dataset *', (('ls_dataset *', 'dataset'),)),
@@ -673,6 +675,8 @@ FUNCTIONS = {
     'ls_timer_memory_over_ranks': ('void', (('const ls_callback *', 'callback'), ('ls_memory_kind', 'kind'), ('double *', 'least'), ('double *', 'mean'), ('double *', 'largest'))),
     'ls_trial_save': ('ls_status', (('ls_trial *', 'trial'), ('const char *', 'folder'))),
     'ls_trial_load': ('ls_status', (('ls_trial *', 'trial'), ('const char *', 'folder'))),
+    'ls_hdf5_dataset': ('ls_dataset *', (('const char *', 'path'), ('const ls_array_options *', 'options'))),
+    'ls_netcdf_dataset': ('ls_dataset *', (('const char *', 'path'), ('const ls_array_options *', 'options'))),
     'ls_trace_start': ('ls_status', ()),
     'ls_trace_stop': ('ls_status', (('ls_comm *', 'comm'), ('const char *', 'path'))),
 }
@@ -712,7 +716,7 @@ STRUCTS = {
     'ls_random_crop_options': (('int64_t', 'height'), ('int64_t', 'width'), ('int64_t', 'padding'), ('double', 'fill')),
     'ls_color_jitter_options': (('double', 'brightness'), ('double', 'contrast'), ('double', 'saturation')),
     'ls_random_erasing_options': (('double', 'probability'), ('double', 'least_area'), ('double', 'most_area'), ('double', 'least_ratio'), ('double', 'most_ratio'), ('double', 'fill'), ('bool', 'noise')),
-    'ls_loader_options': (('int64_t', 'batch_size'), ('int64_t', 'global_batch_size'), ('ls_comm *', 'comm'), ('const char *', 'device'), ('uint64_t', 'seed'), ('bool', 'no_shuffle'), ('bool', 'drop_last'), ('const double *', 'weights'), ('int64_t', 'weight_count'), ('ls_sampler', 'sampler'), ('void *', 'sampler_user'), ('int', 'threads'), ('int64_t', 'prefetch'), ('int64_t', 'epoch_samples'), ('int', 'shards')),
+    'ls_loader_options': (('int64_t', 'batch_size'), ('int64_t', 'global_batch_size'), ('ls_comm *', 'comm'), ('const char *', 'device'), ('uint64_t', 'seed'), ('bool', 'no_shuffle'), ('bool', 'drop_last'), ('const double *', 'weights'), ('int64_t', 'weight_count'), ('ls_sampler', 'sampler'), ('void *', 'sampler_user'), ('int', 'threads'), ('int64_t', 'prefetch'), ('int64_t', 'epoch_samples'), ('int', 'shards'), ('int64_t', 'shuffle_window'), ('int64_t', 'shuffle_block')),
     'ls_loader_type': (('const char *', 'name'), ('size_t', 'state_size'), ('function', 'next'), ('function', 'seek'), ('function', 'free_state')),
     'ls_class_loss_options': (('ls_loss_reduction', 'reduction'), ('ls_tensor *', 'weight'), ('double', 'label_smoothing'), ('bool', 'ignore'), ('int64_t', 'ignore_index')),
     'ls_nll_loss_options': (('ls_loss_reduction', 'reduction'), ('ls_tensor *', 'weight'), ('bool', 'ignore'), ('int64_t', 'ignore_index')),
@@ -783,6 +787,8 @@ STRUCTS = {
     'ls_console_options': (('int', 'digits'), ('bool', 'per_batch')),
     'ls_timer_options': (('bool', 'waiting'), ('bool', 'no_table')),
     'ls_checkpoint_options': (('const char *', 'folder'), ('int64_t', 'every_steps'), ('double', 'every_seconds'), ('int64_t', 'every_epochs'), ('int', 'keep'), ('const char *', 'best'), ('bool', 'highest'), ('bool', 'no_signals'), ('bool', 'overwrite')),
+    'ls_array_field': (('const char **', 'variables'), ('int', 'variable_count'), ('ls_dtype', 'dtype'), ('int64_t', 'first'), ('int64_t', 'steps'), ('ls_shape', 'offset'), ('ls_shape', 'extent')),
+    'ls_array_options': (('ls_array_field', 'input'), ('ls_array_field', 'target'), ('int', 'axis'), ('int64_t', 'stride'), ('double', 'missing'), ('int64_t', 'cache_bytes')),
 }
 
 # The constants of each enum.
@@ -1299,6 +1305,7 @@ int ls_npz_count(const ls_npz *file);
 ls_named ls_npz_at(const ls_npz *file, int index);
 ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 void ls_npz_free(ls_npz *file);
+ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int count);
 typedef struct ls_events ls_events;
 typedef struct ls_events_options {
     double flush_seconds;
@@ -1361,6 +1368,7 @@ typedef struct ls_sample_layout {
 ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout);
 void *ls_dataset_state(const ls_dataset *dataset);
 int64_t ls_dataset_count(const ls_dataset *dataset);
+int64_t ls_dataset_block(const ls_dataset *dataset);
 ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 void ls_dataset_free(ls_dataset *dataset);
 ls_dataset *ls_dataset_retain(ls_dataset *dataset);
@@ -1442,6 +1450,8 @@ typedef struct ls_loader_options {
     int64_t prefetch;
     int64_t epoch_samples;
     int shards;
+    int64_t shuffle_window;
+    int64_t shuffle_block;
 } ls_loader_options;
 ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options);
 ls_dataset *ls_loader_dataset(const ls_loader *loader);
@@ -2405,6 +2415,25 @@ struct ls_checkpoint_options {
 };
 ls_status ls_trial_save(ls_trial *trial, const char *folder);
 ls_status ls_trial_load(ls_trial *trial, const char *folder);
+typedef struct ls_array_field {
+    const char *const *variables;
+    int variable_count;
+    ls_dtype dtype;
+    int64_t first;
+    int64_t steps;
+    ls_shape offset;
+    ls_shape extent;
+} ls_array_field;
+typedef struct ls_array_options {
+    ls_array_field input;
+    ls_array_field target;
+    int axis;
+    int64_t stride;
+    double missing;
+    int64_t cache_bytes;
+} ls_array_options;
+ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
+ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options);
 ls_status ls_trace_start(void);
 ls_status ls_trace_stop(ls_comm *comm, const char *path);
 """

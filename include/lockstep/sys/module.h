@@ -17,10 +17,11 @@
  * | `lockstep-NAME.so` | `ls_backend_module` | `.backend = "NAME"` of ls_init |
  * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
  * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
+ * | `lockstep-hdf5.so`, `lockstep-netcdf.so` | `ls_array_format_module` | files of HDF5 and NetCDF |
  *
- * The library calls `ls_backend_module` at each search for the backend, and the other two functions once. It passes the
- * version of the interface and a table of the library's functions. This table stays valid. The function returns the
- * plug-in's table, or NULL if it does not know this version.
+ * The library calls `ls_backend_module` at each search for the backend, and each of the other functions once per
+ * plug-in. It passes the version of the interface and a table of the library's functions, which stays valid. Files need
+ * no such table. The function returns the plug-in's table, or NULL if it does not know this version.
  *
  * The tables are opaque here, because their layout changes from version to version. So plug-ins are built in Lockstep's
  * source tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.
@@ -32,8 +33,8 @@
 extern "C" {
 #endif
 
-/** Versions of the three interfaces, for the parameter `abi_version` of an entry function. */
-enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 3, LS_ONEDNN_ABI = 5 };
+/** Versions of the four interfaces, for the parameter `abi_version` of an entry function. */
+enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 3, LS_ONEDNN_ABI = 5, LS_ARRAY_FORMAT_ABI = 1 };
 
 /** A backend of communicators. Opaque. */
 typedef struct ls_backend ls_backend;
@@ -55,6 +56,11 @@ typedef struct ls_onednn ls_onednn;
 typedef struct ls_onednn_core ls_onednn_core;
 /** The entry function of the plug-in for oneDNN. */
 typedef const ls_onednn *ls_onednn_module_function(int abi_version, const ls_onednn_core *core);
+
+/** Files of arrays. Opaque. */
+typedef struct ls_array_format ls_array_format;
+/** The entry function of a plug-in for files of arrays. */
+typedef const ls_array_format *ls_array_format_module_function(int abi_version);
 
 #ifdef __cplusplus
 }

@@ -222,11 +222,11 @@ TEST(test_wrong_options) {
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 4}, "4 weights for 3 samples");
     expect_no_loader(&(ls_loader_options){.weights = good}, "0 weights for 3 samples");
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 3, .no_shuffle = true},
-                     "set at most one of .weights, .sampler and .no_shuffle");
+                     "set at most one of .weights, .sampler, .no_shuffle and .shuffle_window");
     expect_no_loader(&(ls_loader_options){.weights = good, .weight_count = 3, .sampler = backwards},
-                     "set at most one of .weights, .sampler and .no_shuffle");
+                     "set at most one of .weights, .sampler, .no_shuffle and .shuffle_window");
     expect_no_loader(&(ls_loader_options){.sampler = backwards, .no_shuffle = true},
-                     "set at most one of .weights, .sampler and .no_shuffle");
+                     "set at most one of .weights, .sampler, .no_shuffle and .shuffle_window");
     expect_no_loader(&(ls_loader_options){.epoch_samples = 4}, "4 samples in an epoch: the data set has only 3");
     expect_no_loader(&(ls_loader_options){.epoch_samples = -1, .sampler = backwards}, "-1 samples in an epoch");
     assert_null(ls_loader_new(numbers(0), &(ls_loader_options){.epoch_samples = 1, .sampler = backwards}));

@@ -1,0 +1,93 @@
+/**
+ * @file hdf5.h
+ * Data sets from files of arrays: HDF5 and NetCDF.
+ *
+ * ```c
+ * const ls_array_options options = {
+ *     .input = {.variables = (const char *const[]){"u", "v"}, .variable_count = 2},
+ *     .target = {.variables = (const char *const[]){"pressure"}, .variable_count = 1},
+ * };
+ * ls_dataset *data = ls_netcdf_dataset("flow.nc", &options);
+ * ls_loader *batches = ls_loader_new(data, &(ls_loader_options){.batch_size = 32, .shuffle_window = 16});
+ * ls_loader_free(batches);
+ * ```
+ *
+ * The plug-ins lockstep-hdf5.so and lockstep-netcdf.so contain all code that needs HDF5 or NetCDF. The library opens
+ * them at the first use.
+ */
+#ifndef LOCKSTEP_HDF5_H
+#define LOCKSTEP_HDF5_H
+
+#include <lockstep/data.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * The input or the target of a sample: variables of the file, and the part of them that belongs to a sample. Only
+ * `variables` is required, with its count.
+ *
+ * A variable contributes [steps, slab...] to a sample, without the axis of steps if `steps` is 0. Several variables are
+ * stacked along a first axis: [variables, steps, slab...]. Their slabs must have the same shape.
+ */
+typedef struct ls_array_field {
+    const char *const *variables; /**< names of the variables, with their groups: "run1/u" */
+    int variable_count;
+    /**
+     * The dtype of the batches: f32, f64, i64, i32 or u8. Integers must be stored as integers that always fit. f32 and
+     * f64 round values that they cannot hold.
+     */
+    ls_dtype dtype;
+    int64_t first; /**< first step, counted from the sample's step; 0 or more. For a forecast, 1 in the target */
+    int64_t steps; /**< number of consecutive steps, as an axis of the sample; 0: one step, without the axis */
+    /** First index along each axis other than the sample axis. The empty shape selects 0 for all axes. */
+    ls_shape offset;
+    /** Number of elements along each axis other than the sample axis; 0 and the empty shape select the rest. */
+    ls_shape extent;
+} ls_array_field;
+
+/** Options of ls_hdf5_dataset and ls_netcdf_dataset. Only the variables are required. */
+typedef struct ls_array_options {
+    ls_array_field input;
+    ls_array_field target;
+    int axis;       /**< sample axis of all variables, whose sizes along it must be equal */
+    int64_t stride; /**< steps along the sample axis between two samples; 0: 1 */
+    double missing; /**< value of missing elements, which may be NAN; 0: a missing element is an error; LS_ZERO: 0 */
+    /** Memory for decompressed blocks, in bytes; 0: 64 MiB, or two blocks of each variable if these are larger. */
+    int64_t cache_bytes;
+} ls_array_options;
+
+/**
+ * Returns the samples of variables of an HDF5 file. Sample i begins at step i * stride of the sample axis. Incomplete
+ * samples at the end are dropped.
+ *
+ * - The file stays open and may be larger than memory. Each batch reads the blocks that it needs: whole chunks along
+ *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
+ * - Every process reads the file independently, so the serial HDF5 library is sufficient on any number of ranks. Use
+ *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses only its part.
+ * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. In NetCDF files,
+ *   floating-point elements that were never written are missing too.
+ * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
+ * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads works needs an
+ *   HDF5 built with thread safety, such as Debian's.
+ *
+ * Fails with:
+ *
+ * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable has elements other than numbers
+ *   or a compression that this HDF5 lacks
+ * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
+ * - LS_ERR_FORMAT: not an HDF5 file; from ls_loader_next: an element is missing, without `.missing`
+ * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), or an option is wrong
+ * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs
+ */
+LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
+
+/** Returns the same for a NetCDF file: classic (CDF-1, CDF-2, CDF-5) or NetCDF-4. */
+LS_API ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,299 @@
+/* Data sets of HDF5 and NetCDF files: copies rows of cached blocks into batches. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/blocks.h"
+#include "data/dataset.h"
+#include "tensor/device.h"
+
+enum { DEFAULT_CACHE = 64 << 20 };
+
+/* The input or the target of a sample. */
+typedef struct field {
+    int64_t first, steps; /* at least 1 step */
+    int count;
+    int *variables; /* their numbers in `blocks` */
+} field;
+
+typedef struct arrays_state {
+    ls_array_file file;
+    field fields[2];
+    ls_blocks *blocks;
+    int block_count;
+    int64_t stride;
+    bool has_lock;
+    pthread_mutex_t lock; /* protects the caches */
+} arrays_state;
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+/* Copies the steps of one variable of one sample. */
+static ls_status copy_steps(ls_blocks *blocks, int64_t row, int64_t steps, char *to) {
+    for (int64_t i = 0; i < steps; i++) {
+        const void *from = NULL;
+        LS_TRY(ls_blocks_row(blocks, row + i, &from));
+        memcpy(to + (size_t)i * blocks->row_bytes, from, blocks->row_bytes);
+    }
+    return LS_OK;
+}
+
+static ls_status copy_field(const arrays_state *state, const field *f, const ls_samples *samples, ls_tensor *batch) {
+    const size_t size = (size_t)f->steps * state->blocks[f->variables[0]].row_bytes; /* of a variable */
+    for (int i = 0; i < f->count; i++) {
+        ls_blocks *blocks = &state->blocks[f->variables[i]];
+        for (int64_t at = 0; at < samples->count; at++) {
+            char *to = (char *)ls_host_data(batch) + (size_t)(at * f->count + i) * size;
+            LS_TRY(copy_steps(blocks, samples->indices[at] * state->stride + f->first, f->steps, to));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status arrays_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    arrays_state *state = self->state;
+    (void)pthread_mutex_lock(&state->lock);
+    ls_status status = copy_field(state, &state->fields[0], samples, input);
+    status = status == LS_OK ? copy_field(state, &state->fields[1], samples, target) : status;
+    (void)pthread_mutex_unlock(&state->lock);
+    return status;
+}
+
+static void free_arrays(arrays_state *state) {
+    for (int i = 0; i < state->block_count; i++) {
+        ls_blocks_close(&state->blocks[i]);
+    }
+    ls_array_file_close(&state->file);
+    ls_free(state->blocks);
+    ls_free(state->fields[0].variables);
+    ls_free(state->fields[1].variables);
+    if (state->has_lock) {
+        (void)pthread_mutex_destroy(&state->lock);
+    }
+}
+
+static void arrays_free_state(ls_dataset *self) {
+    free_arrays(self->state);
+}
+
+/* ---- construction ------------------------------------------------------------------------------------------------ */
+
+static ls_status check_field(const char *call, const char *which, const ls_array_field *given) {
+    if (given->variables == NULL || given->variable_count < 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: no variable of the %s is named: set .%s.variables", call, which, which);
+    }
+    return given->first >= 0 && given->steps >= 0 && given->first < INT64_MAX / 4 && given->steps < INT64_MAX / 4
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: .first is %lld and .steps is %lld of the %s: both must be 0 or more",
+                         call, (long long)given->first, (long long)given->steps, which);
+}
+
+static ls_status check_options(const char *call, const ls_array_options *options) {
+    if (options == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the options are NULL: they name the variables", call);
+    }
+    LS_TRY(check_field(call, "input", &options->input));
+    LS_TRY(check_field(call, "target", &options->target));
+    return options->stride >= 0 && options->cache_bytes >= 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: .stride and .cache_bytes must be 0 or more", call);
+}
+
+/* Returns the number of an open variable with the same elements; -1 if there is none. */
+static int find_same(const arrays_state *state, const ls_blocks *like) {
+    for (int i = 0; i < state->block_count; i++) {
+        const ls_blocks *b = &state->blocks[i];
+        if (strcmp(b->name, like->name) == 0 && b->dtype == like->dtype &&
+            memcmp(b->start, like->start, sizeof b->start) == 0 &&
+            memcmp(b->extent, like->extent, sizeof b->extent) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Compares a new variable with the first variable of the file and with the first variable of its field. */
+static ls_status check_alike(const arrays_state *state, const ls_blocks *first, const ls_blocks *b) {
+    const ls_blocks *any = &state->blocks[0];
+    if (b->rows != any->rows) {
+        return ls_fail(
+            LS_ERR_SHAPE, "%s: variable \"%s\" of %s has %lld steps along axis %d, but variable \"%s\" has %lld",
+            b->file->call, b->name, b->file->path, (long long)b->rows, b->axis, any->name, (long long)any->rows);
+    }
+    const ls_shape slab = ls_blocks_slab(b), other = ls_blocks_slab(first);
+    if (slab.ndim != other.ndim || memcmp(slab.size, other.size, (size_t)slab.ndim * sizeof *slab.size) != 0) {
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "%s: variables of one field must have slabs of one shape, but a step of \"%s\" is %s, and a step "
+            "of \"%s\" is %s: set .offset and .extent",
+            b->file->call, b->name, ls_shape_describe(slab.ndim, slab.size).text, first->name,
+            ls_shape_describe(other.ndim, other.size).text);
+    }
+    return LS_OK;
+}
+
+static ls_status add_variable(arrays_state *state, const ls_array_field *given, const ls_array_options *options,
+                              field *f) {
+    ls_blocks *b = &state->blocks[state->block_count];
+    ls_status status = ls_blocks_open(&state->file, given->variables[f->count], given, options, b);
+    const int same = status == LS_OK ? find_same(state, b) : -1;
+    f->variables[f->count] = same >= 0 ? same : state->block_count;
+    if (status == LS_OK) {
+        status = check_alike(state, &state->blocks[f->variables[0]], b);
+    }
+    if (status == LS_OK) {
+        f->count++;
+    }
+    if (status == LS_OK && same < 0) {
+        state->block_count++;
+    } else {
+        ls_blocks_close(b);
+    }
+    return status;
+}
+
+static ls_status open_field(arrays_state *state, const ls_array_field *given, const ls_array_options *options,
+                            field *f) {
+    const size_t size = (size_t)given->variable_count * sizeof *f->variables;
+    f->first = given->first;
+    f->steps = given->steps > 0 ? given->steps : 1;
+    f->variables = ls_allocate(size);
+    if (f->variables == NULL) {
+        return ls_fail_memory(state->file.call, size);
+    }
+    for (int i = 0; i < given->variable_count; i++) {
+        LS_TRY(add_variable(state, given, options, f));
+    }
+    return LS_OK;
+}
+
+/* Returns the shape of a field of a sample: [variables, steps, slab...]. */
+static ls_status shape_of(const arrays_state *state, const ls_array_field *given, const field *f, ls_shape *shape) {
+    const ls_shape slab = ls_blocks_slab(&state->blocks[f->variables[0]]);
+    const int extra = (given->variable_count > 1) + (given->steps > 0);
+    if (slab.ndim + extra >= LS_MAX_DIMS) {
+        return ls_fail(LS_ERR_SHAPE, "%s: a batch of variable \"%s\" would have %d axes, the limit is %d",
+                       state->file.call, given->variables[0], slab.ndim + extra + 1, LS_MAX_DIMS);
+    }
+    *shape = (ls_shape){.ndim = extra + slab.ndim};
+    if (given->variable_count > 1) {
+        shape->size[0] = given->variable_count;
+    }
+    if (given->steps > 0) {
+        shape->size[extra - 1] = given->steps;
+    }
+    memcpy(shape->size + extra, slab.size, (size_t)slab.ndim * sizeof *slab.size);
+    return LS_OK;
+}
+
+static ls_status count_samples(const arrays_state *state, int64_t *count) {
+    const field *f = state->fields;
+    const int64_t ends[] = {f[0].first + f[0].steps, f[1].first + f[1].steps};
+    const int64_t needed = ends[0] > ends[1] ? ends[0] : ends[1];
+    const int64_t rows = state->blocks[0].rows;
+    if (rows < needed) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %lld steps along axis %d, but a sample needs %lld",
+                       state->file.call, state->file.path, (long long)rows, state->blocks[0].axis, (long long)needed);
+    }
+    *count = (rows - needed) / state->stride + 1;
+    return LS_OK;
+}
+
+/* Divides the memory of the cache: the same number of steps of every variable. Returns this number. */
+static ls_status reserve(arrays_state *state, int64_t cache_bytes, int64_t *cached) {
+    double step = 0, least = 0; /* bytes of a step and of one block of every variable; both may exceed int64_t */
+    for (int i = 0; i < state->block_count; i++) {
+        const ls_blocks *b = &state->blocks[i];
+        step += (double)b->row_bytes;
+        least += (double)b->row_bytes * (double)b->block_rows;
+    }
+    if (cache_bytes > 0 && (double)cache_bytes < least) {
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "%s: .cache_bytes is %lld, but one block of each variable of %s has %.0f bytes: set .cache_bytes "
+            "to at least twice this size",
+            state->file.call, (long long)cache_bytes, state->file.path, least);
+    }
+    const double usual = 2 * least > DEFAULT_CACHE ? 2 * least : DEFAULT_CACHE;
+    const double steps = (cache_bytes > 0 ? (double)cache_bytes : usual) / step;
+    *cached = INT64_MAX;
+    for (int i = 0; i < state->block_count; i++) {
+        ls_blocks *b = &state->blocks[i];
+        const double blocks = steps / (double)b->block_rows;
+        LS_TRY(ls_blocks_reserve(b, blocks < 1 ? 1 : blocks > 1e9 ? 1000000000 : (int64_t)blocks));
+        const bool all = b->slot_count == b->block_count;
+        *cached = !all && b->slot_count * b->block_rows < *cached ? b->slot_count * b->block_rows : *cached;
+    }
+    return LS_OK;
+}
+
+/* Whether the last sample of a block also needs the next block. */
+static bool spans_blocks(const arrays_state *state) {
+    return state->fields[0].first + state->fields[0].steps > 1 || state->fields[1].first + state->fields[1].steps > 1;
+}
+
+/* Sets the blocks of samples: the chunks of the variable with the largest steps. */
+static void set_storage(const arrays_state *state, int64_t cached, ls_dataset *dataset) {
+    const ls_blocks *largest = &state->blocks[0];
+    for (int i = 1; i < state->block_count; i++) {
+        largest = state->blocks[i].row_bytes > largest->row_bytes ? &state->blocks[i] : largest;
+    }
+    const int64_t samples = largest->block_rows / state->stride;
+    const int64_t block = samples > 1 ? samples : 1;
+    const int spanned = spans_blocks(state) ? 2 : 1;
+    dataset->storage = (ls_sample_storage){
+        .block = block, .cached = cached == INT64_MAX ? INT64_MAX : cached / state->stride / block / spanned};
+}
+
+static ls_status open_arrays(arrays_state *state, const ls_array_options *options, ls_sample_layout *layout) {
+    state->stride = options->stride > 0 ? options->stride : 1;
+    const size_t variables = (size_t)options->input.variable_count + (size_t)options->target.variable_count;
+    state->blocks = ls_allocate_zeroed(variables, sizeof *state->blocks);
+    if (state->blocks == NULL) {
+        return ls_fail_memory(state->file.call, variables * sizeof *state->blocks);
+    }
+    LS_TRY(open_field(state, &options->input, options, &state->fields[0]));
+    LS_TRY(open_field(state, &options->target, options, &state->fields[1]));
+    *layout = (ls_sample_layout){.input_dtype = options->input.dtype, .target_dtype = options->target.dtype};
+    LS_TRY(shape_of(state, &options->input, &state->fields[0], &layout->input_shape));
+    return shape_of(state, &options->target, &state->fields[1], &layout->target_shape);
+}
+
+static ls_dataset *new_dataset(const char *call, ls_array_library library, const char *path,
+                               const ls_array_options *options) {
+    static const ls_dataset_type type = {
+        .name = "arrays", .state_size = sizeof(arrays_state), .fetch = arrays_fetch, .free_state = arrays_free_state};
+    ls_sample_layout layout;
+    int64_t count = 0, cached = 0;
+    if (check_options(call, options) != LS_OK) {
+        return NULL;
+    }
+    /* The blocks keep the address of the file, so the state is built in place. */
+    ls_dataset *dataset = ls_dataset_new(&type, 0, &(ls_sample_layout){0});
+    if (dataset == NULL) {
+        return NULL;
+    }
+    arrays_state *state = dataset->state;
+    (void)pthread_mutex_init(&state->lock, NULL);
+    state->has_lock = true;
+    if (ls_array_file_open(call, library, path, &state->file) != LS_OK ||
+        open_arrays(state, options, &layout) != LS_OK || count_samples(state, &count) != LS_OK ||
+        reserve(state, options->cache_bytes, &cached) != LS_OK) {
+        ls_dataset_free(dataset);
+        return NULL;
+    }
+    dataset->count = count;
+    dataset->raw = dataset->layout = layout;
+    dataset->serial = false;
+    dataset->copies = true;
+    set_storage(state, cached, dataset);
+    return dataset;
+}
+
+ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options) {
+    return new_dataset("ls_hdf5_dataset", LS_ARRAY_HDF5, path, options);
+}
+
+ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options) {
+    return new_dataset("ls_netcdf_dataset", LS_ARRAY_NETCDF, path, options);
+}

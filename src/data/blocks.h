@@ -1,0 +1,51 @@
+/*
+ * Blocks of a variable: the slab of consecutive rows along the sample axis, decompressed, converted, and cached. A
+ * block consists of whole chunks. Rows of a block are dense, whatever the sample axis.
+ */
+#ifndef LS_DATA_BLOCKS_H
+#define LS_DATA_BLOCKS_H
+
+#include <lockstep/hdf5.h>
+
+#include "formats/array_file.h"
+
+typedef struct ls_block_slot {
+    int64_t block; /* -1: empty */
+    uint64_t used; /* time of the last use */
+    void *rows;    /* NULL: not allocated yet */
+} ls_block_slot;
+
+typedef struct ls_blocks {
+    const ls_array_file *file; /* borrowed */
+    char *name;                /* NULL: not open */
+    ls_array array;
+    int axis;
+    ls_dtype dtype;
+    double missing;                                  /* replaces missing elements; 0: they are errors */
+    int64_t start[LS_MAX_DIMS], extent[LS_MAX_DIMS]; /* the slab; along the sample axis, all rows */
+    int64_t rows;                                    /* in the file */
+    int64_t row_elements;
+    size_t row_bytes;
+    int64_t block_rows;  /* of every block but the last */
+    int64_t block_count; /* of the file */
+    int32_t *slot_of;    /* of each block; -1: not cached */
+    ls_block_slot *slots;
+    int32_t slot_count;
+    uint64_t time;
+} ls_blocks;
+
+/* The sizes of a slab other than the sample axis. */
+ls_shape ls_blocks_slab(const ls_blocks *blocks);
+
+/* Opens a variable with the slab of the field. Close it also after a failure. */
+ls_status ls_blocks_open(const ls_array_file *file, const char *name, const ls_array_field *field,
+                         const ls_array_options *options, ls_blocks *blocks);
+void ls_blocks_close(ls_blocks *blocks);
+
+/* Sets the number of blocks that are cached. Called once, before the first row. */
+ls_status ls_blocks_reserve(ls_blocks *blocks, int64_t slots);
+
+/* Finds a row, valid until the next call, and reads its block if it is not cached. */
+ls_status ls_blocks_row(ls_blocks *blocks, int64_t row, const void **address);
+
+#endif

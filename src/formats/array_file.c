@@ -1,0 +1,164 @@
+#include "formats/array_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/module_file.h"
+
+/* ---- plug-ins ---------------------------------------------------------------------------------------------------- */
+
+typedef struct library {
+    const char *plugin, *title;
+    const ls_array_format *format;
+    ls_module_file file;
+} library;
+
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t plugins_once[LS_ARRAY_LIBRARIES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
+static library libraries[LS_ARRAY_LIBRARIES] = {{.plugin = "hdf5", .title = "HDF5"},
+                                                {.plugin = "netcdf", .title = "NetCDF"}};
+
+static void open_plugin(library *own) {
+    own->file = ls_module_file_open(own->plugin, "ls_array_format_module");
+    ls_array_format_module_function *enter = (ls_array_format_module_function *)own->file.enter;
+    own->format = ls_module_file_check(&own->file, enter != NULL ? enter(LS_ARRAY_FORMAT_ABI) : NULL);
+}
+
+static void open_hdf5(void) {
+    open_plugin(&libraries[LS_ARRAY_HDF5]);
+}
+
+static void open_netcdf(void) {
+    open_plugin(&libraries[LS_ARRAY_NETCDF]);
+}
+
+const ls_array_format *ls_array_format_open(ls_array_library which, const char **reason) {
+    (void)pthread_once(&plugins_once[which], which == LS_ARRAY_HDF5 ? open_hdf5 : open_netcdf);
+    *reason = libraries[which].file.reason;
+    return libraries[which].format;
+}
+
+ls_status ls_array_file_need(const char *call, ls_array_library which) {
+    const char *reason = NULL;
+    const library *own = &libraries[which];
+    if (ls_array_format_open(which, &reason) != NULL) {
+        return LS_OK;
+    }
+    return own->file.state == LS_MODULE_ABSENT
+               ? ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: %s; install the package lockstep-%s, or run `scripts/install-deps --hdf5` and build "
+                         "Lockstep again",
+                         call, reason, own->plugin)
+               : ls_fail(LS_ERR_UNSUPPORTED, "%s: %s", call, reason);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+/* Returns the beginning of the advice for a file that the library cannot open. */
+static const char *advice_for(const ls_array_file *file) {
+    char magic[3] = "";
+    const int fd = file->library == LS_ARRAY_HDF5 ? open(file->path, O_RDONLY | O_CLOEXEC) : -1;
+    const bool classic =
+        fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic && memcmp(magic, "CDF", sizeof magic) == 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return classic ? "it is a classic NetCDF file: use ls_netcdf_dataset"
+                   : "it is damaged, incomplete or of another format";
+}
+
+static ls_status check_path(const char *call, const char *path) {
+    struct stat about;
+    if (path == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", call);
+    }
+    if (stat(path, &about) != 0 || access(path, R_OK) != 0) {
+        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", call, path, strerror(errno));
+    }
+    return S_ISREG(about.st_mode) ? LS_OK : ls_fail(LS_ERR_IO, "%s: %s is not a regular file", call, path);
+}
+
+ls_status ls_array_file_open(const char *call, ls_array_library which, const char *path, ls_array_file *file) {
+    char reason[LS_ARRAY_REASON] = "";
+    *file = (ls_array_file){.call = call, .library = which};
+    LS_TRY(check_path(call, path));
+    LS_TRY(ls_array_file_need(call, which));
+    file->path = ls_duplicate_string(path);
+    if (file->path == NULL) {
+        return ls_fail_memory(call, strlen(path) + 1);
+    }
+    (void)pthread_mutex_lock(&one_at_a_time);
+    file->opened = libraries[which].format->open(path, reason);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    return file->opened != NULL ? LS_OK
+                                : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as an %s file (%s): %s", call, path,
+                                          libraries[which].title, reason, advice_for(file));
+}
+
+void ls_array_file_close(ls_array_file *file) {
+    if (file->opened != NULL) {
+        (void)pthread_mutex_lock(&one_at_a_time);
+        libraries[file->library].format->close(file->opened);
+        (void)pthread_mutex_unlock(&one_at_a_time);
+    }
+    ls_free(file->path);
+    file->opened = file->path = NULL;
+}
+
+/* ---- variables --------------------------------------------------------------------------------------------------- */
+
+static ls_status fail_absent(const ls_array_file *file, const char *name) {
+    char names[512];
+    (void)pthread_mutex_lock(&one_at_a_time);
+    libraries[file->library].format->list(file->opened, names, sizeof names);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    return ls_fail(LS_ERR_ARGUMENT, "%s: no variable \"%s\" in %s; available: %s", file->call, name, file->path,
+                   names[0] != '\0' ? names : "none");
+}
+
+ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_array *array) {
+    char reason[LS_ARRAY_REASON] = "";
+    *array = (ls_array){.scale = 1};
+    (void)pthread_mutex_lock(&one_at_a_time);
+    const ls_array_found found = libraries[file->library].format->find(file->opened, name, array, reason);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    if (found == LS_ARRAY_REFUSED) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: variable \"%s\" of %s cannot be used: %s", file->call, name, file->path,
+                       reason);
+    }
+    return found == LS_ARRAY_FOUND ? LS_OK : fail_absent(file, name);
+}
+
+void ls_array_file_release(const ls_array_file *file, const ls_array *array) {
+    (void)pthread_mutex_lock(&one_at_a_time);
+    libraries[file->library].format->release(file->opened, array);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+}
+
+ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
+                             const int64_t *count, ls_dtype dtype, void *to) {
+    char reason[LS_ARRAY_REASON] = "";
+    (void)pthread_mutex_lock(&one_at_a_time);
+    const bool good = libraries[file->library].format->read(file->opened, array, start, count, dtype, to, reason);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    return good ? LS_OK
+                : ls_fail(LS_ERR_IO,
+                          "ls_loader_next: cannot read variable \"%s\" of %s (%s): the file is damaged or "
+                          "has changed",
+                          name, file->path, reason);
+}
+
+ls_status ls_array_file_write(const char *call, const char *temporary, const char *path, const ls_array_data *arrays,
+                              int count) {
+    char reason[LS_ARRAY_REASON] = "";
+    (void)pthread_mutex_lock(&one_at_a_time);
+    const bool good = libraries[LS_ARRAY_HDF5].format->write(temporary, arrays, count, reason);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    return good ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write %s (%s): is the disk full?", call, path, reason);
+}

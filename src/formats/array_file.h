@@ -1,0 +1,49 @@
+/*
+ * Files of arrays (HDF5, NetCDF), which plug-ins read and write: formats/array_format.h. All calls into the plug-ins,
+ * of all threads, are made one at a time.
+ */
+#ifndef LS_FORMATS_ARRAY_FILE_H
+#define LS_FORMATS_ARRAY_FILE_H
+
+#include "base/status.h"
+#include "formats/array_format.h"
+
+typedef enum ls_array_library { LS_ARRAY_HDF5, LS_ARRAY_NETCDF, LS_ARRAY_LIBRARIES } ls_array_library;
+
+typedef struct ls_array_file {
+    const char *call; /* begins the messages; borrowed */
+    ls_array_library library;
+    char *path;
+    void *opened; /* of the plug-in */
+} ls_array_file;
+
+/*
+ * Returns the plug-in for files of this library. Returns NULL, and sets `*reason` to the end of a sentence, if the
+ * plug-in cannot be used.
+ */
+const ls_array_format *ls_array_format_open(ls_array_library library, const char **reason);
+
+/* Fails with LS_ERR_UNSUPPORTED, and names the remedy, if the plug-in cannot be used. */
+ls_status ls_array_file_need(const char *call, ls_array_library library);
+
+/* Opens a file for reading. */
+ls_status ls_array_file_open(const char *call, ls_array_library library, const char *path, ls_array_file *file);
+/* Does nothing if the file was not opened. */
+void ls_array_file_close(ls_array_file *file);
+
+/*
+ * Describes a variable. Release it with ls_array_file_release. Fails with LS_ERR_ARGUMENT, and lists the variables of
+ * the file, if there is no such variable, and with LS_ERR_UNSUPPORTED if no tensor can hold it.
+ */
+ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_array *array);
+void ls_array_file_release(const ls_array_file *file, const ls_array *array);
+
+/* Reads a hyperslab: see `read` of ls_array_format. Fails with LS_ERR_IO. */
+ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
+                             const int64_t *count, ls_dtype dtype, void *to);
+
+/* Overwrites the HDF5 file `temporary`. Messages name `path`. */
+ls_status ls_array_file_write(const char *call, const char *temporary, const char *path, const ls_array_data *arrays,
+                              int count);
+
+#endif

@@ -1,0 +1,20 @@
+# Plug-in hdf5: data sets from HDF5 files, and checkpoints for h5py (Debian: libhdf5-dev). The serial library is right for
+# parallel programs too, because ranks only read.
+set(LS_HDF5 auto CACHE STRING "Whether to build plug-in hdf5: auto (where HDF5 is found), on or off")
+set_property(CACHE LS_HDF5 PROPERTY STRINGS auto on off)
+if(NOT LS_HDF5 MATCHES "^(auto|on|off)$")
+  message(FATAL_ERROR "LS_HDF5 is ${LS_HDF5}, must be auto, on or off")
+endif()
+
+if(NOT LS_HDF5 STREQUAL off)
+  find_path(LS_HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial)
+  find_library(LS_HDF5_LIBRARY NAMES hdf5_serial hdf5)
+  ls_expect(HDF5 hdf5 LS_HDF5_INCLUDE LS_HDF5_LIBRARY)
+  if(LS_HDF5_INCLUDE AND LS_HDF5_LIBRARY)
+    file(GLOB LS_HDF5_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
+    ls_add_module(hdf5 SOURCES ${LS_HDF5_SOURCES} LIBRARIES ${LS_HDF5_LIBRARY})
+    target_include_directories(lockstep_module_hdf5 SYSTEM PRIVATE ${LS_HDF5_INCLUDE})
+  elseif(LS_HDF5 STREQUAL on)
+    message(FATAL_ERROR "LS_HDF5 is on, but HDF5 was not found (Debian: libhdf5-dev)")
+  endif()
+endif()

@@ -1,0 +1,85 @@
+/* Writes tensors as HDF5 variables. */
+#include <stdlib.h>
+
+#include "formats/hdf5/hdf5_file.h"
+
+/* IEEE 754 binary16: the sign at bit 15, 5 bits of exponent, 10 bits of fraction. */
+static hid_t half_type(void) {
+    const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+    if (H5Tset_fields(type, 15, 10, 5, 0, 10) < 0 || H5Tset_ebias(type, 15) < 0 || H5Tset_size(type, 2) < 0) {
+        (void)H5Tclose(type);
+        return H5I_INVALID_HID;
+    }
+    return type;
+}
+
+/* h5py's type of booleans. */
+static hid_t bool_type(void) {
+    const hid_t type = H5Tenum_create(H5T_STD_I8LE);
+    (void)H5Tenum_insert(type, "FALSE", &(int8_t){0});
+    (void)H5Tenum_insert(type, "TRUE", &(int8_t){1});
+    return type;
+}
+
+/* The type of the elements in the file and in memory. The core has converted bf16, which HDF5 does not have, to f32. */
+static hid_t new_type(ls_dtype dtype) {
+    switch (dtype) {
+    case LS_F32:
+        return H5Tcopy(H5T_IEEE_F32LE);
+    case LS_F64:
+        return H5Tcopy(H5T_IEEE_F64LE);
+    case LS_I64:
+        return H5Tcopy(H5T_STD_I64LE);
+    case LS_I32:
+        return H5Tcopy(H5T_STD_I32LE);
+    case LS_U8:
+        return H5Tcopy(H5T_STD_U8LE);
+    case LS_F16:
+        return half_type();
+    case LS_BOOL:
+        return bool_type();
+    default:
+        return H5I_INVALID_HID;
+    }
+}
+
+static hid_t new_space(ls_shape shape) {
+    hsize_t size[LS_MAX_DIMS];
+    for (int i = 0; i < shape.ndim; i++) {
+        size[i] = (hsize_t)shape.size[i];
+    }
+    return shape.ndim > 0 ? H5Screate_simple(shape.ndim, size, NULL) : H5Screate(H5S_SCALAR);
+}
+
+/* `creation` makes the groups that a name with slashes needs. */
+static bool write_one(hid_t file, hid_t creation, const ls_array_data *array) {
+    const hid_t type = new_type(array->dtype);
+    const hid_t space = new_space(array->shape);
+    const hid_t variable = H5Dcreate2(file, array->name, type, space, creation, H5P_DEFAULT, H5P_DEFAULT);
+    bool good = variable >= 0 && H5Dwrite(variable, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array->data) >= 0;
+    good = (variable < 0 || H5Dclose(variable) >= 0) && good;
+    (void)H5Sclose(space);
+    (void)H5Tclose(type);
+    return good;
+}
+
+bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, char reason[LS_ARRAY_REASON]) {
+    const ls_hdf5_silence before = ls_hdf5_silence_errors();
+    const hid_t creation = H5Pcreate(H5P_LINK_CREATE);
+    (void)H5Pset_create_intermediate_group(creation, 1);
+    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    bool good = file >= 0;
+    for (int i = 0; good && i < count; i++) {
+        good = write_one(file, creation, &arrays[i]);
+    }
+    if (!good) {
+        ls_hdf5_explain(reason);
+    }
+    if (file >= 0 && H5Fclose(file) < 0 && good) { /* writes what HDF5 still holds */
+        ls_hdf5_explain(reason);
+        good = false;
+    }
+    (void)H5Pclose(creation);
+    ls_hdf5_restore(before);
+    return good;
+}

@@ -1,0 +1,435 @@
+/*
+ * Data sets from HDF5 and NetCDF files: which elements become which sample, conversions, missing elements, the cache of
+ * blocks, and the message for each mistake.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/elements.h"
+#include "tests/support/unit.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include <lockstep/hdf5.h>
+
+#include "tests/support/array_files.h"
+#include "tests/support/files.h"
+
+enum { STEPS = 50, HEIGHT = 6, WIDTH = 5, FIELD = HEIGHT * WIDTH };
+
+#define NAMES(...)                                                                                                     \
+    .variables = (const char *const[]){__VA_ARGS__},                                                                   \
+    .variable_count = sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
+
+static void expect_none(ls_dataset *dataset, ls_status status, const char *part) {
+    assert_null(dataset);
+    assert_int_equal(ls_error_status(), status);
+    expect_message(part);
+}
+
+#define assert_shape(tensor, ...) assert_has_shape(tensor, LS_SHAPE(__VA_ARGS__))
+static void assert_has_shape(const ls_tensor *tensor, ls_shape shape) {
+    assert_int_equal(ls_ndim(tensor), shape.ndim);
+    for (int i = 0; i < shape.ndim; i++) {
+        assert_int_equal(ls_size(tensor, i), shape.size[i]);
+    }
+}
+
+static hid_t new_file(const char *path) {
+    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(file >= 0);
+    return file;
+}
+
+/*
+ * A file with u and run/v, [steps, height, width] in chunks of 8 steps; label, i64 [steps], without chunks; wide,
+ * [height, steps, width] in chunks; short, with one step less; text and pair, which are not numbers.
+ */
+static const char *write_flow(void) {
+    static char path[320];
+    const hsize_t size[] = {STEPS, HEIGHT, WIDTH}, chunk[] = {8, HEIGHT, 3}, wide[] = {HEIGHT, STEPS, WIDTH};
+    const hsize_t wide_chunk[] = {4, 8, WIDTH}, shorter[] = {STEPS - 1};
+    int64_t labels[STEPS];
+    char text[STEPS] = "";
+    snprintf(path, sizeof path, "%s", test_path("flow.h5"));
+    const hid_t file = new_file(path);
+    for (int64_t i = 0; i < STEPS; i++) {
+        labels[i] = i % 7;
+    }
+    assert_true(hdf5_add_values(file, "u", 0, 3, size, chunk));
+    assert_true(hdf5_add_values(file, "run/v", 1, 3, size, NULL));
+    assert_true(hdf5_add_values(file, "wide", 2, 3, wide, wide_chunk));
+    assert_true(hdf5_add_values(file, "short", 3, 1, shorter, NULL));
+    assert_true(hdf5_add(file, "label", H5T_STD_I64LE, 1, size, NULL, H5T_NATIVE_INT64, labels));
+    assert_true(hdf5_add(file, "text", H5T_C_S1, 1, size, NULL, H5T_C_S1, text));
+    assert_int_equal(H5Fclose(file), 0);
+    return path;
+}
+
+/* Returns the data set as batches in order. Free the loader. */
+static ls_loader *begin(ls_dataset *dataset, int64_t batch_size, ls_batch *batch) {
+    bool more;
+    assert_non_null(dataset);
+    ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.batch_size = batch_size, .no_shuffle = true});
+    assert_int_equal(ls_loader_next(loader, batch, &more), LS_OK);
+    return loader;
+}
+
+/* ---- which elements ---------------------------------------------------------------------------------------------- */
+
+static void plain_variables(void **state) {
+    (void)state;
+    const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("label"), .dtype = LS_I64}};
+    ls_dataset *dataset = ls_hdf5_dataset(write_flow(), &options);
+    assert_non_null(dataset);
+    assert_int_equal(ls_dataset_count(dataset), STEPS);
+    assert_int_equal(ls_dataset_block(dataset), 8);
+    ls_batch batch;
+    ls_loader *loader = begin(dataset, STEPS, &batch);
+    assert_shape(batch.input, STEPS, HEIGHT, WIDTH);
+    assert_shape(batch.target, STEPS);
+    for (int64_t i = 0; i < STEPS * FIELD; i++) {
+        assert_true(((const float *)elements(batch.input))[i] == array_value(0, i));
+    }
+    for (int64_t i = 0; i < STEPS; i++) {
+        assert_int_equal(((const int64_t *)elements(batch.target))[i], i % 7);
+    }
+    ls_loader_free(loader);
+}
+
+/* Several variables with a slab, windows of steps, a stride, and targets one step after the inputs. */
+static void slabs_and_windows(void **state) {
+    (void)state;
+    enum { STRIDE = 3, WINDOW = 4, COUNT = (STEPS - WINDOW - 1) / STRIDE + 1 };
+    const ls_array_options options = {
+        .input = {NAMES("u", "run/v"), .steps = WINDOW, .offset = LS_SHAPE(1, 2), .extent = LS_SHAPE(4, 0)},
+        .target = {NAMES("u"), .first = WINDOW, .dtype = LS_F64},
+        .stride = STRIDE};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_hdf5_dataset(write_flow(), &options), 64, &batch);
+    assert_int_equal(batch.count, COUNT);
+    assert_shape(batch.input, COUNT, 2, WINDOW, 4, WIDTH - 2);
+    assert_shape(batch.target, COUNT, HEIGHT, WIDTH);
+    int64_t at = 0;
+    for (int64_t sample = 0; sample < COUNT; sample++) {
+        for (int variable = 0; variable < 2; variable++) {
+            for (int64_t step = sample * STRIDE; step < sample * STRIDE + WINDOW; step++) {
+                for (int64_t y = 1; y < 5; y++) {
+                    for (int64_t x = 2; x < WIDTH; x++, at++) {
+                        const float value = array_value(variable, step * FIELD + y * WIDTH + x);
+                        assert_true(((const float *)elements(batch.input))[at] == value);
+                    }
+                }
+            }
+        }
+        for (int64_t i = 0; i < FIELD; i++) {
+            const double value = array_value(0, (sample * STRIDE + WINDOW) * FIELD + i);
+            assert_true(((const double *)elements(batch.target))[sample * FIELD + i] == value);
+        }
+    }
+    ls_loader_free(loader);
+}
+
+static void another_sample_axis(void **state) {
+    (void)state;
+    const ls_array_options options = {
+        .input = {NAMES("wide")}, .target = {NAMES("wide"), .extent = LS_SHAPE(1, 1)}, .axis = 1};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_hdf5_dataset(write_flow(), &options), STEPS, &batch);
+    assert_shape(batch.input, STEPS, HEIGHT, WIDTH);
+    assert_shape(batch.target, STEPS, 1, 1);
+    for (int64_t step = 0; step < STEPS; step++) {
+        for (int64_t y = 0; y < HEIGHT; y++) {
+            for (int64_t x = 0; x < WIDTH; x++) {
+                const float value = array_value(2, (y * STEPS + step) * WIDTH + x);
+                assert_true(((const float *)elements(batch.input))[step * FIELD + y * WIDTH + x] == value);
+            }
+        }
+        assert_true(((const float *)elements(batch.target))[step] == array_value(2, step * WIDTH));
+    }
+    ls_loader_free(loader);
+}
+
+/* ---- conversions ------------------------------------------------------------------------------------------------- */
+
+/* Integers of other sizes and byte orders, booleans of h5py, f16-sized floats by HDF5's conversion. */
+static void stored_types(void **state) {
+    (void)state;
+    const char *path = test_path("types.h5");
+    const hid_t file = new_file(path), bools = H5Tenum_create(H5T_STD_I8LE);
+    const hsize_t size[] = {3};
+    const int32_t values[] = {-2, 0, 100};
+    const int8_t truth8[] = {1, 0, 1};
+    assert_true(H5Tenum_insert(bools, "FALSE", &(int8_t){0}) >= 0 && H5Tenum_insert(bools, "TRUE", &(int8_t){1}) >= 0);
+    assert_true(hdf5_add(file, "i2", H5T_STD_I16BE, 1, size, NULL, H5T_NATIVE_INT32, values));
+    assert_true(hdf5_add(file, "f8", H5T_IEEE_F64BE, 1, size, NULL, H5T_NATIVE_INT32, values));
+    assert_true(hdf5_add(file, "u1", H5T_STD_U8LE, 1, size, NULL, H5T_NATIVE_INT8, truth8));
+    assert_true(hdf5_add(file, "flag", bools, 1, size, NULL, bools, truth8));
+    assert_int_equal(H5Tclose(bools), 0);
+    assert_int_equal(H5Fclose(file), 0);
+    const ls_array_options options = {.input = {NAMES("i2", "f8", "flag")}, .target = {NAMES("i2"), .dtype = LS_I32}};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_hdf5_dataset(path, &options), 3, &batch);
+    const float *rows = elements(batch.input);
+    for (int i = 0; i < 3; i++) {
+        assert_true(rows[3 * i] == (float)values[i] && rows[3 * i + 1] == (float)values[i]);
+        assert_true(rows[3 * i + 2] == (float)truth8[i]);
+        assert_int_equal(((const int32_t *)elements(batch.target))[i], values[i]);
+    }
+    ls_loader_free(loader);
+    const ls_array_options bytes = {.input = {NAMES("u1"), .dtype = LS_U8}, .target = {NAMES("flag"), .dtype = LS_I64}};
+    loader = begin(ls_hdf5_dataset(path, &bytes), 3, &batch);
+    assert_memory_equal(elements(batch.input), truth8, 3);
+    assert_int_equal(((const int64_t *)elements(batch.target))[2], 1);
+    ls_loader_free(loader);
+}
+
+/* The attributes of the CF conventions, in HDF5. */
+static void packed_and_missing(void **state) {
+    (void)state;
+    const char *path = test_path("packed.h5");
+    const hid_t file = new_file(path);
+    const hsize_t size[] = {4};
+    const int32_t values[] = {10, -999, 30, -5};
+    const double fill = 1e300;
+    const double reals[] = {1, fill, 3, 4};
+    assert_true(hdf5_add(file, "t", H5T_STD_I16LE, 1, size, size, H5T_NATIVE_INT32, values));
+    assert_true(hdf5_add_attribute(file, "t", "scale_factor", 0.5) && hdf5_add_attribute(file, "t", "add_offset", 7));
+    assert_true(hdf5_add_attribute(file, "t", "missing_value", -999));
+    assert_true(hdf5_add(file, "n", H5T_STD_I16LE, 1, size, NULL, H5T_NATIVE_INT32, values));
+    assert_true(hdf5_add_attribute(file, "n", "_FillValue", -999));
+    assert_true(hdf5_add(file, "d", H5T_IEEE_F64LE, 1, size, NULL, H5T_NATIVE_DOUBLE, reals));
+    assert_true(hdf5_add_attribute(file, "d", "_FillValue", fill));
+    assert_int_equal(H5Fclose(file), 0);
+    ls_array_options options = {
+        .input = {NAMES("t", "d")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = LS_ZERO};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_hdf5_dataset(path, &options), 4, &batch);
+    const float expected[] = {12, 1, 0, 0, 22, 3, 4.5f, 4};
+    const int32_t numbers[] = {10, 0, 30, -5};
+    assert_memory_equal(elements(batch.input), expected, sizeof expected);
+    assert_memory_equal(elements(batch.target), numbers, sizeof numbers);
+    ls_loader_free(loader);
+
+    options = (ls_array_options){.input = {NAMES("t")}, .target = {NAMES("d"), .dtype = LS_F64}, .missing = NAN};
+    loader = begin(ls_hdf5_dataset(path, &options), 4, &batch);
+    assert_true(isnan(((const float *)elements(batch.input))[1]) && isnan(((const double *)elements(batch.target))[1]));
+    ls_loader_free(loader);
+
+    bool more;
+    options.missing = 0;
+    loader = ls_loader_new(ls_hdf5_dataset(path, &options), &(ls_loader_options){.batch_size = 4});
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT);
+    expect_message("step 1 of variable \"t\"");
+    expect_message("set .missing");
+    ls_loader_free(loader);
+    expect_none(
+        ls_hdf5_dataset(path, &(ls_array_options){.input = {NAMES("t"), .dtype = LS_I32}, .target = {NAMES("d")}}),
+        LS_ERR_ARGUMENT, "is packed");
+    expect_none(
+        ls_hdf5_dataset(
+            path, &(ls_array_options){.input = {NAMES("d")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = NAN}),
+        LS_ERR_ARGUMENT, ".missing is nan");
+}
+
+/* ---- NetCDF ------------------------------------------------------------------------------------------------------ */
+
+/* A file with t [time, x], a class per step, and a group with another variable if the format has groups. */
+static const char *write_netcdf(const char *name, int mode) {
+    static char path[320];
+    int file, time, x, group, t, class, other = 0;
+    const size_t start[] = {0, 0}, count[] = {STEPS - 1, WIDTH};
+    const bool netcdf4 = (mode & NC_NETCDF4) != 0;
+    int numbers[STEPS];
+    snprintf(path, sizeof path, "%s", test_path(name));
+    assert_int_equal(nc_create(path, mode | NC_CLOBBER, &file), NC_NOERR);
+    assert_int_equal(nc_def_dim(file, "time", NC_UNLIMITED, &time), NC_NOERR);
+    assert_int_equal(nc_def_dim(file, "x", WIDTH, &x), NC_NOERR);
+    assert_int_equal(nc_def_var(file, "t", NC_FLOAT, 2, (const int[]){time, x}, &t), NC_NOERR);
+    assert_int_equal(nc_def_var(file, "class", NC_INT, 1, &time, &class), NC_NOERR);
+    if (netcdf4) {
+        assert_int_equal(nc_def_var_chunking(file, t, NC_CHUNKED, (const size_t[]){7, WIDTH}), NC_NOERR);
+        assert_int_equal(nc_def_var_deflate(file, t, 1, 1, 4), NC_NOERR);
+        assert_int_equal(nc_def_grp(file, "ocean", &group), NC_NOERR);
+        assert_int_equal(nc_def_var(group, "t", NC_DOUBLE, 2, (const int[]){time, x}, &other), NC_NOERR);
+    }
+    assert_int_equal(nc_enddef(file), NC_NOERR);
+    float *values = array_values(0, STEPS * WIDTH);
+    for (int i = 0; i < STEPS; i++) {
+        numbers[i] = i % 3;
+    }
+    assert_int_equal(nc_put_vara_float(file, t, start, count, values), NC_NOERR);
+    assert_int_equal(nc_put_vara_int(file, class, start, (const size_t[]){STEPS}, numbers), NC_NOERR);
+    if (netcdf4) {
+        assert_int_equal(nc_put_vara_float(group, other, start, count, values), NC_NOERR);
+    }
+    free(values);
+    assert_int_equal(nc_close(file), NC_NOERR);
+    return path;
+}
+
+/* The last step of t was not written, so its elements are missing. */
+static void netcdf_files(void **state) {
+    (void)state;
+    static const int modes[] = {0, NC_64BIT_OFFSET, NC_64BIT_DATA, NC_NETCDF4};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        const char *path = write_netcdf("flow.nc", modes[i]);
+        const ls_array_options options = {.input = {NAMES(modes[i] == NC_NETCDF4 ? "ocean/t" : "t")},
+                                          .target = {NAMES("class"), .dtype = LS_I64},
+                                          .missing = -1};
+        ls_batch batch;
+        ls_loader *loader = begin(ls_netcdf_dataset(path, &options), STEPS, &batch);
+        assert_shape(batch.input, STEPS, WIDTH);
+        const float *rows = elements(batch.input);
+        for (int at = 0; at < STEPS * WIDTH; at++) {
+            assert_true(rows[at] == (at < (STEPS - 1) * WIDTH ? array_value(0, at) : -1));
+        }
+        for (int at = 0; at < STEPS; at++) {
+            assert_int_equal(((const int64_t *)elements(batch.target))[at], at % 3);
+        }
+        ls_loader_free(loader);
+    }
+    const ls_array_options options = {.input = {NAMES("t")}, .target = {NAMES("class")}};
+    ls_dataset *dataset = ls_netcdf_dataset(write_netcdf("flow4.nc", NC_NETCDF4), &options);
+    assert_int_equal(ls_dataset_block(dataset), 7);
+    ls_dataset_free(dataset);
+    expect_none(ls_hdf5_dataset(write_netcdf("flow3.nc", 0), &options), LS_ERR_FORMAT, "use ls_netcdf_dataset");
+    expect_none(ls_netcdf_dataset(write_netcdf("flow4.nc", NC_NETCDF4),
+                                  &(ls_array_options){.input = {NAMES("ocean/u")}, .target = {NAMES("class")}}),
+                LS_ERR_ARGUMENT, "available: t, class, ocean/t");
+}
+
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
+
+/* Any cache, order and number of threads gives the same samples. */
+static void any_cache(void **state) {
+    (void)state;
+    ls_array_options options = {.input = {NAMES("u", "run/v")}, .target = {NAMES("u"), .first = 1}};
+    const int64_t block = 8 * FIELD * 4, blocks[] = {0, block + STEPS * FIELD * 4, 3 * (block + STEPS * FIELD * 4)};
+    const char *path = write_flow();
+    for (int i = 0; i < 6; i++) {
+        bool more = true;
+        ls_batch batch;
+        int64_t seen = 0;
+        options.cache_bytes = blocks[i % 3];
+        ls_dataset *dataset = ls_hdf5_dataset(path, &options);
+        assert_non_null(dataset);
+        ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.batch_size = 4, .threads = i < 3 ? 0 : 3});
+        for (; ls_loader_next(loader, &batch, &more) == LS_OK && more; seen += batch.count) {
+            const float *in = elements(batch.input), *out = elements(batch.target);
+            for (int64_t sample = 0; sample < batch.count; sample++, in += 2 * FIELD, out += FIELD) {
+                int64_t step = 0;
+                while (step < STEPS && in[0] != array_value(0, step * FIELD)) {
+                    step++;
+                }
+                for (int64_t at = 0; at < FIELD; at++) {
+                    assert_true(in[at] == array_value(0, step * FIELD + at));
+                    assert_true(in[FIELD + at] == array_value(1, step * FIELD + at));
+                    assert_true(out[at] == array_value(0, (step + 1) * FIELD + at));
+                }
+            }
+        }
+        assert_int_equal(seen, STEPS - 1);
+        ls_loader_free(loader);
+    }
+    options.cache_bytes = 100;
+    expect_none(ls_hdf5_dataset(path, &options), LS_ERR_ARGUMENT, "set .cache_bytes to at least twice this size");
+    options = (ls_array_options){.input = {NAMES("u")}, .target = {NAMES("u")}, .cache_bytes = 4 * block};
+    ls_dataset *dataset = ls_hdf5_dataset(path, &options);
+    assert_null(ls_loader_new(ls_dataset_retain(dataset), &(ls_loader_options){.shuffle_window = 3}));
+    expect_message("windows of 2");
+    ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.shuffle_window = 2});
+    assert_non_null(loader);
+    ls_loader_free(loader);
+    ls_dataset_free(dataset);
+}
+
+/* ---- mistakes ---------------------------------------------------------------------------------------------------- */
+
+static void mistakes(void **state) {
+    (void)state;
+    const char *path = write_flow();
+    const struct {
+        ls_array_options options;
+        ls_status status;
+        const char *part;
+    } cases[] = {
+        {{.target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable of the input is named: set .input.variables"},
+        {{.input = {NAMES("w")}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable \"w\" in "},
+        {{.input = {NAMES("w")}, .target = {NAMES("u")}},
+         LS_ERR_ARGUMENT,
+         "available: label, run/v, short, text, u, wide"},
+        {{.input = {NAMES("none/w")}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "available: label"},
+        {{.input = {NAMES("run")}, .target = {NAMES("u")}}, LS_ERR_UNSUPPORTED, "variable \"run\""},
+        {{.input = {NAMES("text")}, .target = {NAMES("u")}}, LS_ERR_UNSUPPORTED, "its elements are texts"},
+        {{.input = {NAMES("u"), .dtype = LS_I64}, .target = {NAMES("u")}},
+         LS_ERR_ARGUMENT,
+         "floating-point numbers of 4 bytes, which .dtype i64 cannot hold"},
+        {{.input = {NAMES("label"), .dtype = LS_I32}, .target = {NAMES("u")}},
+         LS_ERR_ARGUMENT,
+         "signed integers of 8 bytes, which .dtype i32 cannot hold"},
+        {{.input = {NAMES("u"), .dtype = LS_BF16}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, ".dtype is bf16"},
+        {{.input = {NAMES("u")}, .target = {NAMES("short")}}, LS_ERR_SHAPE, "\"short\" of "},
+        {{.input = {NAMES("u")}, .target = {NAMES("short")}},
+         LS_ERR_SHAPE,
+         "has 49 steps along axis 0, but variable \"u\" has 50"},
+        {{.input = {NAMES("u", "label")}, .target = {NAMES("u")}}, LS_ERR_SHAPE, "slabs of one shape"},
+        {{.input = {NAMES("u")}, .target = {NAMES("u")}, .axis = 3}, LS_ERR_ARGUMENT, "has 3 axes"},
+        {{.input = {NAMES("u"), .offset = LS_SHAPE(1)}, .target = {NAMES("u")}},
+         LS_ERR_ARGUMENT,
+         "has 2 axes besides the sample axis"},
+        {{.input = {NAMES("u"), .offset = LS_SHAPE(0, 3), .extent = LS_SHAPE(0, 3)}, .target = {NAMES("u")}},
+         LS_ERR_ARGUMENT,
+         "do not fit axis 2"},
+        {{.input = {NAMES("u"), .steps = 51}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "a sample needs 51"},
+        {{.input = {NAMES("u"), .first = -1}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "must be 0 or more"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_none(ls_hdf5_dataset(path, &cases[i].options), cases[i].status, cases[i].part);
+    }
+    const ls_array_options good = {.input = {NAMES("u")}, .target = {NAMES("u")}};
+    expect_none(ls_hdf5_dataset(path, NULL), LS_ERR_ARGUMENT, "the options are NULL");
+    expect_none(ls_hdf5_dataset(NULL, &good), LS_ERR_ARGUMENT, "the path is NULL");
+    expect_none(ls_hdf5_dataset(test_path("absent.h5"), &good), LS_ERR_IO, "No such file");
+    expect_none(ls_hdf5_dataset(test_path("."), &good), LS_ERR_IO, "is not a regular file");
+    FILE *other = fopen(test_path("other.h5"), "w");
+    assert_true(other != NULL && fputs("step,u\n0,1\n", other) >= 0 && fclose(other) == 0);
+    expect_none(ls_hdf5_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT,
+                "damaged, incomplete or of another format");
+    expect_none(ls_netcdf_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT, "cannot be read as an NetCDF file");
+}
+
+/* A chunk that was changed after it was written does not fit its checksum; a file that was cut does not open. */
+static void damaged_files(void **state) {
+    (void)state;
+    const char *path = write_flow();
+    const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("u")}};
+    ls_batch batch;
+    bool more;
+    haddr_t address = 0;
+    hsize_t size = 0, offset[3];
+    unsigned filter = 0;
+    const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), u = H5Dopen2(file, "u", H5P_DEFAULT);
+    const hid_t space = H5Dget_space(u);
+    assert_true(H5Dget_chunk_info(u, space, 3, offset, &filter, &address, &size) >= 0);
+    assert_true(H5Sclose(space) >= 0 && H5Dclose(u) >= 0 && H5Fclose(file) >= 0);
+    FILE *bytes = fopen(path, "r+");
+    assert_true(fseek(bytes, (long)address + 20, SEEK_SET) == 0);
+    assert_true(fwrite("\1\2\3\4\5\6\7", 1, 7, bytes) == 7 && fclose(bytes) == 0);
+    ls_loader *loader = ls_loader_new(ls_hdf5_dataset(path, &options), &(ls_loader_options){.batch_size = STEPS});
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
+    expect_message("cannot read variable \"u\" of ");
+    expect_message("damaged or has changed");
+    ls_loader_free(loader);
+    assert_int_equal(truncate(path, 2000), 0);
+    expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_variables), cmocka_unit_test(slabs_and_windows),  cmocka_unit_test(another_sample_axis),
+        cmocka_unit_test(stored_types),    cmocka_unit_test(packed_and_missing), cmocka_unit_test(netcdf_files),
+        cmocka_unit_test(any_cache),       cmocka_unit_test(mistakes),           cmocka_unit_test(damaged_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
