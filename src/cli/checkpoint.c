@@ -14,12 +14,14 @@
 enum { MOST_WORDS = 3, PIECE = 1 << 18 };
 
 typedef struct checkpoint_values {
-    bool json;
+    bool json, hdf5;
 } checkpoint_values;
 
 static const ls_cli_option options[] = {
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(checkpoint_values, json), 0, 0,
      "one JSON object (ls, verify: per line)"},
+    {"hdf5", 0, LS_OPTION_FLAG, NULL, offsetof(checkpoint_values, hdf5), 0, 0,
+     "write an HDF5 file, for h5py, instead of safetensors (export)"},
 };
 
 static const struct {
@@ -155,6 +157,28 @@ static ls_status copy_file(const char *from, const char *to) {
     return status;
 }
 
+/* Copies the tensors of a safetensors file into an HDF5 file. */
+static ls_status convert_file(const char *from, const char *to) {
+    ls_safetensors *file = ls_safetensors_load(from);
+    if (file == NULL) {
+        return ls_error_status();
+    }
+    const int count = ls_safetensors_count(file);
+    ls_named *tensors = ls_allocate_zeroed((size_t)count, sizeof *tensors);
+    ls_status status = LS_OK;
+    if (tensors == NULL) {
+        status = ls_fail_memory("lockstep checkpoint", (size_t)count * sizeof *tensors);
+    } else {
+        for (int i = 0; i < count; i++) {
+            tensors[i] = ls_safetensors_at(file, i);
+        }
+        status = ls_hdf5_save(to, tensors, count);
+    }
+    ls_free(tensors);
+    ls_safetensors_free(file);
+    return status;
+}
+
 ls_status ls_checkpoint_export(const ls_checkpoint_words *words) {
     char folder[PATH_MAX], path[PATH_MAX];
     ls_manifest manifest;
@@ -170,7 +194,7 @@ ls_status ls_checkpoint_export(const ls_checkpoint_words *words) {
                        folder, ranks);
     }
     LS_TRY(ls_path_join(path, folder, "model.safetensors"));
-    LS_TRY(copy_file(path, words->paths[1]));
+    LS_TRY(words->hdf5 ? convert_file(path, words->paths[1]) : copy_file(path, words->paths[1]));
     return words->json ? ls_checkpoint_print(json_pack("{s:s, s:s}", "checkpoint", folder, "file", words->paths[1]))
                        : LS_OK;
 }
@@ -205,8 +229,11 @@ static ls_status act(const char *const *words, int count, const checkpoint_value
             return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s: %d path%s given (usage: lockstep checkpoint %s)",
                            actions[i].name, count - 1, count == 2 ? "" : "s", actions[i].usage);
         }
-        return actions[i].act(
-            &(ls_checkpoint_words){.paths = words + 1, .json = values->json, .exit_status = exit_status});
+        if (values->hdf5 && actions[i].act != ls_checkpoint_export) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s: only export has --hdf5", actions[i].name);
+        }
+        return actions[i].act(&(ls_checkpoint_words){
+            .paths = words + 1, .json = values->json, .hdf5 = values->hdf5, .exit_status = exit_status});
     }
     return fail_unknown(words[0]);
 }
@@ -258,7 +285,7 @@ static void list_values(const char *option, FILE *stream) {
 const ls_command ls_checkpoint_command = {
     .name = "checkpoint",
     .summary = "look at checkpoints of trials, check and compare them",
-    .usage = "ACTION PATH [PATH] [--json]",
+    .usage = "ACTION PATH [PATH] [--json] [--hdf5]",
     .about = "Looks at checkpoints of trials; changes none of them.\n"
              "\n"
              "actions:\n"
@@ -267,12 +294,14 @@ const ls_command ls_checkpoint_command = {
              "  verify PATH        whether all files are as they were written; of a folder, of all in it\n"
              "  diff PATH PATH     which parameters, buffers and numbers of the optimizer differ, and by how much\n"
              "  export PATH FILE   the weights alone, as one safetensors file (ls_module_load reads it)\n"
+             "                     or, with --hdf5, as an HDF5 file (h5py reads it)\n"
              "\n"
              "PATH is a checkpoint, or a folder of them: then the newest whole one is meant.\n",
     .notes = "examples:\n"
              "  lockstep checkpoint ls run1\n"
              "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"
              "  lockstep checkpoint export run1/best weights.safetensors\n"
+             "  lockstep checkpoint export run1/best weights.h5 --hdf5\n"
              "\n"
              "keys of --json:\n"
              "  ls        name, readable, best, reason (why it cannot be read, else null), epochs_run, step, batch,\n"

@@ -10,6 +10,7 @@
 typedef struct ls_checkpoint_words {
     const char *const *paths; /* as many as the action takes */
     bool json;
+    bool hdf5; /* export only */
     int *exit_status;
 } ls_checkpoint_words;
 

@@ -94,7 +94,7 @@ const ls_command ls_doctor_command = {
         "  limits       locked_memory_bytes, open_files (both null: unlimited), ptrace_scope (null: none)\n"
         "  network      interfaces (for each: up, addresses), same_machine, other_machines (each: interface,\n"
         "               address; null: none), host (name, addresses, seconds)\n"
-        "  libraries    for onednn, openblas, libpng, libjpeg: found, version, file, reason\n"
+        "  libraries    for onednn, openblas, libpng, libjpeg, hdf5, netcdf: found, version, file, reason\n"
         "  environment  variables that matter here, by name; keys are not shown\n"
         "  notes        sentences: what may be worth changing\n"
         "  problems     sentences: what Lockstep needs and what is broken\n"

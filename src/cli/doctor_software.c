@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/doctor.h"
 #include "comm/rendezvous.h"
+#include "formats/array_file.h"
 #include "formats/image.h"
 #include "tensor/device/cpu/libraries.h"
 
@@ -92,6 +93,22 @@ static void check_onednn(ls_doctor_report *report, const ls_doctor_check *check)
                    "build Lockstep again");
 }
 
+/* Plug-ins hdf5 and netcdf. */
+static void check_arrays(ls_doctor_report *report, const ls_doctor_check *check) {
+    const ls_array_library *library = check->data;
+    const char *key = check->name, *reason = NULL;
+    const ls_array_format *format = ls_array_format_open(*library, &reason);
+    Dl_info about;
+    if (format != NULL) {
+        const bool known = dladdr(format, &about) != 0 && about.dli_fname != NULL;
+        report_library(report, key, format->version, known ? about.dli_fname : "");
+    } else if (ls_report_plugin_is_broken(key)) {
+        ls_report_broken(report, key, missing_library(reason), reason);
+    } else {
+        ls_report_fact(report, key, missing_library(reason), "not here: %s", reason);
+    }
+}
+
 static const void *open_openblas(void) {
     return ls_openblas_open();
 }
@@ -99,6 +116,7 @@ static const void *open_openblas(void) {
 static const library_row openblas = {open_openblas, openblas_version, true};
 static const library_row libpng = {ls_libpng_open, libpng_version, false};
 static const library_row libjpeg = {ls_libjpeg_open, NULL, false};
+static const ls_array_library hdf5 = LS_ARRAY_HDF5, netcdf = LS_ARRAY_NETCDF;
 
 /* ---- environment ----------------------------------------------------------------------------------------------- */
 
@@ -165,6 +183,8 @@ const ls_doctor_check ls_doctor_software[] = {
     {"openblas", "libraries", check_library, &openblas},
     {"libpng", "libraries", check_library, &libpng},
     {"libjpeg", "libraries", check_library, &libjpeg},
+    {"hdf5", "libraries", check_arrays, &hdf5},
+    {"netcdf", "libraries", check_arrays, &netcdf},
     {"environment", "environment", check_environment, NULL},
     {NULL, NULL, NULL, NULL},
 };

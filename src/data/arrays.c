@@ -10,15 +10,15 @@
 enum { DEFAULT_CACHE = 64 << 20 };
 
 /* The input or the target of a sample. */
-typedef struct field {
+typedef struct sample_field {
     int64_t first, steps; /* at least 1 step */
     int count;
     int *variables; /* their numbers in `blocks` */
-} field;
+} sample_field;
 
 typedef struct arrays_state {
     ls_array_file file;
-    field fields[2];
+    sample_field fields[2];
     ls_blocks *blocks;
     int block_count;
     int64_t stride;
@@ -38,7 +38,8 @@ static ls_status copy_steps(ls_blocks *blocks, int64_t row, int64_t steps, char 
     return LS_OK;
 }
 
-static ls_status copy_field(const arrays_state *state, const field *f, const ls_samples *samples, ls_tensor *batch) {
+static ls_status copy_field(const arrays_state *state, const sample_field *f, const ls_samples *samples,
+                            ls_tensor *batch) {
     const size_t size = (size_t)f->steps * state->blocks[f->variables[0]].row_bytes; /* of a variable */
     for (int i = 0; i < f->count; i++) {
         ls_blocks *blocks = &state->blocks[f->variables[i]];
@@ -99,7 +100,7 @@ static ls_status check_options(const char *call, const ls_array_options *options
                : ls_fail(LS_ERR_ARGUMENT, "%s: .stride and .cache_bytes must be 0 or more", call);
 }
 
-/* Returns the number of an open variable with the same elements; -1 if there is none. */
+/* Returns the number of an open variable with the same elements; -1 if no variable matches. */
 static int find_same(const arrays_state *state, const ls_blocks *like) {
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
@@ -133,7 +134,7 @@ static ls_status check_alike(const arrays_state *state, const ls_blocks *first, 
 }
 
 static ls_status add_variable(arrays_state *state, const ls_array_field *given, const ls_array_options *options,
-                              field *f) {
+                              sample_field *f) {
     ls_blocks *b = &state->blocks[state->block_count];
     ls_status status = ls_blocks_open(&state->file, given->variables[f->count], given, options, b);
     const int same = status == LS_OK ? find_same(state, b) : -1;
@@ -153,7 +154,7 @@ static ls_status add_variable(arrays_state *state, const ls_array_field *given, 
 }
 
 static ls_status open_field(arrays_state *state, const ls_array_field *given, const ls_array_options *options,
-                            field *f) {
+                            sample_field *f) {
     const size_t size = (size_t)given->variable_count * sizeof *f->variables;
     f->first = given->first;
     f->steps = given->steps > 0 ? given->steps : 1;
@@ -168,7 +169,8 @@ static ls_status open_field(arrays_state *state, const ls_array_field *given, co
 }
 
 /* Returns the shape of a field of a sample: [variables, steps, slab...]. */
-static ls_status shape_of(const arrays_state *state, const ls_array_field *given, const field *f, ls_shape *shape) {
+static ls_status shape_of(const arrays_state *state, const ls_array_field *given, const sample_field *f,
+                          ls_shape *shape) {
     const ls_shape slab = ls_blocks_slab(&state->blocks[f->variables[0]]);
     const int extra = (given->variable_count > 1) + (given->steps > 0);
     if (slab.ndim + extra >= LS_MAX_DIMS) {
@@ -187,7 +189,7 @@ static ls_status shape_of(const arrays_state *state, const ls_array_field *given
 }
 
 static ls_status count_samples(const arrays_state *state, int64_t *count) {
-    const field *f = state->fields;
+    const sample_field *f = state->fields;
     const int64_t ends[] = {f[0].first + f[0].steps, f[1].first + f[1].steps};
     const int64_t needed = ends[0] > ends[1] ? ends[0] : ends[1];
     const int64_t rows = state->blocks[0].rows;

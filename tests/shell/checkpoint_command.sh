@@ -88,14 +88,29 @@ check "diff --json" is "$(python3 -c 'import json; o=json.load(open("out")); pri
 launch checkpoint export run/best weights.safetensors
 check "export" is "$status $(cat out err | wc -c)" "0 0"
 check "export: the model's file" cmp weights.safetensors run/best/model.safetensors
+if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
+    launch checkpoint export run/best weights.h5 --hdf5
+    check "export --hdf5" is "$status $(cat out err | wc -c)" "0 0"
+    if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
+        check "export --hdf5: h5py reads the tensors" /usr/bin/python3 "$LS_SOURCE/tests/shell/h5py_reads.py" weights.h5 \
+            run/best/model.safetensors
+    else
+        echo "SKIPPED reading the HDF5 file: h5py is not installed (Debian: python3-h5py)"
+    fi
+    wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory" export --hdf5 run nowhere/x
+    check "export --hdf5: nothing is left" is "$(ls -A | grep -c weights.h5)" 1
+else
+    echo "SKIPPED export --hdf5: plug-in hdf5 is not built"
+fi
+wrong 2 "lockstep checkpoint: ls: only export has --hdf5" ls run --hdf5
 wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory" export run nowhere/x
 
 # ---- what cannot be meant ----
-wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json])"
+wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])"
 wrong 2 "lockstep checkpoint: unknown action 'verfy'; did you mean 'verify'?" verfy run
 wrong 2 "lockstep checkpoint: unknown action 'what'; there are ls, show, verify, diff and export" what
 wrong 2 "lockstep checkpoint: diff: 1 path given (usage: lockstep checkpoint diff PATH PATH)" diff run
-wrong 2 "lockstep checkpoint: 'c' is too much (usage: lockstep checkpoint ACTION PATH [PATH] [--json])" diff a b c
+wrong 2 "lockstep checkpoint: 'c' is too much (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])" diff a b c
 wrong 2 "lockstep checkpoint: unknown option --jsn; did you mean --json?" ls run --jsn
 
 finish

@@ -94,7 +94,7 @@ check "--json is JSON" is_json
 for key in version notes problems backends devices cores memory limits network libraries environment ok \
     available reason self_test model online usable physical quota virtual_machine total_bytes \
     available_bytes group_limit_bytes shm_bytes shm_free_bytes locked_memory_bytes open_files ptrace_scope \
-    interfaces same_machine other_machines host addresses onednn openblas libpng libjpeg found file; do
+    interfaces same_machine other_machines host addresses onednn openblas libpng libjpeg hdf5 netcdf found file; do
     check "--json has $key" says out "\"$key\": "
 done
 check "--json: two self-tests at least have passed" test "$(grep -c '"self_test": "pass"' out)" -ge 2

@@ -7,7 +7,7 @@ manual=$LS_BUILD/manual
 commands=$("$lockstep" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p')
 check "lockstep --help lists commands" test "$(wc -w <<<"$commands")" -ge 4
 options_of() { # COMMAND: the long options of its --help
-    "$lockstep" "$1" --help | sed -n '/^options:/,/^$/s/^  \(-.,\|   \) \(--[a-z-]*\).*/\2/p'
+    "$lockstep" "$1" --help | sed -n '/^options:/,/^$/s/^  \(-.,\|   \) \(--[a-z0-9-]*\).*/\2/p'
 }
 
 # ---- man pages ----

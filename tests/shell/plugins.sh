@@ -20,7 +20,7 @@ done
 [ -n "$plugins" ] || echo "SKIPPED opening plug-ins: this build has none"
 
 # ---- plug-ins that do not open ----
-names="cuda onednn gloo nccl mpi_openmpi"
+names="cuda onednn hdf5 netcdf gloo nccl mpi_openmpi"
 # make_plugins FOLDER CC-ARGUMENTS...: one for each name, each a library with a call of missing().
 make_plugins() {
     local folder=$1 name
@@ -39,7 +39,7 @@ doctor() {
 check "plug-ins with an undefined symbol build" make_plugins undefined
 doctor undefined
 check "an undefined symbol: exit status 1" is "$status" 1
-for key in cuda onednn gloo nccl mpi; do
+for key in cuda onednn hdf5 netcdf gloo nccl mpi; do
     check "an undefined symbol: $key is broken" says out "^  $key  *broken: .*lockstep-.*undefined symbol: missing"
     check "an undefined symbol: a problem with $key" says out "^  PROBLEM: .*plug-in for $key is broken"
 done
@@ -52,7 +52,7 @@ check "another version of Lockstep: broken" says out "^  cuda  *broken: lockstep
 rm libgone.so
 doctor needy
 check "a library that is not installed: exit status 0" is "$status" 0
-for key in cuda onednn; do
+for key in cuda onednn hdf5 netcdf; do
     check "a library that is not installed: $key names it" says out \
         "^  $key  *not here: lockstep-$key.so needs [^ ]*libgone.so, which is not installed"
 done

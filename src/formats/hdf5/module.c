@@ -7,31 +7,6 @@ typedef struct hdf5_file {
     hid_t id;
 } hdf5_file;
 
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
-
-ls_hdf5_silence ls_hdf5_silence_errors(void) {
-    ls_hdf5_silence before = {NULL, NULL};
-    (void)H5Eget_auto2(H5E_DEFAULT, &before.handler, &before.data);
-    (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    return before;
-}
-
-void ls_hdf5_restore(ls_hdf5_silence before) {
-    (void)H5Eset_auto2(H5E_DEFAULT, before.handler, before.data);
-}
-
-static herr_t take_first(unsigned number, const H5E_error2_t *error, void *reason) {
-    if (number == 0 && error->desc != NULL) {
-        (void)snprintf(reason, LS_ARRAY_REASON, "%s", error->desc);
-    }
-    return 0;
-}
-
-void ls_hdf5_explain(char reason[LS_ARRAY_REASON]) {
-    (void)snprintf(reason, LS_ARRAY_REASON, "HDF5 gives no reason");
-    (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, reason);
-}
-
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static hid_t open_for_reading(const char *path) {
@@ -66,13 +41,13 @@ static void hdf5_close(void *opened) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-typedef struct name_list {
+typedef struct hdf5_names {
     char *text;
     size_t size, length;
-} name_list;
+} hdf5_names;
 
 static herr_t add_name(hid_t group, const char *name, const H5O_info_t *info, void *user) {
-    name_list *list = user;
+    hdf5_names *list = user;
     (void)group;
     if (info->type != H5O_TYPE_DATASET) {
         return 0;
@@ -89,7 +64,7 @@ static herr_t add_name(hid_t group, const char *name, const H5O_info_t *info, vo
 
 static void hdf5_list(void *opened, char *text, size_t size) {
     const hdf5_file *file = opened;
-    name_list list = {.text = text, .size = size};
+    hdf5_names list = {.text = text, .size = size};
     const ls_hdf5_silence before = ls_hdf5_silence_errors();
     text[0] = '\0';
 #if H5_VERSION_GE(1, 12, 0)

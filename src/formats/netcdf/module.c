@@ -36,13 +36,13 @@ static void netcdf_close(void *opened) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-typedef struct name_list {
+typedef struct netcdf_names {
     char *text;
     size_t size, length;
-} name_list;
+} netcdf_names;
 
 /* Appends "GROUP/NAME" if it fits. */
-static void add_name(name_list *list, const char *group, const char *name) {
+static void add_name(netcdf_names *list, const char *group, const char *name) {
     const size_t left = list->size - list->length;
     const int written = snprintf(list->text + list->length, left, "%s%s%s%s", list->length > 0 ? ", " : "", group,
                                  group[0] != '\0' ? "/" : "", name);
@@ -53,7 +53,7 @@ static void add_name(name_list *list, const char *group, const char *name) {
     }
 }
 
-static void add_group(int group, name_list *list) {
+static void add_group(int group, netcdf_names *list) {
     char path[1024] = "", name[NC_MAX_NAME + 1] = "";
     size_t length = 0;
     int variables = 0, groups = 0;
@@ -79,7 +79,7 @@ static void add_group(int group, name_list *list) {
 static void netcdf_list(void *opened, char *text, size_t size) {
     const netcdf_file *file = opened;
     text[0] = '\0';
-    add_group(file->id, &(name_list){.text = text, .size = size});
+    add_group(file->id, &(netcdf_names){.text = text, .size = size});
 }
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
