@@ -3,10 +3,10 @@
  * Data sets from files of arrays: HDF5 and NetCDF.
  *
  * ```c
- * const ls_array_options options = {
- *     .input = {.variables = (const char *const[]){"u", "v"}, .variable_count = 2},
- *     .target = {.variables = (const char *const[]){"pressure"}, .variable_count = 1},
- * };
+ * const char *const inputs[] = {"u", "v"};
+ * const char *const targets[] = {"pressure"};
+ * const ls_array_options options = {.input = {.variables = inputs, .variable_count = 2},
+ *                                   .target = {.variables = targets, .variable_count = 1}};
  * ls_dataset *data = ls_netcdf_dataset("flow.nc", &options);
  * ls_loader *batches = ls_loader_new(data, &(ls_loader_options){.batch_size = 32, .shuffle_window = 16});
  * ls_loader_free(batches);

@@ -93,8 +93,10 @@ static ls_status check_blocks(const ls_loader_options *options, const ls_dataset
                        ".shuffle_block, or use ls_dataset_subset instead of random parts",
                        (long long)window);
     }
-    const int64_t most = storage->cached / 2; /* a batch may need blocks of two windows */
-    return block > 0 || window <= most || window == 0
+    /* The blocks of the data set in a block of the loader. A batch may need blocks of two windows. */
+    const int64_t each = block > 0 && storage->block > 0 ? 1 + (block - 1) / storage->block : 1;
+    const int64_t most = storage->cached / 2 / each;
+    return storage->block == 0 || window <= most || window == 0
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
                          "ls_loader_new: .shuffle_window is %lld blocks, but the cache of the data set is sufficient "

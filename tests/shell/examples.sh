@@ -73,7 +73,7 @@ check "results to a full disk: one sentence" is "$(cat err)" \
     "$examples/perceptron: cannot write to standard output: No space left on device"
 
 # ---- sends and receives ----
-for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat own_operation pipeline callbacks; do
+for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat own_operation pipeline callbacks forecast; do
     alone "$examples/$name" --help
     check "$name --help succeeds" is "$status $(head -1 out)" "0 Usage: $examples/$name [OPTIONS]"
     alone "$examples/$name" --frobnicate
@@ -89,6 +89,13 @@ for count in 0 -3 many; do
     alone "$examples/all_reduce_by_hand" --count $count
     check "all_reduce_by_hand --count $count: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"
 done
+if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
+    for ranks in 1 2; do
+        launch run -n $ranks "$examples/forecast" --file wave.h5 </dev/null
+        check "forecast on $ranks: ends well" is "$status" 0
+        check "forecast on $ranks: learns" sh -c 'cat out err | grep -q "loss=[0-9.]*e-0[5-9]"'
+    done
+fi
 # printed LINE...: exactly these lines, in any order.
 printed() {
     is "$(sort out)" "$(printf '%s\n' "$@" | sort)"
