@@ -12,6 +12,7 @@
 
 #include <lockstep/hdf5.h>
 
+#include "tests/support/allocator.h"
 #include "tests/support/array_files.h"
 #include "tests/support/files.h"
 
@@ -425,11 +426,107 @@ static void damaged_files(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
 }
 
+/* ---- resources --------------------------------------------------------------------------------------------------- */
+
+static const char *read_path, *written_path;
+
+/* Reads an epoch, with conversions of types and axes. */
+static ls_status read_all(const ls_array_options *options, const ls_loader_options *loading) {
+    ls_loader *loader = ls_loader_new(ls_hdf5_dataset(read_path, options), loading);
+    ls_batch batch;
+    bool more = loader != NULL;
+    ls_status status = loader != NULL ? LS_OK : ls_error_status();
+    while (more && status == LS_OK) {
+        status = ls_loader_next(loader, &batch, &more);
+    }
+    ls_loader_free(loader);
+    return status;
+}
+
+static ls_status read_rows(void) {
+    const ls_array_options options = {.input = {NAMES("u", "run/v"), .steps = 2}, .target = {NAMES("u")}};
+    return read_all(&options, &(ls_loader_options){.batch_size = 8, .shuffle_window = 2});
+}
+
+static ls_status read_columns(void) {
+    const ls_array_options options = {.input = {NAMES("wide")}, .target = {NAMES("wide")}, .axis = 1};
+    return read_all(&options, &(ls_loader_options){.batch_size = 8});
+}
+
+static ls_status save(void) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_named tensors[] = {{"a", ls_ones(LS_SHAPE(3), LS_BF16)}, {"b/c", ls_ones(LS_SHAPE(2, 2), LS_F64)}};
+    ls_status status = scope != NULL ? ls_error_status() : LS_ERR_MEMORY;
+    if (scope != NULL && tensors[0].tensor != NULL && tensors[1].tensor != NULL) {
+        status = ls_hdf5_save(written_path, tensors, 2);
+    }
+    const ls_status ended = scope != NULL ? ls_scope_end(scope) : LS_OK;
+    return status == LS_OK ? ended : status;
+}
+
+/* Runs once, with call `n` of the allocator failing. Returns whether this call took place. */
+static bool run_out(ls_status (*program)(void), long n) {
+    test_allocator allocator;
+    (void)ls_error_set(LS_OK, "%s", "");
+    test_allocator_start(&allocator);
+    atomic_store(&allocator.fail_from, n);
+    const ls_status status = program();
+    const long calls = atomic_load(&allocator.calls), left = test_allocator_stop(&allocator);
+    if (left != 0 || status != (calls <= n ? LS_OK : LS_ERR_MEMORY)) {
+        fail_msg("allocation %ld fails: status %d, %ld blocks are left: %s", n, status, left, ls_error_message());
+    }
+    return calls > n;
+}
+
+/* Wherever memory runs out, the error is reported, everything is freed and every file is closed. */
+static void memory_runs_out(void **state) {
+    (void)state;
+    static ls_status (*const programs[])(void) = {read_rows, read_columns, save};
+    read_path = write_flow();
+    written_path = test_path("written.h5");
+    assert_int_equal(save(), LS_OK); /* opens the plug-in */
+    const int descriptors = test_descriptors_count();
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        long n = 0;
+        while (run_out(programs[i], n)) {
+            n++;
+        }
+        assert_true(n > 4);
+        assert_int_equal(test_descriptors_count(), descriptors);
+    }
+}
+
+static void saved_tensors(void **state) {
+    (void)state;
+    const char *path = test_path("saved.h5");
+    ls_scope *scope = ls_scope_begin();
+    const ls_named tensors[] = {{"layer/weight", ls_arange(LS_SHAPE(4, 3), LS_BF16)},
+                                {"label", ls_arange(LS_SHAPE(4), LS_I64)}};
+    assert_int_equal(ls_hdf5_save(path, tensors, 2), LS_OK);
+    const ls_array_options options = {.input = {NAMES("layer/weight")}, .target = {NAMES("label"), .dtype = LS_I32}};
+    expect_none(ls_hdf5_dataset(path, &options), LS_ERR_ARGUMENT, ".dtype i32 cannot hold");
+    const ls_array_options good = {.input = {NAMES("layer/weight")}, .target = {NAMES("label"), .dtype = LS_I64}};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_hdf5_dataset(path, &good), 4, &batch);
+    for (int i = 0; i < 12; i++) {
+        assert_true(((const float *)elements(batch.input))[i] == (float)i);
+    }
+    ls_loader_free(loader);
+    expect_error(ls_hdf5_save(path, &(ls_named){"x", NULL}, 1), LS_ERR_ARGUMENT, "is NULL");
+    expect_error(ls_hdf5_save(path, (const ls_named[]){{"a", tensors[1].tensor}, {"a/b", tensors[1].tensor}}, 2),
+                 LS_ERR_IO, "cannot write ");
+    expect_error(ls_hdf5_save("/nowhere/x.h5", tensors, 2), LS_ERR_IO, "cannot write /nowhere/x.h5");
+    loader = begin(ls_hdf5_dataset(path, &good), 4, &batch); /* the failures left the file as it was */
+    ls_loader_free(loader);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_variables), cmocka_unit_test(slabs_and_windows),  cmocka_unit_test(another_sample_axis),
         cmocka_unit_test(stored_types),    cmocka_unit_test(packed_and_missing), cmocka_unit_test(netcdf_files),
         cmocka_unit_test(any_cache),       cmocka_unit_test(mistakes),           cmocka_unit_test(damaged_files),
+        cmocka_unit_test(memory_runs_out), cmocka_unit_test(saved_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
