@@ -170,7 +170,7 @@ SCOPED_TEST(mistakes) {
     assert_int_equal(ls_dataset_block(set), 0);
     assert_int_equal(ls_dataset_block(NULL), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_null(ls_loader_new(ls_dataset_retain(set), &cases[i].options));
+        assert_null(ls_loader_new(numbers(SAMPLES), &cases[i].options));
         assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
         expect_message(cases[i].part);
     }
