@@ -4,7 +4,7 @@
  * same bits.
  *
  * ranks: 1 2 3 4 5
- * devices: cpu shadow cuda
+ * devices: cpu
  */
 #include "tests/support/resumed.h"
 
