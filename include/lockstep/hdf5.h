@@ -77,6 +77,7 @@ typedef struct ls_array_options {
  * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable has elements other than numbers
  *   or a compression that this HDF5 lacks
  * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
+ * - LS_ERR_STATE, from ls_loader_next: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: not an HDF5 file; from ls_loader_next: an element is missing, without `.missing`
  * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), or an option is wrong
  * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs

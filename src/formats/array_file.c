@@ -86,7 +86,7 @@ static ls_status check_path(const char *call, const char *path) {
 
 ls_status ls_array_file_open(const char *call, ls_array_library which, const char *path, ls_array_file *file) {
     char reason[LS_ARRAY_REASON] = "";
-    *file = (ls_array_file){.call = call, .library = which};
+    *file = (ls_array_file){.call = call, .library = which, .process = getpid()};
     LS_TRY(check_path(call, path));
     LS_TRY(ls_array_file_need(call, which));
     file->path = ls_duplicate_string(path);
@@ -97,7 +97,7 @@ ls_status ls_array_file_open(const char *call, ls_array_library which, const cha
     file->opened = libraries[which].format->open(path, reason);
     (void)pthread_mutex_unlock(&one_at_a_time);
     return file->opened != NULL ? LS_OK
-                                : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as an %s file (%s): %s", call, path,
+                                : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as %s (%s): %s", call, path,
                                           libraries[which].title, reason, advice_for(file));
 }
 
@@ -144,6 +144,12 @@ void ls_array_file_release(const ls_array_file *file, const ls_array *array) {
 ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
                              const int64_t *count, ls_dtype dtype, void *to) {
     char reason[LS_ARRAY_REASON] = "";
+    if (file->process != getpid()) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_loader_next: %s was opened by process %lld, the parent of this process: create the data set "
+                       "after ls_spawn or fork",
+                       file->path, (long long)file->process);
+    }
     (void)pthread_mutex_lock(&one_at_a_time);
     const bool good = libraries[file->library].format->read(file->opened, array, start, count, dtype, to, reason);
     (void)pthread_mutex_unlock(&one_at_a_time);

@@ -5,6 +5,8 @@
 #ifndef LS_FORMATS_ARRAY_FILE_H
 #define LS_FORMATS_ARRAY_FILE_H
 
+#include <sys/types.h>
+
 #include "base/status.h"
 #include "formats/array_format.h"
 
@@ -14,7 +16,8 @@ typedef struct ls_array_file {
     const char *call; /* begins the messages; borrowed */
     ls_array_library library;
     char *path;
-    void *opened; /* of the plug-in */
+    void *opened;  /* of the plug-in */
+    pid_t process; /* the process that opened the file */
 } ls_array_file;
 
 /*
@@ -38,7 +41,10 @@ void ls_array_file_close(ls_array_file *file);
 ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_array *array);
 void ls_array_file_release(const ls_array_file *file, const ls_array *array);
 
-/* Reads a hyperslab: see `read` of ls_array_format. Fails with LS_ERR_IO. */
+/*
+ * Reads a hyperslab: see `read` of ls_array_format. Fails with LS_ERR_IO, and with LS_ERR_STATE in a forked process: it
+ * would share the position in the file with its parent.
+ */
 ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
                              const int64_t *count, ls_dtype dtype, void *to);
 

@@ -8,6 +8,7 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <lockstep/hdf5.h>
@@ -397,7 +398,7 @@ static void mistakes(void **state) {
     assert_true(other != NULL && fputs("step,u\n0,1\n", other) >= 0 && fclose(other) == 0);
     expect_none(ls_hdf5_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT,
                 "damaged, incomplete or of another format");
-    expect_none(ls_netcdf_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT, "cannot be read as an NetCDF file");
+    expect_none(ls_netcdf_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT, "cannot be read as NetCDF");
 }
 
 /* A chunk that was changed after it was written does not fit its checksum; a file that was cut does not open. */
@@ -424,6 +425,24 @@ static void damaged_files(void **state) {
     ls_loader_free(loader);
     assert_int_equal(truncate(path, 2000), 0);
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
+}
+
+/* A forked process may not read a file that its parent has opened. */
+static void forked_process(void **state) {
+    (void)state;
+    int child = 0;
+    const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("u")}};
+    ls_loader *loader = ls_loader_new(ls_hdf5_dataset(write_flow(), &options), NULL);
+    const pid_t process = fork();
+    if (process == 0) {
+        ls_batch batch;
+        bool more;
+        const ls_status status = ls_loader_next(loader, &batch, &more);
+        _exit(status == LS_ERR_STATE && strstr(ls_error_message(), "after ls_spawn or fork") != NULL ? 0 : 1);
+    }
+    assert_int_equal(waitpid(process, &child, 0), process);
+    assert_true(WIFEXITED(child) && WEXITSTATUS(child) == 0);
+    ls_loader_free(loader);
 }
 
 /* ---- resources --------------------------------------------------------------------------------------------------- */
@@ -526,7 +545,7 @@ int main(void) {
         cmocka_unit_test(plain_variables), cmocka_unit_test(slabs_and_windows),  cmocka_unit_test(another_sample_axis),
         cmocka_unit_test(stored_types),    cmocka_unit_test(packed_and_missing), cmocka_unit_test(netcdf_files),
         cmocka_unit_test(any_cache),       cmocka_unit_test(mistakes),           cmocka_unit_test(damaged_files),
-        cmocka_unit_test(memory_runs_out), cmocka_unit_test(saved_tensors),
+        cmocka_unit_test(forked_process),  cmocka_unit_test(memory_runs_out),    cmocka_unit_test(saved_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
