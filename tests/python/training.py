@@ -169,6 +169,25 @@ def test_data():
     assert (next(iter(backwards)).input.numpy() == x[::-1]).all() and order == [0]
 
 
+def test_hdf5():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "wave.h5")
+        wave = np.arange(60, dtype="f4").reshape(20, 3)
+        try:
+            lockstep.hdf5_save(path, {"u": lockstep.from_numpy(wave)})
+        except lockstep.Error as error:
+            assert "lockstep-hdf5" in str(error), error
+            print("SKIPPED hdf5_dataset:", error)
+            return
+        samples = lockstep.hdf5_dataset(path, input={"variables": ["u"], "steps": 2}, target={"variables": ["u"], "first": 2})
+        seen = [batch for batch in lockstep.loader(samples, batch_size=18, shuffle_window=1)]
+        (batch,) = seen
+        first = [int(each) // 3 for each in batch.input.numpy()[:, 0, 0]]
+        assert sorted(first) == list(range(18)) and batch.input.shape == (18, 2, 3)
+        assert all((batch.target.numpy()[i] == wave[step + 2]).all() for i, step in enumerate(first))
+        raises(lockstep.Error, "available: u", lambda: lockstep.hdf5_dataset(path, input={"variables": ["v"]}, target={"variables": ["u"]}))
+
+
 def run_trial(**options):
     lockstep.seed(1)
     model = small_model()
