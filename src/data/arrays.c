@@ -201,13 +201,26 @@ static ls_status count_samples(const arrays_state *state, int64_t *count) {
     return LS_OK;
 }
 
-/* Divides the memory of the cache: the same number of steps of every variable. Returns this number. */
+/* Returns the variable with the largest steps. Its blocks are the blocks of the data set. */
+static const ls_blocks *largest(const arrays_state *state) {
+    const ls_blocks *found = &state->blocks[0];
+    for (int i = 1; i < state->block_count; i++) {
+        found = state->blocks[i].row_bytes > found->row_bytes ? &state->blocks[i] : found;
+    }
+    return found;
+}
+
+/* Returns how many blocks of a variable must be in memory for one block of the largest variable. */
+static int64_t blocks_for_one(const arrays_state *state, const ls_blocks *b) {
+    return 1 + (largest(state)->block_rows - 1) / b->block_rows;
+}
+
+/* Divides the memory of the cache. Returns the number of blocks of the largest variable whose steps fit. */
 static ls_status reserve(arrays_state *state, int64_t cache_bytes, int64_t *cached) {
-    double step = 0, least = 0; /* bytes of a step and of one block of every variable; both may exceed int64_t */
+    double least = 0; /* bytes for one block of the largest variable; may exceed int64_t */
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
-        step += (double)b->row_bytes;
-        least += (double)b->row_bytes * (double)b->block_rows;
+        least += (double)b->row_bytes * (double)b->block_rows * (double)blocks_for_one(state, b);
     }
     if (cache_bytes > 0 && (double)cache_bytes < least) {
         return ls_fail(
@@ -217,14 +230,15 @@ static ls_status reserve(arrays_state *state, int64_t cache_bytes, int64_t *cach
             state->file.call, (long long)cache_bytes, state->file.path, least);
     }
     const double usual = 2 * least > DEFAULT_CACHE ? 2 * least : DEFAULT_CACHE;
-    const double steps = (cache_bytes > 0 ? (double)cache_bytes : usual) / step;
+    const double most = (cache_bytes > 0 ? (double)cache_bytes : usual) / least;
     *cached = INT64_MAX;
     for (int i = 0; i < state->block_count; i++) {
         ls_blocks *b = &state->blocks[i];
-        const double blocks = steps / (double)b->block_rows;
-        LS_TRY(ls_blocks_reserve(b, blocks < 1 ? 1 : blocks > 1e9 ? 1000000000 : (int64_t)blocks));
-        const bool all = b->slot_count == b->block_count;
-        *cached = !all && b->slot_count * b->block_rows < *cached ? b->slot_count * b->block_rows : *cached;
+        const int64_t needed = blocks_for_one(state, b);
+        const double slots = most * (double)needed;
+        LS_TRY(ls_blocks_reserve(b, slots < (double)b->block_count ? (int64_t)slots : b->block_count));
+        const int64_t held = b->slot_count / needed;
+        *cached = b->slot_count < b->block_count && held < *cached ? held : *cached;
     }
     return LS_OK;
 }
@@ -234,17 +248,12 @@ static bool spans_blocks(const arrays_state *state) {
     return state->fields[0].first + state->fields[0].steps > 1 || state->fields[1].first + state->fields[1].steps > 1;
 }
 
-/* Sets the blocks of samples: the chunks of the variable with the largest steps. */
 static void set_storage(const arrays_state *state, int64_t cached, ls_dataset *dataset) {
-    const ls_blocks *largest = &state->blocks[0];
-    for (int i = 1; i < state->block_count; i++) {
-        largest = state->blocks[i].row_bytes > largest->row_bytes ? &state->blocks[i] : largest;
+    const int64_t samples = largest(state)->block_rows / state->stride;
+    dataset->storage = (ls_sample_storage){.block = samples > 1 ? samples : 1, .cached = cached};
+    if (cached != INT64_MAX && spans_blocks(state)) {
+        dataset->storage.cached /= 2;
     }
-    const int64_t samples = largest->block_rows / state->stride;
-    const int64_t block = samples > 1 ? samples : 1;
-    const int spanned = spans_blocks(state) ? 2 : 1;
-    dataset->storage = (ls_sample_storage){
-        .block = block, .cached = cached == INT64_MAX ? INT64_MAX : cached / state->stride / block / spanned};
 }
 
 static ls_status open_arrays(arrays_state *state, const ls_array_options *options, ls_sample_layout *layout) {

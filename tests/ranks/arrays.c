@@ -35,7 +35,7 @@ static ls_status write_file(ls_comm *world) {
 static ls_dataset *open_file(const char *target) {
     const ls_array_options options = {.input = {.variables = (const char *const[]){"u"}, .variable_count = 1},
                                       .target = {.variables = &target, .variable_count = 1, .dtype = LS_I64},
-                                      .cache_bytes = 2 * WINDOW * BLOCK * (WIDTH * 4 + 8)};
+                                      .cache_bytes = 2 * WINDOW * (BLOCK * WIDTH * 4 + ROWS * 8)};
     return ls_hdf5_dataset(in_scratch("file.h5"), &options);
 }
 

@@ -338,6 +338,11 @@ static void any_cache(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_ARGUMENT, "set .cache_bytes to at least twice this size");
     options = (ls_array_options){.input = {NAMES("u")}, .target = {NAMES("u")}, .cache_bytes = 4 * block};
     ls_dataset *dataset = ls_hdf5_dataset(path, &options);
+    /* Each block may need another block of the labels, which are not stored in chunks. */
+    const ls_array_options labels = {
+        .input = {NAMES("u")}, .target = {NAMES("label"), .dtype = LS_I64}, .cache_bytes = 6 * (block + STEPS * 8) - 1};
+    assert_null(ls_loader_new(ls_hdf5_dataset(path, &labels), &(ls_loader_options){.shuffle_window = 3}));
+    expect_message("windows of 2");
     assert_null(ls_loader_new(ls_dataset_retain(dataset), &(ls_loader_options){.shuffle_window = 3}));
     expect_message("windows of 2");
     ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.shuffle_window = 2});
