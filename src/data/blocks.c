@@ -14,6 +14,11 @@ static bool is_floating(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64;
 }
 
+/* Whether f32 holds all stored elements. */
+static bool is_single(const ls_array *array) {
+    return array->kind == LS_ARRAY_FLOATING && array->bytes <= 4;
+}
+
 /* Whether every stored integer fits. */
 static bool holds(ls_dtype dtype, const ls_array *array) {
     const int bits = 8 * array->bytes;
@@ -123,6 +128,9 @@ ls_status ls_blocks_open(const ls_array_file *file, const char *name, const ls_a
         ls_array_file_release(file, &b->array);
         return ls_fail_memory(file->call, strlen(name) + 1);
     }
+    for (int i = 0; is_single(&b->array) && i < b->array.missing_count; i++) {
+        b->array.missing[i] = (float)b->array.missing[i]; /* the attribute may be a double, which no element equals */
+    }
     LS_TRY(check_dtype(b));
     LS_TRY(set_slab(b, field));
     return set_block_rows(b);
@@ -204,6 +212,12 @@ static bool is_missing(const ls_array *array, double value) {
     return false;
 }
 
+static double read_number(ls_dtype dtype, const void *from, int64_t at) {
+    return dtype == LS_F32   ? (double)((const float *)from)[at]
+           : dtype == LS_F64 ? ((const double *)from)[at]
+                             : (double)((const int64_t *)from)[at];
+}
+
 static void store_real(ls_dtype dtype, void *to, int64_t at, double value) {
     if (dtype == LS_F32) {
         ((float *)to)[at] = (float)value;
@@ -222,35 +236,46 @@ static void store_integer(ls_dtype dtype, void *to, int64_t at, int64_t value) {
     }
 }
 
-static ls_status fail_missing_element(const ls_blocks *b, int64_t row) {
-    return ls_fail(LS_ERR_FORMAT,
-                   "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing to a value "
-                   "for missing elements",
-                   (long long)row, b->name, b->file->path);
-}
-
-/* Unpacks the elements, which are f64 or i64 in the file's order, and replaces missing elements. */
-static ls_status unpack(const ls_blocks *b, block_order order, int64_t first, const void *from, void *to) {
-    const bool floating = is_floating(b->dtype);
-    const double missing = ls_option(b->missing, 0);
-    const double scale = b->array.scale, offset = b->array.offset;
-    for (int64_t at = 0; at < order.outer * order.rows * order.inner; at++) {
-        const int64_t inner = at % order.inner, row = at / order.inner % order.rows;
-        const int64_t outer = at / order.inner / order.rows;
-        const int64_t place = (row * order.outer + outer) * order.inner + inner;
-        const int64_t integer = floating ? 0 : ((const int64_t *)from)[at];
-        const double value = floating ? ((const double *)from)[at] : (double)integer;
+/* Unpacks consecutive elements, and replaces missing elements. Returns false if a missing element is an error. */
+static bool unpack_run(const ls_blocks *b, ls_dtype dtype, const void *from, int64_t at, int64_t count, void *to,
+                       int64_t place) {
+    const double missing = ls_option(b->missing, 0), scale = b->array.scale, offset = b->array.offset;
+    for (int64_t i = 0; i < count; i++) {
+        const double value = read_number(dtype, from, at + i);
         const bool is_gone = is_missing(&b->array, value);
         if (is_gone && b->missing == 0) {
-            return fail_missing_element(b, first + row);
+            return false;
         }
-        if (floating) {
-            store_real(b->dtype, to, place, is_gone ? missing : b->array.packed ? value * scale + offset : value);
+        if (dtype != LS_I64) {
+            store_real(b->dtype, to, place + i, is_gone ? missing : b->array.packed ? value * scale + offset : value);
         } else {
-            store_integer(b->dtype, to, place, is_gone ? (int64_t)missing : integer);
+            store_integer(b->dtype, to, place + i, is_gone ? (int64_t)missing : ((const int64_t *)from)[at + i]);
+        }
+    }
+    return true;
+}
+
+/* Unpacks the elements of a block, which have the dtype of unpacking_dtype and the file's order. */
+static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, int64_t first, const void *from,
+                        void *to) {
+    for (int64_t outer = 0; outer < order.outer; outer++) {
+        for (int64_t row = 0; row < order.rows; row++) {
+            const int64_t at = (outer * order.rows + row) * order.inner;
+            const int64_t place = (row * order.outer + outer) * order.inner;
+            if (!unpack_run(b, dtype, from, at, order.inner, to, place)) {
+                return ls_fail(LS_ERR_FORMAT,
+                               "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing "
+                               "to a value for missing elements",
+                               (long long)(first + row), b->name, b->file->path);
+            }
         }
     }
     return LS_OK;
+}
+
+/* Returns a dtype in which stored elements are exact, so that they can be compared with the missing values. */
+static ls_dtype unpacking_dtype(const ls_blocks *b) {
+    return !is_floating(b->dtype) ? LS_I64 : is_single(&b->array) ? LS_F32 : LS_F64;
 }
 
 static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
@@ -259,7 +284,7 @@ static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
     const int64_t rows = b->rows - first < b->block_rows ? b->rows - first : b->block_rows;
     const block_order order = order_of(b, rows);
     const bool plain = !b->array.packed && b->array.missing_count == 0;
-    const ls_dtype dtype = plain ? b->dtype : is_floating(b->dtype) ? LS_F64 : LS_I64;
+    const ls_dtype dtype = plain ? b->dtype : unpacking_dtype(b);
     memcpy(start, b->start, sizeof start);
     memcpy(count, b->extent, sizeof count);
     start[b->axis] = first;
@@ -276,7 +301,7 @@ static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
     if (status == LS_OK && plain) {
         move_rows(order, elements, ls_dtype_size(dtype), to);
     } else if (status == LS_OK) {
-        status = unpack(b, order, first, elements, to);
+        status = unpack(b, order, dtype, first, elements, to);
     }
     ls_free(elements);
     return status;

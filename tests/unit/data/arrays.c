@@ -194,20 +194,22 @@ static void packed_and_missing(void **state) {
     const hsize_t size[] = {4};
     const int32_t values[] = {10, -999, 30, -5};
     const double fill = 1e300;
-    const double reals[] = {1, fill, 3, 4};
+    const double reals[] = {1, fill, 3, 4}, singles[] = {1, 1e20, 3, 4};
     assert_true(hdf5_add(file, "t", H5T_STD_I16LE, 1, size, size, H5T_NATIVE_INT32, values));
     assert_true(hdf5_add_attribute(file, "t", "scale_factor", 0.5) && hdf5_add_attribute(file, "t", "add_offset", 7));
     assert_true(hdf5_add_attribute(file, "t", "missing_value", -999));
     assert_true(hdf5_add(file, "n", H5T_STD_I16LE, 1, size, NULL, H5T_NATIVE_INT32, values));
     assert_true(hdf5_add_attribute(file, "n", "_FillValue", -999));
+    assert_true(hdf5_add(file, "f", H5T_IEEE_F32LE, 1, size, NULL, H5T_NATIVE_DOUBLE, singles));
+    assert_true(hdf5_add_attribute(file, "f", "missing_value", 1e20)); /* a double that f32 rounds */
     assert_true(hdf5_add(file, "d", H5T_IEEE_F64LE, 1, size, NULL, H5T_NATIVE_DOUBLE, reals));
     assert_true(hdf5_add_attribute(file, "d", "_FillValue", fill));
     assert_int_equal(H5Fclose(file), 0);
     ls_array_options options = {
-        .input = {NAMES("t", "d")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = LS_ZERO};
+        .input = {NAMES("t", "d", "f")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = LS_ZERO};
     ls_batch batch;
     ls_loader *loader = begin(ls_hdf5_dataset(path, &options), 4, &batch);
-    const float expected[] = {12, 1, 0, 0, 22, 3, 4.5f, 4};
+    const float expected[] = {12, 1, 1, 0, 0, 0, 22, 3, 3, 4.5f, 4, 4};
     const int32_t numbers[] = {10, 0, 30, -5};
     assert_memory_equal(elements(batch.input), expected, sizeof expected);
     assert_memory_equal(elements(batch.target), numbers, sizeof numbers);
