@@ -94,8 +94,9 @@ LS_API bool ls_module_is_training(const ls_module *module);
 
 /**
  * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
- * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call. Outside any
- * scope, the call has a scope of its own: the tensors between the layers are freed, and the output belongs to the caller.
+ * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call. Outside
+ * any scope, the call has a scope of its own: the tensors between the layers are freed, and the output belongs to the
+ * caller.
  */
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**
