@@ -142,6 +142,14 @@ static ls_status update_parameters(const ls_trial *trial) {
     return ls_grad_scaler_update(scaler);
 }
 
+static ls_status default_step(ls_trial *trial) {
+    ls_optimizer_zero_grad(trial->state.optimizer);
+    LS_TRY(ls_trial_forward(trial));
+    LS_TRY(compute_loss(trial));
+    LS_TRY(backward(trial));
+    return update_parameters(trial);
+}
+
 /* ---- slices (.shards of ls_data_parallel_options) ---------------------------------------------------------------- */
 
 static void take_batch(ls_trial_state *state, const ls_batch *batch) {
@@ -223,11 +231,13 @@ static void share_pieces(ls_trial *trial, ls_slices *slices) {
     slices->pieces[slices->piece_count++] = (ls_slice_piece){&trial->metrics->set, sizeof trial->metrics->set};
 }
 
+/* The default step with slices. */
 static ls_status train_slices(ls_trial *trial) {
     ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     ls_grad_scaler *scaler = trial->options.grad_scaler;
     const ls_batch batch = *trial->batch;
     const uint64_t communication = ls_comm_metered.nanoseconds;
+    ls_optimizer_zero_grad(trial->state.optimizer);
     share_pieces(trial, slices);
     slices->loss_factor = scaler != NULL ? 1 / ls_grad_scaler_get_scale(scaler) : 1;
     trial->slice_status = LS_OK;
@@ -251,23 +261,6 @@ typedef struct visit {
 static ls_status visit_slice(const ls_batch *slice, void *user) {
     const visit *v = user;
     return run_slice(v->trial, slice, ls_data_parallel_slices(v->trial->state.model)->running, v->step, NULL);
-}
-
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
-
-static bool runs_slices(const ls_trial *trial) {
-    return ls_data_parallel_slices(trial->state.model) != NULL;
-}
-
-static ls_status default_step(ls_trial *trial) {
-    ls_optimizer_zero_grad(trial->state.optimizer);
-    if (runs_slices(trial)) {
-        return train_slices(trial);
-    }
-    LS_TRY(ls_trial_forward(trial));
-    LS_TRY(compute_loss(trial));
-    LS_TRY(backward(trial));
-    return update_parameters(trial);
 }
 
 /* ---- the user's step --------------------------------------------------------------------------------------------- */
@@ -294,10 +287,11 @@ static ls_status user_step(ls_trial *trial) {
 /* ---- training and validation ------------------------------------------------------------------------------------- */
 
 ls_status ls_trial_training_step(ls_trial *trial) {
-    LS_TRY(trial->options.step != NULL ? user_step(trial) : default_step(trial));
+    const bool slices = ls_data_parallel_slices(trial->state.model) != NULL;
+    LS_TRY(trial->options.step != NULL ? user_step(trial) : slices ? train_slices(trial) : default_step(trial));
     LS_TRY(ls_trial_outer_step(trial));
     trial->state.step++;
-    LS_TRY(runs_slices(trial) ? LS_OK : ls_metrics_add(trial)); /* the slices have added their numbers */
+    LS_TRY(slices ? LS_OK : ls_metrics_add(trial)); /* the slices have added their numbers */
     LS_TRY(ls_trial_check_first_step(trial));
     return LS_CALL(trial, on_step_training);
 }

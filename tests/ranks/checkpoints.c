@@ -222,7 +222,8 @@ static ls_status run_again(ls_comm *world) {
     LS_TRY(train(world, &(plan){.checkpoints = &options}, &want));
     training t;
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &options}));
-    LS_CHECK(ls_trial_run(t.trial, EPOCHS) != LS_OK && strstr(ls_error_message(), ".overwrite") != NULL);
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) != LS_OK);
+    LS_EXPECT_MESSAGE(".overwrite");
     end(&t);
     options.folder = in_scratch("again");
     options.overwrite = true;

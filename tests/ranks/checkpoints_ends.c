@@ -65,7 +65,8 @@ static ls_status stopped_by_signal(ls_comm *world) {
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &seldom}));
     t.watcher.signal_at = ls_comm_rank(world) == ls_comm_size(world) - 1 ? 8 : 0;
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
-    LS_CHECK(status == LS_ERR_STOPPED && strstr(ls_error_message(), "stopped by SIGUSR1 after step ") != NULL);
+    LS_CHECK(status == LS_ERR_STOPPED);
+    LS_EXPECT_MESSAGE("stopped by SIGUSR1 after step ");
     end(&t);
     LS_TRY(ls_comm_barrier(world, NULL));
     (void)sigaction(SIGUSR1, NULL, &now);
@@ -101,7 +102,8 @@ static ls_status cannot_write(ls_comm *world) {
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &often}));
     t.watcher.spoil_at = ls_comm_rank(world) == 0 ? 4 : 0;
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
-    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "cannot make the folder") != NULL);
+    LS_CHECK(status == LS_ERR_IO);
+    LS_EXPECT_MESSAGE("cannot make the folder");
     end(&t);
     return ls_comm_barrier(world, NULL);
 }
@@ -123,8 +125,10 @@ static ls_status other_folder(ls_comm *world, bool missing) {
     LS_CHECK(chdir(in_scratch(last ? elsewhere : "")) == 0);
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
-    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "the folder alone on ") != NULL);
-    LS_CHECK(strstr(ls_error_message(), " is not the folder that rank 0 uses") != NULL && t.watcher.steps == 0);
+    LS_CHECK(status == LS_ERR_IO);
+    LS_EXPECT_MESSAGE("the folder alone on ");
+    LS_EXPECT_MESSAGE(" is not the folder that rank 0 uses");
+    LS_CHECK(t.watcher.steps == 0);
     end(&t);
     LS_CHECK(chdir(here) == 0);
     LS_TRY(ls_folder_list(in_scratch("alone"), NULL, &names));

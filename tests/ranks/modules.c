@@ -355,7 +355,7 @@ static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     LS_TRY(pass(&p, model, 0, 2));
     ls_tensor *outputs[2];
     LS_CHECK(ls_forward(model, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
-    LS_CHECK(strncmp(ls_error_message(), "Cell: it takes 2 inputs", 23) == 0);
+    LS_EXPECT_MESSAGE("Cell: it takes 2 inputs");
     LS_CHECK(ls_forward_many(model, (ls_tensor *[]){NULL, NULL}, 2, outputs, 2) == LS_ERR_ARGUMENT);
     ls_module_free(model);
     return LS_OK;

@@ -141,7 +141,8 @@ static ls_status end_receive(const ring *r, const message *sent, message *m, int
         char expected[128];
         snprintf(expected, sizeof expected, "rank %d sent %zu %s with tag %d, but this rank wants %zu %s", r->before,
                  sent->count, ls_dtype_name(sent->dtype), sent->tag, m->count, ls_dtype_name(m->dtype));
-        LS_CHECK(status == LS_ERR_MISMATCH && strstr(ls_error_message(), expected) != NULL);
+        LS_CHECK(status == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE(expected);
         LS_CHECK(is_untouched(m));
     } else {
         LS_TRY(status);

@@ -178,10 +178,9 @@ SCOPED_TEST(test_rounding) {
 }
 
 /* oneDNN's products in bf16, even if they would be slower on this CPU, so that it would not choose them. */
-TEST(test_products_of_onednn) {
+SCOPED_TEST(test_products_of_onednn) {
     enum { M = 37, N = 150, K = 220 };
     const ls_onednn *onednn = ls_onednn_open();
-    ls_scope *scope = ls_scope_begin();
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     for (int way = 0; way < 8; way++) {
         const bool turned_a = (way & 1) != 0, turned_b = (way & 2) != 0;
@@ -202,14 +201,12 @@ TEST(test_products_of_onednn) {
         assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
         expect_near("oneDNN", "c", c, expected, 2e-6);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-TEST(test_convolutions_of_onednn) {
+SCOPED_TEST(test_convolutions_of_onednn) {
     enum { N = 19, IN = 16, OUT = 32, SIDE = 14, KERNEL = 3, LEFT = SIDE - KERNEL + 1 };
     const ls_onednn *onednn = ls_onednn_open();
     const ls_window window = {.kernel = {1, KERNEL, KERNEL}, .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1};
-    ls_scope *scope = ls_scope_begin();
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     for (int work = LS_CONV_SMALL; work <= LS_CONV_WEIGHT; work++) {
         ls_tensor *given[] = {ls_randn(LS_SHAPE(N, IN, 1, SIDE, SIDE), LS_F32),
@@ -232,7 +229,6 @@ TEST(test_convolutions_of_onednn) {
         assert_int_equal(onednn->conv((ls_conv_work)work, exact[0], exact[1], exact[2], NULL, &window, false), LS_OK);
         expect_near("oneDNN", "the result", given[made], expected, 2e-6);
     }
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* ---- networks ---------------------------------------------------------------------------------------------------- */

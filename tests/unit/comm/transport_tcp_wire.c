@@ -205,7 +205,7 @@ static void check_damage(const char *mode, damage kind, size_t at) {
     }
     assert_int_equal(status, LS_ERR_PEER);
     assert_int_equal(net.ends[1]->blamed, 1 + 0);
-    assert_non_null(strstr(ls_error_message(), "a message from rank 0 was changed in transit"));
+    expect_message("a message from rank 0 was changed in transit");
     for (int i = 0; i < 2; i++) { /* what has arrived is right */
         assert_true(!got[i].ended || tcp_net_holds(&got[i], (uint64_t)(1 + i), BYTES));
         free(got[i].data);
@@ -255,7 +255,7 @@ TEST(protection_needs_a_key) {
         .rank = 0, .size = 2, .listener = net.listeners[0], .peer_infos = net.peer_infos, .key = &none};
     assert_null(ls_tcp_open(&options));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), "LOCKSTEP_WIRE is authenticated, but the job has no key"));
+    expect_message("LOCKSTEP_WIRE is authenticated, but the job has no key");
     net.listeners[0] = -1;
     tcp_net_end(&net);
     assert_int_equal(unsetenv("LOCKSTEP_WIRE"), 0);

@@ -171,8 +171,7 @@ TEST(test_own_order_that_is_wrong) {
     ls_loader *loader = ls_loader_new(numbers(4), &(ls_loader_options){.sampler = fail_in_epoch_1});
     for (int i = 0; i < 2; i++) { /* called again */
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
-        assert_non_null(
-            strstr(ls_error_message(), "the sampler returned 4 as index 2 of epoch 0, but the data set has 4 samples"));
+        expect_message("the sampler returned 4 as index 2 of epoch 0, but the data set has 4 samples");
     }
     assert_int_equal(ls_loader_seek(loader, 1, 0), LS_OK);
     (void)ls_error_set(LS_ERR_PEER, "an older error");

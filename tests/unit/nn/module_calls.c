@@ -91,7 +91,7 @@ TEST(test_wrong_numbers_are_refused) {
     assert_int_equal(ls_forward_many(linear, &x, 1, NULL, 1), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: the array of outputs is NULL");
     assert_null(ls_forward(chain, x));
-    assert_int_equal(strncmp(ls_error_message(), "Cell: it takes 2 inputs", 23), 0);
+    expect_message("Cell: it takes 2 inputs");
     ls_tensor *both[3] = {x, x, x};
     assert_int_equal(ls_forward_many(cell, both, 2, both + 1, 2), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: inputs and outputs must be different arrays");
@@ -115,12 +115,12 @@ TEST(test_missing_and_foreign_inputs_are_refused) {
     ls_tensor *none = ls_matmul(x, x);
     assert_null(none);
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){none, x}, 2, outputs, 2), LS_ERR_SHAPE);
-    assert_int_equal(strncmp(ls_error_message(), "ls_matmul: ", 11), 0);
+    expect_message("ls_matmul: ");
     assert_int_equal(ls_scope_end(scope), LS_ERR_SHAPE);
     scope = ls_scope_begin();
     ls_release(x);
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){row(1, 2), x}, 2, outputs, 2), LS_ERR_STATE);
-    assert_int_equal(strncmp(ls_error_message(), "Cell: argument 2 was released", 29), 0);
+    expect_message("Cell: argument 2 was released");
     assert_int_equal(ls_scope_end(scope), LS_ERR_STATE);
     ls_module_free(cell);
 }

@@ -425,7 +425,7 @@ TEST(test_failures_have_sentences) {
         if (cases[i].backward) {
             assert_int_equal(ls_backward(ls_sum(y)), cases[i].status);
         }
-        assert_int_equal(strncmp(ls_error_message(), cases[i].text, strlen(cases[i].text)), 0);
+        expect_message(cases[i].text);
         assert_int_equal(ls_error_status(), cases[i].status);
         assert_int_equal(ls_scope_end(scope), cases[i].status);
         assert_null(strchr(events, '\'')); /* hooks after the failed hook are not called */

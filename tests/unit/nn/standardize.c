@@ -50,12 +50,11 @@ static ls_tensor *all_rows(void) {
     return rows;
 }
 
-TEST(test_columns_of_a_table) {
+SCOPED_TEST(test_columns_of_a_table) {
     ls_dataset *data = table();
     ls_module *model = model_new(), *standardize = ls_module_find_child(model, "0");
     assert_int_equal(ls_nn_standardize_fit(standardize, data), LS_OK);
     ls_dataset_free(data);
-    ls_scope *scope = ls_scope_begin();
     ls_tensor *x = all_rows();
     ls_tensor *y = ls_forward(standardize, x), *first = ls_forward(model, x);
     ls_tensor *mean = ls_mean_axes(y, LS_AXES(0), false), *square = ls_mean_axes(ls_square(y), LS_AXES(0), false);
@@ -71,7 +70,6 @@ TEST(test_columns_of_a_table) {
     assert_int_equal(ls_module_parameter_count(other), 4);
     ls_module_free(other);
     ls_module_free(model);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* u8 pixels, per channel, and numbers far from 0, which would lose precision in squares. */
