@@ -78,7 +78,7 @@ TEST(test_damage) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ls_run_record run;
         assert_int_equal(read_text(cases[i].text, &run), LS_ERR_FORMAT);
-        assert_non_null(strstr(ls_error_message(), cases[i].says));
+        expect_message(cases[i].says);
     }
 }
 
