@@ -94,8 +94,10 @@ LS_API bool ls_module_is_training(const ls_module *module);
 
 /**
  * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
- * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call. Outside
- * any scope, the call frees the tensors between the layers, and the output belongs to the caller.
+ * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
+ *
+ * Outside any scope, a new output belongs to the caller, who frees it with ls_release. The call frees the other tensors
+ * that the layers made, so hooks copy what they keep. Some modules return their input, such as dropout in evaluation.
  */
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**

@@ -129,9 +129,10 @@ LS_API ls_scope *ls_scope_begin(void);
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
 /**
- * Ends the scopes of this thread, and frees its tape and the memory that it keeps for reuse. Every thread calls this
- * function when it ends. A program calls it earlier if release functions of ls_from_memory must run before, as in an
- * interpreter that ends. Tensors outside any scope stay valid, and the thread can continue to use the library.
+ * Ends the open scopes of this thread, whose handles become invalid, and frees its tape and the memory that it keeps
+ * for reuse. The library does this when a thread ends. Call this function earlier if release functions of
+ * ls_from_memory must run before, for example in an interpreter that ends. Tensors outside any scope stay valid, and
+ * the thread can continue to use the library.
  */
 LS_API void ls_thread_end(void);
 

@@ -146,7 +146,9 @@ INLINE bool is_outside(void) {
     return thread != NULL && thread->scope->outer == NULL;
 }
 
-/* Runs the module in a scope of its own, because outside any scope nothing else frees the tensors between its layers.
+/*
+ * Runs the module in a scope of its own, because outside any scope nothing else frees the tensors between its layers.
+ * An error that the module has handled remains in the scope: the call succeeds, as in a scope of the caller.
  */
 __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_tensor *const *inputs, int input_count,
                                                        ls_tensor **outputs, int output_count) {
@@ -154,15 +156,19 @@ __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_ten
     if (scope == NULL) {
         return ls_error_status();
     }
-    const ls_status status = run_with_hooks(module, inputs, input_count, outputs, output_count);
-    for (int i = 0; i < output_count && status == LS_OK; i++) {
+    ls_status status = run_with_hooks(module, inputs, input_count, outputs, output_count);
+    if (status == LS_OK) {
+        ls_scope_end_inner(scope); /* an output in a scope that the module left open is gone, too */
+        status = check_outputs(module, outputs, output_count, ls_error_count);
+    }
+    if (status != LS_OK) {
+        return ls_scope_end_after(scope, status);
+    }
+    for (int i = 0; i < output_count; i++) {
         (void)ls_keep(outputs[i]);
     }
-    const ls_status ended = ls_scope_end_after(scope, status);
-    for (int i = 0; i < output_count && status == LS_OK && ended != LS_OK; i++) {
-        ls_release(outputs[i]);
-    }
-    return ended;
+    (void)ls_scope_end(scope);
+    return LS_OK;
 }
 
 INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,

@@ -184,6 +184,53 @@ static ls_tensor *failing_forward(ls_module *self, ls_tensor *input) {
     return ls_matmul(ls_square(input), ls_square(input)); /* [5, 6] times [5, 6] */
 }
 
+static ls_tensor *handling_forward(ls_module *self, ls_tensor *input) {
+    (void)self;
+    ls_tensor *product = ls_matmul(input, input); /* [5, 6] times [5, 6] */
+    return product != NULL ? product : input;
+}
+
+/* Returns its input twice. */
+static ls_status twice_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                               int output_count) {
+    (void)self, (void)input_count, (void)output_count;
+    outputs[0] = outputs[1] = ls_matmul(inputs[0], inputs[0]) != NULL ? NULL : inputs[0];
+    return LS_OK;
+}
+
+static ls_tensor *leaving_forward(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return ls_scope_begin() != NULL ? ls_square(input) : NULL;
+}
+
+/* A module that handles an error succeeds, and its input, which it returns, stays the caller's. */
+TEST(test_handled_errors_outside_scopes) {
+    static const ls_module_type handling = {.name = "Handling", .forward = handling_forward};
+    static const ls_module_type twice = {.name = "Twice", .forward_many = twice_forward, .inputs = 1, .outputs = 2};
+    static const ls_module_type leaving = {.name = "Leaving", .forward = leaving_forward};
+    const ls_module_type *types[] = {&handling, &twice, &leaving};
+    ls_module *modules[3];
+    ls_tensor *x = ls_ones(LS_SHAPE(5, 6), LS_F32), *outputs[2];
+    for (int i = 0; i < 3; i++) {
+        modules[i] = ls_module_finish(ls_module_new(types[i]));
+    }
+    const int64_t before = memory_now();
+    assert_ptr_equal(ls_forward(modules[0], x), x);
+    assert_int_equal(ls_forward_many(modules[1], &x, 1, outputs, 2), LS_OK);
+    assert_ptr_equal(outputs[0], x);
+    assert_ptr_equal(outputs[1], x);
+    assert_null(ls_forward(modules[2], x));
+    expect_message("Leaving");
+    assert_int_equal(memory_now(), before);
+    ls_tensor *sum = ls_sum(x);
+    assert_non_null(sum);
+    ls_release(sum);
+    for (int i = 0; i < 3; i++) {
+        ls_module_free(modules[i]);
+    }
+    ls_release(x);
+}
+
 /* The tensors between layers are freed, whether the call succeeds, fails, or keeps its history for a backward pass. */
 TEST(test_calls_outside_scopes_leave_nothing) {
     static const ls_module_type failing = {.name = "Failing", .forward = failing_forward};
@@ -477,6 +524,7 @@ int main(void) {
         cmocka_unit_test(test_a_parameter_of_a_scope_stays_in_it),
         cmocka_unit_test(test_layers_leave_nothing_in_a_scope),
         cmocka_unit_test(test_calls_outside_scopes_leave_nothing),
+        cmocka_unit_test(test_handled_errors_outside_scopes),
         cmocka_unit_test(test_a_module_twice_in_one_model),
         cmocka_unit_test(test_a_retained_module),
         cmocka_unit_test(test_modules_that_are_gone),
