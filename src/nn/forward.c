@@ -158,7 +158,7 @@ __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_ten
     }
     ls_status status = run_with_hooks(module, inputs, input_count, outputs, output_count);
     if (status == LS_OK) {
-        ls_scope_end_inner(scope); /* an output in a scope that the module left open is gone, too */
+        ls_scope_end_inner(scope); /* frees an output in a scope that the module left open */
         status = check_outputs(module, outputs, output_count, ls_error_count);
     }
     if (status != LS_OK) {
