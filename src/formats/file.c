@@ -377,5 +377,6 @@ ls_status ls_folder_make(const char *call, const char *path) {
         reason = make_one_folder(part, *end == '\0');
     }
     return reason == 0 ? LS_OK
-                       : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s", call, part, strerror(reason));
+                       : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s%s", call, part, strerror(reason),
+                                 reason == EEXIST ? " and is a file: choose another folder" : "");
 }

@@ -13,25 +13,29 @@
 
 enum { EPOCHS = 3, STEPS = 9 * EPOCHS };
 
+static const ls_run_log_options each_step = {.every_steps = 1};
+
 /* The contents of a record. */
 typedef struct found {
     int starts, steps, epochs, results, ends;
-    int phases; /* rows of all epochs */
-    double seconds;
+    int phases;       /* numbers of ranks in all epochs */
+    int resumes;      /* starts that resume */
+    double seconds;   /* of all epochs */
+    double in_phases; /* of all ranks */
     double step_loss[STEPS], loss[EPOCHS], val_acc[EPOCHS];
 } found;
 
 static bool read_phases(ls_json *json, found *f) {
-    int64_t rows = 0;
-    while (ls_json_item(json, &rows)) {
-        int64_t columns = 0;
-        for (double seconds; ls_json_item(json, &columns);) {
-            if (!ls_json_number(json, &seconds) || seconds < 0) {
+    const char *key;
+    for (int64_t n = 0; ls_json_key(json, &n, &key);) {
+        const bool communication = strcmp(key, "communication") == 0;
+        int64_t ranks = 0;
+        for (double seconds; ls_json_item(json, &ranks); f->phases++) {
+            if (!ls_json_number(json, &seconds) || seconds < 0 || seconds > 1000) {
                 return false;
             }
-            f->seconds += seconds;
+            f->in_phases += communication ? 0 : seconds;
         }
-        f->phases += columns == LS_TIME_TOTAL;
     }
     return json->expected == NULL;
 }
@@ -62,6 +66,14 @@ static bool read_line(char *line, found *f) {
             (void)read_metrics(&json, f, f->epochs);
         } else if (strcmp(key, "phases") == 0) {
             (void)read_phases(&json, f);
+        } else if (strcmp(key, "seconds") == 0) {
+            double seconds = 0;
+            (void)ls_json_number(&json, &seconds);
+            f->seconds += seconds;
+        } else if (strcmp(key, "resumes") == 0) {
+            bool resumes = false;
+            (void)ls_json_flag(&json, &resumes);
+            f->resumes += resumes;
         } else {
             (void)ls_json_skip(&json);
         }
@@ -91,9 +103,17 @@ static ls_status read_record(const char *folder, found *f) {
     return LS_OK;
 }
 
+static ls_status begin_run(training *t, ls_comm *comm, const char *folder, const ls_run_log_options *options,
+                           training_plan plan) {
+    ls_callback *log = ls_run_log(folder, options);
+    plan.callbacks = &log;
+    plan.callback_count = 1;
+    plan.global_batch = 7;
+    return training_begin(t, &plan, comm);
+}
+
 static ls_status write_run(ls_comm *comm, const char *folder, training *t) {
-    ls_callback *log = ls_run_log(folder, &(ls_run_log_options){.every_steps = 1});
-    LS_TRY(training_begin(t, &(training_plan){.callbacks = &log, .callback_count = 1, .global_batch = 7}, comm));
+    LS_TRY(begin_run(t, comm, folder, &each_step, (training_plan){0}));
     LS_TRY(ls_trial_run(t->trial, EPOCHS));
     return ls_trial_evaluate(t->trial, t->validate, "test");
 }
@@ -105,7 +125,8 @@ static ls_status check_record(const char *folder, const training *t, int ranks, 
         LS_CHECK(f->loss[i] == ls_trial_history(t->trial, i, "loss"));
         LS_CHECK(f->val_acc[i] == ls_trial_history(t->trial, i, "val_acc"));
     }
-    LS_CHECK(f->phases == EPOCHS * ranks && f->seconds > 0);
+    LS_CHECK(f->phases == EPOCHS * ranks * LS_TIME_TOTAL && f->in_phases > 0 && f->seconds > 0);
+    LS_CHECK(ranks > 1 || f->in_phases <= f->seconds);
     return LS_OK;
 }
 
@@ -132,6 +153,65 @@ static ls_status numbers(ls_comm *world) {
     return LS_OK;
 }
 
+/* Reads the record on rank 0, and compares its numbers of lines. */
+static ls_status has_lines(ls_comm *world, const char *folder, const int wanted[5]) {
+    found f = {0};
+    LS_TRY(ls_comm_rank(world) == 0 ? read_record(folder, &f) : LS_OK);
+    const int lines[] = {f.starts, f.resumes, f.steps, f.epochs, f.ends};
+    LS_CHECK(ls_comm_rank(world) > 0 || memcmp(lines, wanted, sizeof lines) == 0);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* A second run of a trial does not resume. By default, every 10th step has a line. */
+static ls_status two_runs(ls_comm *world, const char *folder) {
+    const ls_run_log_options no_steps = {.no_steps = true};
+    for (int without = 0; without < 2; without++) {
+        training t;
+        LS_TRY(begin_run(&t, world, folder, without ? &no_steps : NULL, (training_plan){0}));
+        LS_TRY(ls_trial_run(t.trial, 1));
+        LS_TRY(ls_trial_run(t.trial, EPOCHS));
+        LS_TRY(has_lines(world, folder, (int[]){2, 0, without ? 0 : STEPS / 10, EPOCHS, 2}));
+        training_end(&t);
+    }
+    return LS_OK;
+}
+
+/* A trial that resumes within an epoch cuts the lines after the checkpoint, and half of a line. */
+static ls_status resumed_run(ls_comm *world, const char *folder, const char *run) {
+    const ls_checkpoint_options checkpoint = {.folder = run, .every_steps = 13, .no_signals = true};
+    training t;
+    LS_TRY(begin_run(&t, world, folder, &each_step, (training_plan){.checkpoint = &checkpoint, .max_steps = 16}));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    training_end(&t);
+    LS_TRY(has_lines(world, folder, (int[]){1, 0, 16, 2, 1}));
+    if (ls_comm_rank(world) == 0) {
+        char path[1100];
+        snprintf(path, sizeof path, "%s/run.jsonl", folder);
+        FILE *file = fopen(path, "ae");
+        LS_CHECK(file != NULL && fputs("{\"kind\": \"st", file) >= 0 && fclose(file) == 0);
+    }
+    LS_TRY(begin_run(&t, world, folder, &each_step, (training_plan){.checkpoint = &checkpoint, .resume = run}));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    training_end(&t);
+    return has_lines(world, folder, (int[]){2, 1, STEPS, EPOCHS, 1});
+}
+
+static ls_status repeated_runs(ls_comm *world) {
+    char folder[1024] = "", run[1024] = "";
+    if (ls_comm_rank(world) == 0) {
+        snprintf(folder, sizeof folder, "%s", test_path("record"));
+        snprintf(run, sizeof run, "%s", test_path("checkpoints"));
+    }
+    LS_TRY(ls_comm_broadcast(world, run, sizeof run, LS_U8, 0, NULL));
+    LS_TRY(ls_comm_broadcast(world, folder, sizeof folder, LS_U8, 0, NULL));
+    LS_TRY(two_runs(world, folder));
+    LS_TRY(resumed_run(world, folder, run));
+    if (ls_comm_rank(world) == 0) {
+        test_files_remove();
+    }
+    return LS_OK;
+}
+
 static ls_status fails(ls_comm *world, const char *folder, const char *says) {
     ls_callback *log = ls_run_log(folder, NULL);
     training t;
@@ -151,7 +231,8 @@ static ls_status wrong_options(void) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(numbers(world));
-    LS_TRY(fails(world, "/dev/null/run", "cannot make the folder /dev/null")); /* on all ranks */
+    LS_TRY(repeated_runs(world));
+    LS_TRY(fails(world, "/dev/null/run", "/dev/null: File exists and is a file: choose another")); /* on all ranks */
     LS_TRY(wrong_options());
     return ls_comm_barrier(world, NULL);
 }

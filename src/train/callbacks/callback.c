@@ -3,7 +3,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "parallel/slices.h"
 
@@ -67,6 +69,17 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     }
     *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
     return LS_OK;
+}
+
+bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user) {
+    char *line = NULL;
+    size_t room = 0;
+    long end = ftell(file);
+    for (ssize_t length; (length = getline(&line, &room, file)) > 0 && line[length - 1] == '\n' && keeps(user, line);) {
+        end = ftell(file);
+    }
+    free(line);
+    return ferror(file) == 0 && ftruncate(fileno(file), end) == 0 && fseek(file, end, SEEK_SET) == 0;
 }
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */

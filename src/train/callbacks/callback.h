@@ -8,6 +8,8 @@
 
 #include <lockstep/callbacks.h>
 
+#include <stdio.h>
+
 #include "base/describe.h"
 #include "base/memory.h"
 #include "base/option.h"
@@ -54,6 +56,20 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
     return ls_trial_rank(state) == 0;
 }
+
+/*
+ * For a file that a trial continues: keeps the complete lines up to the first one that `keeps` refuses, from the file
+ * position on. Cuts the file there, and moves to its end. Returns false, with errno, on failure.
+ */
+typedef bool (*ls_callback_keeps)(void *user, const char *line);
+bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user);
+
+/* Returns a group that has the name and the description of its first callback. Takes ownership of the callbacks. */
+ls_callback *ls_callbacks_as_first(const char *call, ls_callback *const *callbacks, int count);
+
+/* Returns a timer that only measures: without state, without a table, and without numbers over ranks. */
+ls_callback *ls_timer_bare(const char *call);
+const char *ls_time_name(ls_time what);
 
 /* Adds one number of a callback's struct to a list. */
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);

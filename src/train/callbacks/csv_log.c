@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/locale.h"
 
@@ -28,34 +27,28 @@ static ls_status cannot(const csv_log *self, const char *what) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Returns whether a line belongs to an epoch, or a batch, before this position. */
-static bool is_before(const csv_log *self, const char *line, int64_t epoch, int64_t batch) {
+/* The position of a trial that resumes. */
+typedef struct position {
+    int64_t epoch, batch;
+    char separator;
+    bool per_batch;
+    bool header; /* the next line has the names of the columns */
+} position;
+
+/* Returns whether a line belongs to an epoch, or a batch, before the position. */
+static bool is_before(void *user, const char *line) {
+    position *at = user;
+    if (at->header) {
+        at->header = false;
+        return true;
+    }
     char *end = NULL;
     const long long first = strtoll(line, &end, 10);
-    if (end == line || *end != self->options.separator) {
+    if (end == line || *end != at->separator) {
         return false;
     }
-    const long long second = self->options.per_batch ? strtoll(end + 1, NULL, 10) : 0;
-    return first < epoch || (first == epoch && self->options.per_batch && second < batch);
-}
-
-/*
- * Returns the end of the last line to keep. The last line of the file may be incomplete. The file position is `start`.
- */
-static long find_end(csv_log *self, long start, int64_t epoch, int64_t batch) {
-    char *line = NULL;
-    size_t room = 0;
-    long end = start;
-    ssize_t length; /* the text may contain NUL */
-    for (bool first = start == 0; (length = getline(&line, &room, self->file)) > 0; first = false) {
-        const bool whole = line[length - 1] == '\n';
-        const bool names = first && !self->options.no_header && whole;
-        if (names || (whole && is_before(self, line, epoch, batch))) {
-            end = ftell(self->file);
-        }
-    }
-    free(line);
-    return end;
+    const long long second = at->per_batch ? strtoll(end + 1, NULL, 10) : 0;
+    return first < at->epoch || (first == at->epoch && at->per_batch && second < at->batch);
 }
 
 /*
@@ -74,11 +67,12 @@ static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     if (!known || fseek(self->file, (long)self->start, SEEK_SET) != 0) {
         return cannot(self, "read");
     }
-    const long end = find_end(self, (long)self->start, epoch, batch);
-    if (ftruncate(fileno(self->file), end) != 0 || fseek(self->file, end, SEEK_SET) != 0) {
+    position at = {epoch, batch, self->options.separator, self->options.per_batch,
+                   .header = self->start == 0 && !self->options.no_header};
+    if (!ls_callback_cut_lines(self->file, is_before, &at)) {
         return cannot(self, "cut");
     }
-    self->begun = end > 0;
+    self->begun = ftell(self->file) > 0;
     return LS_OK;
 }
 

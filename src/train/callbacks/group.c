@@ -21,6 +21,7 @@ typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
 
 struct group {
     const char *maker;
+    bool as_first; /* has the name and the description of the first callback */
     ls_callback **callbacks;
     int count;
     gate gate;           /* NULL: always open */
@@ -161,6 +162,10 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
  */
 static void describe(void *user, char *text, size_t size) {
     const group *self = user;
+    if (self->as_first) {
+        self->callbacks[0]->hooks.describe(self->callbacks[0]->user, text, size);
+        return;
+    }
     const size_t start = (size_t)snprintf(text, size, "%s of", self->maker);
     size_t length = start;
     for (int i = 0; i < self->count && length + 2 < size; i++) {
@@ -228,7 +233,7 @@ static ls_callback *finish(group *self) {
         return NULL;
     }
     const bool built_in = is_built_in(self);
-    ls_callback_hooks hooks = {.name = self->count == 1 ? self->callbacks[0]->hooks.name : NULL,
+    ls_callback_hooks hooks = {.name = self->count == 1 || self->as_first ? self->callbacks[0]->hooks.name : NULL,
                                .state = has_state(self) ? state : NULL,
                                .set_state = has_state(self) ? set_state : NULL,
                                .describe = is_described(self) ? describe : NULL,
@@ -240,6 +245,14 @@ static ls_callback *finish(group *self) {
 
 ls_callback *ls_callbacks_of(ls_callback *const *callbacks, int count) {
     return finish(take("ls_callbacks_of", callbacks, count));
+}
+
+ls_callback *ls_callbacks_as_first(const char *call, ls_callback *const *callbacks, int count) {
+    group *self = take(call, callbacks, count);
+    if (self != NULL) {
+        self->as_first = true;
+    }
+    return finish(self);
 }
 
 static bool is_first(group *self, const ls_trial_state *now, int hook) {

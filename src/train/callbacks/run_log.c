@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -12,7 +13,6 @@
 
 #include "base/processor.h"
 #include "base/text.h"
-#include "comm/meter.h"
 #include "formats/file.h"
 #include "formats/json.h"
 #include "train/alike.h"
@@ -26,17 +26,15 @@ typedef struct run_log {
     char *folder;
     FILE *file;              /* on rank 0, from the first run on */
     ls_callback *timer;      /* measures the phases; borrowed from the group of both callbacks */
-    bool metered;            /* during a run: communication time is counted */
-    uint64_t began;          /* beginning of the run */
+    uint64_t began;          /* beginning of the epoch: of the run, or the end of the previous epoch */
     uint64_t mark;           /* beginning of the training of the epoch */
     uint64_t training;       /* nanoseconds of the training of the epoch */
     int64_t samples;         /* of all ranks in the training of the epoch */
     double before[LS_TIMES]; /* seconds of each phase until the end of the previous epoch */
 } run_log;
 
-static void meter(run_log *self, bool on) {
-    ls_comm_metered.users += on - self->metered;
-    self->metered = on;
+static ls_status cannot(const run_log *self, const char *what) {
+    return ls_fail(LS_ERR_IO, "%s: cannot %s %s/run.jsonl: %s", maker, what, self->folder, strerror(errno));
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -51,9 +49,7 @@ static ls_json_writer begin_line(const run_log *self, const char *kind) {
 static ls_status end_line(const run_log *self, ls_json_writer *json) {
     ls_json_close(json, '}');
     fputc('\n', self->file);
-    return fflush(self->file) == 0
-               ? LS_OK
-               : ls_fail(LS_ERR_IO, "%s: cannot write %s/run.jsonl: %s", maker, self->folder, strerror(errno));
+    return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
 static void put_values(ls_json_writer *json, const ls_history_entry *entry) {
@@ -68,26 +64,35 @@ static void put_values(ls_json_writer *json, const ls_history_entry *entry) {
 
 /* ---- the beginning of a run -------------------------------------------------------------------------------------- */
 
+/* Reads the number after the text with which a line begins. Returns `otherwise` for other lines. */
+static long long number_after(const char *line, const char *begin, long long otherwise) {
+    const size_t length = strlen(begin);
+    return strncmp(line, begin, length) == 0 ? strtoll(line + length, NULL, 10) : otherwise;
+}
+
+/* Returns whether the trial does not compute the line again. */
+static bool is_before(void *user, const char *line) {
+    const ls_trial_state *state = user;
+    return number_after(line, "{\"kind\": \"step\",\"step\": ", 0) <= state->step &&
+           number_after(line, "{\"kind\": \"epoch\",\"epoch\": ", -1) < state->trial->epochs_run;
+}
+
 /*
- * Opens the file. A trial that resumes appends, after the last complete line: a process that was killed may have
- * written a part of a line.
+ * Opens the file, and cuts the lines that the trial writes again: a trial resumes from a checkpoint, or runs again
+ * after a failure.
  */
-static ls_status open_file(run_log *self, bool resumes) {
+static ls_status open_file(run_log *self, ls_trial_state *state, bool resumes) {
     char path[PATH_MAX];
-    LS_TRY(ls_folder_make(maker, self->folder));
-    (void)snprintf(path, sizeof path, "%s/run.jsonl", self->folder);
-    self->file = fopen(path, resumes ? "a+e" : "we");
     if (self->file == NULL) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", maker, path, strerror(errno));
+        LS_TRY(ls_folder_make(maker, self->folder));
+        (void)snprintf(path, sizeof path, "%s/run.jsonl", self->folder);
+        self->file = fopen(path, resumes ? "a+e" : "w+e");
     }
-    long end = 0, at = 0;
-    for (int c; resumes && (c = getc(self->file)) != EOF;) {
-        at++;
-        end = c == '\n' ? at : end;
+    if (self->file == NULL) {
+        return cannot(self, "open");
     }
-    return at == end || ftruncate(fileno(self->file), end) == 0
-               ? LS_OK
-               : ls_fail(LS_ERR_IO, "%s: cannot truncate %s: %s", maker, path, strerror(errno));
+    rewind(self->file);
+    return ls_callback_cut_lines(self->file, is_before, state) ? LS_OK : cannot(self, "cut");
 }
 
 static void put_command(ls_json_writer *json) {
@@ -162,11 +167,12 @@ static ls_status put_configuration(ls_json_writer *json, const ls_trial_state *s
     return status;
 }
 
-static ls_status write_start(const run_log *self, const ls_trial_state *state, const char *hosts) {
+static ls_status write_start(const run_log *self, const ls_trial_state *state, const char *hosts, bool resumes) {
     ls_json_writer json = begin_line(self, "start");
     ls_json_put_integer(&json, "epoch", state->trial->epochs_run);
     ls_json_put_integer(&json, "epochs", state->epochs);
     ls_json_put_integer(&json, "step", state->step);
+    ls_json_put_flag(&json, "resumes", resumes);
     put_machine(&json, state, hosts);
     const ls_status status = put_configuration(&json, state);
     return status == LS_OK ? end_line(self, &json) : status;
@@ -186,6 +192,12 @@ static ls_status gather(const ls_trial_state *state, const void *own, size_t siz
     return ls_comm_gather(state->comm, own, *all, size, LS_U8, 0, NULL);
 }
 
+static void begin_training(run_log *self) {
+    self->mark = ls_clock_ns();
+    self->training = 0;
+    self->samples = 0;
+}
+
 static ls_status on_start(ls_trial_state *state, void *user) {
     run_log *self = user;
     const ls_trial *trial = state->trial;
@@ -194,32 +206,28 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    meter(self, true);
-    self->began = ls_clock_ns();
     for (int i = 0; i < LS_TIMES; i++) {
         self->before[i] = ls_timer_seconds(self->timer, (ls_time)i);
     }
-    self->before[LS_TIME_COMMUNICATION] = (double)ls_comm_metered.nanoseconds * 1e-9;
     (void)(gethostname(host, sizeof host - 1) == 0);
     ls_text_make_printable(host);
     ls_status status = gather(state, host, sizeof host, &hosts);
     if (status == LS_OK && ls_callback_is_first_rank(state)) {
-        const bool resumes = trial->epochs_run > 0 || (trial->continues && state->batch > 0);
-        status = self->file == NULL ? open_file(self, resumes) : LS_OK;
-        status = status == LS_OK ? write_start(self, state, hosts) : status;
+        const bool resumes = self->file == NULL && (trial->epochs_run > 0 || (trial->continues && state->batch > 0));
+        status = open_file(self, state, resumes);
+        status = status == LS_OK ? write_start(self, state, hosts, resumes && ftell(self->file) > 0) : status;
     }
     ls_free(hosts);
+    self->began = ls_clock_ns();
+    begin_training(self); /* a run that resumes within an epoch has no on_start_training */
     return status;
 }
 
 /* ---- the epochs -------------------------------------------------------------------------------------------------- */
 
 static ls_status on_start_training(ls_trial_state *state, void *user) {
-    run_log *self = user;
     (void)state;
-    self->mark = ls_clock_ns();
-    self->training = 0;
-    self->samples = 0;
+    begin_training(user);
     return LS_OK;
 }
 
@@ -258,15 +266,15 @@ static ls_status write_epoch(const run_log *self, const ls_trial_state *state, c
     ls_json_put_number(&json, "seconds", (double)(ls_clock_ns() - self->began) * 1e-9);
     ls_json_put_number(&json, "samples_per_second", (double)self->samples / ((double)self->training * 1e-9));
     put_values(&json, &entry);
-    ls_json_open(&json, "phases", '[');
-    for (int rank = 0; rank < ls_trial_size(state); rank++) {
-        ls_json_open(&json, NULL, '[');
-        for (int i = 0; i < LS_TIME_TOTAL; i++) {
+    ls_json_open(&json, "phases", '{');
+    for (int i = 0; i < LS_TIME_TOTAL; i++) {
+        ls_json_open(&json, ls_time_name((ls_time)i), '[');
+        for (int rank = 0; rank < ls_trial_size(state); rank++) {
             ls_json_put_number(&json, NULL, phases[rank * LS_TIME_TOTAL + i]);
         }
         ls_json_close(&json, ']');
     }
-    ls_json_close(&json, ']');
+    ls_json_close(&json, '}');
     return end_line(self, &json);
 }
 
@@ -278,21 +286,20 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
-        const double now = i == LS_TIME_COMMUNICATION ? (double)ls_comm_metered.nanoseconds * 1e-9
-                                                      : ls_timer_seconds(self->timer, (ls_time)i);
+        const double now = ls_timer_seconds(self->timer, (ls_time)i);
         phases[i] = now - self->before[i];
         self->before[i] = now;
     }
     ls_status status = gather(state, phases, sizeof phases, &all);
     status = status == LS_OK && self->file != NULL ? write_epoch(self, state, all) : status;
     ls_free(all);
+    self->began = ls_clock_ns();
     return status;
 }
 
 /* Also after ls_trial_evaluate, whose results are written. */
 static ls_status on_end(ls_trial_state *state, void *user) {
     run_log *self = user;
-    meter(self, false);
     if (self->file == NULL || ls_callback_in_replay(state)) {
         return LS_OK;
     }
@@ -313,7 +320,6 @@ static void describe(void *user, char *text, size_t size) {
 
 static void release(void *user) {
     run_log *self = user;
-    meter(self, false);
     if (self->file != NULL) {
         (void)fclose(self->file);
     }
@@ -345,15 +351,12 @@ ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {
     }
     *self = (run_log){.options = *options, .folder = ls_duplicate_string(folder)};
     self->options.every_steps = options->every_steps > 0 ? options->every_steps : DEFAULT_EVERY_STEPS;
-    self->timer = self->folder != NULL ? ls_timer(&(ls_timer_options){.no_table = true}) : NULL;
+    self->timer = self->folder != NULL ? ls_timer_bare(maker) : NULL;
     if (self->timer == NULL) {
         (void)(self->folder == NULL ? ls_fail_memory(maker, strlen(folder) + 1) : LS_OK);
         release(self);
         return NULL;
     }
-    /* Without a state, so that a trial can resume from checkpoints of a trial without this callback. */
-    self->timer->hooks.state = NULL;
-    self->timer->hooks.set_state = NULL;
     ls_callback *log = ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
                                                              .on_start_training = on_start_training,
                                                              .on_step_training = on_step_training,
@@ -366,5 +369,5 @@ ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {
                                         self);
     /* A log that is NULL fails with its error, and the timer is freed. The log comes first: the timer counts its time.
      */
-    return ls_callbacks_of((ls_callback *const[]){log, self->timer}, 2);
+    return ls_callbacks_as_first(maker, (ls_callback *const[]){log, self->timer}, 2);
 }

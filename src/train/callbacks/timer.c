@@ -18,6 +18,7 @@ enum { LEAST, MEAN, LARGEST, SIDES };
 enum { PEAK_TOTAL = LS_MEMORY_KINDS, PEAKS };
 
 typedef struct timer {
+    bool bare; /* only measures */
     bool waits;
     bool prints;
     uint64_t began; /* beginning of the run; 0: no run */
@@ -40,8 +41,15 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
+/* Returns the nanoseconds of communication of all runs, also of the current run. */
+static int64_t communication_of(const timer *self) {
+    const uint64_t current = self->began != 0 ? ls_comm_metered.nanoseconds - self->communication : 0;
+    return self->nanoseconds[LS_TIME_COMMUNICATION] + (int64_t)current;
+}
+
 /* A run that failed did not call on_end. */
 static void stop(timer *self) {
+    self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
     ls_comm_metered.users -= self->began != 0;
     self->began = 0;
 }
@@ -50,7 +58,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     timer *self = user;
     stop(self);
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
-        self->began = ls_clock_ns();
+        self->began = self->mark = ls_clock_ns(); /* a run that resumes within an epoch has no on_start_training */
         self->communication = ls_comm_metered.nanoseconds;
         self->bytes_before = ls_comm_metered.bytes;
         ls_comm_metered.users++;
@@ -175,10 +183,9 @@ static ls_status on_end(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
-    self->nanoseconds[LS_TIME_COMMUNICATION] += (int64_t)(ls_comm_metered.nanoseconds - self->communication);
     self->bytes = ls_comm_metered.bytes - self->bytes_before;
     stop(self);
-    LS_TRY(compare_times_and_peaks(self, state));
+    LS_TRY(self->bare ? LS_OK : compare_times_and_peaks(self, state));
     return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
 }
 
@@ -214,13 +221,13 @@ static void set_unknown(double row[SIDES]) {
     row[LEAST] = row[MEAN] = row[LARGEST] = NAN;
 }
 
-ls_callback *ls_timer(const ls_timer_options *options) {
-    timer *self = ls_callback_allocate(maker, sizeof *self);
+/* Without a state, a trial can resume from checkpoints of a trial without the timer. */
+static ls_callback *make(const char *call, timer options) {
+    timer *self = ls_callback_allocate(call, sizeof *self);
     if (self == NULL) {
         return NULL;
     }
-    self->waits = options != NULL && options->waiting;
-    self->prints = options == NULL || !options->no_table;
+    *self = options;
     for (int i = 0; i < LS_TIMES; i++) {
         set_unknown(self->over_ranks[i]);
     }
@@ -238,10 +245,23 @@ ls_callback *ls_timer(const ls_timer_options *options) {
                                                  .on_end = on_end,
                                                  .name = "timer",
                                                  .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
+                                                 .state = options.bare ? NULL : state,
+                                                 .set_state = options.bare ? NULL : set_state,
                                                  .release = release},
                             self);
+}
+
+ls_callback *ls_timer(const ls_timer_options *options) {
+    return make(maker,
+                (timer){.waits = options != NULL && options->waiting, .prints = options == NULL || !options->no_table});
+}
+
+ls_callback *ls_timer_bare(const char *call) {
+    return make(call, (timer){.bare = true});
+}
+
+const char *ls_time_name(ls_time what) {
+    return names[what];
 }
 
 static bool is_time(ls_time what) {
@@ -250,7 +270,10 @@ static bool is_time(ls_time what) {
 
 double ls_timer_seconds(const ls_callback *callback, ls_time what) {
     const timer *self = ls_callback_memory(callback, release);
-    return self != NULL && is_time(what) ? (double)self->nanoseconds[what] * 1e-9 : NAN;
+    if (self == NULL || !is_time(what)) {
+        return NAN;
+    }
+    return (double)(what == LS_TIME_COMMUNICATION ? communication_of(self) : self->nanoseconds[what]) * 1e-9;
 }
 
 double ls_timer_bytes(const ls_callback *callback) {
