@@ -21,31 +21,34 @@ typedef struct ls_curve {
     size_t count, room;
 } ls_curve;
 
-/* The content of a record. If a run resumed, the results that it computed again are there once. */
+/* The content of a record. */
 typedef struct ls_run_record {
     const char *path; /* as on the command line; borrowed */
-    json_t *start;    /* the line "start" of the last start */
+    json_t *start;    /* the line "start" of the last start, with the time of the first */
     json_t *epochs;   /* the lines "epoch" */
-    json_t *results;  /* last value of every metric, from the lines "results" and "end" */
+    json_t *results;  /* last value of every metric since the last start, from the lines "results" and "end" */
     ls_curve loss;    /* over steps */
     ls_curve rate;    /* learning rate over steps */
-    int resumes;
-    bool ended;      /* the last run of the trial has ended */
-    bool incomplete; /* the last line is incomplete, and was skipped */
+    int resumes;      /* starts that resumed from a checkpoint */
+    bool ended;       /* the last run of the trial has ended */
+    bool incomplete;  /* the last line is incomplete, and was skipped */
 } ls_run_record;
 
 /*
  * Reads a record: a file, or the file run.jsonl of a folder. An incomplete last line is not an error. Fails with
- * LS_ERR_IO if there is no such file, and with LS_ERR_FORMAT and the number of the line if a line is damaged.
+ * LS_ERR_IO if the regular file does not exist. Fails with LS_ERR_FORMAT and the number of the line if a line is
+ * damaged.
  */
 ls_status ls_run_record_read(const char *path, ls_run_record *record);
 void ls_run_record_free(ls_run_record *record);
+/* Returns a number of an object; NAN if it is null or missing. */
+double ls_record_number(const json_t *object, const char *key);
 
 ls_status ls_curve_add(ls_curve *curve, double x, double y);
 void ls_curve_free(ls_curve *curve);
 /*
- * Reduces a curve to at most `most` points, at least 4: divides the points into equal parts, and keeps the first
- * minimum and the first maximum of each part. The first and the last point are kept, too.
+ * Reduces a curve to at most `most` points, at least 5: divides the points into equal parts, and keeps the first
+ * minimum, the first maximum and the first gap of each part. The first and the last point are kept, too.
  */
 void ls_curve_reduce(ls_curve *curve, size_t most);
 

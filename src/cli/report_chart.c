@@ -31,17 +31,20 @@ static double scale(const axis *a, double value) {
     return ((a->logarithmic ? log10(value) : value) - a->from) / (a->to - a->from);
 }
 
+/* Returns whether a point can be drawn. Also false for NAN. */
 static bool is_point(const ls_curve *curve, size_t i) {
-    return isfinite(curve->x[i]) && isfinite(curve->y[i]);
+    return fabs(curve->x[i]) < 1e15 && fabs(curve->y[i]) < 1e300; /* larger ranges would not be finite */
 }
 
 static void put_number(FILE *page, double value) {
     const double size = fabs(value);
     ls_fprintf(page,
-               size >= 1e6   ? "%.4gM"
+               size >= 1e15  ? "%.6g"
+               : size >= 1e6 ? "%.4gM"
                : size >= 1e4 ? "%.4gk"
                              : "%.4g",
-               value * (size >= 1e6   ? 1e-6
+               value * (size >= 1e15  ? 1
+                        : size >= 1e6 ? 1e-6
                         : size >= 1e4 ? 1e-3
                                       : 1));
 }
@@ -94,7 +97,7 @@ static void set_y(axis *y) {
         y->to = log10(y->to);
     }
     const double range = y->to - y->from;
-    const double margin = range > 1e-12 * fabs(y->to) ? 0.05 * range : y->to != 0 ? 0.1 * fabs(y->to) : 1;
+    const double margin = range > 1e-12 * fabs(y->to) ? 0.05 * range : fabs(y->to) > 1e-300 ? 0.1 * fabs(y->to) : 1;
     y->from -= margin;
     y->to += margin;
     choose_ticks(y, y->logarithmic ? 1 : 0);

@@ -7,12 +7,7 @@
 #include "base/text.h"
 #include "cli/report.h"
 
-enum { COLORS = 8, MOST_RANKS = 64, MOST_EPOCHS = 200, MOST_METRICS = 64, PHASES = 8 };
-
-/* Times of ls_time in the order of lines of epochs. The last one is also counted in the others. */
-static const char *const phase_names[PHASES] = {"data",      "forward", "backward",   "optimizer",
-                                                "user step", "waiting", "validation", "communication"};
-enum { COMMUNICATION = PHASES - 1 };
+enum { COLORS = 8, MOST_RANKS = 64, MOST_EPOCHS = 200, MOST_METRICS = 64, MOST_PHASES = 16 };
 
 /* Writes a text that may be missing. */
 static void put_text(FILE *page, const char *text) {
@@ -39,16 +34,11 @@ static words name_of(const ls_run_record *run) {
 static words number_text(double number) {
     words text = {.text = ""};
     (void)ls_snprintf(text.text, sizeof text.text,
-                      !isfinite(number)         ? "–"
-                      : number == floor(number) ? "%.0f"
-                                                : "%.6g",
+                      !isfinite(number)                                ? "–"
+                      : number == floor(number) && fabs(number) < 1e15 ? "%.0f"
+                                                                       : "%.6g",
                       number);
     return text;
-}
-
-static double real_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 static const json_t *epoch_of(const ls_run_record *run, size_t i) {
@@ -56,60 +46,60 @@ static const json_t *epoch_of(const ls_run_record *run, size_t i) {
 }
 
 static double metric_of(const ls_run_record *run, size_t i, const char *name) {
-    return real_of(json_object_get(epoch_of(run, i), "metrics"), name);
+    return ls_record_number(json_object_get(epoch_of(run, i), "metrics"), name);
 }
 
-/* Returns the value after the last epoch, or the result of an evaluation. */
+/* NULL if the run has no epochs. */
+static const json_t *last_epoch_of(const ls_run_record *run) {
+    return epoch_of(run, json_array_size(run->epochs) - 1);
+}
+
+static bool is_in_last_epoch(const ls_run_record *run, const char *name) {
+    return json_object_get(json_object_get(last_epoch_of(run), "metrics"), name) != NULL;
+}
+
+/* Returns the value after the last epoch. A metric that the epoch does not have is a result of an evaluation. */
 static double last_of(const ls_run_record *run, const char *name) {
-    const size_t epochs = json_array_size(run->epochs);
-    const double value = epochs > 0 ? metric_of(run, epochs - 1, name) : NAN;
-    return isnan(value) ? real_of(run->results, name) : value;
+    return ls_record_number(is_in_last_epoch(run, name) ? json_object_get(last_epoch_of(run), "metrics") : run->results,
+                            name);
 }
 
-/* The seconds of all runs of the trial until their last epoch. Each run counts from 0. */
 static double seconds_of(const ls_run_record *run) {
-    double sum = 0, before = 0;
+    double sum = 0;
     for (size_t i = 0; i < json_array_size(run->epochs); i++) {
-        const double seconds = real_of(epoch_of(run, i), "seconds");
-        if (isfinite(seconds)) {
-            sum += seconds >= before ? seconds - before : seconds;
-            before = seconds;
-        }
+        const double seconds = ls_record_number(epoch_of(run, i), "seconds");
+        sum += isfinite(seconds) ? seconds : 0;
     }
     return sum;
 }
 
 static double steps_of(const ls_run_record *run) {
-    const size_t epochs = json_array_size(run->epochs);
-    const double in_epochs = epochs > 0 ? real_of(epoch_of(run, epochs - 1), "step") : 0;
+    const double in_epochs = ls_record_number(last_epoch_of(run), "step");
     const double in_curve = run->loss.count > 0 ? run->loss.x[run->loss.count - 1] : 0;
     return in_epochs > in_curve ? in_epochs : in_curve;
 }
 
-static double throughput_of(const ls_run_record *run) {
-    const size_t epochs = json_array_size(run->epochs);
-    return epochs > 0 ? real_of(epoch_of(run, epochs - 1), "samples_per_second") : NAN;
+/* Returns the index of the key; `count` if it is not in the list. */
+static int find_key(const char *const *keys, int count, const char *key) {
+    int k = 0;
+    while (k < count && strcmp(keys[k], key) != 0) {
+        k++;
+    }
+    return k;
 }
 
-/* Lists the names of metrics of all runs, in the order of their first appearance. Borrows the names. */
-static int list_metrics(const ls_run_record *runs, int count, const char *names[MOST_METRICS]) {
-    int found = 0;
-    for (int r = 0; r < count; r++) {
-        for (size_t i = 0; i < json_array_size(runs[r].epochs); i++) {
-            const char *name;
-            json_t *value;
-            json_object_foreach(json_object_get(epoch_of(&runs[r], i), "metrics"), name, value) {
-                int k = 0;
-                while (k < found && strcmp(names[k], name) != 0) {
-                    k++;
-                }
-                if (k == found && found < MOST_METRICS) {
-                    names[found++] = name;
-                }
+/* Adds the keys that an object of the epochs has, in the order of their first appearance. Borrows the keys. */
+static int add_keys(const ls_run_record *run, const char *object, const char **keys, int count, int most) {
+    for (size_t i = 0; i < json_array_size(run->epochs); i++) {
+        const char *key;
+        json_t *value;
+        json_object_foreach(json_object_get(epoch_of(run, i), object), key, value) {
+            if (count < most && find_key(keys, count, key) == count) {
+                keys[count++] = key;
             }
         }
     }
-    return found;
+    return count;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -142,32 +132,38 @@ static words time_text(double seconds) {
     return text;
 }
 
+/* The last epoch plus 1, of the planned ones. */
+static words epochs_text(const ls_run_record *run) {
+    const double planned = ls_record_number(run->start, "epochs");
+    const words done =
+        number_text(json_array_size(run->epochs) > 0 ? ls_record_number(last_epoch_of(run), "epoch") + 1 : 0);
+    words text;
+    (void)snprintf(text.text, sizeof text.text, "%.100s of %.100s", done.text, number_text(planned).text);
+    return isfinite(planned) ? text : done;
+}
+
 static void put_run(FILE *page, const ls_run_record *run, const char *const *metrics, int metric_count) {
-    words epochs;
-    (void)ls_snprintf(epochs.text, sizeof epochs.text, "%zu of %g", json_array_size(run->epochs),
-                      real_of(run->start, "epochs"));
     fputs("<section class=\"card run\"><div class=\"head\"><h3>", page);
     ls_page_put(page, name_of(run).text);
     fprintf(page, "</h3><span class=\"soft\">%s; started %s", run->ended ? "ended" : "running or interrupted",
-            time_text(real_of(run->start, "time")).text);
+            time_text(ls_record_number(run->start, "time")).text);
     if (run->resumes > 0) {
         fprintf(page, "; resumed %d time%s", run->resumes, run->resumes == 1 ? "" : "s");
     }
     fprintf(page, "%s</span></div><dl class=\"tiles\">", run->incomplete ? "; the last line is incomplete" : "");
-    put_tile(page, "epochs", epochs.text);
+    put_tile(page, "epochs", epochs_text(run).text);
     put_tile(page, "steps", number_text(steps_of(run)).text);
-    put_tile(page, "ranks", number_text(real_of(run->start, "ranks")).text);
+    put_tile(page, "ranks", number_text(ls_record_number(run->start, "ranks")).text);
     put_tile(page, "time", duration_text(seconds_of(run)).text);
-    put_tile(page, "samples/s", number_text(throughput_of(run)).text);
+    put_tile(page, "samples/s", number_text(ls_record_number(last_epoch_of(run), "samples_per_second")).text);
     for (int i = 0; i < metric_count && i < 8; i++) {
         put_tile(page, metrics[i], number_text(last_of(run, metrics[i])).text);
     }
     const char *name;
     json_t *value;
     json_object_foreach(run->results, name, value) {
-        if (json_array_size(run->epochs) > 0 && isnan(metric_of(run, json_array_size(run->epochs) - 1, name)) &&
-            json_is_number(value) && strcmp(name, "epoch") != 0) {
-            put_tile(page, name, number_text(json_number_value(value)).text);
+        if (find_key(metrics, metric_count, name) == metric_count && strcmp(name, "epoch") != 0) {
+            put_tile(page, name, number_text(ls_record_number(run->results, name)).text);
         }
     }
     fputs("</dl></section>\n", page);
@@ -180,8 +176,9 @@ static ls_chart_curve *add_curve(ls_chart *chart, const ls_run_record *runs, int
     ls_chart_curve *added = &chart->curves[chart->count];
     *added = (ls_chart_curve){.color = count == 1 ? chart->count % COLORS : r % COLORS,
                               .dashed = strncmp(name, "val_", 4) == 0};
-    (void)snprintf(added->label, sizeof added->label, "%s%s%.100s", name, count > 1 ? " of " : "",
+    (void)snprintf(added->label, sizeof added->label, "%.64s%s%.120s", name, count > 1 ? " of " : "",
                    count > 1 ? name_of(&runs[r]).text : "");
+    ls_text_make_printable(added->label); /* each part may end with a part of a character */
     chart->count++;
     return added;
 }
@@ -202,9 +199,10 @@ static ls_status add_epochs(ls_chart *chart, const ls_run_record *runs, int coun
     for (int r = 0; r < count && status == LS_OK && chart->count < LS_CHART_CURVES; r++) {
         ls_chart_curve *added = add_curve(chart, runs, count, r, name);
         for (size_t i = 0; status == LS_OK && i < json_array_size(runs[r].epochs); i++) {
-            const double value = strcmp(name, "samples/s") == 0 ? real_of(epoch_of(&runs[r], i), "samples_per_second")
-                                                                : metric_of(&runs[r], i, name);
-            status = ls_curve_add(&added->curve, real_of(epoch_of(&runs[r], i), "epoch"), value);
+            const double value = strcmp(name, "samples/s") == 0
+                                     ? ls_record_number(epoch_of(&runs[r], i), "samples_per_second")
+                                     : metric_of(&runs[r], i, name);
+            status = ls_curve_add(&added->curve, ls_record_number(epoch_of(&runs[r], i), "epoch"), value);
         }
     }
     return status;
@@ -217,10 +215,7 @@ static ls_status chart_metric(FILE *page, const ls_run_record *runs, int count, 
     const char *name = metrics[m];
     const bool validation = strncmp(name, "val_", 4) == 0;
     (void)snprintf(pair, sizeof pair, "%s%s", validation ? "" : "val_", validation ? name + 4 : name);
-    int other = 0;
-    while (other < metric_count && strcmp(metrics[other], pair) != 0) {
-        other++;
-    }
+    const int other = find_key(metrics, metric_count, pair);
     if (validation && other < metric_count) {
         return LS_OK; /* in the chart of the metric of training */
     }
@@ -262,8 +257,8 @@ static void put_epochs(FILE *page, const ls_run_record *run, const char *const *
     }
     fputs("</tr>\n", page);
     for (size_t i = epochs - shown; i < epochs; i++) {
-        ls_fprintf(page, "<tr><td>%g</td><td class=\"n\">%s</td>", real_of(epoch_of(run, i), "epoch"),
-                   number_text(real_of(epoch_of(run, i), "samples_per_second")).text);
+        ls_fprintf(page, "<tr><td>%g</td><td class=\"n\">%s</td>", ls_record_number(epoch_of(run, i), "epoch"),
+                   number_text(ls_record_number(epoch_of(run, i), "samples_per_second")).text);
         for (int m = 0; m < metric_count; m++) {
             fprintf(page, "<td class=\"n\">%s</td>", number_text(metric_of(run, i, metrics[m])).text);
         }
@@ -274,38 +269,55 @@ static void put_epochs(FILE *page, const ls_run_record *run, const char *const *
 
 /* ---- phases ------------------------------------------------------------------------------------------------------ */
 
-static void add_phases(const ls_run_record *run, int rank, double seconds[PHASES]) {
-    for (size_t i = 0; i < json_array_size(run->epochs); i++) {
-        const json_t *phases = json_array_get(json_object_get(epoch_of(run, i), "phases"), (size_t)rank);
-        for (size_t p = 0; p < PHASES && p < json_array_size(phases); p++) {
-            seconds[p] += json_number_value(json_array_get(phases, p));
+/* Seconds of all epochs. Communication is also counted in the other phases, and is not in `longest`. */
+typedef struct phases {
+    const char *names[MOST_PHASES];
+    int count, ranks;
+    bool used[MOST_PHASES];
+    double seconds[MOST_RANKS][MOST_PHASES];
+    double longest; /* seconds of the slowest rank */
+} phases;
+
+static bool is_communication(const phases *all, int p) {
+    return strcmp(all->names[p], "communication") == 0;
+}
+
+static phases sum_phases(const ls_run_record *run) {
+    const double ranks = ls_record_number(run->start, "ranks");
+    phases all = {.ranks = ranks >= 1 && ranks < MOST_RANKS ? (int)ranks : MOST_RANKS};
+    all.count = add_keys(run, "phases", all.names, 0, MOST_PHASES);
+    for (int rank = 0; rank < all.ranks; rank++) {
+        double sum = 0;
+        for (int p = 0; p < all.count; p++) {
+            double *seconds = &all.seconds[rank][p];
+            for (size_t i = 0; i < json_array_size(run->epochs); i++) {
+                const json_t *phase = json_object_get(json_object_get(epoch_of(run, i), "phases"), all.names[p]);
+                *seconds += json_number_value(json_array_get(phase, (size_t)rank));
+            }
+            all.used[p] = all.used[p] || *seconds > 0;
+            sum += is_communication(&all, p) ? 0 : *seconds;
         }
+        all.longest = sum > all.longest ? sum : all.longest;
     }
+    return all;
 }
 
-static double sum_of(const double seconds[PHASES]) {
-    double sum = 0;
-    for (int p = 0; p < COMMUNICATION; p++) {
-        sum += seconds[p];
-    }
-    return sum;
-}
-
-static void put_phase_row(FILE *page, const ls_run_record *run, int rank, const double seconds[PHASES],
-                          const bool used[PHASES], double longest) {
-    const char *host = json_string_value(json_array_get(json_object_get(run->start, "hosts"), (size_t)rank));
+static void put_phase_row(FILE *page, const ls_run_record *run, const phases *all, int rank) {
+    const double *seconds = all->seconds[rank];
     fprintf(page, "<tr><td>%d <span class=\"soft\">", rank);
-    put_text(page, host);
+    put_text(page, json_string_value(json_array_get(json_object_get(run->start, "hosts"), (size_t)rank)));
     fputs("</span></td><td><div class=\"bar\">", page);
-    for (int p = 0; p < COMMUNICATION; p++) {
-        if (used[p]) {
-            ls_fprintf(page, "<i class=\"b%d\" style=\"width:%.2f%%\" title=\"%s %.3g s\"></i>", p,
-                       longest > 0 ? 100 * seconds[p] / longest : 0, phase_names[p], seconds[p]);
+    for (int p = 0; p < all->count; p++) {
+        if (all->used[p] && !is_communication(all, p)) {
+            ls_fprintf(page, "<i class=\"b%d\" style=\"width:%.2f%%\" title=\"", p % COLORS,
+                       100 * seconds[p] / all->longest);
+            ls_page_put(page, all->names[p]);
+            ls_fprintf(page, " %.3g s\"></i>", seconds[p]);
         }
     }
     fputs("</div></td>", page);
-    for (int p = 0; p < PHASES; p++) {
-        if (used[p]) {
+    for (int p = 0; p < all->count; p++) {
+        if (all->used[p]) {
             ls_fprintf(page, "<td class=\"n\">%.3f</td>", seconds[p]);
         }
     }
@@ -313,37 +325,29 @@ static void put_phase_row(FILE *page, const ls_run_record *run, int rank, const 
 }
 
 static void put_phases(FILE *page, const ls_run_record *run) {
-    double seconds[MOST_RANKS][PHASES] = {{0}}, longest = 0;
-    bool used[PHASES] = {false};
-    const double all = real_of(run->start, "ranks");
-    const int ranks = all >= 1 && all < MOST_RANKS ? (int)all : MOST_RANKS;
-    for (int rank = 0; rank < ranks; rank++) {
-        add_phases(run, rank, seconds[rank]);
-        longest = sum_of(seconds[rank]) > longest ? sum_of(seconds[rank]) : longest;
-        for (int p = 0; p < PHASES; p++) {
-            used[p] = used[p] || seconds[rank][p] > 0;
-        }
-    }
-    if (!(longest > 0)) {
+    const phases all = sum_phases(run);
+    if (!(all.longest > 0) || !isfinite(all.longest)) {
         return;
     }
     fputs("<section class=\"card run\"><h3>", page);
     ls_page_put(page, name_of(run).text);
-    ls_fprintf(
-        page,
-        "</h3><p class=\"soft\">Seconds of all epochs. Communication is also counted in the part during which it "
-        "occurs.%s</p><div class=\"wide\"><table class=\"bars\"><tr><th>rank</th><th></th>",
-        all > MOST_RANKS ? " The first 64 ranks." : "");
-    for (int p = 0; p < PHASES; p++) {
-        if (used[p] && p != COMMUNICATION) {
-            fprintf(page, "<th class=\"n\"><span class=\"swatch b%d\"></span>%s</th>", p, phase_names[p]);
-        } else if (used[p]) {
-            fprintf(page, "<th class=\"n\">%s</th>", phase_names[p]);
+    fprintf(page,
+            "</h3><p class=\"soft\">Seconds of all epochs. Communication is also counted in the part during which it "
+            "occurs.%s</p><div class=\"wide\"><table class=\"bars\"><tr><th>rank</th><th></th>",
+            ls_record_number(run->start, "ranks") > MOST_RANKS ? " The first 64 ranks." : "");
+    for (int p = 0; p < all.count; p++) {
+        if (all.used[p]) {
+            fputs("<th class=\"n\">", page);
+            if (!is_communication(&all, p)) {
+                fprintf(page, "<span class=\"swatch b%d\"></span>", p % COLORS);
+            }
+            ls_page_put(page, all.names[p]);
+            fputs("</th>", page);
         }
     }
     fputs("</tr>\n", page);
-    for (int rank = 0; rank < ranks; rank++) {
-        put_phase_row(page, run, rank, seconds[rank], used, longest);
+    for (int rank = 0; rank < all.ranks; rank++) {
+        put_phase_row(page, run, &all, rank);
     }
     fputs("</table></div></section>\n", page);
 }
@@ -357,7 +361,11 @@ static void put_value(FILE *page, const json_t *value) {
     }
     put_text(page, json_string_value(value));
     for (size_t i = 0; i < json_array_size(value); i++) {
-        if (i == 0 || !json_equal(json_array_get(value, i), json_array_get(value, i - 1))) {
+        size_t first = 0;
+        while (!json_equal(json_array_get(value, first), json_array_get(value, i))) {
+            first++;
+        }
+        if (first == i) {
             fputs("<div>", page);
             put_text(page, json_string_value(json_array_get(value, i)));
             fputs("</div>", page);
@@ -418,7 +426,10 @@ static void put_tables(FILE *page, const ls_run_record *runs, int count) {
 
 ls_status ls_page_write(FILE *page, ls_run_record *runs, int count) {
     const char *metrics[MOST_METRICS];
-    const int metric_count = list_metrics(runs, count, metrics);
+    int metric_count = 0;
+    for (int r = 0; r < count; r++) {
+        metric_count = add_keys(&runs[r], "metrics", metrics, metric_count, MOST_METRICS);
+    }
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
           "content=\"width=device-width,initial-scale=1\">\n<link rel=\"icon\" href=\"data:,\">\n<title>Lockstep: ",
           page);

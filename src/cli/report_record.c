@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -10,6 +9,9 @@
 #include "cli/report.h"
 
 static const char *const call = "lockstep report";
+
+/* Bytes of a line, with the final zero byte. */
+enum { LINE_LIMIT = 16 << 20 };
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
@@ -39,11 +41,6 @@ void ls_curve_free(ls_curve *curve) {
     *curve = (ls_curve){.count = 0};
 }
 
-static void keep(ls_curve *curve, size_t *kept, size_t i) {
-    curve->x[*kept] = curve->x[i];
-    curve->y[(*kept)++] = curve->y[i];
-}
-
 /* Finds the first minimum and the first maximum of points `from` to `to`; numbers that are not finite do not count. */
 static void find_extremes(const ls_curve *curve, size_t from, size_t to, size_t *least, size_t *largest) {
     *least = *largest = from;
@@ -58,48 +55,42 @@ void ls_curve_reduce(ls_curve *curve, size_t most) {
     if (curve->count <= most) {
         return;
     }
-    const size_t last = curve->count - 1, buckets = (most - 2) / 2;
+    const size_t last = curve->count - 1, buckets = (most - 2) / 3;
     size_t kept = 1; /* the first point is in its place */
     for (size_t b = 0; b < buckets; b++) {
         const size_t from = 1 + b * (last - 1) / buckets, to = 1 + (b + 1) * (last - 1) / buckets;
         size_t least, largest;
         find_extremes(curve, from, to, &least, &largest);
-        keep(curve, &kept, least < largest ? least : largest);
-        if (least != largest) {
-            keep(curve, &kept, least < largest ? largest : least);
+        bool gap = false;
+        for (size_t i = from; i < to; i++) {
+            const bool begins_gap = !gap && !isfinite(curve->y[i]);
+            if (begins_gap || i == least || i == largest) {
+                curve->x[kept] = curve->x[i];
+                curve->y[kept++] = curve->y[i];
+            }
+            gap = gap || begins_gap;
         }
     }
-    keep(curve, &kept, last);
-    curve->count = kept;
-}
-
-/* Removes the points after this step, which a run that resumes computes again. */
-static void cut_after(ls_curve *curve, double step) {
-    while (curve->count > 0 && curve->x[curve->count - 1] > step) {
-        curve->count--;
-    }
+    curve->x[kept] = curve->x[last];
+    curve->y[kept] = curve->y[last];
+    curve->count = kept + 1;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Returns a number of an object; NAN if it is null or missing. */
-static double number_of(const json_t *object, const char *key) {
+double ls_record_number(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+/* Results are those of the last run of the trial. The time of the first start is kept. */
 static ls_status take_start(ls_run_record *record, json_t *line) {
-    const double epoch = number_of(line, "epoch"), step = number_of(line, "step");
-    if (!(epoch >= 0) || !(step >= 0)) {
+    if (!(ls_record_number(line, "epoch") >= 0) || !(ls_record_number(line, "step") >= 0)) {
         return LS_ERR_FORMAT;
     }
-    size_t count = json_array_size(record->epochs);
-    while (count > 0 && !(number_of(json_array_get(record->epochs, count - 1), "epoch") < epoch)) {
-        (void)json_array_remove(record->epochs, --count);
-    }
-    cut_after(&record->loss, step);
-    cut_after(&record->rate, step);
-    record->resumes += record->start != NULL;
+    (void)json_object_set(line, "time", json_object_get(record->start, "time")); /* changes nothing without a time */
+    (void)json_object_clear(record->results);
+    record->resumes += json_is_true(json_object_get(line, "resumes"));
     record->ended = false;
     json_decref(record->start);
     record->start = json_incref(line);
@@ -107,16 +98,16 @@ static ls_status take_start(ls_run_record *record, json_t *line) {
 }
 
 static ls_status take_step(ls_run_record *record, const json_t *line) {
-    const double step = number_of(line, "step");
+    const double step = ls_record_number(line, "step");
     if (!(step >= 0)) {
         return LS_ERR_FORMAT;
     }
-    LS_TRY(ls_curve_add(&record->loss, step, number_of(line, "loss")));
-    return ls_curve_add(&record->rate, step, number_of(line, "rate"));
+    LS_TRY(ls_curve_add(&record->loss, step, ls_record_number(line, "loss")));
+    return ls_curve_add(&record->rate, step, ls_record_number(line, "rate"));
 }
 
 static ls_status take_epoch(ls_run_record *record, json_t *line) {
-    if (!(number_of(line, "epoch") >= 0) || !json_is_object(json_object_get(line, "metrics"))) {
+    if (!(ls_record_number(line, "epoch") >= 0) || !json_is_object(json_object_get(line, "metrics"))) {
         return LS_ERR_FORMAT;
     }
     return json_array_append(record->epochs, line) == 0 ? LS_OK : ls_fail_memory(call, sizeof line);
@@ -142,18 +133,20 @@ static ls_status take_line(ls_run_record *record, json_t *line) {
                                           : LS_OK;
 }
 
-static ls_status read_lines(FILE *file, const char *path, ls_run_record *record) {
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t length;
+/* Returns whether there is a line. A process that was killed may have written a part of the last line. */
+static bool read_line(FILE *file, char *text, ls_run_record *record) {
+    if (fgets(text, LINE_LIMIT, file) == NULL) {
+        return false;
+    }
+    record->incomplete = strchr(text, '\n') == NULL && feof(file) != 0;
+    return !record->incomplete;
+}
+
+static ls_status read_lines(FILE *file, const char *path, char *text, ls_run_record *record) {
     ls_status status = LS_OK;
-    for (long number = 1; status == LS_OK && (length = getline(&text, &room, file)) > 0; number++) {
-        if (text[length - 1] != '\n') { /* the process was killed while it wrote the line */
-            record->incomplete = true;
-            break;
-        }
-        json_error_t error;
-        json_t *line = json_loadb(text, (size_t)length, 0, &error);
+    for (long number = 1; status == LS_OK && read_line(file, text, record); number++) {
+        json_error_t error = {.text = "the line is too long, or contains a zero byte"};
+        json_t *line = strchr(text, '\n') != NULL ? json_loads(text, 0, &error) : NULL;
         status = line != NULL ? take_line(record, line) : LS_ERR_FORMAT;
         if (status == LS_ERR_FORMAT) {
             status = ls_fail(LS_ERR_FORMAT, "%s: %s: line %ld is damaged, or is not a line of ls_run_log%s%.80s", call,
@@ -161,45 +154,57 @@ static ls_status read_lines(FILE *file, const char *path, ls_run_record *record)
         }
         json_decref(line);
     }
-    free(text);
     if (status == LS_OK && ferror(file) != 0) {
         return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, path, strerror(errno));
     }
     if (status == LS_OK && record->start == NULL) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s is empty: has the run begun?", call, path);
+        return ls_fail(LS_ERR_FORMAT, "%s: %s %s: has the run begun?", call, path,
+                       record->incomplete ? "has no complete line" : "is empty");
     }
     return status;
 }
 
-static ls_status open_record(const char *path, char file_path[PATH_MAX], FILE **file) {
+static ls_status read_file(FILE *file, const char *path, ls_run_record *record) {
+    char *text = ls_allocate(LINE_LIMIT);
+    record->epochs = json_array();
+    record->results = json_object();
+    const ls_status status = text != NULL && record->epochs != NULL && record->results != NULL
+                                 ? read_lines(file, path, text, record)
+                                 : ls_fail_memory(call, LINE_LIMIT);
+    ls_free(text);
+    return status;
+}
+
+/* Finds the file. A pipe or a device may have no end. */
+static ls_status find_file(const char *path, char file_path[PATH_MAX]) {
     struct stat about;
-    if (stat(path, &about) != 0) {
-        return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, path, strerror(errno));
-    }
-    const bool folder = S_ISDIR(about.st_mode);
+    bool found = stat(path, &about) == 0;
+    const bool folder = found && S_ISDIR(about.st_mode);
     if (snprintf(file_path, PATH_MAX, "%s%s", path, folder ? "/run.jsonl" : "") >= PATH_MAX) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path %.100s... is too long", call, path);
     }
-    *file = fopen(file_path, "re");
-    if (*file == NULL && folder && errno == ENOENT) {
-        return ls_fail(
-            LS_ERR_IO,
-            "%s: %s is not the folder of a run: it has no run.jsonl, which ls_run_log writes (--report of the "
-            "examples)",
-            call, path);
+    found = found && (!folder || stat(file_path, &about) == 0);
+    if (!found && folder && errno == ENOENT) {
+        return ls_fail(LS_ERR_IO, "%s: %s has no run.jsonl: add ls_run_log(\"%s\", NULL) to the callbacks of the trial",
+                       call, path, path);
     }
-    return *file != NULL ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, file_path, strerror(errno));
+    if (!found) {
+        return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, file_path, strerror(errno));
+    }
+    return S_ISREG(about.st_mode)
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "%s: %s is not a regular file: give the folder of ls_run_log", call, file_path);
 }
 
 ls_status ls_run_record_read(const char *path, ls_run_record *record) {
     char file_path[PATH_MAX];
-    FILE *file = NULL;
     *record = (ls_run_record){.path = path};
-    LS_TRY(open_record(path, file_path, &file));
-    record->epochs = json_array();
-    record->results = json_object();
-    const ls_status status = record->epochs != NULL && record->results != NULL ? read_lines(file, file_path, record)
-                                                                               : ls_fail_memory(call, sizeof *record);
+    LS_TRY(find_file(path, file_path));
+    FILE *file = fopen(file_path, "re");
+    if (file == NULL) {
+        return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, file_path, strerror(errno));
+    }
+    const ls_status status = read_file(file, file_path, record);
     fclose(file);
     if (status != LS_OK) {
         ls_run_record_free(record);

@@ -36,7 +36,7 @@ const char ls_page_style[] =
     "i,.swatch{border-radius:2px}.swatch{display:inline-block;"
     "width:.8em;height:.8em;margin-right:.35em}\n"
     ".b0{background:var(--c0)}.b1{background:var(--c1)}.b2{background:var(--c2)}.b3{background:var(--c3)}"
-    ".b4{background:var(--c4)}.b5{background:var(--c5)}.b6{background:var(--c6)}\n"
+    ".b4{background:var(--c4)}.b5{background:var(--c5)}.b6{background:var(--c6)}.b7{background:var(--c7)}\n"
     ".wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}\n"
     "th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}\n"
     "th{font-weight:500;color:var(--soft)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"

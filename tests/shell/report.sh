@@ -31,8 +31,9 @@ launch report runs/a --json </dev/null
 check "resumed once" is "$(field 'run["resumes"], run["ended"], run["incomplete"]')" "(1, True, False)"
 check "each step is there once" is "$(field 'run["steps"]["step"] == [float(i + 1) for i in range(80)]')" True
 check "each epoch is there once" is "$(field '[e["epoch"] for e in run["epochs"]]')" "[0, 1, 2, 3]"
-check "phases of both ranks" is "$(field '[len(p) if p[2] > 0 else 0 for e in run["epochs"] for p in e["phases"]]')" \
-    "[8, 8, 8, 8, 8, 8, 8, 8]"
+check "phases of both ranks" is "$(field '[len(p) for e in run["epochs"] for p in [e["phases"]["backward"]] if min(p) > 0]')" \
+    "[2, 2, 2, 2]"
+check "the seconds of an epoch are its own" is "$(field 'all(0 < e["seconds"] < 100 for e in run["epochs"])')" True
 launch report runs/a -o page.html </dev/null
 check "a page" is "$status $(cat out)" "0 page.html"
 reads page.html
@@ -43,6 +44,7 @@ check "last accuracy of validation" finds val_acc "$(rounded "$(echo "$last" | c
 check "epochs" finds epochs "4 of 4"
 check "an evaluation with a label of special characters" is "$(grep -c '^<b>&_acc: 0\.' read)" 1
 check "curves: steps, loss, acc, throughput, rate" finds figures 5
+check "the callback has its name" says page.html 'callback: ls_run_log (every_steps 1)<'
 check "the optimizer" says page.html 'ls_adam (.*learning_rate 0.01)'
 check "the model" says page.html '2: Linear'
 check "the backend" says read '^row: backend | shm$'
@@ -50,6 +52,7 @@ check "well-formed, and loads nothing" finds faults ""
 RECORD=runs/a launch run -n 2 "$program" </dev/null
 launch report runs/a --json </dev/null
 check "started again with nothing to do: nothing is lost" is "$(field 'len(run["epochs"]), len(run["steps"]["step"])')" "(4, 80)"
+check "the second resume" is "$(field 'run["resumes"]')" 2
 
 # ---- two runs ----
 rm -rf run
@@ -73,12 +76,17 @@ fails() { # STATUS PATTERN ARGUMENTS...
 mkdir empty
 fails 2 "^lockstep report: no run given"
 fails 1 "^lockstep report: cannot read absent: No such file" absent
-fails 1 "^lockstep report: empty is not the folder of a run: it has no run.jsonl" empty
+fails 1 "^lockstep report: empty has no run.jsonl: add ls_run_log(\"empty\", NULL) to the callbacks" empty
 : >empty/run.jsonl
 fails 1 "^lockstep report: empty/run.jsonl is empty" empty
 sed '3s/.$//' runs/a/run.jsonl >damaged.jsonl
 fails 1 "^lockstep report: damaged.jsonl: line 3 is damaged" damaged.jsonl
 fails 1 "^lockstep report: log.csv: line 1 is damaged" log.csv
+mkfifo pipe
+fails 1 "^lockstep report: pipe is not a regular file" pipe
+fails 1 "^lockstep report: /dev/zero is not a regular file" /dev/zero
+{ cat runs/a/run.jsonl; head -c 17000000 /dev/zero | tr '\0' x; echo; } >long.jsonl
+fails 1 "^lockstep report: long.jsonl: line [0-9]* is damaged.*too long" long.jsonl
 launch report runs/a -o absent/page.html </dev/null
 check "a folder that is missing" is "$status $(wc -l <err)" "1 1"
 
