@@ -364,17 +364,19 @@ typedef struct ls_run_log_options {
 } ls_run_log_options;
 
 /**
- * Writes the record of a run, from which `lockstep report FOLDER` makes a page: the file run.jsonl in the folder, on
- * rank 0.
+ * Writes the record of a run on rank 0: the file run.jsonl in the folder. `lockstep report FOLDER` makes a page of it.
  *
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
- *   each epoch its metrics, the throughput and the time of the phases of every rank (ls_time).
+ *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint appends. Any other trial replaces the file.
+ * - A trial that resumes from a checkpoint cuts the lines after the checkpoint, and appends. Any other trial replaces
+ *   the record in the folder. Later runs of the same trial append.
+ * - A failure to write makes the hook, and so the run, fail with LS_ERR_IO on all ranks.
  * - The record has the command line of rank 0.
  *
- * Makes the folder if it is missing. Put the callback last in the list of callbacks. Fails with LS_ERR_IO if the file
- * cannot be written. Copies the path.
+ * The run makes the folder if it is missing. Put the callback last in the list of callbacks: it counts the time of a
+ * later callback in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or empty,
+ * or if `.every_steps` is negative.
  */
 LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
 

@@ -83,7 +83,7 @@ double ls_record_number(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Results are those of the last run of the trial. The time of the first start is kept. */
+/* Clears the results of earlier runs, and keeps the time of the first start. */
 static ls_status take_start(ls_run_record *record, json_t *line) {
     if (!(ls_record_number(line, "epoch") >= 0) || !(ls_record_number(line, "step") >= 0)) {
         return LS_ERR_FORMAT;

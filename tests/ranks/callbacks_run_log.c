@@ -193,7 +193,11 @@ static ls_status resumed_run(ls_comm *world, const char *folder, const char *run
     LS_TRY(begin_run(&t, world, folder, &each_step, (training_plan){.checkpoint = &checkpoint, .resume = run}));
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
     training_end(&t);
-    return has_lines(world, folder, (int[]){2, 1, STEPS, EPOCHS, 1});
+    LS_TRY(has_lines(world, folder, (int[]){2, 1, STEPS, EPOCHS, 1}));
+    LS_TRY(training_begin(&t, &(training_plan){.global_batch = 7, .resume = run}, world)); /* the log has no state */
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    training_end(&t);
+    return LS_OK;
 }
 
 static ls_status repeated_runs(ls_comm *world) {
@@ -217,6 +221,7 @@ static ls_status fails(ls_comm *world, const char *folder, const char *says) {
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1}, world));
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO && strstr(ls_error_message(), says) != NULL);
+    LS_CHECK(ls_comm_size(world) == 1 || strstr(ls_error_message(), "on_start of run_log") != NULL);
     training_end(&t);
     return LS_OK;
 }
