@@ -378,5 +378,5 @@ ls_status ls_folder_make(const char *call, const char *path) {
     }
     return reason == 0 ? LS_OK
                        : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s%s", call, part, strerror(reason),
-                                 reason == EEXIST ? " and is a file: choose another folder" : "");
+                                 reason == EEXIST ? " and is not a folder: choose another path" : "");
 }

@@ -237,7 +237,8 @@ static ls_status wrong_options(void) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(numbers(world));
     LS_TRY(repeated_runs(world));
-    LS_TRY(fails(world, "/dev/null/run", "/dev/null: File exists and is a file: choose another")); /* on all ranks */
+    LS_TRY(
+        fails(world, "/dev/null/run", "/dev/null: File exists and is not a folder: choose another")); /* on all ranks */
     LS_TRY(wrong_options());
     return ls_comm_barrier(world, NULL);
 }
