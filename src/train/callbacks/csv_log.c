@@ -35,7 +35,7 @@ typedef struct position {
     bool header; /* the next line has the names of the columns */
 } position;
 
-/* Returns whether a line belongs to an epoch, or a batch, before the position. */
+/* Returns whether a line belongs to an epoch, or a batch, before the position, or was added by somebody else. */
 static bool is_before(void *user, const char *line) {
     position *at = user;
     if (at->header) {
@@ -45,7 +45,7 @@ static bool is_before(void *user, const char *line) {
     char *end = NULL;
     const long long first = strtoll(line, &end, 10);
     if (end == line || *end != at->separator) {
-        return false;
+        return true;
     }
     const long long second = at->per_batch ? strtoll(end + 1, NULL, 10) : 0;
     return first < at->epoch || (first == at->epoch && at->per_batch && second < at->batch);

@@ -161,6 +161,10 @@ static void test_goes_on(void **unused) {
     test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the middle of a line */
     log_run(path, NULL, 1, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
+    const char remark[] = "epoch,loss\n0,1\n# slower from here\n1,1\n2,1\n";
+    test_file("again.csv", remark, sizeof remark - 1);
+    log_run(path, NULL, 2, 0, 2); /* a line that somebody added, and the lines after it, stay */
+    assert_string_equal(columns(path, ',', 1), "epoch 0 # slower from here 1 ");
     test_file("again.csv", "", 0);
     log_run(path, NULL, 1, 0, 2);
     assert_string_equal(columns(path, ',', 1), "epoch 1 ");
