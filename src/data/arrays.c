@@ -53,6 +53,12 @@ static ls_status copy_field(const arrays_state *state, const sample_field *f, co
 
 static ls_status arrays_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     arrays_state *state = self->state;
+    if (ls_array_file_is_inherited(&state->file)) { /* another thread may have held the lock during the fork */
+        return ls_fail(LS_ERR_STATE,
+                       "ls_loader_next: %s was opened by process %lld, the parent of this process: create the data set "
+                       "after ls_spawn or fork",
+                       state->file.path, (long long)state->file.process);
+    }
     (void)pthread_mutex_lock(&state->lock);
     ls_status status = copy_field(state, &state->fields[0], samples, input);
     status = status == LS_OK ? copy_field(state, &state->fields[1], samples, target) : status;
@@ -101,7 +107,7 @@ static ls_status check_options(const char *call, const ls_array_options *options
 }
 
 /* Returns the number of an open variable with the same elements; -1 if no variable matches. */
-static int find_same(const arrays_state *state, const ls_blocks *like) {
+static int find_open_variable(const arrays_state *state, const ls_blocks *like) {
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
         if (strcmp(b->name, like->name) == 0 && b->dtype == like->dtype &&
@@ -114,7 +120,7 @@ static int find_same(const arrays_state *state, const ls_blocks *like) {
 }
 
 /* Compares a new variable with the first variable of the file and with the first variable of its field. */
-static ls_status check_alike(const arrays_state *state, const ls_blocks *first, const ls_blocks *b) {
+static ls_status check_same_layout(const arrays_state *state, const ls_blocks *first, const ls_blocks *b) {
     const ls_blocks *any = &state->blocks[0];
     if (b->rows != any->rows) {
         return ls_fail(
@@ -137,10 +143,10 @@ static ls_status add_variable(arrays_state *state, const ls_array_field *given, 
                               sample_field *f) {
     ls_blocks *b = &state->blocks[state->block_count];
     ls_status status = ls_blocks_open(&state->file, given->variables[f->count], given, options, b);
-    const int same = status == LS_OK ? find_same(state, b) : -1;
+    const int same = status == LS_OK ? find_open_variable(state, b) : -1;
     f->variables[f->count] = same >= 0 ? same : state->block_count;
     if (status == LS_OK) {
-        status = check_alike(state, &state->blocks[f->variables[0]], b);
+        status = check_same_layout(state, &state->blocks[f->variables[0]], b);
     }
     if (status == LS_OK) {
         f->count++;

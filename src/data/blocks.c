@@ -14,11 +14,6 @@ static bool is_floating(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64;
 }
 
-/* Whether f32 holds all stored elements. */
-static bool is_single(const ls_array *array) {
-    return array->kind == LS_ARRAY_FLOATING && array->bytes <= 4;
-}
-
 /* Whether every stored integer fits. */
 static bool holds(ls_dtype dtype, const ls_array *array) {
     const int bits = 8 * array->bytes;
@@ -128,9 +123,6 @@ ls_status ls_blocks_open(const ls_array_file *file, const char *name, const ls_a
         ls_array_file_release(file, &b->array);
         return ls_fail_memory(file->call, strlen(name) + 1);
     }
-    for (int i = 0; is_single(&b->array) && i < b->array.missing_count; i++) {
-        b->array.missing[i] = (float)b->array.missing[i]; /* the attribute may be a double, which no element equals */
-    }
     LS_TRY(check_dtype(b));
     LS_TRY(set_slab(b, field));
     return set_block_rows(b);
@@ -203,54 +195,59 @@ static void move_rows(block_order order, const char *from, size_t width, char *t
     }
 }
 
-static bool is_missing(const ls_array *array, double value) {
+static bool is_equal(ls_array_number a, ls_array_number b) {
+    return a.kind == LS_ARRAY_FLOATING ? a.real == b.real || (isnan(a.real) && isnan(b.real)) : a.integer == b.integer;
+}
+
+static bool is_missing(const ls_array *array, ls_array_number element) {
     for (int i = 0; i < array->missing_count; i++) {
-        if (value == array->missing[i] || (isnan(value) && isnan(array->missing[i]))) {
+        if (is_equal(element, array->missing[i])) {
             return true;
         }
     }
     return false;
 }
 
-static double read_number(ls_dtype dtype, const void *from, int64_t at) {
-    return dtype == LS_F32   ? (double)((const float *)from)[at]
-           : dtype == LS_F64 ? ((const double *)from)[at]
-                             : (double)((const int64_t *)from)[at];
-}
-
-static void store_real(ls_dtype dtype, void *to, int64_t at, double value) {
-    if (dtype == LS_F32) {
-        ((float *)to)[at] = (float)value;
-    } else {
-        ((double *)to)[at] = value;
-    }
-}
-
-static void store_integer(ls_dtype dtype, void *to, int64_t at, int64_t value) {
+/* Returns a stored element, of the dtype of unpacking_dtype. */
+static ls_array_number read_element(const ls_array *array, ls_dtype dtype, const void *from, int64_t at) {
+    ls_array_number element = {.kind = array->kind};
     if (dtype == LS_I64) {
-        ((int64_t *)to)[at] = value;
-    } else if (dtype == LS_I32) {
-        ((int32_t *)to)[at] = (int32_t)value;
+        element.integer = ((const int64_t *)from)[at];
+        element.real = array->kind == LS_ARRAY_UNSIGNED ? (double)(uint64_t)element.integer : (double)element.integer;
     } else {
-        ((uint8_t *)to)[at] = (uint8_t)value;
+        element.real = dtype == LS_F32 ? (double)((const float *)from)[at] : ((const double *)from)[at];
+    }
+    return element;
+}
+
+static void store(ls_dtype dtype, void *to, int64_t at, double real, int64_t integer) {
+    if (dtype == LS_F32) {
+        ((float *)to)[at] = (float)real;
+    } else if (dtype == LS_F64) {
+        ((double *)to)[at] = real;
+    } else if (dtype == LS_I64) {
+        ((int64_t *)to)[at] = integer;
+    } else if (dtype == LS_I32) {
+        ((int32_t *)to)[at] = (int32_t)integer;
+    } else {
+        ((uint8_t *)to)[at] = (uint8_t)integer;
     }
 }
 
 /* Unpacks consecutive elements, and replaces missing elements. Returns false if a missing element is an error. */
 static bool unpack_run(const ls_blocks *b, ls_dtype dtype, const void *from, int64_t at, int64_t count, void *to,
-                       int64_t place) {
+                       int64_t position) {
     const double missing = ls_option(b->missing, 0), scale = b->array.scale, offset = b->array.offset;
+    const int64_t missing_integer = is_floating(b->dtype) ? 0 : (int64_t)missing;
     for (int64_t i = 0; i < count; i++) {
-        const double value = read_number(dtype, from, at + i);
-        const bool is_gone = is_missing(&b->array, value);
-        if (is_gone && b->missing == 0) {
+        const ls_array_number element = read_element(&b->array, dtype, from, at + i);
+        const bool is_missing_element = is_missing(&b->array, element);
+        if (is_missing_element && b->missing == 0) {
             return false;
         }
-        if (dtype != LS_I64) {
-            store_real(b->dtype, to, place + i, is_gone ? missing : b->array.packed ? value * scale + offset : value);
-        } else {
-            store_integer(b->dtype, to, place + i, is_gone ? (int64_t)missing : ((const int64_t *)from)[at + i]);
-        }
+        const double real = b->array.packed ? element.real * scale + offset : element.real;
+        store(b->dtype, to, position + i, is_missing_element ? missing : real,
+              is_missing_element ? missing_integer : element.integer);
     }
     return true;
 }
@@ -261,8 +258,8 @@ static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, i
     for (int64_t outer = 0; outer < order.outer; outer++) {
         for (int64_t row = 0; row < order.rows; row++) {
             const int64_t at = (outer * order.rows + row) * order.inner;
-            const int64_t place = (row * order.outer + outer) * order.inner;
-            if (!unpack_run(b, dtype, from, at, order.inner, to, place)) {
+            const int64_t position = (row * order.outer + outer) * order.inner;
+            if (!unpack_run(b, dtype, from, at, order.inner, to, position)) {
                 return ls_fail(LS_ERR_FORMAT,
                                "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing "
                                "to a value for missing elements",
@@ -275,7 +272,7 @@ static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, i
 
 /* Returns a dtype in which stored elements are exact, so that they can be compared with the missing values. */
 static ls_dtype unpacking_dtype(const ls_blocks *b) {
-    return !is_floating(b->dtype) ? LS_I64 : is_single(&b->array) ? LS_F32 : LS_F64;
+    return b->array.kind != LS_ARRAY_FLOATING ? LS_I64 : b->array.bytes <= 4 ? LS_F32 : LS_F64;
 }
 
 static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {

@@ -19,10 +19,25 @@ typedef struct library {
     ls_module_file file;
 } library;
 
+/* A call into the plug-ins needs this lock. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static pthread_once_t plugins_once[LS_ARRAY_LIBRARIES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
 static library libraries[LS_ARRAY_LIBRARIES] = {{.plugin = "hdf5", .title = "HDF5"},
                                                 {.plugin = "netcdf", .title = "NetCDF"}};
+
+static void lock_plugins(void) {
+    (void)pthread_mutex_lock(&one_at_a_time);
+}
+
+static void unlock_plugins(void) {
+    (void)pthread_mutex_unlock(&one_at_a_time);
+}
+
+/* A fork waits for the call of another thread, so the lock is free in the child, and its plug-ins are between calls. */
+static void watch_forks(void) {
+    (void)pthread_atfork(lock_plugins, unlock_plugins, unlock_plugins); /* fails only if there is no memory */
+}
 
 static void open_plugin(library *own) {
     own->file = ls_module_file_open(own->plugin, "ls_array_format_module");
@@ -39,6 +54,7 @@ static void open_netcdf(void) {
 }
 
 const ls_array_format *ls_array_format_open(ls_array_library which, const char **reason) {
+    (void)pthread_once(&forks_once, watch_forks);
     (void)pthread_once(&plugins_once[which], which == LS_ARRAY_HDF5 ? open_hdf5 : open_netcdf);
     *reason = libraries[which].file.reason;
     return libraries[which].format;
@@ -93,41 +109,75 @@ ls_status ls_array_file_open(const char *call, ls_array_library which, const cha
     if (file->path == NULL) {
         return ls_fail_memory(call, strlen(path) + 1);
     }
-    (void)pthread_mutex_lock(&one_at_a_time);
-    file->opened = libraries[which].format->open(path, reason);
-    (void)pthread_mutex_unlock(&one_at_a_time);
-    return file->opened != NULL ? LS_OK
-                                : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as %s (%s): %s", call, path,
-                                          libraries[which].title, reason, advice_for(file));
+    lock_plugins();
+    file->open = libraries[which].format->open(path, &file->id, reason);
+    unlock_plugins();
+    return file->open ? LS_OK
+                      : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as %s (%s): %s", call, path,
+                                libraries[which].title, reason, advice_for(file));
 }
 
 void ls_array_file_close(ls_array_file *file) {
-    if (file->opened != NULL) {
-        (void)pthread_mutex_lock(&one_at_a_time);
-        libraries[file->library].format->close(file->opened);
-        (void)pthread_mutex_unlock(&one_at_a_time);
+    if (file->open) {
+        lock_plugins();
+        libraries[file->library].format->close(file->id);
+        unlock_plugins();
     }
     ls_free(file->path);
-    file->opened = file->path = NULL;
+    file->path = NULL;
+    file->open = false;
 }
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
+/* The names of the variables of a file, as many as fit, then ", ..." if some do not. */
+typedef struct name_list {
+    char text[512];
+    size_t length;
+} name_list;
+
+static bool add_name(void *user, const char *group, const char *name) {
+    static const char rest[] = ", ...";
+    name_list *list = user;
+    const size_t left = sizeof list->text - list->length;
+    const char *separator = list->length > 0 ? ", " : "";
+    char *end = list->text + list->length;
+    const int length = snprintf(end, left, "%s%s%s%s", separator, group, group[0] != '\0' ? "/" : "", name);
+    const bool fits = length >= 0 && (size_t)length + sizeof rest <= left;
+    if (fits) {
+        list->length += (size_t)length;
+    } else {
+        (void)snprintf(end, left, "%s", list->length > 0 ? rest : rest + 2);
+    }
+    return fits;
+}
+
 static ls_status fail_absent(const ls_array_file *file, const char *name) {
-    char names[512];
-    (void)pthread_mutex_lock(&one_at_a_time);
-    libraries[file->library].format->list(file->opened, names, sizeof names);
-    (void)pthread_mutex_unlock(&one_at_a_time);
+    name_list list = {.text = "none"};
+    lock_plugins();
+    libraries[file->library].format->list(file->id, add_name, &list);
+    unlock_plugins();
     return ls_fail(LS_ERR_ARGUMENT, "%s: no variable \"%s\" in %s; available: %s", file->call, name, file->path,
-                   names[0] != '\0' ? names : "none");
+                   list.text);
+}
+
+/* Describes a variable with its attributes. The caller holds the lock. */
+static ls_array_found find(const ls_array_file *file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]) {
+    const ls_array_format *format = libraries[file->library].format;
+    const ls_array_found found = format->find(file->id, name, array, reason);
+    if (found != LS_ARRAY_FOUND || ls_array_read_attributes(format, array, reason)) {
+        return found;
+    }
+    format->release(array);
+    return LS_ARRAY_REFUSED;
 }
 
 ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_array *array) {
     char reason[LS_ARRAY_REASON] = "";
     *array = (ls_array){.scale = 1};
-    (void)pthread_mutex_lock(&one_at_a_time);
-    const ls_array_found found = libraries[file->library].format->find(file->opened, name, array, reason);
-    (void)pthread_mutex_unlock(&one_at_a_time);
+    lock_plugins();
+    const ls_array_found found = find(file, name, array, reason);
+    unlock_plugins();
     if (found == LS_ARRAY_REFUSED) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: variable \"%s\" of %s cannot be used: %s", file->call, name, file->path,
                        reason);
@@ -136,23 +186,21 @@ ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_arr
 }
 
 void ls_array_file_release(const ls_array_file *file, const ls_array *array) {
-    (void)pthread_mutex_lock(&one_at_a_time);
-    libraries[file->library].format->release(file->opened, array);
-    (void)pthread_mutex_unlock(&one_at_a_time);
+    lock_plugins();
+    libraries[file->library].format->release(array);
+    unlock_plugins();
+}
+
+bool ls_array_file_is_inherited(const ls_array_file *file) {
+    return file->process != getpid();
 }
 
 ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
                              const int64_t *count, ls_dtype dtype, void *to) {
     char reason[LS_ARRAY_REASON] = "";
-    if (file->process != getpid()) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_loader_next: %s was opened by process %lld, the parent of this process: create the data set "
-                       "after ls_spawn or fork",
-                       file->path, (long long)file->process);
-    }
-    (void)pthread_mutex_lock(&one_at_a_time);
-    const bool good = libraries[file->library].format->read(file->opened, array, start, count, dtype, to, reason);
-    (void)pthread_mutex_unlock(&one_at_a_time);
+    lock_plugins();
+    const bool good = libraries[file->library].format->read(array, start, count, dtype, to, reason);
+    unlock_plugins();
     return good ? LS_OK
                 : ls_fail(LS_ERR_IO,
                           "ls_loader_next: cannot read variable \"%s\" of %s (%s): the file is damaged or "
@@ -163,8 +211,13 @@ ls_status ls_array_file_read(const ls_array_file *file, const char *name, const 
 ls_status ls_array_file_write(const char *call, const char *temporary, const char *path, const ls_array_data *arrays,
                               int count) {
     char reason[LS_ARRAY_REASON] = "";
-    (void)pthread_mutex_lock(&one_at_a_time);
-    const bool good = libraries[LS_ARRAY_HDF5].format->write(temporary, arrays, count, reason);
-    (void)pthread_mutex_unlock(&one_at_a_time);
+    int refused = -1;
+    lock_plugins();
+    const bool good = libraries[LS_ARRAY_HDF5].format->write(temporary, arrays, count, &refused, reason);
+    unlock_plugins();
+    if (!good && refused >= 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: HDF5 cannot add tensor \"%s\" to %s (%s): choose another name", call,
+                       arrays[refused].name, path, reason);
+    }
     return good ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write %s (%s): is the disk full?", call, path, reason);
 }

@@ -16,7 +16,8 @@ typedef struct ls_array_file {
     const char *call; /* begins the messages; borrowed */
     ls_array_library library;
     char *path;
-    void *opened;  /* of the plug-in */
+    bool open;
+    int64_t id;    /* the file's number in the plug-in */
     pid_t process; /* the process that opened the file */
 } ls_array_file;
 
@@ -42,13 +43,22 @@ ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_arr
 void ls_array_file_release(const ls_array_file *file, const ls_array *array);
 
 /*
- * Reads a hyperslab: see `read` of ls_array_format. Fails with LS_ERR_IO, and with LS_ERR_STATE in a forked process: it
- * would share the position in the file with its parent.
+ * Reads the attributes of the CF conventions. Fails with a reason if the values would be wrong. Called by
+ * ls_array_file_find.
  */
+bool ls_array_read_attributes(const ls_array_format *format, ls_array *array, char reason[LS_ARRAY_REASON]);
+
+/*
+ * Whether this process inherited the file by a fork. It must not read then: it would share the position in the file
+ * with its parent.
+ */
+bool ls_array_file_is_inherited(const ls_array_file *file);
+
+/* Reads a hyperslab: see `read` of ls_array_format. Fails with LS_ERR_IO. */
 ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
                              const int64_t *count, ls_dtype dtype, void *to);
 
-/* Overwrites the HDF5 file `temporary`. Messages name `path`. */
+/* Overwrites the HDF5 file `temporary`. Messages name `path`. Fails with LS_ERR_ARGUMENT if a name is wrong. */
 ls_status ls_array_file_write(const char *call, const char *temporary, const char *path, const ls_array_data *arrays,
                               int count);
 

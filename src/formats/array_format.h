@@ -12,9 +12,16 @@
 #include <lockstep/sys/module.h>
 #include <lockstep/tensor.h>
 
-enum { LS_ARRAY_REASON = 512, LS_ARRAY_MISSING = 4 };
+enum { LS_ARRAY_REASON = 512, LS_ARRAY_NUMBERS = 4 };
 
 typedef enum ls_array_kind { LS_ARRAY_FLOATING, LS_ARRAY_SIGNED, LS_ARRAY_UNSIGNED } ls_array_kind;
+
+/* An exact number of a file: `real` if it is a floating-point number, or else `integer`. */
+typedef struct ls_array_number {
+    ls_array_kind kind;
+    double real;
+    int64_t integer; /* the bits of an unsigned integer */
+} ls_array_number;
 
 /* A variable of a file. */
 typedef struct ls_array {
@@ -25,14 +32,18 @@ typedef struct ls_array {
     int64_t chunk[LS_MAX_DIMS]; /* sizes of a chunk; chunk[0] is 0 if the variable is not stored in chunks */
     ls_array_kind kind;         /* of the stored elements */
     int bytes;                  /* per stored element */
-    /* Attributes of the CF conventions: value = stored * scale + offset, and stored values that mean "missing". */
+    bool default_fill;          /* elements that were never written have NetCDF's default fill value */
+    /* Of the attributes, which the core reads (formats/array_attributes.c): value = stored * scale + offset. */
     bool packed;
     double scale, offset;
     int missing_count;
-    double missing[LS_ARRAY_MISSING];
+    ls_array_number missing[LS_ARRAY_NUMBERS]; /* stored values that mean "missing", of the kind of the elements */
 } ls_array;
 
 typedef enum ls_array_found { LS_ARRAY_FOUND, LS_ARRAY_ABSENT, LS_ARRAY_REFUSED } ls_array_found;
+
+/* Gets the name of a variable and of its group, or "". Returns false to end the list. */
+typedef bool ls_array_add_name(void *user, const char *group, const char *name);
 
 /* A tensor to write. */
 typedef struct ls_array_data {
@@ -45,26 +56,55 @@ typedef struct ls_array_data {
 struct ls_array_format {
     const char *version; /* of the library: "1.10.8" */
 
-    /* Opens a file for reading. Returns NULL with a reason. */
-    void *(*open)(const char *path, char reason[LS_ARRAY_REASON]);
-    void (*close)(void *file);
+    /* Opens a file for reading, and sets its number in the plug-in. Fails with a reason. */
+    bool (*open)(const char *path, int64_t *file, char reason[LS_ARRAY_REASON]);
+    void (*close)(int64_t file);
 
-    /* Describes a variable. LS_ARRAY_REFUSED has a reason: no tensor can hold the variable. */
-    ls_array_found (*find)(void *file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]);
-    void (*release)(void *file, const ls_array *array);
+    /* Describes a variable, except its attributes. LS_ARRAY_REFUSED has a reason: no tensor can hold the variable. */
+    ls_array_found (*find)(int64_t file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]);
+    void (*release)(const ls_array *array);
 
-    /* Writes the names of variables into `text`, separated by ", ", as many as fit. */
-    void (*list)(void *file, char *text, size_t size);
+    /*
+     * Reads an attribute of 1 to LS_ARRAY_NUMBERS numbers. Returns their count; 0 if there is no such attribute, -1 if
+     * it is something else. The numbers are floating-point numbers, or with `as_elements` of the kind of the elements:
+     * rounded to their type, or integers if the elements and the attribute are integers.
+     */
+    int (*attribute)(const ls_array *array, const char *name, bool as_elements,
+                     ls_array_number numbers[LS_ARRAY_NUMBERS]);
+
+    /* Calls `add` for each variable. */
+    void (*list)(int64_t file, ls_array_add_name *add, void *user);
 
     /*
      * Reads a hyperslab, converted to `dtype`: f32, f64, i64, i32 or u8. Fails with a reason. The caller has checked
-     * that the hyperslab is inside the variable, and that `dtype` holds all stored integers.
+     * that the hyperslab is inside the variable, and that `dtype` holds all stored integers. An exception are unsigned
+     * integers of 8 bytes: i64 gets their bits.
      */
-    bool (*read)(void *file, const ls_array *array, const int64_t *start, const int64_t *count, ls_dtype dtype,
-                 void *to, char reason[LS_ARRAY_REASON]);
+    bool (*read)(const ls_array *array, const int64_t *start, const int64_t *count, ls_dtype dtype, void *to,
+                 char reason[LS_ARRAY_REASON]);
 
-    /* Overwrites an existing file. NULL: the plug-in cannot write. */
-    bool (*write)(const char *path, const ls_array_data *arrays, int count, char reason[LS_ARRAY_REASON]);
+    /*
+     * Overwrites an existing file. Fails with a reason. Sets `*refused` to the tensor whose name the library refuses.
+     * NULL: the plug-in cannot write.
+     */
+    bool (*write)(const char *path, const ls_array_data *arrays, int count, int *refused, char reason[LS_ARRAY_REASON]);
 };
+
+/*
+ * Returns whether NetCDF's default fill value for these elements is defined, and sets it. Bytes have none: every byte
+ * may be data.
+ */
+static inline bool ls_array_default_fill(ls_array_kind kind, int bytes, ls_array_number *fill) {
+    *fill = (ls_array_number){.kind = kind};
+    if (kind == LS_ARRAY_FLOATING) {
+        fill->real = 9.9692099683868690e+36;
+        return bytes >= 4;
+    }
+    const bool is_signed = kind == LS_ARRAY_SIGNED;
+    fill->integer = bytes == 2   ? (is_signed ? -INT16_MAX : UINT16_MAX)
+                    : bytes == 4 ? (is_signed ? -INT32_MAX : (int64_t)UINT32_MAX)
+                                 : (is_signed ? -INT64_MAX + 1 : -2);
+    return bytes > 1;
+}
 
 #endif

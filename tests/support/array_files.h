@@ -1,4 +1,4 @@
-/* Files of HDF5 and NetCDF for tests, which those libraries write. */
+/* Files of HDF5 and NetCDF for tests, which those libraries write, and data sets of them. */
 #ifndef LS_TESTS_ARRAY_FILES_H
 #define LS_TESTS_ARRAY_FILES_H
 
@@ -6,6 +6,38 @@
 #include <netcdf.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+#include <lockstep/hdf5.h>
+
+#include "tests/support/unit.h"
+
+/* Sets the variables of an ls_array_field. */
+#define NAMES(...)                                                                                                     \
+    .variables = (const char *const[]){__VA_ARGS__},                                                                   \
+    .variable_count = sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
+
+/* Fails the test unless a constructor returned NULL with this error. */
+#define expect_none(dataset, status, part)                                                                             \
+    do {                                                                                                               \
+        assert_null(dataset);                                                                                          \
+        assert_int_equal(ls_error_status(), status);                                                                   \
+        expect_message(part);                                                                                          \
+    } while (0)
+
+static inline hid_t hdf5_new_file(const char *path) {
+    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(file >= 0);
+    return file;
+}
+
+/* Reads the first batch of the samples in order. Free the loader. */
+static inline ls_loader *begin(ls_dataset *dataset, int64_t batch_size, ls_batch *batch) {
+    bool more;
+    assert_non_null(dataset);
+    ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.batch_size = batch_size, .no_shuffle = true});
+    assert_int_equal(ls_loader_next(loader, batch, &more), LS_OK);
+    return loader;
+}
 
 /* Element `i` of variable `number` in the files. */
 static inline float array_value(int number, int64_t i) {
@@ -57,15 +89,21 @@ static inline bool hdf5_add_values(hid_t file, const char *name, int number, int
     return good;
 }
 
-/* Adds an attribute of one double to a variable. */
-static inline bool hdf5_add_attribute(hid_t file, const char *variable, const char *name, double value) {
-    const hid_t space = H5Screate(H5S_SCALAR), owner = H5Dopen2(file, variable, H5P_DEFAULT);
-    const hid_t attribute = H5Acreate2(owner, name, H5T_NATIVE_DOUBLE, space, H5P_DEFAULT, H5P_DEFAULT);
-    const bool good = H5Awrite(attribute, H5T_NATIVE_DOUBLE, &value) >= 0;
+/* Adds an attribute of `count` values to a variable. `type` is the type in memory and in the file. */
+static inline bool hdf5_add_attributes(hid_t file, const char *variable, const char *name, hid_t type, hsize_t count,
+                                       const void *values) {
+    const hid_t space = H5Screate_simple(1, &count, NULL), owner = H5Dopen2(file, variable, H5P_DEFAULT);
+    const hid_t attribute = H5Acreate2(owner, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    const bool good = attribute >= 0 && (count == 0 || H5Awrite(attribute, type, values) >= 0);
     (void)H5Aclose(attribute);
     (void)H5Dclose(owner);
     (void)H5Sclose(space);
     return good;
+}
+
+/* Adds an attribute of one double. */
+static inline bool hdf5_add_attribute(hid_t file, const char *variable, const char *name, double value) {
+    return hdf5_add_attributes(file, variable, name, H5T_NATIVE_DOUBLE, 1, &value);
 }
 
 #endif

@@ -19,7 +19,8 @@ static herr_t take_first(unsigned number, const H5E_error2_t *error, void *reaso
     return 0;
 }
 
-void ls_hdf5_explain(char reason[LS_ARRAY_REASON]) {
+bool ls_hdf5_explain(char reason[LS_ARRAY_REASON]) {
     (void)snprintf(reason, LS_ARRAY_REASON, "HDF5 gives no reason");
     (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, reason);
+    return false;
 }

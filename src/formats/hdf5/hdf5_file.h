@@ -21,9 +21,26 @@ typedef struct ls_hdf5_silence {
 ls_hdf5_silence ls_hdf5_silence_errors(void);
 void ls_hdf5_restore(ls_hdf5_silence before);
 
-/* Sets the reason to HDF5's innermost error of the last failed call. */
-void ls_hdf5_explain(char reason[LS_ARRAY_REASON]);
+/*
+ * Sets the reason to HDF5's innermost error of the last call, which must be the failed one: each call deletes the
+ * reason of the call before it. Returns false.
+ */
+bool ls_hdf5_explain(char reason[LS_ARRAY_REASON]);
 
-bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, char reason[LS_ARRAY_REASON]);
+/* Returns a negative number with a reason on failure. */
+hid_t ls_hdf5_open_for_reading(const char *path, char reason[LS_ARRAY_REASON]);
+
+/* Describes an open variable. Fails with a reason if no tensor can hold it. */
+bool ls_hdf5_describe(hid_t variable, ls_array *array, char reason[LS_ARRAY_REASON]);
+
+/* Checks that the sources of a virtual variable exist. HDF5 reads fill values in their place if they do not. */
+bool ls_hdf5_check_sources(hid_t variable, hid_t creation, char reason[LS_ARRAY_REASON]);
+
+/* See `attribute` of ls_array_format. */
+int ls_hdf5_attribute(const ls_array *array, const char *name, bool as_elements,
+                      ls_array_number numbers[LS_ARRAY_NUMBERS]);
+
+bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, int *refused,
+                   char reason[LS_ARRAY_REASON]);
 
 #endif

@@ -52,32 +52,37 @@ static hid_t new_space(ls_shape shape) {
 }
 
 /* `creation` makes the groups that a name with slashes needs. */
-static bool write_one(hid_t file, hid_t creation, const ls_array_data *array) {
+static bool write_one(hid_t file, hid_t creation, const ls_array_data *array, bool *refused,
+                      char reason[LS_ARRAY_REASON]) {
     const hid_t type = new_type(array->dtype);
     const hid_t space = new_space(array->shape);
     const hid_t variable = H5Dcreate2(file, array->name, type, space, creation, H5P_DEFAULT, H5P_DEFAULT);
-    bool good = variable >= 0 && H5Dwrite(variable, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array->data) >= 0;
-    good = (variable < 0 || H5Dclose(variable) >= 0) && good;
+    bool good = variable >= 0 || ls_hdf5_explain(reason);
+    *refused = !good;
+    good =
+        good && (H5Dwrite(variable, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array->data) >= 0 || ls_hdf5_explain(reason));
+    if (variable >= 0 && H5Dclose(variable) < 0 && good) {
+        good = ls_hdf5_explain(reason);
+    }
     (void)H5Sclose(space);
     (void)H5Tclose(type);
     return good;
 }
 
-bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, char reason[LS_ARRAY_REASON]) {
+bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, int *refused,
+                   char reason[LS_ARRAY_REASON]) {
     const ls_hdf5_silence before = ls_hdf5_silence_errors();
     const hid_t creation = H5Pcreate(H5P_LINK_CREATE);
     (void)H5Pset_create_intermediate_group(creation, 1);
     const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    bool good = file >= 0;
+    bool good = file >= 0 || ls_hdf5_explain(reason);
     for (int i = 0; good && i < count; i++) {
-        good = write_one(file, creation, &arrays[i]);
-    }
-    if (!good) {
-        ls_hdf5_explain(reason);
+        bool refused_name = false;
+        good = write_one(file, creation, &arrays[i], &refused_name, reason);
+        *refused = refused_name ? i : *refused;
     }
     if (file >= 0 && H5Fclose(file) < 0 && good) { /* writes what HDF5 still holds */
-        ls_hdf5_explain(reason);
-        good = false;
+        good = ls_hdf5_explain(reason);
     }
     (void)H5Pclose(creation);
     ls_hdf5_restore(before);
