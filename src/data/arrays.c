@@ -194,17 +194,40 @@ static ls_status shape_of(const arrays_state *state, const ls_array_field *given
     return LS_OK;
 }
 
-static ls_status count_samples(const arrays_state *state, int64_t *count) {
+/* Returns the number of consecutive steps of which a sample needs some. */
+static int64_t sample_span(const arrays_state *state) {
     const sample_field *f = state->fields;
     const int64_t ends[] = {f[0].first + f[0].steps, f[1].first + f[1].steps};
-    const int64_t needed = ends[0] > ends[1] ? ends[0] : ends[1];
-    const int64_t rows = state->blocks[0].rows;
+    return ends[0] > ends[1] ? ends[0] : ends[1];
+}
+
+static ls_status count_samples(const arrays_state *state, int64_t *count) {
+    const int64_t needed = sample_span(state), rows = state->blocks[0].rows;
     if (rows < needed) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %lld steps along axis %d, but a sample needs %lld",
                        state->file.call, state->file.path, (long long)rows, state->blocks[0].axis, (long long)needed);
     }
     *count = (rows - needed) / state->stride + 1;
     return LS_OK;
+}
+
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
+
+static int64_t greatest_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Returns the largest number of blocks of a variable in which `rows` rows are, if they begin at a multiple of `step`.
+ */
+static int64_t count_blocks(const ls_blocks *b, int64_t step, int64_t rows) {
+    const int64_t last_begin = b->block_rows - greatest_divisor(b->block_rows, step); /* in a block */
+    const int64_t count = (last_begin + rows - 1) / b->block_rows + 1;
+    return count < b->block_count ? count : b->block_count;
 }
 
 /* Returns the variable with the largest steps. Its blocks are the blocks of the data set. */
@@ -218,11 +241,29 @@ static const ls_blocks *largest(const arrays_state *state) {
 
 /* Returns how many blocks of a variable must be in memory for one block of the largest variable. */
 static int64_t blocks_for_one(const arrays_state *state, const ls_blocks *b) {
-    return 1 + (largest(state)->block_rows - 1) / b->block_rows;
+    const int64_t rows = largest(state)->block_rows;
+    return count_blocks(b, rows, rows);
 }
 
-/* Divides the memory of the cache. Returns the number of blocks of the largest variable whose steps fit. */
-static ls_status reserve(arrays_state *state, int64_t cache_bytes, int64_t *cached) {
+/*
+ * Sets the number of samples of a block. Returns the number of blocks of the largest variable that they need. With a
+ * stride, the samples of several of these blocks are one block, if a sample would otherwise begin in the next block.
+ */
+static int64_t set_block(const arrays_state *state, ls_sample_storage *storage) {
+    enum { MOST_JOINED = 8 };
+    const ls_blocks *b = largest(state);
+    const int64_t divisor = greatest_divisor(b->block_rows, state->stride);
+    const bool joined = state->stride < b->block_rows && state->stride / divisor <= MOST_JOINED;
+    storage->block = joined                          ? b->block_rows / divisor
+                     : b->block_rows > state->stride ? b->block_rows / state->stride
+                                                     : 1;
+    const int64_t rows = (storage->block - 1) * state->stride + sample_span(state);
+    return count_blocks(b, storage->block * state->stride, rows);
+}
+
+/* Divides the memory of the cache. Sets how many blocks of samples fit. */
+static ls_status reserve(const arrays_state *state, int64_t cache_bytes, ls_sample_storage *storage) {
+    const int64_t needed = set_block(state, storage);
     double least = 0; /* bytes for one block of the largest variable; may exceed int64_t */
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
@@ -235,31 +276,18 @@ static ls_status reserve(arrays_state *state, int64_t cache_bytes, int64_t *cach
             "to at least twice this size",
             state->file.call, (long long)cache_bytes, state->file.path, least);
     }
-    const double usual = 2 * least > DEFAULT_CACHE ? 2 * least : DEFAULT_CACHE;
+    const double two = 2 * (double)needed * least, usual = two > DEFAULT_CACHE ? two : DEFAULT_CACHE;
     const double most = (cache_bytes > 0 ? (double)cache_bytes : usual) / least;
-    *cached = INT64_MAX;
+    storage->cached = INT64_MAX;
     for (int i = 0; i < state->block_count; i++) {
         ls_blocks *b = &state->blocks[i];
-        const int64_t needed = blocks_for_one(state, b);
-        const double slots = most * (double)needed;
+        const int64_t each = blocks_for_one(state, b);
+        const double slots = most * (double)each;
         LS_TRY(ls_blocks_reserve(b, slots < (double)b->block_count ? (int64_t)slots : b->block_count));
-        const int64_t held = b->slot_count / needed;
-        *cached = b->slot_count < b->block_count && held < *cached ? held : *cached;
+        const int64_t held = b->slot_count / each / needed;
+        storage->cached = b->slot_count < b->block_count && held < storage->cached ? held : storage->cached;
     }
     return LS_OK;
-}
-
-/* Whether the last sample of a block also needs the next block. */
-static bool spans_blocks(const arrays_state *state) {
-    return state->fields[0].first + state->fields[0].steps > 1 || state->fields[1].first + state->fields[1].steps > 1;
-}
-
-static void set_storage(const arrays_state *state, int64_t cached, ls_dataset *dataset) {
-    const int64_t samples = largest(state)->block_rows / state->stride;
-    dataset->storage = (ls_sample_storage){.block = samples > 1 ? samples : 1, .cached = cached};
-    if (cached != INT64_MAX && spans_blocks(state)) {
-        dataset->storage.cached /= 2;
-    }
 }
 
 static ls_status open_arrays(arrays_state *state, const ls_array_options *options, ls_sample_layout *layout) {
@@ -281,7 +309,7 @@ static ls_dataset *new_dataset(const char *call, ls_array_library library, const
     static const ls_dataset_type type = {
         .name = "arrays", .state_size = sizeof(arrays_state), .fetch = arrays_fetch, .free_state = arrays_free_state};
     ls_sample_layout layout;
-    int64_t count = 0, cached = 0;
+    int64_t count = 0;
     if (check_options(call, options) != LS_OK) {
         return NULL;
     }
@@ -295,7 +323,7 @@ static ls_dataset *new_dataset(const char *call, ls_array_library library, const
     state->has_lock = true;
     if (ls_array_file_open(call, library, path, &state->file) != LS_OK ||
         open_arrays(state, options, &layout) != LS_OK || count_samples(state, &count) != LS_OK ||
-        reserve(state, options->cache_bytes, &cached) != LS_OK) {
+        reserve(state, options->cache_bytes, &dataset->storage) != LS_OK) {
         ls_dataset_free(dataset);
         return NULL;
     }
@@ -303,7 +331,6 @@ static ls_dataset *new_dataset(const char *call, ls_array_library library, const
     dataset->raw = dataset->layout = layout;
     dataset->serial = false;
     dataset->copies = true;
-    set_storage(state, cached, dataset);
     return dataset;
 }
 

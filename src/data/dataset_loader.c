@@ -77,6 +77,19 @@ static ls_status check_threads(const ls_loader_options *options) {
                          (long long)options->prefetch);
 }
 
+/* Whether each block of the loader consists of whole blocks of the data set. */
+static bool is_aligned(const ls_sample_storage *storage, int64_t block) {
+    return storage->block > 0 && block % storage->block == 0;
+}
+
+/* Returns in how many blocks of the data set the samples of one block of the loader can be. */
+static int64_t storage_blocks(const ls_sample_storage *storage, int64_t block) {
+    if (block == 0 || storage->block == 0) {
+        return 1;
+    }
+    return is_aligned(storage, block) ? block / storage->block : block > 1 ? 2 + (block - 2) / storage->block : 1;
+}
+
 /* Checks the shuffle by blocks. A window that does not fit the cache would read each block once per sample. */
 static ls_status check_blocks(const ls_loader_options *options, const ls_dataset *dataset) {
     const int64_t window = options->shuffle_window, block = options->shuffle_block;
@@ -93,9 +106,7 @@ static ls_status check_blocks(const ls_loader_options *options, const ls_dataset
                        ".shuffle_block, or use ls_dataset_subset instead of random parts",
                        (long long)window);
     }
-    /* The blocks of the data set in a block of the loader. A batch may need blocks of two windows. */
-    const int64_t each = block > 0 && storage->block > 0 ? 1 + (block - 1) / storage->block : 1;
-    const int64_t most = storage->cached / 2 / each;
+    const int64_t most = storage->cached / 2 / storage_blocks(storage, block); /* a batch may need two windows */
     return storage->block == 0 || window <= most || window == 0
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
@@ -156,7 +167,7 @@ static ls_status allocate(loader_state *state) {
         const ls_sample_storage *storage = &state->dataset->storage;
         const int64_t block = state->options.shuffle_block;
         state->blocks = (ls_block_order){.block = block > 0 ? block : storage->block,
-                                         .first = block > 0 ? 0 : storage->first,
+                                         .first = is_aligned(storage, block) ? storage->first : 0,
                                          .window = state->options.shuffle_window,
                                          .batch = state->global_batch};
         return ls_block_order_make(&state->blocks, count);

@@ -154,6 +154,34 @@ SCOPED_TEST(parts_of_data_sets) {
     ls_loader_free(loader);
 }
 
+/* Blocks of the loader begin where blocks of the data set begin, if they can. */
+SCOPED_TEST(blocks_of_a_part) {
+    enum { FIRST = 7, COUNT = 500, PART_BLOCKS = 1 + (COUNT - 3 + BLOCK - 1) / BLOCK };
+    int64_t order[COUNT];
+    ls_dataset *whole = numbers(SAMPLES);
+    whole->storage = (ls_sample_storage){.block = BLOCK, .cached = 4 * WINDOW};
+    ls_dataset *part = ls_dataset_retain(ls_dataset_subset(whole, FIRST, COUNT));
+    ls_loader_options options = {.batch_size = BATCH, .shuffle_window = WINDOW, .shuffle_block = 2 * BLOCK};
+    ls_loader *loader = ls_loader_new(part, &options);
+    read_epoch(loader, order, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        order[i] -= FIRST;
+    }
+    expect_permutation(order, COUNT);
+    assert_int_equal(count_reads(order, COUNT, 3, 4 * WINDOW), PART_BLOCKS);
+    ls_loader_free(loader);
+    options.shuffle_window = WINDOW + 1;
+    assert_null(ls_loader_new(part, &options));
+    expect_message("windows of 4");
+    options.shuffle_block = BLOCK + 2; /* can be in three blocks: 1 + 10 + 1 samples */
+    assert_null(ls_loader_new(part, &options));
+    expect_message("windows of 2");
+    options.shuffle_block = BLOCK + 1;
+    assert_null(ls_loader_new(part, &options));
+    expect_message("windows of 4");
+    ls_dataset_free(part);
+}
+
 SCOPED_TEST(mistakes) {
     ls_dataset *set = numbers(SAMPLES);
     static const double weights[SAMPLES];
@@ -179,11 +207,9 @@ SCOPED_TEST(mistakes) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows_of_whole_blocks),
-        cmocka_unit_test(extreme_windows),
-        cmocka_unit_test(ranks_read_parts),
-        cmocka_unit_test(parts_of_data_sets),
-        cmocka_unit_test(mistakes),
+        cmocka_unit_test(windows_of_whole_blocks), cmocka_unit_test(extreme_windows),
+        cmocka_unit_test(ranks_read_parts),        cmocka_unit_test(parts_of_data_sets),
+        cmocka_unit_test(blocks_of_a_part),        cmocka_unit_test(mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
