@@ -1,7 +1,7 @@
 /*
- * Ranks that read one HDF5 file, each with its own loader and cache: their shares of a global batch, in the order of
- * the ranks, equal the batch of one process, for every order and number of threads. Trainings on shards end with the
- * same bits.
+ * Ranks that read one file with HDF5 or NetCDF, each with its own loader and cache: their shares of a global batch, in
+ * the order of the ranks, equal the batch of one process, for every order and number of threads. Trainings on shards
+ * end with the same bits.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -32,11 +32,13 @@ static ls_status write_file(ls_comm *world) {
     return status;
 }
 
-static ls_dataset *open_file(const char *target) {
+typedef ls_dataset *open_function(const char *path, const ls_array_options *options);
+
+static ls_dataset *open_file(open_function *open, const char *target) {
     const ls_array_options options = {.input = {.variables = (const char *const[]){"u"}, .variable_count = 1},
                                       .target = {.variables = &target, .variable_count = 1, .dtype = LS_I64},
                                       .cache_bytes = 2 * WINDOW * (BLOCK * WIDTH * 4 + ROWS * 8)};
-    return ls_hdf5_dataset(in_scratch("file.h5"), &options);
+    return open(in_scratch("file.h5"), &options);
 }
 
 static ls_status compare_batches(const ls_batch *mine, const ls_batch *whole) {
@@ -50,11 +52,11 @@ static ls_status compare_batches(const ls_batch *mine, const ls_batch *whole) {
     return LS_OK;
 }
 
-static ls_status compare(ls_comm *world, ls_loader_options options) {
-    ls_loader *alone = ls_loader_new(open_file("y"), &options);
+static ls_status compare(ls_comm *world, open_function *open, ls_loader_options options) {
+    ls_loader *alone = ls_loader_new(open_file(ls_hdf5_dataset, "y"), &options);
     options.comm = world;
     options.threads = ls_comm_rank(world) % 3;
-    ls_loader *mine = ls_loader_new(open_file("y"), &options);
+    ls_loader *mine = ls_loader_new(open_file(open, "y"), &options);
     LS_CHECK(alone != NULL && mine != NULL);
     for (int epoch = 0; epoch < 2; epoch++) {
         for (bool more = true; more;) {
@@ -72,7 +74,7 @@ static ls_status compare(ls_comm *world, ls_loader_options options) {
 /* Returns a hash of the parameters after an epoch on the ranks, with as many shards as there may be ranks. */
 static ls_status train_on(ls_comm *comm, uint64_t *hash) {
     enum { SHARDS = 5 };
-    ls_dataset *data = ls_dataset_normalize(open_file("class"), ROWS * WIDTH / 2, ROWS * WIDTH / 3);
+    ls_dataset *data = ls_dataset_normalize(open_file(ls_hdf5_dataset, "class"), ROWS * WIDTH / 2, ROWS * WIDTH / 3);
     ls_loader *loader = ls_loader_new(
         data, &(ls_loader_options){
                   .global_batch_size = BATCH, .shards = SHARDS, .comm = comm, .seed = SEED, .shuffle_window = WINDOW});
@@ -112,14 +114,15 @@ static ls_status same_bits(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(write_file(world));
-    const ls_loader_options options = {.global_batch_size = BATCH, .seed = SEED};
-    ls_loader_options other = options;
-    LS_TRY(compare(world, options));
-    other.no_shuffle = true;
-    LS_TRY(compare(world, other));
-    other = options;
-    other.shuffle_window = WINDOW;
-    LS_TRY(compare(world, other));
+    static open_function *const libraries[] = {ls_hdf5_dataset, ls_netcdf_dataset};
+    const ls_loader_options orders[] = {
+        {.global_batch_size = BATCH, .seed = SEED},
+        {.global_batch_size = BATCH, .no_shuffle = true},
+        {.global_batch_size = BATCH, .seed = SEED, .shuffle_window = WINDOW},
+    };
+    for (int i = 0; i < 6; i++) {
+        LS_TRY(compare(world, libraries[i % 2], orders[i / 2]));
+    }
     LS_TRY(same_bits(world));
     return remove_scratch(world);
 }
