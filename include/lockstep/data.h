@@ -333,8 +333,8 @@ typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, vo
  * How to load. Set at most one of `no_shuffle`, `weights`, `sampler` and `shuffle_window`. For a fixed order, use
  * ls_dataset_select with no_shuffle.
  *
- * - The order of an epoch depends on seed and epoch only, except with shuffle_window (Fisher and Yates's shuffle:
- * Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P).
+ * - The order of an epoch is a Fisher-Yates shuffle (Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P).
+ * - Without shuffle_window, the order depends on seed and epoch only.
  * - The order is divided into global batches, which are the same on any number of ranks for the same global
  *   batch size.
  * - Each rank gets a contiguous share of every global batch, in rank order. The first ranks may have one sample more.
@@ -384,10 +384,11 @@ typedef struct ls_loader_options {
     /**
      * Shuffles blocks of consecutive samples, and then the samples within each window of this number of blocks. 0:
      * shuffles single samples. Use it for data sets that read whole blocks, such as compressed chunks
-     * (ls_hdf5_dataset): each block is then read once per epoch instead of once per sample.
+     * (ls_hdf5_dataset). If a window has more samples than a global batch and each sample is within one block, one
+     * process reads each block once per epoch instead of once per sample.
      *
-     * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better. Two
-     * windows must fit the cache of the data set.
+     * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better.
+     * - Two windows must fit the cache of the data set. This is not checked after ls_dataset_concat.
      * - The samples of a global batch are sorted by block, so each rank reads few blocks besides its part. The order
      *   depends on the seed, the epoch, the global batch size and these two options, not on the number of ranks.
      * - Sampler, weights and no_shuffle cannot be combined with it.

@@ -54,28 +54,35 @@ typedef struct ls_array_options {
     int axis;       /**< sample axis of all variables, whose sizes along it must be equal */
     int64_t stride; /**< steps along the sample axis between two samples; 0: 1 */
     double missing; /**< value of missing elements, which may be NAN; 0: a missing element is an error; LS_ZERO: 0 */
-    /** Memory for decompressed blocks, in bytes; 0: 64 MiB, or two blocks of each variable if these are larger. */
+    /**
+     * Memory for blocks of all variables together, in bytes: their elements in the slab, decompressed, in the dtype of
+     * the batches. Memory that HDF5 or NetCDF use themselves is not included. 0: 64 MiB, or twice the blocks that a
+     * sample needs if these are larger.
+     */
     int64_t cache_bytes;
 } ls_array_options;
 
 /**
  * Returns the samples of variables of an HDF5 file. Sample i begins at step i * stride of the sample axis. Incomplete
- * samples at the end are dropped.
+ * samples at the end are dropped. Copies the path, the options and the names. Returns ownership to the caller; free the
+ * data set with ls_dataset_free.
  *
  * - The file stays open and may be larger than memory. Each batch reads the blocks that it needs: whole chunks along
  *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
  * - Every process reads the file independently, so the serial HDF5 library is sufficient on any number of ranks. Use
  *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses only its part.
- * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. In NetCDF files,
- *   floating-point elements that were never written are missing too.
+ * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable, or NetCDF's
+ *   default fill value in a NetCDF-4 file. In other HDF5 files, elements that were never written have the fill value of
+ *   the variable (0 by default), as HDF5 reads them.
  * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
  * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads works needs an
  *   HDF5 built with thread safety, such as Debian's.
  *
  * Fails with:
  *
- * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable has elements other than numbers
- *   or a compression that this HDF5 lacks
+ * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable cannot be used. It has elements
+ *   other than numbers, a compression that this HDF5 lacks, an attribute that is not a number or is `_Unsigned`, or
+ *   virtual storage whose sources are missing, virtual too, or named by a pattern
  * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
  * - LS_ERR_STATE, from ls_loader_next: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: not an HDF5 file; from ls_loader_next: an element is missing, without `.missing`
@@ -84,7 +91,16 @@ typedef struct ls_array_options {
  */
 LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
 
-/** Returns the same for a NetCDF file: classic (CDF-1, CDF-2, CDF-5) or NetCDF-4. */
+/**
+ * Returns the samples of variables of a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4. Ownership, copies,
+ * blocks and errors are as for ls_hdf5_dataset.
+ *
+ * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
+ * equals NetCDF's default fill value for its type. Bytes have no default fill value, nor have variables of NetCDF-4
+ * files in no-fill mode.
+ * - The NetCDF library switches off HDF5's printing of errors, also for the rest of the program. A program that prints
+ *   HDF5's errors calls H5Eset_auto2 again after opening a NetCDF file.
+ */
 LS_API ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options);
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@
 /* order[i] = i */
 void ls_order_identity(int64_t *order, int64_t count);
 
-/* Shuffles `order`. */
+/* Shuffles order[0 .. count-1]. */
 void ls_order_shuffle(int64_t *order, int64_t count, uint64_t seed, uint64_t stream);
 
 /*
@@ -38,7 +38,7 @@ typedef struct ls_block_order {
 ls_status ls_block_order_make(ls_block_order *self, int64_t count);
 void ls_block_order_free(ls_block_order *self);
 
-/* Fills `order`. */
+/* Fills order[0 .. count-1], for the `count` of ls_block_order_make. */
 void ls_block_order_fill(ls_block_order *self, int64_t *order, int64_t count, uint64_t seed, uint64_t stream);
 
 #endif

@@ -3,19 +3,6 @@
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-hid_t ls_hdf5_open_for_reading(const char *path, char reason[LS_ARRAY_REASON]) {
-    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-#if H5_VERSION_GE(1, 10, 7)
-    (void)H5Pset_file_locking(access, true, true); /* file systems without locks are allowed */
-#endif
-    const hid_t id = H5Fopen(path, H5F_ACC_RDONLY, access);
-    if (id < 0) {
-        (void)ls_hdf5_explain(reason);
-    }
-    (void)H5Pclose(access);
-    return id;
-}
-
 static bool hdf5_open(const char *path, int64_t *file, char reason[LS_ARRAY_REASON]) {
     const ls_hdf5_silence before = ls_hdf5_silence_errors();
     *file = ls_hdf5_open_for_reading(path, reason);
@@ -29,24 +16,24 @@ static void hdf5_close(int64_t file) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-typedef struct name_list {
+typedef struct visitor {
     ls_array_add_name *add;
     void *user;
-} name_list;
+} visitor;
 
 static herr_t add_object(hid_t group, const char *name, const H5O_info_t *info, void *user) {
-    const name_list *list = user;
+    const visitor *own = user;
     (void)group;
-    return info->type != H5O_TYPE_DATASET || list->add(list->user, "", name) ? 0 : 1; /* 1 ends the visit */
+    return info->type != H5O_TYPE_DATASET || own->add(own->user, "", name) ? 0 : 1; /* 1 ends the visit */
 }
 
 static void hdf5_list(int64_t file, ls_array_add_name *add, void *user) {
-    name_list list = {add, user};
+    visitor own = {add, user};
     const ls_hdf5_silence before = ls_hdf5_silence_errors();
 #if H5_VERSION_GE(1, 12, 0)
-    (void)H5Ovisit1(file, H5_INDEX_NAME, H5_ITER_INC, (H5O_iterate1_t)add_object, &list);
+    (void)H5Ovisit1(file, H5_INDEX_NAME, H5_ITER_INC, (H5O_iterate1_t)add_object, &own);
 #else
-    (void)H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, add_object, &list);
+    (void)H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, add_object, &own);
 #endif
     ls_hdf5_restore(before);
 }

@@ -109,7 +109,7 @@ TEST(stride_larger_than_chunks) {
     assert_true(count_reads(options, 24, 1) <= 2 * (STEPS / 19 + 1));
 }
 
-/* The samples of a block need four chunks: their own, and those of the next 17 steps. */
+/* The samples of a block need four chunks: their own, and the chunks of the next 17 steps. */
 TEST(several_steps) {
     const ls_array_options options = {.input = {NAMES("u"), .steps = 18}, .target = {NAMES("u"), .first = 18}};
     assert_true(count_reads(options, 24, CHUNK) <= 4 * CHUNKS);
