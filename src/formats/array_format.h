@@ -9,6 +9,8 @@
 #ifndef LS_FORMATS_ARRAY_FORMAT_H
 #define LS_FORMATS_ARRAY_FORMAT_H
 
+#include <stdio.h>
+
 #include <lockstep/sys/module.h>
 #include <lockstep/tensor.h>
 
@@ -105,6 +107,31 @@ static inline bool ls_array_default_fill(ls_array_kind kind, int bytes, ls_array
                     : bytes == 4 ? (is_signed ? -INT32_MAX : (int64_t)UINT32_MAX)
                                  : (is_signed ? -INT64_MAX + 1 : -2);
     return bytes > 1;
+}
+
+/* ---- reasons that both plug-ins have. They return false -------------------------------------------------------- */
+
+static inline bool ls_array_refuse_type(const char *elements, char reason[LS_ARRAY_REASON]) {
+    (void)snprintf(reason, LS_ARRAY_REASON, "its elements are %s, but must be integers or floating-point numbers",
+                   elements);
+    return false;
+}
+
+static inline bool ls_array_refuse_axes(int ndim, char reason[LS_ARRAY_REASON]) {
+    if (ndim < 1) {
+        (void)snprintf(reason, LS_ARRAY_REASON, "it is a single value without axes");
+    } else {
+        (void)snprintf(reason, LS_ARRAY_REASON, "it has %d axes, the limit is %d", ndim, LS_MAX_DIMS);
+    }
+    return false;
+}
+
+static inline bool ls_array_refuse_filter(int64_t filter, const char *name, char reason[LS_ARRAY_REASON]) {
+    (void)snprintf(reason, LS_ARRAY_REASON,
+                   "it is compressed with filter %lld (%.60s), which this HDF5 does not have: install the filter and "
+                   "set HDF5_PLUGIN_PATH to its folder",
+                   (long long)filter, name[0] != '\0' ? name : "without a name");
+    return false;
 }
 
 #endif

@@ -10,13 +10,12 @@ static bool describe_number(hid_t type, ls_array *array, char reason[LS_ARRAY_RE
                                                           : LS_ARRAY_SIGNED;
         return true;
     }
-    (void)snprintf(reason, LS_ARRAY_REASON, "its elements are %s, but must be integers or floating-point numbers",
-                   class == H5T_STRING     ? "texts"
-                   : class == H5T_COMPOUND ? "of a compound type"
-                   : class == H5T_VLEN     ? "lists of variable length"
-                   : class == H5T_ARRAY    ? "of an array type"
-                                           : "not numbers");
-    return false;
+    return ls_array_refuse_type(class == H5T_STRING     ? "texts"
+                                : class == H5T_COMPOUND ? "of a compound type"
+                                : class == H5T_VLEN     ? "lists of variable length"
+                                : class == H5T_ARRAY    ? "of an array type"
+                                                        : "not numbers",
+                                reason);
 }
 
 /* An enumeration, such as h5py's type of booleans, counts as its integers. */
@@ -39,9 +38,7 @@ static bool describe_shape(hid_t variable, ls_array *array, char reason[LS_ARRAY
     const bool good = array->ndim >= 0 || ls_hdf5_explain(reason);
     (void)H5Sclose(space);
     if (good && (array->ndim < 1 || array->ndim > LS_MAX_DIMS)) {
-        (void)snprintf(reason, LS_ARRAY_REASON, "%s",
-                       array->ndim < 1 ? "it is a single value without axes" : "it has more than 8 axes");
-        return false;
+        return ls_array_refuse_axes(array->ndim, reason);
     }
     for (int i = 0; i < array->ndim; i++) {
         array->size[i] = (int64_t)size[i];
@@ -56,14 +53,7 @@ static bool check_filter(hid_t creation, unsigned number, char reason[LS_ARRAY_R
     char name[64] = "";
     const H5Z_filter_t filter =
         H5Pget_filter2(creation, number, &flags, &values, NULL, sizeof name, name, &configuration);
-    if (H5Zfilter_avail(filter) > 0) {
-        return true;
-    }
-    (void)snprintf(reason, LS_ARRAY_REASON,
-                   "it is compressed with filter %d (%.60s), which this HDF5 does not have: install the filter and set "
-                   "HDF5_PLUGIN_PATH to its folder",
-                   (int)filter, name[0] != '\0' ? name : "without a name");
-    return false;
+    return H5Zfilter_avail(filter) > 0 || ls_array_refuse_filter(filter, name, reason);
 }
 
 /* NetCDF-4 stores its default fill value in the variable. Another fill value may also be data, such as 0. */

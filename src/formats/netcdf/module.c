@@ -1,6 +1,7 @@
 /* Plug-in netcdf: reads variables of NetCDF files, classic (CDF-1, CDF-2, CDF-5) and NetCDF-4. */
 #include <netcdf.h>
 #include <netcdf_filter.h>
+#include <netcdf_meta.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,9 +111,7 @@ static bool describe_type(ls_array *array, char reason[LS_ARRAY_REASON]) {
             return true;
         }
     }
-    (void)snprintf(reason, LS_ARRAY_REASON, "its elements are %s, but must be integers or floating-point numbers",
-                   type == NC_CHAR || type == NC_STRING ? "texts" : "of a user-defined type");
-    return false;
+    return ls_array_refuse_type(type == NC_CHAR || type == NC_STRING ? "texts" : "of a user-defined type", reason);
 }
 
 static bool describe_shape(ls_array *array, char reason[LS_ARRAY_REASON]) {
@@ -121,9 +120,7 @@ static bool describe_shape(ls_array *array, char reason[LS_ARRAY_REASON]) {
         return false;
     }
     if (array->ndim < 1 || array->ndim > LS_MAX_DIMS) {
-        (void)snprintf(reason, LS_ARRAY_REASON, "%s",
-                       array->ndim < 1 ? "it is a single value without axes" : "it has more than 8 axes");
-        return false;
+        return ls_array_refuse_axes(array->ndim, reason);
     }
     if (!explain(nc_inq_vardimid(array->group, (int)array->id, dimensions), reason)) {
         return false;
@@ -137,6 +134,13 @@ static bool describe_shape(ls_array *array, char reason[LS_ARRAY_REASON]) {
     }
     return true;
 }
+
+/* Before version 4.9, libnetcdf does not tell which filters HDF5 has: then the first read fails. */
+#if NC_VERSION_MAJOR > 4 || NC_VERSION_MINOR >= 9
+#define IS_ABSENT(group, filter) (nc_inq_filter_avail(group, filter) != NC_NOERR)
+#else
+#define IS_ABSENT(group, filter) false
+#endif
 
 /* Refuses a filter that HDF5 does not have. Classic files have none. */
 static bool check_filters(const ls_array *array, char reason[LS_ARRAY_REASON]) {
@@ -152,13 +156,7 @@ static bool check_filters(const ls_array *array, char reason[LS_ARRAY_REASON]) {
     }
     bool good = true;
     for (size_t i = 0; good && i < count; i++) {
-        good = nc_inq_filter_avail(group, filters[i]) == NC_NOERR;
-        if (!good) {
-            (void)snprintf(reason, LS_ARRAY_REASON,
-                           "it is compressed with filter %u, which this HDF5 does not have: install the filter and set "
-                           "HDF5_PLUGIN_PATH to its folder",
-                           filters[i]);
-        }
+        good = !IS_ABSENT(group, filters[i]) || ls_array_refuse_filter(filters[i], "", reason);
     }
     free(filters);
     return good;

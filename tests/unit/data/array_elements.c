@@ -327,6 +327,20 @@ SCOPED_TEST(absent_filter) {
     expect_refused(ls_netcdf_dataset, path, "filter 32099");
 }
 
+SCOPED_TEST(axes) {
+    const char *path = test_path("axes.h5");
+    const hsize_t nine[] = {1, 1, 1, 1, 1, 1, 1, 1, 4};
+    const float values[] = {1, 2, 3, 4};
+    for (int ndim = 0; ndim < 10; ndim += 9) {
+        const hid_t file = hdf5_new_file(path);
+        assert_true(hdf5_add(file, "v", H5T_IEEE_F32LE, ndim, nine, NULL, H5T_NATIVE_FLOAT, values));
+        assert_int_equal(H5Fclose(file), 0);
+        const char *part = ndim == 0 ? "it is a single value without axes" : "it has 9 axes, the limit is 8";
+        expect_refused(ls_hdf5_dataset, path, part);
+        expect_refused(ls_netcdf_dataset, path, part);
+    }
+}
+
 SCOPED_TEST(elements_that_are_not_numbers) {
     const char *path = test_path("pair.h5");
     const float values[8] = {0};
@@ -367,6 +381,7 @@ int main(void) {
         cmocka_unit_test(default_fill_values_as_data),
         cmocka_unit_test(virtual_variables),
         cmocka_unit_test(absent_filter),
+        cmocka_unit_test(axes),
         cmocka_unit_test(elements_that_are_not_numbers),
         cmocka_unit_test(messages),
     };
