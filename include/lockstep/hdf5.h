@@ -98,6 +98,7 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
  * equals NetCDF's default fill value for its type. Bytes have no default fill value, nor have variables of NetCDF-4
  * files in no-fill mode.
+ * - Virtual variables of HDF5 fail with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset.
  * - The NetCDF library switches off HDF5's printing of errors when it opens its first file, also for the rest of the
  *   program. A program that wants HDF5 to print errors calls H5Eset_auto2 after ls_netcdf_dataset.
  */

@@ -162,7 +162,7 @@ static bool check_filters(const ls_array *array, char reason[LS_ARRAY_REASON]) {
     return good;
 }
 
-static void describe_storage(ls_array *array) {
+static bool describe_storage(ls_array *array, char reason[LS_ARRAY_REASON]) {
     int storage = NC_CONTIGUOUS, no_fill = 0;
     size_t chunk[NC_MAX_VAR_DIMS];
     const int group = array->group, id = (int)array->id;
@@ -171,7 +171,12 @@ static void describe_storage(ls_array *array) {
             array->chunk[i] = (int64_t)chunk[i];
         }
     }
+    if (storage > NC_COMPACT) { /* NC_UNKNOWN_STORAGE or NC_VIRTUAL, depending on the version of libnetcdf */
+        (void)snprintf(reason, LS_ARRAY_REASON, "it is virtual: use ls_hdf5_dataset, which checks the sources");
+        return false;
+    }
     array->default_fill = nc_inq_var_fill(group, id, &no_fill, NULL) == NC_NOERR && no_fill == 0;
+    return true;
 }
 
 static ls_array_found netcdf_find(int64_t file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]) {
@@ -180,11 +185,10 @@ static ls_array_found netcdf_find(int64_t file, const char *name, ls_array *arra
         return LS_ARRAY_ABSENT;
     }
     array->id = id;
-    if (!describe_type(array, reason) || !describe_shape(array, reason) || !check_filters(array, reason)) {
-        return LS_ARRAY_REFUSED;
-    }
-    describe_storage(array);
-    return LS_ARRAY_FOUND;
+    return describe_type(array, reason) && describe_shape(array, reason) && check_filters(array, reason) &&
+                   describe_storage(array, reason)
+               ? LS_ARRAY_FOUND
+               : LS_ARRAY_REFUSED;
 }
 
 static void netcdf_release(const ls_array *array) {

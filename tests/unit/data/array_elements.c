@@ -285,6 +285,7 @@ SCOPED_TEST(virtual_variables) {
     assert_int_equal(H5Fclose(write_variable(source, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values)), 0);
     write_virtual(path, "source.h5", "v");
     expect_elements(ls_hdf5_dataset, path, 0, 4, expected);
+    expect_refused(ls_netcdf_dataset, path, "it is virtual: use ls_hdf5_dataset");
     write_virtual(path, "source.h5", "absent");
     expect_refused(ls_hdf5_dataset, path, "its source \"absent\" in ");
     write_virtual(path, source, "v");
