@@ -400,6 +400,9 @@ static int read_in_child(const char *path, const ls_array_options *options, ls_d
     ls_batch batch;
     bool more;
     alarm(20); /* ends a process that hangs */
+    if (ls_use_device("cpu") != LS_OK) { /* a forked process does not have the threads of other devices */
+        return 3;
+    }
     ls_loader *loader = ls_loader_new(inherited, NULL);
     if (ls_loader_next(loader, &batch, &more) != LS_ERR_STATE) {
         return 1;
