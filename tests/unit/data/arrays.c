@@ -399,7 +399,7 @@ static void *read_batches(void *argument) {
 static int read_in_child(const char *path, const ls_array_options *options, ls_dataset *inherited) {
     ls_batch batch;
     bool more;
-    alarm(20); /* ends a process that hangs */
+    alarm(20);                           /* ends a process that hangs */
     if (ls_use_device("cpu") != LS_OK) { /* a forked process does not have the threads of other devices */
         return 3;
     }
